@@ -112,7 +112,7 @@ def test_a_plan_reads_the_exact_scores_that_it_says(spec):
 
 
 @pytest.mark.parametrize(
-    "spec", ["adacur(retriever=dense)", "kriging(retriever=dense)", "axn(retriever=dense)"]
+    "spec", ["adacur(retriever=dense)", "kriging(retriever=dense)", "axn(retriever=dense, blend=0)"]
 )
 def test_whoever_reads_the_anchors_is_charged_with_them(spec):
     data = matrix()

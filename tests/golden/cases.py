@@ -39,7 +39,7 @@ adacur(retriever=hybrid, rounds=5, sample=top, anchor_share=none, center=auto, r
     shortlist=none)
 axn(retriever=hybrid, rounds=10, blend=0.0, ridge=none, vectors=auto, normalize=auto,
     rcond=1e-06, shortlist=none)
-tour(loss=kl, retriever=hybrid, rounds=5, lr=none, vectors=auto, normalize=none)
+tour(loss=kl, retriever=hybrid, rounds=5, lr=0.1, vectors=auto, normalize=none)
 fixeditem(anchor_share=0.5)
 itemcur(anchor_share=0.5, center=auto, rcond=1e-06)
 gar(retriever=hybrid, graph=auto, neighbours=16, batch=16, affinity=score, set_share=0.3,
@@ -83,7 +83,7 @@ axn: none; ridge=0.3; retriever=dense, ridge=0.3; retriever=bm25, ridge=0.3;
     retriever=bm25, rounds=5, vectors=rows, normalize=first;
     retriever=bm25, rounds=5, vectors=rows, normalize=none; retriever=dense, rcond=0.01;
     retriever=hybrid, shortlist=120; retriever=hybrid, ridge=0.3, shortlist=120
-tour: none; retriever=dense, loss=kl; retriever=dense, loss=mse; retriever=bm25, rounds=3, lr=0.5;
+tour: none; retriever=dense, loss=kl; retriever=dense, loss=mse, lr=0.001; retriever=bm25, rounds=3, lr=0.5;
     retriever=dense, loss=mse, lr=0.01, rounds=3; retriever=dense, normalize=auto;
     retriever=dense, normalize=first; retriever=dense, normalize=anchors;
     retriever=dense, vectors=dense, normalize=auto

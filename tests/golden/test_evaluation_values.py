@@ -37,21 +37,21 @@ SPECS = {  # our names: those of the specs may change
     "only dense": "retrieve(retriever=dense)",
     "rerank dense": "rerank(retriever=dense)",
     "rerank hybrid": "rerank(retriever=hybrid(bm25, dense))",
-    "anncur": "anncur(anchor_share=0.5)",
-    "adacur": "adacur(retriever=dense, rounds=4)",
+    "anncur": "anncur(anchor_share=0.5, rcond=1e-6)",
+    "adacur": "adacur(retriever=dense, rounds=4, rcond=1e-6)",
     "axn": "axn(retriever=hybrid(bm25, dense), rounds=5, blend=0.5)",
     "axn ridge": "axn(retriever=dense, rounds=5, ridge=0.3)",
-    "tour": "tour(retriever=dense, loss=kl, rounds=3)",
+    "tour": "tour(retriever=dense, loss=kl, lr=0.1, rounds=3)",
     "gar": "gar(retriever=dense, neighbours=4, batch=5)",
     "itemcur": "itemcur(anchor_share=0.5)",
     "kriging": "kriging(retriever=dense, rounds=3)",
-    "best items": "adacur(retriever=oracle_topk(masked=3, epsilon=0.3), rounds=1, anchor_share=0.5)",
-    "drawn items": "adacur(retriever=oracle_softmax, rounds=2, anchor_share=0.5)",
+    "best items": "adacur(retriever=oracle_topk(masked=3, epsilon=0.3), rounds=1, anchor_share=0.5, rcond=1e-6)",
+    "drawn items": "adacur(retriever=oracle_softmax, rounds=2, anchor_share=0.5, rcond=1e-6)",
 }
 ALIGNED = {
     "rerank mf": "rerank(retriever=mf)",
     "axn mf": "axn(retriever=mf, rounds=3, vectors=mf, blend=0.5)",
-    "tour mf": "tour(retriever=hybrid, rounds=3, vectors=mf, normalize=auto)",
+    "tour mf": "tour(retriever=hybrid, rounds=3, vectors=mf, normalize=auto, lr=0.1)",
     "kriging mf": "kriging(retriever=hybrid, rounds=3)",
 }
 
@@ -158,10 +158,15 @@ def test_analyses():
             "errors": {band: np.round(e, 4) for band, e in errors.items()},
             "norm": round(cur_error(scores, approx), 5),
         }
-    whole, options = parse_method("anncur(anchor_share=1)"), {"budget": 20, "ks": [1, 10]}
+    whole, options = (
+        parse_method("anncur(anchor_share=1, rcond=1e-6)"),
+        {"budget": 20, "ks": [1, 10]},
+    )
     split = recall_by_split(whole, parts, truth, shares=(0.3, 0.6), **options)
     made = {
-        share: outcome("", parse_method(f"anncur(anchor_share={share})"), parts, truth, **options)
+        share: outcome(
+            "", parse_method(f"anncur(anchor_share={share}, rcond=1e-6)"), parts, truth, **options
+        )
         for share in (0.3, 0.6)
     }
     distinct = {k: {share: of.recall[k] for share, of in made.items()} for k in (1, 10)}

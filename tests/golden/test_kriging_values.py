@@ -137,9 +137,9 @@ SPECS = {
     "content alone": "kriging(retriever=dense, rounds=4, use_anchors=false)",
     "beta": f"kriging(retriever={HYBRID}, rounds=4, beta=0.5, noise=0.4, share=1.1, scale=3)",
     "shortlist": f"kriging(retriever={HYBRID}, rounds=4, shortlist=80)",
-    "gp": "gp(retriever=hybrid, rounds=4)",
-    "gp linear": "gp(retriever=dense, rounds=4, kernel=linear, mean=none, beta=0)",
-    "gp matern": "gp(retriever=bm25, rounds=4, kernel=matern, mean=average, beta=0.5)",
+    "gp": "gp(retriever=hybrid, rounds=4, query=false)",
+    "gp linear": "gp(retriever=dense, rounds=4, kernel=linear, mean=none, beta=0, query=false)",
+    "gp matern": "gp(retriever=bm25, rounds=4, kernel=matern, mean=average, beta=0.5, query=false)",
     "gp first": "gp(retriever=hybrid, rounds=4, mean=retriever, query=true, shortlist=120, scale=2)",
 }
 

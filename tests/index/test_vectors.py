@@ -198,13 +198,13 @@ def test_auto_is_the_latest_that_queries_have_and_hybrid_starts_from_the_unfitte
 
 def test_a_search_with_another_cross_encoder_is_refused_where_it_would_read_their_scale(saved):
     saved.add_fitted("mf", als())
-    for reading in ("axn(retriever=bm25, rounds=2)", "tour(retriever=bm25, normalize=auto)"):
+    for reading in ("axn(retriever=bm25, blend=0)", "tour(retriever=bm25, normalize=auto)"):
         search = ck.Searcher(saved, FormulaScorer(), reading)
         assert len(search.search("one fish", k=3, budget=6)[0]) == 3
         search = ck.Searcher(saved, FormulaScorer("other"), reading)
         with pytest.raises(InputError, match=r"cross-encoder formula, and this search uses other"):
             search.search("one fish", k=3, budget=6)
-    for fine in ("axn(normalize=first)", "axn(vectors=dense)", "rerank(retriever=mf)"):
+    for fine in ("axn(blend=0, normalize=first)", "axn", "rerank(retriever=mf)"):
         search = ck.Searcher(saved, FormulaScorer("other"), fine)
         assert search.search("one fish", k=3, budget=6).n_calls == 6
 

@@ -32,12 +32,29 @@ def test_axn_on_anchor_vectors_that_queries_have_none_beside_is_adacur(seed, rou
     center = Scale(alpha=data.anchors.center)
     rows = data.scores[: data.n_anchors] - np.float32(center.alpha)
     fitted = data.with_vectors("cur", rows.T.copy(), scale=center)
-    adacur = run(f"adacur(retriever=bm25, rounds={rounds})", data, 24).picks()
+    adacur = run(f"adacur(retriever=bm25, rounds={rounds}, rcond=1e-6)", data, 24).picks()
     spec = f"axn(retriever=bm25, rounds={rounds}, blend=0, vectors=cur)"
     axn = run(spec, fitted, 24).picks()
     assert axn.items.tolist() == adacur.items.tolist()
     known = ~np.isnan(adacur.approx)
     np.testing.assert_allclose(axn.approx[known], adacur.approx[known], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("bare", "spelled", "without"),
+    [("axn", "axn(ridge=0.3)", "axn(blend=0)"), ("gp", "gp(query=true)", "gp(query=false)")],
+)
+def test_a_bare_name_means_the_best_settings_that_the_vectors_allow(bare, spelled, without):
+    data = matrix(tests=5)
+
+    def picks(spec, index=data):
+        return run(spec, index, 20).picks().items.tolist()
+
+    assert picks(bare) == picks(spelled) != picks(without)
+    unknown = data.with_vectors("cur", data.vectors["dense"].copy())  # of which queries have none
+    bare, without = (parse_method(spec) for spec in (bare, without))
+    bare, without = (replace(method, vectors="cur") for method in (bare, without))
+    assert picks(bare, unknown) == picks(without, unknown)
 
 
 @pytest.mark.parametrize("spec", ["anncur(anchor_share=0.5)", "adacur(retriever=random, rounds=2)"])
@@ -98,7 +115,7 @@ def test_what_cannot_be_is_said_before_anything_is_scored(spec, words):
         ("feedback(retriever=dense, c=0)", "rerank(retriever=dense)"),
         ("refit(retriever=dense, lr=1e-9)", "rerank(retriever=dense)"),
         (
-            "refit(retriever=dense, steps=1, lr=0.7, normalize=none)",
+            "refit(retriever=dense, retriever_share=0.5, rounds=1, steps=1, lr=0.7, normalize=none)",
             "tour(retriever=dense, rounds=2, loss=kl, lr=0.7)",
         ),
     ],

@@ -35,18 +35,18 @@ class ADACUR(Method):
         anchor_share: Share of the budget that goes to anchor items; the rest reranks the best of
             the approximation. None: all of it.
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
-        rcond: Cut of the pseudo-inverse.
+        rcond: Cut of the pseudo-inverse; by default 0.03, with `center=none` as published.
         shortlist: Search only so many items of the retriever.
     """
 
     name = "adacur"
     reads = ("anchors",)
     retriever: Spec = AUTO
-    rounds: int = 5
+    rounds: int = 10
     sample: Literal["top", "softmax", "random"] = "top"
     anchor_share: float | None = None
     center: Center = "auto"
-    rcond: float = 1e-6
+    rcond: float | None = None
     shortlist: int | None = None
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:

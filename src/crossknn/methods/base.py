@@ -35,7 +35,7 @@ class Method(ABC):
     """Whether it calls the cross-encoder."""
     reads: ClassVar[Collection[str]] = ()
     """Its `required_artifacts`, where they are the same for every index."""
-    fallback: ClassVar[str] = "axn(normalize=first)"
+    fallback: ClassVar[str] = "axn(blend=0, normalize=first)"
     """What to search with where the exact scores kept in the index are of another cross-encoder."""
 
     def __post_init__(self) -> None:

@@ -33,14 +33,16 @@ from crossknn.types import FloatArray
 class SampleThenSearch(VectorMethod):
     """Spend part of the budget on the retriever's best, the rest on what their scores lead to.
 
+    The defaults were the best on dev queries; published is one round, after half of the budget.
+
     Args:
         retriever_share: The first part, as a share of the budget, 0 to 1.
         rounds: How often the vector is fitted, each time to all scores so far, and searched with.
         retriever, vectors, normalize: See `VectorMethod`.
     """
 
-    retriever_share: float = 0.5
-    rounds: int = 1
+    retriever_share: float = 0.1
+    rounds: int = 9
 
     def sample_then_search(self, index: Index, budget: int, seed: int, fit: Fit) -> Plan:
         """The plan with vectors that `fit` makes."""
@@ -55,7 +57,7 @@ class Feedback(SampleThenSearch):
 
     Args:
         a, b, c: F(d) = a sim(q, d) + sum over pairs of gap^b c (sim(d, better) - sim(d, worse));
-            1 as Qdrant's training starts, and little worth untrained.
+            Qdrant's training starts from 1, 1, 1, which is little worth untrained.
         pairs: Take so many pairs of the widest gaps, not all.
         retriever_share, rounds, retriever, vectors, normalize: See `SampleThenSearch`.
     """
@@ -63,7 +65,7 @@ class Feedback(SampleThenSearch):
     name = "feedback"
     a: float = 1.0
     b: float = 1.0
-    c: float = 1.0
+    c: float = 0.1
     pairs: int | None = None
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:

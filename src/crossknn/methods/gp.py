@@ -190,7 +190,8 @@ class GP(Method):
         mean: `none`; `average`, that of the scores known so far; `constant`, by generalised least
             squares (ordinary kriging); `retriever`, linear in the retriever's scores, or those of
             each stage of a fusion (universal kriging).
-        query: count the query's vector as an item with the best score known.
+        query: count the query's vector as an item with the best score known; by default where the
+            index can make one.
         shortlist: restrict a query to so many items of the retriever.
     """
 
@@ -202,7 +203,7 @@ class GP(Method):
     noise: float = 0.05
     mean: Literal["none", "average", "constant", "retriever"] = "constant"
     beta: float = 1.0
-    query: bool = False
+    query: bool | None = None
     vectors: str = "auto"
     shortlist: int | None = None
 
@@ -212,7 +213,7 @@ class GP(Method):
         vectors = default_vectors(index, self.vectors)
         retriever = open_retriever(index, self.retriever, seed)
         own = None
-        if self.query:
+        if self.query or (self.query is None and index.has_query_vectors(vectors)):
             own = partial(index.query_vectors, name=need_query_vectors(index, vectors, self.name))
         kernel = Directional(self.scale, matern=self.kernel == "matern")
         predictor = GaussianProcess(

@@ -28,6 +28,7 @@ IDEAS = {
     "index.late": "states of late-interaction models",
     "methods.factor_model": "the low-rank model of scores, from any entries",
     "methods.kriging_fit": "fitting the prior",
+    "methods.top_odds": "which items to score for a large k",
     "models.export": "models as ONNX folders",
     "models.late.heads": "the algebra of CMC and its rivals",
     "models.quantize": "int8",

@@ -43,6 +43,8 @@ from crossknn.methods.prior import (
 )
 from crossknn.scorers import CallableScorer
 from crossknn.scores.store import SparseScores
+from crossknn.scores.stored import StoredScorer
+from crossknn.search.searcher import Searcher
 from crossknn.spec import parse
 from crossknn.types import Artifact, BoolArray, FloatArray, Pairs, Queries
 
@@ -546,5 +548,8 @@ def test_a_search_says_when_every_query_expected_enough(library):
         found = library.search(index, 150, 160, METHOD[:-1] + options)
         assert found.stopped_by == said
         assert (found.n_scored < 250) == (said == "target")
-    with pytest.raises(InputError, match="give the method k=10, too"):
-        library.search(index, 0, 1, METHOD[:-1] + ", target_recall=0.5, k=3)")
+    early = METHOD[:-1] + ", target_recall=0.5, k=3)"
+    assert library.search(index, 0, 1, early)[0]  # k is that of the search, 10
+    searcher = Searcher(index, StoredScorer(library.scorer, index.scores), early)
+    with pytest.raises(InputError, match="give the method k=150, too"):
+        searcher.search(library.texts(0, 1), budget=25, min_score=0.0)

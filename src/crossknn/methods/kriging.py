@@ -24,7 +24,7 @@ import numpy as np
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import top_k
-from crossknn.methods.base import Method, Rehearsal
+from crossknn.methods.base import Method, Rehearsal, equal_rounds
 from crossknn.methods.gp import Feature, GaussianProcess
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model
 from crossknn.methods.prior import (
@@ -35,6 +35,7 @@ from crossknn.methods.prior import (
     flat_trends,
     standardised,
 )
+from crossknn.methods.top_odds import AMONG, LARGE, Recorder, TopOdds, logistic_weights
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import (
     AUTO,
@@ -62,6 +63,9 @@ LEAST = 8
 FOLDS = 10
 """Parts of the anchor queries that are searched, each with what the others teach, to calibrate."""
 
+TOP, FEWEST = 100, 20
+"""Of searches for a large k: how many are best, and anchors, at least, that tell their odds."""
+
 NEVER = float("inf")
 
 
@@ -84,6 +88,8 @@ class Kriging(Method):
         vectors: name of the item vectors of the content kernel.
         shortlist: restricts a query to so many items: half the retriever's best, half those that
             the linear part of the prediction ranks first after a round.
+        k: how many are to be found: from 50 on items are chosen by the odds of being among the
+            100 best, too (`crossknn.methods.top_odds`), if the index has 20 anchors or more.
         target_recall: a query ends when it expects to have found this share of its true top `k`,
             calibrated on the anchor queries; its budget is then what it may spend at most.
     """
@@ -135,21 +141,34 @@ class Kriging(Method):
         first = min(max(budget // self.rounds, LEAST), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
         retriever, names = open_retriever(index, self.retriever, seed), self._names(index)
+        predictor = process(
+            index,
+            default_vectors(index, self.vectors),
+            retriever,
+            names,
+            prior,
+            self._parameters(prior),
+            float(prior is None) if self.beta is None else self.beta,
+            seed,
+            lead_of(index, names, self.retriever),
+        )
+        if self.k >= LARGE and prior is not None:
+            weights = self._top_weights(index, prior, seed)
+            predictor = TopOdds(**vars(predictor), weights=weights) if len(weights) else predictor
         return Plan(
             retriever=retriever,
-            predictor=process(
-                index,
-                default_vectors(index, self.vectors),
-                retriever,
-                names,
-                prior,
-                self._parameters(prior),
-                float(prior is None) if self.beta is None else self.beta,
-                seed,
-                lead_of(index, names, self.retriever),
-            ),
+            predictor=predictor,
             batches=(first, *(left // later + (r < left % later) for r in range(later))),
             shortlist=self.shortlist,
+        )
+
+    def _top_weights(self, index: Index, prior: Prior, seed: int) -> FloatArray:
+        """Those of the index's prior, or else of its anchors; none where these are few."""
+        if prior.top_weights is not None or index.anchors is None or not self.use_anchors:
+            return np.empty(0) if prior.top_weights is None else prior.top_weights
+        exact, known = index.anchors.scores, (self._mean(index), self.rank, seed, self.retriever)
+        return index.cache.get(
+            ("top", *map(str, known)), (exact,), lambda: fit_top_weights(index, *known)
         )
 
     def _mean(self, index: Index) -> Spec:
@@ -264,6 +283,32 @@ def cross_fitted(
     for fold in np.array_split(rows, min(folds, len(rows))):
         others = np.setdiff1d(rows, fold)
         yield fold, fit_anchors(index, mean, rank, seed, retriever, others)
+
+
+def fit_top_weights(
+    index: Index, mean: Spec, rank: int, seed: int, retriever: Spec = AUTO
+) -> FloatArray:
+    """Weights (f,) of `crossknn.methods.top_odds`, from searches of the anchor queries, each with
+    what two thirds of the others teach; none of fewer than `FEWEST` anchors, or of few items."""
+    anchors = index.anchors
+    if anchors is None or len(anchors.scores) < FEWEST or index.n < 2 * AMONG:
+        return np.empty(0)
+    values, within, names = [], [], stage_names(index, mean)
+    stage, vectors = open_retriever(index, retriever, seed), default_vectors(index)
+    batches = (LEAST, *equal_rounds(TOP - LEAST, 19))
+    for fold, prior in cross_fitted(index, mean, rank, 3, seed, retriever):
+        lead = lead_of(index, names, retriever)
+        plain = process(
+            *(index, vectors, stage, names, prior, prior.parameters), seed=seed, lead=lead
+        )
+        recorder, exact = Recorder(**vars(plain)), anchors.scores[fold]
+        plan = Plan(retriever=stage, predictor=recorder, batches=batches)
+        simulate(plan, anchors.queries.take(fold), exact)
+        truth = top_k(exact, TOP).items
+        for q, items, found in recorder.records[::3]:
+            values.append(found)
+            within.append(np.isin(items, truth[q]))
+    return logistic_weights(np.concatenate(values), np.concatenate(within))
 
 
 def stored_prior(index: Index) -> Prior | None:

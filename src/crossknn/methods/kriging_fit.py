@@ -13,7 +13,14 @@ from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods.base import equal_rounds
 from crossknn.methods.factor_model import fit_sparse
-from crossknn.methods.kriging import NAME, cross_fitted, fit_anchors, lead_of, process
+from crossknn.methods.kriging import (
+    NAME,
+    cross_fitted,
+    fit_anchors,
+    fit_top_weights,
+    lead_of,
+    process,
+)
 from crossknn.methods.posterior import FLOOR, Directional, squared_distances
 from crossknn.methods.prior import RANK, KernelParameters, Prior, standardised
 from crossknn.retrievers.specs import (
@@ -90,6 +97,7 @@ def fit_prior(
     prior = replace(
         prior,
         parameters=parameters or KernelParameters(),
+        top_weights=fit_top_weights(index, retriever, rank, SEED),
         retriever=str(retriever),
         fingerprint=fingerprint,
         queries=count + (len(scores.scored_queries) if scores else 0),

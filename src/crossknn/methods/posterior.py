@@ -198,7 +198,7 @@ class Model:
         elif self.likely:
             amplitude = (PRIOR_SCORES + residual @ residual) / (PRIOR_SCORES + b)
         return Posterior(
-            *(points, factor, inverse, residual, offset, weights, float(amplitude), unit),
+            *(points, scores, factor, inverse, residual, offset, weights, float(amplitude), unit),
             kept={} if before is None else dict(before.kept),
         )
 
@@ -219,11 +219,12 @@ class Model:
 @dataclass(frozen=True, slots=True)
 class Posterior:
     """With K = L L' the covariance of the scored `points` (b, p) plus noise, `factor` is L (b, b),
-    `inverse` L^-1 and `residual` (b,) L^-1 (scores - offset - h w). `amplitude` multiplies K.
+    `inverse` L^-1 and `residual` (b,) L^-1 (`scores` - offset - h w). `amplitude` multiplies K.
 
     `kept` has what was `whitened` for items predicted before, for the next rounds to extend."""
 
     points: FloatArray
+    scores: FloatArray
     factor: FloatArray
     inverse: FloatArray
     residual: FloatArray

@@ -132,6 +132,7 @@ class Prior:
         cokriging: Where queries have vectors, of the space `space`.
         retriever: Retrievers that the trends are linear in, as a spec.
         fingerprint: Of the cross-encoder.
+        top_weights: Those of `crossknn.methods.top_odds`, if the anchors tell any.
         queries, pairs: How many were scored, the `n_anchor_queries` among them with every item.
     """
 
@@ -141,6 +142,7 @@ class Prior:
     variance: float
     cokriging: Cokriging | None = None
     space: str | None = None
+    top_weights: FloatArray | None = None
     parameters: KernelParameters = KernelParameters()
     retriever: str = ""
     fingerprint: str | None = None
@@ -169,6 +171,8 @@ class Prior:
         }
         meta = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ARRAYS}
         meta["parameters"] = asdict(self.parameters)
+        if self.top_weights is not None:
+            arrays["top_weights"] = self.top_weights
         if self.cokriging is not None:
             meta["query_scale"] = self.cokriging.scale
             arrays |= {"known_queries": self.cokriging.known, "solved": self.cokriging.solved}
@@ -188,11 +192,12 @@ class Prior:
             mean=arrays["mean"],
             trends=[Trend(*trend) for trend in trends],
             cokriging=cokriging,
+            top_weights=arrays.get("top_weights"),
             **meta,
         )
 
 
-_ARRAYS = ("factor", "mean", "trends", "cokriging")
+_ARRAYS = ("factor", "mean", "trends", "cokriging", "top_weights")
 _TRENDS: Mapping[str, str] = {
     "trend_columns": "columns",
     "trend_means": "mean",

@@ -164,7 +164,7 @@ class Searcher:
         elif spend.target_recall is not None:
             raise InputError("target_recall is of the top k: give it or min_score, not both")
         pairs = _pairs_per_query(spend, m, 1 if k is None else k, self.index.n, calls=chosen.calls)
-        chosen = _with_target(chosen, spend.target_recall, k or 1)
+        chosen = _for_k(chosen, k or 1, spend.target_recall)
         self.check_scorer(chosen)
         seed = self.seed if seed is None else as_count(seed, "seed", 0)
         chance = None if min_score is None else self._chance(chosen, pairs, seed, min_score)
@@ -447,10 +447,10 @@ class _Run:
                 self.search.end(query)
 
 
-def _with_target(method: Method, target_recall: float | None, k: int) -> Method:
-    """The method that ends a query at this share of its top k; the same one without a target."""
+def _for_k(method: Method, k: int, target_recall: float | None) -> Method:
+    """The method for this k, which ends a query at this share of its top k if there is a target."""
     if target_recall is None:
-        return method
+        return replace(method, k=k) if k > getattr(method, "k", k) else method  # type: ignore[call-arg]
     if not hasattr(method, "target_recall"):
         raise InputError(
             f"{method.name} does not say how much it expects to have found: use kriging, or leave "

@@ -1,0 +1,142 @@
+"""What to score next where k is large: of the best predictions those likeliest to be in the top k.
+
+The posterior mean is the best guess of a score. How likely an item is among the hundred best
+depends on more, on what its prediction is made of:
+
+    log odds = w . [mean, columns of the trend, strength of the factors, std, rank of the nearest]
+
+The weights w are those of logistic regression on searches of the anchor queries, each with what
+the others teach. An item is chosen by the odds and half by its mean.
+
+Axes: b scored items, c candidates, f features, e examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from crossknn.methods.gp import GaussianProcess, Posteriors
+from crossknn.methods.posterior import LowRankPlusResidual
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray
+
+LARGE = 50
+"""From this k on the odds choose."""
+
+AMONG = 300
+"""Items of the highest means that the odds choose from."""
+
+NEAREST = 5
+"""Scored items whose ranks tell of a candidate."""
+
+RIDGE = 10.0
+"""Penalty of squared weights, of features of variance 1."""
+
+Records: TypeAlias = list[tuple[int, IntArray, FloatArray]]
+"""Of every round and query: the query, candidates (c,) and their features (c, f)."""
+
+
+def features(
+    process: GaussianProcess, state: Posteriors, q: int, best: Candidates
+) -> tuple[IntArray, FloatArray]:
+    """The candidates (c,) of query `q` and their features (c, f).
+
+    These are the predicted mean, standardised over the candidates; the values of the basis
+    functions but 1; the length of the factors, and the standard deviation, both in deviations of
+    the query's scores; the mean rank, from 0 for the best to 1, of the five scored items with the
+    highest correlations.
+    """
+    items, kernel, known = best.items[q], process.model.kernel, state.known[q]
+    assert isinstance(kernel, LowRankPlusResidual)
+    assert best.std is not None
+    kept = items != NO_ITEM
+    items, mean, std = items[kept], best.scores[q, kept], best.std[q, kept]
+    points, size = process.points(items), float(known.scores.std())
+    variance = kernel.variance(known.points)[:, None] * kernel.variance(points)
+    correlation = kernel(known.points, points) / np.sqrt(variance)
+    near = np.argsort(-correlation, axis=0, kind="stable")[:NEAREST]
+    rank = np.argsort(np.argsort(-known.scores, kind="stable")) / max(len(known.scores) - 1, 1)
+    found = [
+        _standard(mean),
+        *state.basis[1:, q, items],
+        np.sqrt(np.square(points[:, : kernel.rank]).sum(axis=1)) / size,
+        std / size,
+        rank[near].mean(axis=0),
+    ]
+    return items, np.stack(found, axis=1).astype(np.float64)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TopOdds(GaussianProcess):
+    """A process that chooses by `weights` (f,) of the features, and half by its mean."""
+
+    weights: FloatArray
+
+    def top(
+        self,
+        state: Posteriors,
+        count: int,
+        exclude: IntArray,
+        allowed: BoolArray | None = None,
+        pool: IntArray | None = None,
+    ) -> Candidates:
+        best = super().top(state, max(count, AMONG), exclude, allowed, pool)
+        order = np.tile(np.arange(best.items.shape[1]), (len(best.items), 1))
+        for q in state.known:
+            values = features(self, state, q, best)[1]
+            chance = values[:, 0] / 2 + _standard(values @ self.weights)
+            order[q, : len(chance)] = np.argsort(-chance, kind="stable")
+        return _taken(best, order[:, :count])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recorder(GaussianProcess):
+    """A process that chooses by its mean, and keeps the features of its candidates."""
+
+    records: Records = field(default_factory=list)
+
+    def top(
+        self,
+        state: Posteriors,
+        count: int,
+        exclude: IntArray,
+        allowed: BoolArray | None = None,
+        pool: IntArray | None = None,
+    ) -> Candidates:
+        best = super().top(state, max(count, AMONG), exclude, allowed, pool)
+        self.records.extend((q, *features(self, state, q, best)) for q in state.known)
+        places = np.arange(min(count, best.items.shape[1]))
+        return _taken(best, np.tile(places, (len(best.items), 1)))
+
+
+def logistic_weights(values: FloatArray, within: BoolArray) -> FloatArray:
+    """Weights (f,) of examples (e, f) that are `within` the top k (e,) or not, by ridge-penalised
+    logistic regression with an intercept, which is left out: it changes no order."""
+    size = values.std(axis=0)
+    size = np.where(size > 0, size, 1.0)
+    columns = np.column_stack([(values - values.mean(axis=0)) / size, np.ones(len(values))])
+    penalty = RIDGE * np.append(np.ones(values.shape[1]), 0.0)
+    weights = np.zeros(columns.shape[1])
+    for _ in range(50):  # Newton's method
+        chance = 1 / (1 + np.exp(-columns @ weights))
+        slope = columns.T @ (within - chance) - penalty * weights
+        curve = (columns.T * np.maximum(chance * (1 - chance), 1e-9)) @ columns
+        step = np.linalg.solve(curve + np.diag(penalty + 1e-9), slope)
+        weights += step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights[:-1] / size
+
+
+def _taken(best: Candidates, places: IntArray) -> Candidates:
+    """The candidates at these places (m, c) of each query."""
+    rows = np.arange(len(places))[:, None]
+    std = None if best.std is None else best.std[rows, places]
+    return Candidates(best.items[rows, places], best.scores[rows, places], std)
+
+
+def _standard(values: FloatArray) -> FloatArray:
+    spread = float(values.std())
+    return (values - values.mean()) / (spread or 1.0)

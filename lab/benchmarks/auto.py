@@ -78,6 +78,12 @@ WITH_ANCHORS = {
     "anncur": [f"anncur(retriever=dense, anchor_share=0.5, rcond={r})" for r in (0.03, 0.1)],
 }
 AUTO = "auto"
+OTHERS = {
+    "": "best rival",
+    "before": "before",
+    "before kriging(retriever=dense)": "before, dense first batch",
+}
+"""What the default is compared with: whose names begin so, and what that is called."""
 
 
 def cases(path: Path, seed: int, dev: bool) -> Iterator[tuple[str, StoredMatrix, StoredMatrix]]:
@@ -220,12 +226,12 @@ def report(work: Path) -> None:
     known = cells(work)
     matrices = sorted({key.split()[0] for key in known})
     rows: list[dict[str, Any]] = []
-    for other, situation, k, budget in product(("", "before"), SITUATIONS, KS, BUDGETS):
+    for other, situation, k, budget in product(OTHERS, SITUATIONS, KS, BUDGETS):
         of = {m: differences(known, m, situation, f"{budget} {k}", other) for m in matrices}
         found = {m: _difference(*both) for m, both in of.items() if both is not None}
         where = {"situation": situation, "k": k, "calls": budget}
-        rows.append({"other": other or "best rival", **where, "matrices": found})
-    for other in ("best rival", "before"):
+        rows.append({"other": OTHERS[other], **where, "matrices": found})
+    for other in OTHERS.values():
         p = [m["p"] for row in rows if row["other"] == other for m in row["matrices"].values()]
         held = iter(holm(p))
         for row in rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from tiny_models import scores_of
 
 import crossknn as ck
+from crossknn.models.folder import content_hash
 from crossknn.scorers.opening import bundled_folder
 
 RIGHT = {
@@ -27,8 +27,10 @@ def test_the_folder_is_complete(kind):
     folder = bundled_folder(kind)
     names = {"model.onnx", "tokenizer.json", "crossknn.json", "README.md"}
     assert {path.name for path in folder.iterdir()} == names
-    revision = hashlib.sha256((folder / "model.onnx").read_bytes()).hexdigest()[:12]
-    about = {"format": 1, "kind": kind, "license": "Apache-2.0", "revision": revision}
+    content = content_hash(folder)
+    about = {"format": 1, "kind": kind, "license": "Apache-2.0", "content": content}
+    about["revision"] = content[:12]
+    assert f"Revision {content[:12]}" in " ".join((folder / "README.md").read_text().split())
     assert about.items() <= json.loads((folder / "crossknn.json").read_text()).items()
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 20_000_000
 

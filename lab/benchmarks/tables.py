@@ -158,6 +158,16 @@ def promises(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
         )
 
 
+def bundled(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """nDCG@10 of the bundled models, way by way."""
+    ways = "bm25", "dual encoder", "rerank", "rerank fused", "search fused"
+    yield "test", "items", "queries", *ways, "search fused over dual encoder"
+    for test, of in found.items():
+        values = (f"{100 * of[way]['nDCG@10']:.1f}" for way in ways)
+        gain = [100 * value for value in of["search fused - dual encoder"]]
+        yield test, f"{of['items']:,}", str(of["tests"]), *values, _interval(gain)
+
+
 def learned(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Gain in recall after so many searches."""
     gains = {(row["searches"], row["k"]): row["gain"] for row in found["rows"]}
@@ -183,6 +193,7 @@ TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("kriging.md", "auto.json", beside),
     ("kriging.md", "promise.json", promises),
     ("kriging.md", "learning.json", learned),
+    ("results.md", "bundled_models.json", bundled),
 )
 """A page, the results that a table of it is made of, and what makes its rows."""
 

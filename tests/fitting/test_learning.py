@@ -55,6 +55,7 @@ def test_what_was_learned_is_measured_on_the_next_searches_and_then_replaced(lib
 def test_queries_scored_with_every_item_are_the_truth_of_a_comparison_and_not_learned_from(library):
     index = library.index()
     exact_scores(index.scores, library.scorer, library.texts(0, 2 * LEAST), index.items.texts)
+    assert not is_due(index, library.scorer.fingerprint)
     assert learn(index, library.scorer.fingerprint) is None
     assert stored_prior(index) is None
 

@@ -56,7 +56,7 @@ class Learned:
 
     Args:
         queries, pairs: Scored, to which the prior was fitted.
-        stored: Pairs of the cross-encoder that the store had then.
+        stored: Pairs of searched queries that the store had then.
         newest: The last text that the store had then.
         measured: Queries searched since the fit before, on which that one was measured.
         explained: Share of the variance of their scores that half of them predict with the prior
@@ -129,8 +129,6 @@ def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
     if not is_due(index, fingerprint):
         return None
     scores = searched_scores(index, fingerprint)
-    if len(scores.scored_queries) < LEAST:  # the others were scored with every item
-        return None
     prior = stored_prior(index)
     if prior is None:
         _fit(index, scores, trend_retrievers(index), RANK, None)
@@ -143,9 +141,17 @@ def is_due(index: ItemIndex, fingerprint: str) -> bool:
     """Whether the store has enough new scores by this cross-encoder to learn from."""
     if not index.vectors or index.scorer_fingerprint("anchors") not in (None, fingerprint):
         return False
-    if fits := history(index):
-        return index.scores.count(fingerprint) >= (1 + GROWTH) * fits[-1].stored
-    return len(index.scores.queries(fingerprint)) >= LEAST + len(index.anchor_queries)
+    searched, fits = _searched(index, fingerprint), history(index)
+    before = fits[-1].stored if fits else 0
+    return len(searched) >= LEAST and int(searched.sum()) >= (1 + GROWTH) * before
+
+
+def _searched(index: ItemIndex, fingerprint: str) -> IntArray:
+    """Number of stored scores of each query that was not scored with every item."""
+    texts = index.items.texts
+    different = index.cache.get("different texts", (index.items,), lambda: len({*texts}))
+    counts = index.scores.counts(fingerprint)
+    return counts[counts < different]
 
 
 def searched_scores(index: ItemIndex, fingerprint: str) -> SparseScores:
@@ -167,7 +173,7 @@ def _fit(
 ) -> Prior:
     """Measure the prior that there is, fit another, and note both."""
     store, fits, fingerprint = index.scores, history(index), scores.fingerprint or ""
-    stored, newest = store.count(fingerprint), store.newest()
+    stored, newest = int(_searched(index, fingerprint).sum()), store.newest()
     worth = {}
     if fits and stored_prior(index) is not None:
         worth = measure(index, scores, set(store.queries(fingerprint, after=fits[-1].newest)))

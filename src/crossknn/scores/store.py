@@ -151,11 +151,10 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         found = self._select("SELECT coalesce(sum(length(scores)), 0) FROM blocks")
         return int(found[0][0]) // 4 if found else 0
 
-    def count(self, fingerprint: str) -> int:
-        """Number of scores by this cross-encoder."""
-        of = f"SELECT coalesce(sum(length(scores)), 0) FROM blocks WHERE scorer = {_SCORER}"
-        found = self._select(of, (fingerprint,))
-        return int(found[0][0]) // 4 if found else 0
+    def counts(self, fingerprint: str) -> IntArray:
+        """Number of scores by this cross-encoder of each query that has any."""
+        of = f"SELECT sum(length(scores)) / 4 FROM blocks WHERE scorer = {_SCORER} GROUP BY query"
+        return np.array([count for (count,) in self._select(of, (fingerprint,))], np.int64)
 
     def newest(self) -> int:
         """The integer that stands for the latest text; 0 before there is one."""

@@ -153,7 +153,7 @@ def test_the_command_line_learns_after_its_answers_and_index_info_says_what_that
     assert "learned from 31 queries, 620 pairs\n" in info()
     assert not search(1)
     assert search(10)
-    assert "; before, " in info()
+    assert "; the fit before explained " in info()
     assert "of 11 new queries' scores" in info()
     assert run(["index", "info", folder, "--json"]) == 0
     assert [fit["queries"] for fit in json.loads(capsys.readouterr().out)["learned"]] == [31, 42]

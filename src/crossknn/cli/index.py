@@ -221,6 +221,6 @@ def _worth(fit: Learned) -> str:
     if fit.explained is None or fit.without is None:
         return ""
     return (
-        f"; before, {fit.explained:.0%} of the variance of {fit.measured} new queries' scores was "
-        f"predicted from half of them, and {fit.without:.0%} without what was learned"
+        f"; the fit before explained {fit.explained:.0%} of the variance of {fit.measured} new "
+        f"queries' scores, given half of them, and no fit {fit.without:.0%}"
     )

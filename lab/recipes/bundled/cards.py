@@ -57,7 +57,7 @@ are measured. Reranking and searching make 100 calls a query; `fused` orders by 
 
 {table}
 
-`docs`: held-out first sentences of the documentation of Python 3.11's library -> the rest. `scifact`, `medquad`: their test splits.
+`docs`: held-out first sentences of the documentation of Python 3.11's library -> the rest. `scifact`, `medquad` (where they are in the table): their test splits.
 `senses`: a word marked in a sentence -> its sense, WordNet's noun.act. `verses`: a verse of the Bible in Basic English -> the same of
 the King James Version, English of which the training texts have nothing. Made by `lab/recipes/bundled/evaluate.py`; intervals
 are paired bootstraps over queries.

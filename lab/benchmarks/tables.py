@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -198,14 +198,19 @@ TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
 """A page, the results that a table of it is made of, and what makes its rows."""
 
 
+def markdown(cells: Iterable[Sequence[str]]) -> str:
+    """A table; the first row is its head."""
+    head, *rows = (f"| {' | '.join(row)} |" for row in cells)
+    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *rows])
+
+
 def pages() -> dict[Path, str]:
     """The pages as they should be, with the tables of today's results."""
     made: dict[Path, str] = {}
     for name, result, rows_of in TABLES:
         path = (ROOT / "docs" / name).resolve()
         found = json.loads((ROOT / "benchmarks/results" / result).read_text())
-        head, *rows = (f"| {' | '.join(cells)} |" for cells in rows_of(found))
-        table = "\n".join([head, "|" + "---|" * (head.count("|") - 1), *rows])
+        table = markdown(rows_of(found))
         marker, text = f"<!-- {rows_of.__name__} -->", made.get(path, path.read_text())
         if text.count(marker) != 2:
             raise SystemExit(f"{path} must have {marker} before and after the table")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from tables import bundled
+from tables import bundled, markdown
 
 HEADS = {
     "cross-encoder": """# crossknn-mini-cross-encoder
@@ -46,7 +46,7 @@ up to 256 tokens a text. Mean pooling and unit length are inside the graph. No p
 
 Layers 1, 3 and 6 of all-MiniLM-L6-v2, distilled from all six (cosine to the teacher's vectors, and
 the teacher's similarities within the batch) with a small contrastive term on query-item pairs; 520
-steps of 32 queries with an item and a wrong item each, AdamW, bfloat16 on two CPU cores.
+steps of 32 queries, each with a right and a wrong item; AdamW, bfloat16 on two CPU cores.
 """,
 }
 TAIL = """
@@ -59,7 +59,7 @@ are measured. Reranking and searching make 100 calls a query; `fused` orders by 
 
 `docs`: held-out first sentences of the documentation of Python 3.11's library -> the rest. `scifact`, `medquad` (where they are in the table): their test splits.
 `senses`: a word marked in a sentence -> its sense, WordNet's noun.act. `verses`: a verse of the Bible in Basic English -> the same of
-the King James Version, English of which the training texts have nothing. Made by `lab/recipes/bundled/evaluate.py`; intervals
+the King James Version; none of the training texts is in such English. Made by `lab/recipes/bundled/evaluate.py`; intervals
 are paired bootstraps over queries.
 
 ## Licence and attribution
@@ -87,9 +87,7 @@ Made by the recipe `lab/recipes/bundled`, from start to end.
 """
 if __name__ == "__main__":
     evaluation, models = (Path(argument) for argument in sys.argv[1:])
-    head, *rows = (f"| {' | '.join(row)} |" for row in bundled(json.loads(evaluation.read_text())))
-    table = "\n".join([head, "|" + "---|" * (head.count("|") - 1), *rows])
-    tail = TAIL.format(table=table)
+    tail = TAIL.format(table=markdown(bundled(json.loads(evaluation.read_text()))))
     for kind, beginning in HEADS.items():
         folder = models / kind
         about = json.loads((folder / "crossknn.json").read_text())

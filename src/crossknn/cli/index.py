@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from crossknn.cli import options as o
-from crossknn.cli.output import answer, progress, say
+from crossknn.cli.output import answer, print_json, progress, say
 from crossknn.errors import IndexFormatError, InputError
 
 if TYPE_CHECKING:
@@ -161,10 +161,18 @@ def add(
 )
 def info(folder: o.Folder, json: o.AsJson = False) -> None:
     """Print what an index holds."""
+    from crossknn.fitting.learning import history
     from crossknn.index.item_index import ItemIndex
 
     index = ItemIndex.load(folder)
-    _answer(index, folder, json)
+    fits = history(index)
+    if json:
+        learned = {"learned": [asdict(fit) for fit in fits]}
+        print_json(_summary(index, folder) | learned | {"details": index.description()})
+        return
+    answer(_summary(index, folder), json)
+    for fit in fits[-LATEST:]:
+        say(f"learned from {fit.queries:,} queries, {fit.pairs:,} pairs{_worth(fit)}")
 
 
 @app.command(
@@ -191,10 +199,12 @@ def _add_graph(index: ItemIndex, neighbours: int | None, name: str | None) -> No
             index.add_graph(name, neighbours, progress=report)
 
 
-def _answer(index: ItemIndex, folder: Path, json: bool, began: float | None = None) -> None:
-    from crossknn.fitting.learning import history
+def _answer(index: ItemIndex, folder: Path, json: bool, began: float) -> None:
+    answer(_summary(index, folder) | {"seconds": round(time.perf_counter() - began, 2)}, json)
 
-    summary: dict[str, Any] = {
+
+def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
+    return {
         "index": str(folder),
         "items": index.n,
         "vectors": sorted(index.vectors),
@@ -204,16 +214,6 @@ def _answer(index: ItemIndex, folder: Path, json: bool, began: float | None = No
         "anchor_queries": len(index.anchor_queries),
         "scores": len(index.scores),
     }
-    fits = history(index)
-    if json:
-        summary["learned"] = [asdict(fit) for fit in fits]
-    if began is not None:
-        summary["seconds"] = round(time.perf_counter() - began, 2)
-    elif json:
-        summary["details"] = index.description()
-    answer(summary, json)
-    for fit in fits[-LATEST:] if began is None and not json else ():
-        say(f"learned from {fit.queries:,} queries, {fit.pairs:,} pairs{_worth(fit)}")
 
 
 def _worth(fit: Learned) -> str:

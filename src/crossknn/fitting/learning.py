@@ -1,8 +1,8 @@
 """Learning from use: the scores that searches leave in an index become kriging's prior.
 
-Whenever the store has grown by a tenth the prior is fitted again. The searches since the fit before
-tell what that one was worth: half of a query's scores predict the others, with the prior and
-without.
+Whenever the store has grown by a tenth, the prior is fitted again. Before that, the queries
+searched since the last fit measure how good that fit was: half of each query's scores predict the
+other half, once with the prior and once without.
 
 Axes: m queries, b scored items of a query.
 """
@@ -18,13 +18,11 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import CrossknnError, InputError
-from crossknn.fitting.factors import Targets, als
-from crossknn.fitting.fit import DEFAULT, fitted_vectors
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost
 from crossknn.methods.kriging import Kriging, stored_prior, trend_retrievers
 from crossknn.methods.kriging_fit import fit_hyperparameters, fit_prior
-from crossknn.methods.prior import RANK, KernelParameters, Prior
+from crossknn.methods.prior import RANK, Prior
 from crossknn.retrievers.specs import HYBRID, unfitted
 from crossknn.scorers.base import Scorer
 from crossknn.scores.store import SparseScores
@@ -38,16 +36,16 @@ VECTORS = "stored"
 """What the item vectors are called that are fitted to the scores that the store has."""
 
 LEARNING = "learning"
-"""Of the artifact that says what was learned, and when."""
+"""Name of the artifact that keeps the history of fits."""
 
 GROWTH = 0.1
-"""The store grows by this share between two fits."""
+"""By what share the searched pairs in the store must grow before the next fit."""
 
 LEAST = 30
-"""Searched queries, at least, of a first fit."""
+"""How many queries must have been searched before the first fit."""
 
 MEASURED, SCORED = 100, 20
-"""New queries on which a prior is measured, at most, and scores that each of them has at least."""
+"""A prior is measured on at most so many new queries, of those with at least so many scores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,12 +53,12 @@ class Learned:
     """A fit of kriging's prior, and what the one before was worth.
 
     Args:
-        queries, pairs: Scored, to which the prior was fitted.
-        stored: Pairs of searched queries that the store had then.
-        newest: The last text that the store had then.
-        measured: Queries searched since the fit before, on which that one was measured.
-        explained: Share of the variance of their scores that half of them predict with the prior
-            before this one; None where there was none, or no query to measure on.
+        queries, pairs: Number of queries and of scores that the prior was fitted to.
+        stored: Number of scores of searched queries in the store at the time of the fit.
+        newest: The store's integer for its latest text at that time.
+        measured: Number of queries, searched since the fit before, that fit was measured on.
+        explained: Share of the variance of these queries' scores that the fit before predicted
+            from half of each query's scores; None if there was no fit or no such query.
         without: The same without a prior.
     """
 
@@ -91,6 +89,10 @@ def fit_from_store(
 
     Raises InputError for scores of another cross-encoder than the anchors', and if there are none.
     """
+    # Imported here: every search from the command line asks `is_due`, and these take longest.
+    from crossknn.fitting.factors import Targets, als
+    from crossknn.fitting.fit import DEFAULT, fitted_vectors
+
     fingerprint = scorer.fingerprint
     anchors_are_of = index.scorer_fingerprint("anchors")
     if index.anchor_queries and anchors_are_of != fingerprint:
@@ -100,7 +102,8 @@ def fit_from_store(
             "mixed, so fit to those of the index's own, or build an index without these anchors"
         )
     scores = searched_scores(index, fingerprint or "")
-    found = _fit(index, scores, retriever, rank, fit_hyperparameters(index, retriever, rank=rank))
+    parameters = fit_hyperparameters(index, retriever, rank=rank)
+    found = _fit(index, scores, retriever=retriever, rank=rank, parameters=parameters)
     base = unfitted(index)
     if len(scores) and base and index.has_query_vectors(base) and set(index.fitted) <= {VECTORS}:
         # The scale is that of these scores: no random pairs are among them to tell a better one.
@@ -116,9 +119,9 @@ def fit_from_store(
 def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
     """Fit kriging's prior to all searches that a cross-encoder has scored, if it is time.
 
-    It is time when the store has `LEAST` searched queries, and then whenever it has grown by a
-    tenth. The prior's retrievers and kernel parameters stay what they are. Searches that are under
-    way go on with the prior that they began with.
+    It is time when `LEAST` queries have been searched, and again whenever their scores have grown
+    by a tenth. The prior keeps its retrievers and kernel parameters. Searches that are already
+    running finish with the old prior.
 
     Returns:
         What was learned, or None if it is not time.
@@ -129,11 +132,12 @@ def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
     if not is_due(index, fingerprint):
         return None
     scores = searched_scores(index, fingerprint)
-    prior = stored_prior(index)
-    if prior is None:
-        _fit(index, scores, trend_retrievers(index), RANK, None)
-    else:
-        _fit(index, scores, parse(prior.retriever), RANK, prior.parameters)
+    prior, how = stored_prior(index), dict[str, Any](retriever=trend_retrievers(index))
+    if prior is not None:
+        how = {"retriever": parse(prior.retriever), "parameters": prior.parameters}
+        if prior.n_anchor_queries == len(index.anchor_queries):
+            how["top_weights"] = prior.top_weights
+    _fit(index, scores, **how)
     return history(index)[-1]
 
 
@@ -141,16 +145,18 @@ def is_due(index: ItemIndex, fingerprint: str) -> bool:
     """Whether the store has enough new scores by this cross-encoder to learn from."""
     if not index.vectors or index.scorer_fingerprint("anchors") not in (None, fingerprint):
         return False
-    searched, fits = _searched(index, fingerprint), history(index)
+    counts, fits = index.scores.counts(fingerprint), history(index)
+    if len(counts) < LEAST:  # then no text is read
+        return False
+    searched = _searched(index, counts)
     before = fits[-1].stored if fits else 0
     return len(searched) >= LEAST and int(searched.sum()) >= (1 + GROWTH) * before
 
 
-def _searched(index: ItemIndex, fingerprint: str) -> IntArray:
-    """Number of stored scores of each query that was not scored with every item."""
-    texts = index.items.texts
-    different = index.cache.get("different texts", (index.items,), lambda: len({*texts}))
-    counts = index.scores.counts(fingerprint)
+def _searched(index: ItemIndex, counts: IntArray) -> IntArray:
+    """Of the numbers of scores that queries have, those of queries not scored with every item."""
+    items = index.items
+    different = index.cache.get("different texts", (items,), lambda: len({*items.texts}))
     return counts[counts < different]
 
 
@@ -164,20 +170,14 @@ def searched_scores(index: ItemIndex, fingerprint: str) -> SparseScores:
     return known.take(~dense[known.query])
 
 
-def _fit(
-    index: ItemIndex,
-    scores: SparseScores,
-    retriever: Spec,
-    rank: int,
-    parameters: KernelParameters | None,
-) -> Prior:
-    """Measure the prior that there is, fit another, and note both."""
+def _fit(index: ItemIndex, scores: SparseScores, **how: Any) -> Prior:
+    """Measure the prior that there is, fit another as `fit_prior` is told how, and note both."""
     store, fits, fingerprint = index.scores, history(index), scores.fingerprint or ""
-    stored, newest = int(_searched(index, fingerprint).sum()), store.newest()
+    stored, newest = int(_searched(index, store.counts(fingerprint)).sum()), store.newest()
     worth = {}
     if fits and stored_prior(index) is not None:
         worth = measure(index, scores, set(store.queries(fingerprint, after=fits[-1].newest)))
-    found = fit_prior(index, scores, retriever=retriever, rank=rank, parameters=parameters)
+    found = fit_prior(index, scores, **how)
     learned = Learned(
         queries=found.queries, pairs=found.pairs, stored=stored, newest=newest, **worth
     )
@@ -186,7 +186,7 @@ def _fit(
 
 
 def measure(index: ItemIndex, scores: SparseScores, queries: Collection[str]) -> dict[str, Any]:
-    """What the index's prior is worth on queries that it was not fitted to; see `Learned`."""
+    """Measure the index's prior on `queries`, which it was not fitted to; see `Learned`."""
     chosen = list[tuple[str, IntArray, FloatArray]]()
     for row in scores.scored_queries.tolist():
         part = slice(scores.by_query[row], scores.by_query[row + 1])
@@ -214,7 +214,7 @@ def measure(index: ItemIndex, scores: SparseScores, queries: Collection[str]) ->
 def _predicted(
     predictor: Predictor[Any], query: str, observed: Observed, items: IntArray
 ) -> FloatArray:
-    """Scores (b,) that are predicted for `items` (b,) of a query of which others are known."""
+    """Predicted scores (b,) of `items` (b,) for `query`, given its `observed` scores."""
     state = predictor.update(predictor.start(Queries((query,))), observed)
     return predictor.predict(state, items[None]).mean[0]
 
@@ -243,7 +243,11 @@ class Learner:
         self._thread: threading.Thread | None = None
 
     def notice(self) -> bool:
-        """After a search: begin to learn, if it is time and it has not begun; whether it began."""
+        """Call this after a search. Starts to learn if it is time and no thread is learning yet.
+
+        Returns:
+            Whether it started.
+        """
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return False
@@ -254,7 +258,7 @@ class Learner:
             return True
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when nothing is being learned any more, or after so many seconds."""
+        """Wait until the thread that learns has ended, or for `timeout` seconds."""
         if self._thread is not None:
             self._thread.join(timeout)
 

@@ -164,8 +164,10 @@ class Kriging(Method):
 
     def _top_weights(self, index: Index, prior: Prior, seed: int) -> FloatArray:
         """Those of the index's prior, or else of its anchors; none where these are few."""
-        if prior.top_weights is not None or index.anchors is None or not self.use_anchors:
-            return np.empty(0) if prior.top_weights is None else prior.top_weights
+        if prior.top_weights is not None:
+            return prior.top_weights
+        if index.anchors is None or not self.use_anchors:
+            return np.empty(0)
         exact, known = index.anchors.scores, (self._mean(index), self.rank, seed, self.retriever)
         return index.cache.get(
             ("top", *map(str, known)), (exact,), lambda: fit_top_weights(index, *known)
@@ -234,8 +236,8 @@ class Kriging(Method):
 
 
 def trend_retrievers(index: Index) -> Spec:
-    """What trends are linear in by default: `hybrid`, without vectors in whose space queries have
-    none."""
+    """The retrievers whose scores the trends use by default: `hybrid`; or a single one, if queries
+    have no vectors in the space of another."""
     names = stage_names(index, HYBRID)
     known = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
     return HYBRID if len(known) in (0, len(names)) else Spec(known[0])
@@ -293,14 +295,11 @@ def fit_top_weights(
     anchors = index.anchors
     if anchors is None or len(anchors.scores) < FEWEST or index.n < 2 * AMONG:
         return np.empty(0)
-    values, within, names = [], [], stage_names(index, mean)
-    stage, vectors = open_retriever(index, retriever, seed), default_vectors(index)
-    batches = (LEAST, *equal_rounds(TOP - LEAST, 19))
+    values, within, batches = [], [], (LEAST, *equal_rounds(TOP - LEAST, 19))
+    stage, names = open_retriever(index, retriever, seed), stage_names(index, mean)
+    known = index, default_vectors(index), stage, names
     for fold, prior in cross_fitted(index, mean, rank, 3, seed, retriever):
-        lead = lead_of(index, names, retriever)
-        plain = process(
-            *(index, vectors, stage, names, prior, prior.parameters), seed=seed, lead=lead
-        )
+        plain = process(*known, prior, prior.parameters, seed=seed)
         recorder, exact = Recorder(**vars(plain)), anchors.scores[fold]
         plan = Plan(retriever=stage, predictor=recorder, batches=batches)
         simulate(plan, anchors.queries.take(fold), exact)

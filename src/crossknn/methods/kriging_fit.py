@@ -64,6 +64,7 @@ def fit_prior(
     retriever: str | Spec = HYBRID,
     rank: int = RANK,
     parameters: KernelParameters | None = None,
+    top_weights: FloatArray | None = None,
 ) -> Prior:
     """Fit how items vary together, for `kriging` searches from now on; kept with the index.
 
@@ -72,6 +73,8 @@ def fit_prior(
             same cross-encoder, are added, and are enough. What was fitted before is forgotten.
         retriever: of the searches that are to use it.
         parameters: of the kernel, where a search gives none.
+        top_weights: of `crossknn.methods.top_odds`, if they are known; else the anchors are
+            searched for them.
 
     Raises:
         InputError: scores of fewer than two queries, or no item vectors.
@@ -97,7 +100,9 @@ def fit_prior(
     prior = replace(
         prior,
         parameters=parameters or KernelParameters(),
-        top_weights=fit_top_weights(index, retriever, rank, SEED),
+        top_weights=fit_top_weights(index, retriever, rank, SEED)
+        if top_weights is None
+        else top_weights,
         retriever=str(retriever),
         fingerprint=fingerprint,
         queries=count + (len(scores.scored_queries) if scores else 0),

@@ -68,47 +68,51 @@ def features(
     return items, np.stack(found, axis=1).astype(np.float64)
 
 
+class Reordered(GaussianProcess):
+    """A process that orders the items of the highest means anew before it chooses."""
+
+    def top(
+        self,
+        state: Posteriors,
+        count: int,
+        exclude: IntArray,
+        allowed: BoolArray | None = None,
+        pool: IntArray | None = None,
+    ) -> Candidates:
+        best = super().top(state, max(count, AMONG), exclude, allowed, pool)
+        places = np.tile(np.arange(best.items.shape[1]), (len(best.items), 1))
+        for q in state.known:
+            order = self.order(q, *features(self, state, q, best))
+            places[q, : len(order)] = order
+        rows, places = np.arange(len(places))[:, None], places[:, :count]
+        std = None if best.std is None else best.std[rows, places]
+        return Candidates(best.items[rows, places], best.scores[rows, places], std)
+
+    def order(self, q: int, items: IntArray, values: FloatArray) -> IntArray:
+        """The new order of the candidates `items` (c,) of query `q`, by their features (c, f)."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class TopOdds(GaussianProcess):
-    """A process that chooses by `weights` (f,) of the features, and half by its mean."""
+class TopOdds(Reordered):
+    """Chooses by the odds that `weights` (f,) give, and half by the mean."""
 
     weights: FloatArray
 
-    def top(
-        self,
-        state: Posteriors,
-        count: int,
-        exclude: IntArray,
-        allowed: BoolArray | None = None,
-        pool: IntArray | None = None,
-    ) -> Candidates:
-        best = super().top(state, max(count, AMONG), exclude, allowed, pool)
-        order = np.tile(np.arange(best.items.shape[1]), (len(best.items), 1))
-        for q in state.known:
-            values = features(self, state, q, best)[1]
-            chance = values[:, 0] / 2 + _standard(values @ self.weights)
-            order[q, : len(chance)] = np.argsort(-chance, kind="stable")
-        return _taken(best, order[:, :count])
+    def order(self, q: int, items: IntArray, values: FloatArray) -> IntArray:
+        chance = values[:, 0] / 2 + _standard(values @ self.weights)
+        return np.argsort(-chance, kind="stable")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Recorder(GaussianProcess):
-    """A process that chooses by its mean, and keeps the features of its candidates."""
+class Recorder(Reordered):
+    """Chooses by the mean, and keeps the features of its candidates."""
 
     records: Records = field(default_factory=list)
 
-    def top(
-        self,
-        state: Posteriors,
-        count: int,
-        exclude: IntArray,
-        allowed: BoolArray | None = None,
-        pool: IntArray | None = None,
-    ) -> Candidates:
-        best = super().top(state, max(count, AMONG), exclude, allowed, pool)
-        self.records.extend((q, *features(self, state, q, best)) for q in state.known)
-        places = np.arange(min(count, best.items.shape[1]))
-        return _taken(best, np.tile(places, (len(best.items), 1)))
+    def order(self, q: int, items: IntArray, values: FloatArray) -> IntArray:
+        self.records.append((q, items, values))
+        return np.arange(len(items))
 
 
 def logistic_weights(values: FloatArray, within: BoolArray) -> FloatArray:
@@ -128,13 +132,6 @@ def logistic_weights(values: FloatArray, within: BoolArray) -> FloatArray:
         if np.abs(step).max() < 1e-6:
             break
     return weights[:-1] / size
-
-
-def _taken(best: Candidates, places: IntArray) -> Candidates:
-    """The candidates at these places (m, c) of each query."""
-    rows = np.arange(len(places))[:, None]
-    std = None if best.std is None else best.std[rows, places]
-    return Candidates(best.items[rows, places], best.scores[rows, places], std)
 
 
 def _standard(values: FloatArray) -> FloatArray:

@@ -157,13 +157,13 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return np.array([count for (count,) in self._select(of, (fingerprint,))], np.int64)
 
     def newest(self) -> int:
-        """The integer that stands for the latest text; 0 before there is one."""
+        """The integer of the latest text; 0 if there is none."""
         found = self._select("SELECT coalesce(max(id), 0) FROM texts")
         return int(found[0][0]) if found else 0
 
     def queries(self, fingerprint: str, after: int = 0) -> list[str]:
-        """Texts of all queries that have a score by this cross-encoder, or of those that came
-        `after` the text of this integer, in the order in which they came."""
+        """Texts of the queries that have a score by this cross-encoder, oldest first; with `after`,
+        only those whose text was added after the text of that integer."""
         chosen = f"SELECT DISTINCT query FROM blocks WHERE scorer = {_SCORER}"
         found = self._texts(f"id IN ({chosen}) AND id > ?", [fingerprint, after])
         return [text.decode("utf-8", "surrogatepass") for *_, text in found if text is not None]

@@ -1,4 +1,4 @@
-"""What everything rests on: inner products, exact top-k and minimum-norm least squares."""
+"""What everything rests on: inner products, exact top-k, least squares and rising curves."""
 
 from __future__ import annotations
 
@@ -84,6 +84,22 @@ def least_squares(vectors: FloatArray, scores: FloatArray, rcond: float) -> Floa
     """
     u, *_ = np.linalg.lstsq(vectors.astype(np.float64), scores.astype(np.float64), rcond=rcond)
     return u
+
+
+def isotonic(values: FloatArray, found: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Isotonic regression: the rising curve that has the least squared error to what was `found`
+    (p,) at `values` (p,). Its knots (b,) and heights (b,), between which `np.interp` draws lines.
+
+    >>> isotonic(np.array([1, 2, 3, 3]), np.array([True, False, True, False]))
+    (array([1, 3]), array([0.5, 0.5]))
+    """
+    from scipy.optimize import isotonic_regression
+
+    at, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    height = isotonic_regression(np.bincount(place, found) / counts, weights=counts).x
+    kept = np.ones(len(at), np.bool_)  # the ends, and where the height changes
+    kept[1:-1] = (height[1:-1] != height[:-2]) | (height[1:-1] != height[2:])
+    return at[kept], height[kept]
 
 
 def softmax(values: FloatArray) -> FloatArray:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.linear_model import RidgeCV
 
-from crossknn.fitting.cur import cur
+from crossknn.fitting.cur import PENALTIES, cur, ridge_map
 
 
 def table(a=40, n=300, rank=40, noise=0.0, seed=0):
@@ -57,8 +58,24 @@ def test_a_query_gets_its_vector_from_the_encoders():
     assert cur(scores, rank=8, center=2.0).map is None
 
 
+@pytest.mark.parametrize(("a", "d"), [(30, 80), (200, 20), (50, 50)])
+def test_maps_are_scikit_learns_ridge_regression_with_a_penalty_for_each_dimension(a, d):
+    rng = np.random.default_rng(a)
+    queries = rng.normal(size=(a, d)) + 1
+    wanted = queries @ rng.normal(size=(d, 9)) + 3 * rng.normal(size=(a, 9)) * np.arange(9) + 2
+    penalties = PENALTIES * np.square(queries).sum(axis=1).mean()
+    theirs = RidgeCV(penalties, alpha_per_target=True).fit(queries, wanted)
+    assert len(set(theirs.alpha_)) > 2
+    found = ridge_map(queries, wanted)
+    np.testing.assert_allclose(found.weight, theirs.coef_.T, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.offset, theirs.intercept_, rtol=1e-4, atol=1e-4)
+
+
 def test_one_anchor_and_equal_scores():
     fit = cur(table(a=1)[0], center=2.0)
     assert fit.details["rank"] == 1
     assert np.isnan(fit.held_out)
+    queries = np.ones((1, 5), np.float32)
+    fit = cur(table(a=1)[0], center=2.0, queries=queries)
+    np.testing.assert_allclose(fit.map(queries), fit.queries)
     assert not cur(np.full((4, 9), 3.0, np.float32), center=3.0).items.any()

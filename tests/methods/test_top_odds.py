@@ -31,16 +31,18 @@ def plan_of(data, spec=f"auto(k={LARGE})"):
     return parse_method(spec).plan(data, 40, 0)
 
 
-def test_weights_are_those_of_logistic_regression_with_a_ridge_penalty():
+@pytest.mark.parametrize("ridge", [1, 10])
+def test_weights_are_those_of_logistic_regression_with_a_ridge_penalty(ridge):
     rng = np.random.default_rng(0)
     values = rng.normal(size=(500, 4)) * [1, 10, 0.1, 3] + [0, 5, 1, 0]
     values[:, 3] = 2.0  # a constant says nothing
     within = rng.random(500) < 1 / (1 + np.exp(1 - values[:, 0] - values[:, 1] / 10))
     size = values.std(axis=0)
     known = (values - values.mean(axis=0)) / np.where(size > 0, size, 1)
-    fitted = LogisticRegression(C=1 / 10, tol=1e-10, max_iter=10_000).fit(known, within)
+    fitted = LogisticRegression(C=1 / ridge, tol=1e-10, max_iter=10_000).fit(known, within)
     expected = fitted.coef_[0] / np.where(size > 0, size, 1)
-    np.testing.assert_allclose(logistic_weights(values, within), expected, rtol=1e-4, atol=1e-6)
+    found = logistic_weights(values, within, ridge)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_features_are_what_their_docstring_says():

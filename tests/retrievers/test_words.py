@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.utils.extmath import randomized_svd
 
 from crossknn.errors import InputError
 from crossknn.retrievers import lexical
@@ -68,6 +70,24 @@ def test_texts_without_words():
     for fit in (TFIDF.fit, LSA.fit):
         with pytest.raises(InputError, match="no text holds a word"):
             fit(["!", "the"])
+
+
+@pytest.mark.parametrize("n", [30, 300])  # fewer and more texts than words
+def test_weights_and_their_decomposition_are_scikit_learns(n):
+    rng = np.random.default_rng(n)
+    texts = [" ".join(f"w{w}" for w in rng.zipf(1.5, 12) if w < 200) for _ in range(n)] + ["the"]
+    theirs = TfidfVectorizer(analyzer=lexical.words, sublinear_tf=True)
+    weights = theirs.fit_transform(texts)
+    tfidf, (model, vectors) = TFIDF.fit(texts), LSA.fit(texts, dimensions=16)
+    assert tfidf.vocabulary.terms == theirs.get_feature_names_out().tolist()
+    np.testing.assert_allclose(tfidf.idf, theirs.idf_, rtol=1e-6)
+    np.testing.assert_allclose(tfidf.weights, weights.tocsc().data, rtol=1e-6)
+    left, values, right = randomized_svd(weights, 16, n_iter=5, random_state=0)
+    expected = (left * values)[:-1]
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(vectors[:-1], expected, atol=1e-3)
+    assert not vectors[-1].any()  # a text without a word
+    np.testing.assert_allclose(model.components, right.T, atol=1e-3)
 
 
 def test_lsa_with_all_dimensions_is_tfidf_cosine():

@@ -405,7 +405,7 @@ def _not_done(view: ReportContext) -> Section | None:
 
 # --------------------------------------------------------------------- what it was made on
 
-PACKAGES = ("crossknn", "numpy", "scipy", "scikit-learn", "bm25s", "ir-measures", "onnxruntime")
+PACKAGES = ("crossknn", "numpy", "scipy", "bm25s", "ir-measures", "onnxruntime")
 """Those that figures depend on."""
 
 

@@ -18,7 +18,9 @@ import numpy as np
 from crossknn.data.queries import Qrels, QuerySet, query_set
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
+from crossknn.linalg import isotonic
 from crossknn.methods import DEFAULT, Method
+from crossknn.methods.top_odds import logistic_weights
 from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, features, weights_of
@@ -159,18 +161,13 @@ def _curve(
     rows, which = sums[known], relevant[known]
     weights = np.array(WAYS[way] or SCORE)
     if WAYS[way] is None and 0 < which.sum() < len(which):
-        from sklearn.linear_model import LogisticRegression
-
-        spread = np.maximum(rows.std(axis=0), 1e-9)
-        weights = LogisticRegression().fit(rows / spread, which).coef_[0] / spread
+        weights = logistic_weights(rows, which, ridge=1.0)
     return weights, *_isotonic(rows @ weights, which)
 
 
 def _isotonic(values: FloatArray, found: BoolArray) -> tuple[FloatArray, FloatArray]:
     """The knots (b,) and probabilities (b,) of the rising curve nearest to what was `found` (p,);
     1 / (p + 2) from 0 and 1 at least, since p items show no more."""
-    from sklearn.isotonic import IsotonicRegression
-
+    at, chance = isotonic(values, found)
     edge = 1 / (len(values) + 2)
-    curve = IsotonicRegression(y_min=edge, y_max=1 - edge).fit(values, found)
-    return curve.X_thresholds_, curve.y_thresholds_
+    return at, chance.clip(edge, 1 - edge)

@@ -26,7 +26,7 @@ _HELD_OUT = 0.1
 _WORTH = 0.002
 _KNOWN = 100
 _RIDGES = (1e-6, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3)
-_PENALTIES = 10.0 ** np.arange(-4, 5)
+PENALTIES = 10.0 ** np.arange(-4, 5)
 
 
 def cur(
@@ -62,7 +62,7 @@ def cur(
     return Fit(
         items=items,
         queries=left.astype(np.float32),
-        map=None if queries is None else _linear(queries, left),
+        map=None if queries is None else ridge_map(queries, left),
         scale=Scale(alpha=center, beta=1.0 / length),
         held_out=held_out_error,
         initial=initial,
@@ -146,13 +146,19 @@ def _smallest(errors: dict[int, tuple[float, float]]) -> int:
     return min((r for r, (error, _) in errors.items() if error <= worth), default=1)
 
 
-def _linear(queries: FloatArray, wanted: FloatArray) -> Linear:
+def ridge_map(queries: FloatArray, wanted: FloatArray) -> Linear:
     """Ridge regression (a, d) -> (a, r), the penalty of each dimension by leave-one-out error."""
-    from sklearn.linear_model import RidgeCV
-
-    known = np.asarray(queries, np.float64)
-    penalties = _PENALTIES * (float(np.mean(np.sum(known**2, axis=1))) or 1.0)
-    fitted = RidgeCV(alphas=penalties, alpha_per_target=True).fit(known, wanted)
-    weight = np.atleast_2d(fitted.coef_).T
-    offset = np.atleast_1d(fitted.intercept_)
-    return Linear(weight.astype(np.float32), offset.astype(np.float32))
+    known, wanted = queries.astype(np.float64), wanted.astype(np.float64)
+    penalties = PENALTIES * (float(np.mean(np.sum(known**2, axis=1))) or 1.0)
+    center, mean = known.mean(axis=0), wanted.mean(axis=0)
+    left, values, right = np.linalg.svd(known - center, full_matrices=False)
+    target, squares = left.T @ (wanted - mean), np.square(values)[:, None]
+    errors = []
+    for penalty in penalties:
+        kept = squares / (squares + penalty)
+        rest = np.maximum(1 - 1 / len(known) - left**2 @ kept, 1e-9)  # 1 - leverage, (a, 1)
+        left_out = (wanted - mean - left @ (kept * target)) / rest
+        errors.append(np.square(left_out).mean(axis=0))
+    best = penalties[np.argmin(errors, axis=0)]
+    weight = right.T @ (values[:, None] / (squares + best) * target)
+    return Linear(weight.astype(np.float32), (mean - center @ weight).astype(np.float32))

@@ -115,13 +115,13 @@ class Recorder(Reordered):
         return np.arange(len(items))
 
 
-def logistic_weights(values: FloatArray, within: BoolArray) -> FloatArray:
+def logistic_weights(values: FloatArray, within: BoolArray, ridge: float = RIDGE) -> FloatArray:
     """Weights (f,) of examples (e, f) that are `within` the top k (e,) or not, by ridge-penalised
     logistic regression with an intercept, which is left out: it changes no order."""
     size = values.std(axis=0)
     size = np.where(size > 0, size, 1.0)
     columns = np.column_stack([(values - values.mean(axis=0)) / size, np.ones(len(values))])
-    penalty = RIDGE * np.append(np.ones(values.shape[1]), 0.0)
+    penalty = ridge * np.append(np.ones(values.shape[1]), 0.0)
     weights = np.zeros(columns.shape[1])
     for _ in range(50):  # Newton's method
         chance = 1 / (1 + np.exp(-columns @ weights))

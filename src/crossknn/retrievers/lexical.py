@@ -16,6 +16,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -117,8 +118,7 @@ class BM25(WordMatcher):
         """Weights of n texts."""
         import bm25s
 
-        number = dict[str, int]()
-        tokens = [[number.setdefault(w, len(number)) for w in words(text)] for text in texts]
+        number, tokens = _numbered(texts)
         found = np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(1, np.int64)
         if number:
             model = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float32", int_dtype="int32")
@@ -166,16 +166,15 @@ class LSA:
         d is `dimensions`, or less where there are fewer texts or words. Raises `InputError` if no
         text holds a word.
         """
-        from sklearn.utils.extmath import randomized_svd
         from threadpoolctl import threadpool_limits
 
         vocabulary, idf, weights = _item_weights(texts)
         d = min(dimensions, *weights.shape)
         # On busy cores BLAS threads that wait for each other took 15 times as long as one.
         with threadpool_limits(1):
-            left, values, right = randomized_svd(weights, d, n_iter=5, random_state=0)
-        components = np.ascontiguousarray(right.T, dtype=np.float32)
-        return LSA(vocabulary, idf, components), _unit(np.asarray(left * values, np.float32))
+            vectors, components = _truncated_svd(weights, d)
+        vectors[np.diff(weights.indptr) == 0] = 0  # not rounding errors of unit length
+        return LSA(vocabulary, idf, components), _unit(vectors)
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
         """Vectors (m, d) float32 of unit length; items have them alike."""
@@ -199,15 +198,49 @@ class LSA:
 
 def _item_weights(texts: Sequence[str]) -> tuple[Vocabulary, FloatArray, Any]:
     """Terms, idf (t,) and unit-length weights of the items, a (n, t) sparse matrix."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
+    from scipy.sparse import csr_array
 
-    vectorizer = TfidfVectorizer(analyzer=words, sublinear_tf=True, dtype=np.float32)
-    try:
-        weights = vectorizer.fit_transform(texts)
-    except ValueError as error:
-        raise InputError("no text holds a word; give an encoder or vectors, and no LSA") from error
-    terms = list(vectorizer.get_feature_names_out())
-    return Vocabulary(terms), np.asarray(vectorizer.idf_), weights
+    number, tokens = _numbered(texts)
+    if not number:
+        raise InputError("no text holds a word; give an encoder or vectors, and no LSA")
+    terms = sorted(number)
+    place = np.empty(len(terms), np.int32)
+    place[[number[term] for term in terms]] = np.arange(len(terms))
+    starts = np.cumsum([0, *map(len, tokens)], dtype=np.int32)
+    columns = place[np.fromiter(chain.from_iterable(tokens), np.int32, starts[-1])]
+    shape = len(texts), len(terms)
+    weights = csr_array((np.ones(starts[-1], np.float32), columns, starts), shape=shape)
+    weights.sum_duplicates()
+    frequencies = np.bincount(weights.indices, minlength=len(terms))
+    idf = np.log((1 + len(texts)) / (1 + frequencies)).astype(np.float32) + 1
+    weights.data = (1 + np.log(weights.data)) * idf[weights.indices]
+    lengths = np.sqrt(weights.multiply(weights).sum(axis=1))
+    weights.data /= np.repeat(lengths, np.diff(weights.indptr))
+    return Vocabulary(terms), idf, weights
+
+
+def _numbered(texts: Sequence[str]) -> tuple[dict[str, int], list[list[int]]]:
+    """The number of each word, and the numbers of each text's words."""
+    number = dict[str, int]()
+    return number, [[number.setdefault(w, len(number)) for w in words(text)] for text in texts]
+
+
+def _truncated_svd(weights: Any, d: int) -> tuple[FloatArray, FloatArray]:
+    """Left singular vectors times values (n, d), and right vectors (t, d), of a (n, t) matrix: five
+    power iterations of a random basis of d + 10 columns (Halko et al. 2011, algorithm 4.4)."""
+    from scipy.linalg import lu, qr, svd
+
+    wide = weights.shape[0] < weights.shape[1]
+    tall = weights.T if wide else weights
+    basis = np.random.RandomState(0).normal(size=(tall.shape[1], d + 10)).astype(np.float32)
+    for side in (tall, tall.T) * 5:
+        basis, _ = lu(side @ basis, permute_l=True)
+    basis, _ = qr(tall @ basis, mode="economic")
+    small, values, right = svd(basis.T @ tall, full_matrices=False)
+    pair = (basis @ small)[:, :d], right[:d].T
+    left, right = pair[::-1] if wide else pair
+    sign = np.sign(np.take_along_axis(left, np.abs(left).argmax(axis=0)[None], axis=0))
+    return left * values[:d] * sign, np.ascontiguousarray(right * sign)
 
 
 def _unit(vectors: FloatArray) -> FloatArray:

@@ -20,6 +20,7 @@ from typing import TypeAlias
 import numpy as np
 from scipy.special import ndtr
 
+from crossknn.linalg import isotonic
 from crossknn.methods.base import Rehearsal
 from crossknn.search.loop import Search, simulate
 from crossknn.search.plan import Plan, Prediction
@@ -55,13 +56,10 @@ class Outcomes:
 
     def chance(self, min_score: float) -> Chance:
         """That an item predicted so many deviations above `min_score` reaches it: (d,) -> (d,)."""
-        from sklearn.isotonic import IsotonicRegression
-
         few = min(LEAST, len(self.final) // 4)
         score = min(min_score, float(-np.partition(-self.final, few)[few]))
-        curve = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip")
-        chance: Chance = curve.fit((self.mean - score) / self.std, self.final >= score).predict
-        return chance
+        at, height = isotonic((self.mean - score) / self.std, self.final >= score)
+        return lambda deviations: np.interp(deviations, at, height)
 
 
 def rehearse(searches: Iterable[Rehearsal], anchors: int) -> Outcomes | None:

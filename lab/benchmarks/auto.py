@@ -7,7 +7,8 @@ Every seed draws which queries are anchors and which are tests. `nothing`: the a
 not known. `sparse`: of 30,000 pairs in all, those that a search of each anchor query scored; `axn` gets
 vectors fitted to them. `dense`: all their scores. Rivals' settings are chosen for each matrix,
 situation, budget and k on dev queries, the last third of the anchors. A cell is a file in WORK: one
-method's recall, query by query, and what is there is not searched again.
+method's recall, query by query, and what is there is not searched again. A rival's cells of a seed
+count where that seed has all that were among the best three on dev queries with seed 0.
 
 Cells named `before ...` are of the kriging before averaged trends: the same cells, searched at
 commit 9dc2f32.
@@ -19,17 +20,16 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy import stats
 from threadpoolctl import threadpool_limits
 
-from crossknn.evaluation.measures import holm, recall
+from crossknn.evaluation.measures import bootstrap, holm, paired, recall
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
@@ -44,6 +44,8 @@ from crossknn_lab.cells import divided
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "auto.json"
 BUDGETS, KS, PAIRS = (50, 100, 200, 500), (1, 10, 100), 30_000
+HALVES = (50, 100, 250)
+"""Calls of the default, which is compared with the best rival at twice as many."""
 SEEDS = (0, 1, 2)
 SITUATIONS = ("nothing", "sparse", "dense")
 RIVALS = {
@@ -102,8 +104,8 @@ def recalls(method: str, index: StoredMatrix, drawn: StoredMatrix) -> dict[str, 
     tests = slice(drawn.n_anchors, None)
     queries, scores, found = index.queries(tests), drawn.scores[tests], {}
     truth = {k: top_k(scores, k).items for k in KS}
-    for budget, k in product(BUDGETS, KS):
-        if budget > drawn.n // 2:
+    for budget, k in product(sorted({*BUDGETS, *HALVES}), KS):
+        if budget > drawn.n // 2 or (method != AUTO and budget not in BUDGETS):
             continue
         if k == KS[0] or (method == AUTO and k == KS[-1]):  # only the default minds k, a large one
             chosen = parse_method(method)
@@ -195,64 +197,98 @@ def cells(work: Path) -> dict[str, Recalls]:
     return found
 
 
+def searched(known: dict[str, Recalls], matrix: str, situation: str, seed: int) -> list[Recalls]:
+    """The cells of test queries and of dev queries."""
+    splits = ("test", "dev")
+    found = [known.get(f"{matrix} {situation} {seed} {split}", {}) for split in splits]
+    if situation != "sparse":
+        return found
+    # What reads no pairs (kriging does) finds what it finds where nothing is known.
+    bare = [known.get(f"{matrix} nothing {seed} {split}", {}) for split in splits]
+    rest = [{n: of for n, of in b.items() if n != AUTO and "kriging" not in n} for b in bare]
+    return [{**r, **f} for r, f in zip(rest, found, strict=True)]
+
+
+def leading(dev: Recalls, other: str, at: Sequence[str]) -> list[str]:
+    """Those whose names begin with `other`, the best on dev queries first."""
+    means = {
+        name: np.mean([of[a].mean() for a in at])
+        for name, of in dev.items()
+        if name.startswith(other) and name.startswith("before") == other.startswith("before")
+        if name != AUTO and set(at) <= set(of)
+    }
+    return sorted(means, key=lambda name: -means[name])
+
+
 def differences(
-    known: dict[str, Recalls], matrix: str, situation: str, at: str, other: str = ""
-) -> tuple[FloatArray, FloatArray] | None:
-    """Recall of the default's test queries, of all seeds, and that of the rival that is best on dev
-    queries (or of the one whose name begins with `other`); None if a cell is missing."""
-    ours, theirs = [], []
+    known: dict[str, Recalls],
+    matrix: str,
+    situation: str,
+    ours: Sequence[str],
+    theirs: Sequence[str],
+    other: str = "",
+) -> FloatArray | None:
+    """Recall (2, queries) of the default at `ours`, budgets and k, and at `theirs` of the rival that
+    is best there on dev queries (or of those whose names begin with `other`), each the mean over
+    its cells, for all seeds that have the cells; None if none has."""
+    _, first = searched(known, matrix, situation, SEEDS[0])
+    cells = {at for of in first.values() for at in of}
+    needed = {name for at in cells for name in leading(first, "", [at])[:3]}
+    pairs = []
     for seed in SEEDS:
-        test, dev = (
-            dict(known.get(f"{matrix} {situation} {seed} {s}", {})) for s in ("test", "dev")
-        )
-        if situation == "sparse":  # what reads no pairs finds what it finds where nothing is known
-            bare = [known.get(f"{matrix} nothing {seed} {s}", {}) for s in ("test", "dev")]
-            test, dev = {**bare[0], **test}, {**bare[1], **dev}
-            test[AUTO] = known.get(f"{matrix} sparse {seed} test", {}).get(AUTO, {})
-        rivals = {
-            name: values[at].mean()
-            for name, values in (dev if situation != "sparse" or not other else test).items()
-            if name.startswith(other) and name.startswith("before") == bool(other) and at in values
-        }
-        if not rivals or AUTO not in test or at not in test[AUTO]:
+        test, dev = searched(known, matrix, situation, seed)
+        own, order = test.get(AUTO, {}), leading(test, other, theirs)
+        if len(order) > 1:
+            order = leading(dev, other, theirs)
+        if not order or not set(ours) <= set(own) or not (other or needed <= set(dev)):
             continue
-        ours.append(test[AUTO][at])
-        theirs.append(test[max(rivals, key=lambda name: rivals[name])][at])
-    return (np.concatenate(ours), np.concatenate(theirs)) if ours else None
+        sides = (own, ours), (test[order[0]], theirs)
+        pairs.append([np.mean([of[at] for at in cell], axis=0) for of, cell in sides])
+    return np.concatenate(pairs, axis=1) if pairs else None
+
+
+def comparisons() -> Iterator[tuple[str, str, str, int, Sequence[int], Sequence[int]]]:
+    """(what it is called, what its name begins with, situation, k, our budgets, the other's)."""
+    for other, situation, k, budget in product(OTHERS, SITUATIONS, KS, BUDGETS):
+        yield OTHERS[other], other, situation, k, [budget], [budget]
+    for k, half in product(KS[1:], HALVES):
+        yield "best rival, twice the calls", "", "dense", k, [half], [2 * half]
+    for situation in SITUATIONS:
+        yield "reranking", "rerank", situation, 1, BUDGETS, BUDGETS
 
 
 def report(work: Path) -> None:
-    """Write `RESULTS`: of each situation, k and budget the differences of every matrix."""
-    known = cells(work)
+    """Write `RESULTS`: of each comparison the differences of every matrix, and their mean."""
+    known, rows = cells(work), list[dict[str, Any]]()
     matrices = sorted({key.split()[0] for key in known})
-    rows: list[dict[str, Any]] = []
-    for other, situation, k, budget in product(OTHERS, SITUATIONS, KS, BUDGETS):
-        of = {m: differences(known, m, situation, f"{budget} {k}", other) for m in matrices}
-        found = {m: _difference(*both) for m, both in of.items() if both is not None}
-        where = {"situation": situation, "k": k, "calls": budget}
-        rows.append({"other": OTHERS[other], **where, "matrices": found})
-    for other in OTHERS.values():
-        p = [m["p"] for row in rows if row["other"] == other for m in row["matrices"].values()]
-        held = iter(holm(p))
-        for row in rows:
-            if row["other"] == other:
-                for m in row["matrices"].values():
-                    m["holm"] = round(next(held), 4)
-    RESULTS.write_text(json.dumps([row for row in rows if row["matrices"]], indent=1) + "\n")
+    for name, other, situation, k, ours, theirs in comparisons():
+        at = [[f"{budget} {k}" for budget in side] for side in (ours, theirs)]
+        of = {m: differences(known, m, situation, *at, other) for m in matrices}
+        found = {m: 100 * both for m, both in of.items() if both is not None}
+        if found:
+            mean = bootstrap(*(both[0] - both[1] for both in found.values()))
+            row = {"other": name, "situation": situation, "k": k}
+            row["calls"] = ours[0] if len(ours) == 1 else f"{min(ours)} to {max(ours)}"
+            row["difference"] = [round(value, 2) for value in (mean.mean, mean.low, mean.high)]
+            rows.append(row | {"matrices": {m: _difference(*both) for m, both in found.items()}})
+    for name in dict.fromkeys(row["other"] for row in rows):
+        of = [m for row in rows if row["other"] == name for m in row["matrices"].values()]
+        for m, held in zip(of, holm([m["p"] for m in of]), strict=True):
+            m["holm"] = round(held, 4)
+    RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def _difference(ours: FloatArray, theirs: FloatArray) -> dict[str, float]:
-    """In points, by a paired t-test over queries."""
-    lead = 100 * (ours - theirs)
-    error = float(lead.std(ddof=1) / np.sqrt(len(lead)))
-    p = float(2 * stats.t.sf(abs(lead.mean()) / error, len(lead) - 1)) if error else 1.0
+    """In points, by the paired test over queries."""
+    found = paired(ours - theirs)
     return {
-        "auto": round(100 * float(ours.mean()), 2),
-        "other": round(100 * float(theirs.mean()), 2),
-        "difference": round(float(lead.mean()), 2),
-        "error": round(error, 3),
-        "p": p,
-        "queries": len(lead),
+        "auto": round(float(ours.mean()), 2),
+        "other": round(float(theirs.mean()), 2),
+        "difference": round(found.difference, 2),
+        "low": round(found.low, 2),
+        "high": round(found.high, 2),
+        "p": round(found.p_value, 4),
+        "queries": found.n,
     }
 
 

@@ -126,36 +126,54 @@ def beside(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
         *("against", "situation", "k", "calls", "matrices", "`auto`", "the other", "difference"),
         *("least of a matrix", "clearly ahead, behind"),
     )
-    for row in found:
+    for row in (row for row in found if row["other"] != TWICE):
         of = [*row["matrices"].values()]
-        mean, ours, theirs = (
-            sum(m[name] for m in of) / len(of) for name in ("difference", "auto", "other")
-        )
-        error = 1.96 * sum(m["error"] ** 2 for m in of) ** 0.5 / len(of)
+        ours, theirs = (sum(m[name] for m in of) / len(of) for name in ("auto", "other"))
         clear = [m["difference"] for m in of if m["holm"] < 0.05]
         yield (
             *(row["other"], row["situation"], str(row["k"]), str(row["calls"]), str(len(of))),
-            *(f"{ours:.1f}", f"{theirs:.1f}"),
-            f"{mean:+z.1f} [{mean - error:+z.1f}, {mean + error:+z.1f}]",
+            *(f"{ours:.1f}", f"{theirs:.1f}", _interval(row["difference"])),
             f"{min(m['difference'] for m in of):+z.1f}",
             f"{sum(d > 0 for d in clear)}, {sum(d < 0 for d in clear)}",
         )
 
 
+TWICE = "best rival, twice the calls"
+
+
+def halves(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """The default beside the best rival at twice the calls, and the share of calls that hit."""
+    yield (
+        "k",
+        "calls",
+        "matrix",
+        "`auto`",
+        "best rival, twice the calls",
+        "difference",
+        "hits",
+        "needed",
+    )
+    for row in (row for row in found if row["other"] == TWICE):
+        for matrix, m in row["matrices"].items():
+            hits = (f"{m[name] * row['k'] / row['calls']:.1f}%" for name in ("auto", "other"))
+            interval = _interval([m["difference"], m["low"], m["high"]])
+            yield (
+                *(str(row["k"]), str(row["calls"]), matrix),
+                *(f"{m['auto']:.1f}", f"{m['other']:.1f}", interval, *hits),
+            )
+
+
 def promises(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     """Mean recall, its standard error, and calls."""
     promised = sorted({row["promise"] for row in found})
-    yield "matrix", "anchors", *(f"promised {100 * p:.0f}%" for p in promised)
-    rows = {(row["matrix"], row["anchors"], row["promise"]): row for row in found}
-    for matrix, anchors in dict.fromkeys((row["matrix"], row["anchors"]) for row in found):
-        cells = [rows[matrix, anchors, p] for p in promised]
-        yield (
-            *(matrix, str(anchors)),
-            *(
-                f"{100 * c['recall']:.1f} ± {100 * c['error']:.1f} ({c['calls']:.0f})"
-                for c in cells
-            ),
-        )
+    yield "k", "matrix", "anchors", *(f"promised {100 * p:.0f}%" for p in promised)
+    cells: dict[tuple[str, ...], list[str]] = {}
+    for row in found:
+        figures = f"{100 * row['recall']:.1f} ± {100 * row['error']:.1f} ({row['calls']:.0f})"
+        of = str(row["k"]), row["matrix"], str(row["anchors"])
+        cells.setdefault(of, []).append(figures if row["kept"] else f"{figures}, missed")
+    for of, row in cells.items():
+        yield *of, *row
 
 
 def bundled(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -191,6 +209,7 @@ TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("performance.md", "paired.json", paired),
     ("answers.md", "reach_change.json", changes),
     ("kriging.md", "auto.json", beside),
+    ("kriging.md", "auto.json", halves),
     ("kriging.md", "promise.json", promises),
     ("kriging.md", "learning.json", learned),
     ("results.md", "bundled_models.json", bundled),

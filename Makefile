@@ -5,7 +5,7 @@ JOBS ?= 2
 # Share of the slow tests that is run, drawn by seed: none, a tenth in CI, all in a campaign.
 SLOW ?= 0
 
-.PHONY: demo test test-all campaign campaign-tenth lint docs-examples clean
+.PHONY: demo test test-all campaign campaign-tenth lint docs-examples package clean
 
 demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
@@ -33,6 +33,19 @@ lint: .venv-test/$(STAMP)
 docs-examples: .venv-torch/$(STAMP)
 	.venv-torch/bin/python -m pytest --doctest-modules src/crossknn lab/src/crossknn_lab
 
+# Wheel and sdist in dist/, each installed into an empty environment and used there.
+package:
+	rm -rf dist
+	$(PYTHON) -m venv --clear .venv-package
+	.venv-package/bin/python -m pip install --quiet build
+	.venv-package/bin/python -m build
+	$(PYTHON) tests/package/contents.py dist $(RELEASE)
+	for made in dist/*; do \
+		$(PYTHON) -m venv --clear .venv-package && \
+		.venv-package/bin/python -m pip install --quiet $$made && \
+		.venv-package/bin/python -I tests/package/smoke.py || exit 1; \
+	done
+
 .venv-demo/$(STAMP): pyproject.toml $(shell find src -name '*.py' -o -name '*.onnx')
 	$(PYTHON) -m venv --clear .venv-demo
 	.venv-demo/bin/python -m pip install --quiet '.[plots]'
@@ -50,4 +63,4 @@ docs-examples: .venv-torch/$(STAMP)
 	touch $@
 
 clean:
-	rm -rf .venv-demo .venv-test .venv-torch build dist crossknn-demo
+	rm -rf .venv-demo .venv-test .venv-torch .venv-package build dist crossknn-demo

@@ -55,9 +55,9 @@ def test_the_html_needs_nothing_beside_it_and_every_link_leads_somewhere(html):
 def test_pictures_change_with_the_screen_and_tables_mark_the_best(html):
     svg = re.search("<svg.*?</svg>", html, re.DOTALL)[0]
     assert 'aria-label="a line &quot;axn&quot;"' in svg
-    assert not re.search("#0072b2|#1f2328", svg)
-    assert "var(--c0072b2)" in svg
-    assert html.count("--c0072b2: ") == 2  # light and dark
+    assert not re.search("#1476ba|#1f2328", svg)
+    assert "var(--c1476ba)" in svg
+    assert html.count("--c1476ba: ") == 2  # light and dark
     assert '<td style="text-align:right"><strong>62.5 [50, 75]</strong></td>' in html
     assert '<td style="text-align:right">1,234</td>' in html
     assert "<td><code>axn(a|b)</code></td>" in html

@@ -38,7 +38,11 @@ KINDS = {
         {"x_label": "blend", "y_label": "score", "log": False, "percent": False},
         ["blend", "score", "50 calls"],
     ),
-    "recall_against_indexing": ([*ROWS, *FITTED], {}, ["recall (%) at 200 calls per query", "axn"]),
+    "recall_against_indexing": (
+        [*ROWS, *FITTED],
+        {},
+        ["top 1: recall at 200 calls per query", "axn"],
+    ),
     "exact_against_approx": ({"anncur": APPROX}, {}, ["anncur", "exact score", "anchor items"]),
     "heat_map": ({"a": GRID, "b": GRID}, {}, ["b", *(f"{100 * c.recall:.0f}" for c in GRID)]),
     "score_densities": ({"scifact": {"a": score_density(SCORES)}}, {"log": True}, ["a: skewness"]),

@@ -1,9 +1,9 @@
 """Plots of what was measured (extra `plots`): recall against calls and offline calls, training.
 
 Each function takes plain rows and where to save: a file (.png, .pdf, .svg) or an open one, which
-gets SVG, and raises MissingExtraError without matplotlib. A method has the same colour and marker
-everywhere (`styles_of`). Colours are near Okabe and Ito's as far as these go; the markers tell
-methods apart where colours do not.
+gets SVG, and raises MissingExtraError without matplotlib. Lines are named at their ends and panels
+stand one below the other, so that a phone shows them large enough. A method has the same colour and
+marker everywhere (`styles_of`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, groupby, product
 from operator import attrgetter
 from pathlib import Path
+from textwrap import fill
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
@@ -31,18 +32,15 @@ from crossknn.spec import Spec, parse
 Target: TypeAlias = str | Path | BinaryIO
 """Where a plot goes: a file, whose suffix says what it is, or an open one, which gets SVG."""
 
-Styles: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Matplotlib's arguments for the line of each name."""
-
 INK, QUIET, RULE, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
 
 FAMILIES: Mapping[str, tuple[str, str]] = {
-    "rerank": ("#555c66", "s"),
-    "axn": ("#0072b2", "o"),
-    "adacur": ("#c44f00", "D"),
+    "rerank": ("#4f5764", "s"),
+    "axn": ("#1476ba", "o"),
+    "adacur": ("#b23b06", "D"),
     "anncur": ("#c98500", "^"),
-    "gp": ("#c2589a", "X"),
-    "kriging": ("#882255", "P"),
+    "gp": ("#c75a9b", "X"),
+    "kriging": ("#7d0d41", "P"),
     "gar": ("#009e73", "v"),
     "ladr": ("#5b9616", "<"),
     "greedy": ("#1b5e20", ">"),
@@ -51,22 +49,26 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "feedback": ("#00868b", "8"),
     "fixeditem": ("#8c564b", "d"),
     "itemcur": ("#b07d62", "H"),
-    "retrieve": ("#9a4db3", "*"),
+    "retrieve": ("#8d3391", "*"),
     "exact": ("#333a42", "|"),
 }
 """Colour and marker of each method, whatever its options."""
 
-OTHERS = ("#0072b2", "#c44f00", "#009e73", "#c2589a", "#c98500", "#2c9bd0", "#555c66")
+OTHERS = ("#1476ba", "#b23b06", "#009e73", "#c75a9b", "#c98500", "#4f5764")
 """Colours of lines that are no methods, in order."""
 
-DASHES: Sequence[Any] = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.2, 1.4)), (0, (10, 3)))
+DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.2, 1.4)), (0, (10, 3)), (0, (3, 5)))
 """Of a method's variants, one after the other."""
 
-SIZES = {1: (7.2, 3.9), 2: (5.0, 3.5), 3: (4.0, 3.2)}
-"""Inches of a panel, by how many stand beside each other (three at most)."""
+LINES, WIDTH = 6, 5.0
+"""Lines of a plot that have a name and a colour, at most; inches."""
+
+GREY: Mapping[str, Any] = {"color": QUIET, "lw": 0.8, "ls": "-", "alpha": 0.4, "zorder": 1}
+"""The style of all other lines."""
 
 _RC = {
-    "font.size": 9.5,
+    "font.size": 10,
+    "axes.titlesize": 10,
     "svg.fonttype": "none",
     "svg.hashsalt": "crossknn",
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), INK),
@@ -100,12 +102,39 @@ class Curve:
         return cls(name=name, x=x, y=y, low=low, high=high)
 
 
-def recall_against_cost(rows: Sequence[RecallRow], path: Target, *, title: str) -> None:
+def recall_against_cost(
+    rows: Sequence[RecallRow], path: Target, *, title: str = "", note: str = ""
+) -> None:
     """Save a plot of recall over calls per query: a panel for each k, a line for each method.
 
-    A method without calls is drawn across (ANNCUR 3b, ADACUR 2, AXN 7).
+    A method without calls is drawn across (ANNCUR 3b, ADACUR 2, AXN 7). The title is `conclusion`'s
+    unless one is given.
     """
-    curves(_by_k(rows, "budget"), path, title=title, x_label="cross-encoder calls per query")
+    title, x_label = title or conclusion(rows), "cross-encoder calls per query"
+    curves(_by_k(rows, "budget"), path, title=title, x_label=x_label, note=note)
+
+
+def conclusion(rows: Sequence[RecallRow]) -> str:
+    """What the rows say of the best search and the best reranking at k = 10 (or a middle one).
+
+    At the fewest calls at which their 95% intervals do not overlap: if there are none, there is no
+    clear difference. Where some rows are fused, the others are not read.
+    """
+    ks, fused = sorted({row.k for row in rows}), any(row.fused for row in rows)
+    k = 10 if 10 in ks else ks[len(ks) // 2]
+    names, said = labels_of(row.method for row in rows), f"Recall of the true top {k}"
+    read = [row for row in rows if (row.k, row.fused) == (k, fused) and row.budget]
+    read.sort(key=attrgetter("budget", "recall"))
+    for budget, at in groupby(read, attrgetter("budget")):
+        best = {family(row.method) == "rerank": row for row in at}  # the last one is the highest
+        if len(best) == 2:
+            low, high = sorted(best.values(), key=attrgetter("recall"))
+            a, b = ("reranking" if row is best[True] else names[row.method] for row in (high, low))
+            if low.ci[1] < high.ci[0]:
+                said = f"At {budget} calls {a} finds {high.recall:.0%} of the true top {k}, {b} "
+                return f"{said}{low.recall:.0%}"
+            said = f"No clear difference between searching and reranking in the true top {k}"
+    return said
 
 
 def recall_against_indexing(rows: Sequence[RecallRow], path: Target, *, title: str) -> None:
@@ -120,7 +149,7 @@ def recall_against_indexing(rows: Sequence[RecallRow], path: Target, *, title: s
         path,
         title=title,
         x_label="cross-encoder calls for the index",
-        y_label=f"recall (%) at {budget} calls per query",
+        y_label=f"recall at {budget} calls per query",
         note="Lines across: no calls were made for the index.",
     )
 
@@ -144,74 +173,110 @@ def curves(
     *,
     title: str,
     x_label: str,
-    y_label: str = "recall against exact search (%)",
+    y_label: str = "recall against exact search",
     log: bool = True,
     percent: bool = True,
-    labels: Mapping[str, str] | None = None,
-    styles: Styles | None = None,
+    highlight: Sequence[str] = (),
     note: str = "",
 ) -> None:
-    """Save a plot with a panel for each title and a line for each of its curves.
+    """Save a plot with a panel for each title and a line for each of its curves, named at its end.
 
     Args:
         log: Whether the x axis is logarithmic.
         percent: Values are in 0-1, drawn from 0 to 100%; otherwise they are drawn as they are, on
             a logarithmic axis.
-        labels, styles: By the curves' names; `labels_of` and `styles_of` by default.
+        highlight: Names of the lines that are not grey, at most six; `highlights` by default.
     """
     names = list(dict.fromkeys(curve.name for found in panels.values() for curve in found))
-    said, looks = labels_of(names) | dict(labels or {}), styles_of(names) | dict(styles or {})
-    with picture(path, title=title, note=note, panels=len(panels)) as axes:
+    chosen = list(highlight) or highlights(chain(*panels.values()))
+    said, looks = labels_of(chosen), styles_of(chosen)
+    note += f" Grey: {len(names) - len(chosen)} others." * (len(names) > len(chosen))
+    with picture(path, title=title, note=note.strip(), panels=len(panels)) as axes:
         for panel, (head, found) in zip(axes, panels.items(), strict=True):
-            panel.set(title=head, xlabel=x_label)
-            for curve in found:
-                look = {**looks[curve.name], "label": said[curve.name]}
-                _draw(panel, curve, look, 100.0 if percent else 1.0)
+            panel.set_title(f"{head}: {y_label}" if head else y_label)
+            places = [x for curve in found for x in curve.x if x is not None] or [1]
             if log:
-                _logarithmic(panel, {x for curve in found for x in curve.x if x is not None})
+                _logarithmic(panel, min(places), max(places))
+            for curve in found:
+                look = looks.get(curve.name, GREY)
+                _draw(panel, curve, places, said.get(curve.name, ""), look, 100 if percent else 1)
             if percent:  # the same for all, so that plots beside each other can be compared
-                panel.set(ylim=(0, 103), yticks=range(0, 101, 20))
+                panel.set(ylim=(0, 103), yticks=range(0, 101, 25))
+                panel.yaxis.set_major_formatter("{x:.0f}%")
             else:
                 panel.set_yscale("log")
-                panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+                panel.yaxis.set_major_formatter("{x:,.10g}")
             panel.grid(axis="y")
-            if panel.get_subplotspec().is_first_col():
-                panel.set_ylabel(y_label)
-        _legend(axes)
+        axes[-1].set_xlabel(x_label)
 
 
-def _draw(panel: Any, curve: Curve, look: dict[str, Any], scale: float) -> None:
-    y, low, high = ([scale * v for v in values] for values in (curve.y, curve.low, curve.high))
-    if None in curve.x:
-        panel.axhline(y[-1], color=look["color"], ls=look["ls"], lw=1.2, label=look["label"])
+def highlights(found: Iterable[Curve]) -> list[str]:
+    """Names of the six lines that stand out, or of all: the best reranking and the highest others.
+
+    The highest on the mean; one of every method before a second of any.
+    """
+    heights: dict[str, list[float]] = {}
+    for curve in found:
+        heights.setdefault(curve.name, []).extend(curve.y)
+    places, seen = {}, Counter[str]()
+    for name in sorted(heights, key=lambda name: -np.mean(heights[name])):
+        like = family(name) or name
+        places[name] = seen[like], like != "rerank"
+        seen[like] += 1
+    return sorted(places, key=places.__getitem__)[:LINES]
+
+
+def _draw(
+    panel: Any, curve: Curve, places: Sequence[float], label: str, look: Any, scale: int
+) -> None:
+    """Draw a curve; one that does not depend on x goes across all places, or about the only one."""
+    x, y = curve.x, scale * np.array([curve.y, curve.low or curve.y, curve.high or curve.y])
+    if None in x:
+        low, high = min(places), max(places)
+        x = [low, high] if low < high else [low / 2, high * 2]
+        y, look = y[:, [-1, -1]], {**look, "marker": ""}
+    panel.plot(x, y[0], **look)
+    if label:
+        panel.fill_between(x, *y[1:], color=look["color"], alpha=0.1, lw=0)
+        end_label(panel, label, (x[-1], y[0, -1]), look["color"])
+
+
+def end_label(panel: Any, text: str, end: tuple[Any, float], colour: str) -> None:
+    """Name the line that ends there, beside the panel."""
+    leader = {"arrowstyle": "-", "color": colour, "lw": 0.8, "ls": ":", "relpos": (0, 0.5)}
+    look = {"color": colour, "va": "center", "arrowprops": leader, "annotation_clip": False}
+    where = {"xytext": (1.06, 0.5), "textcoords": "axes fraction"}
+    panel.annotate(fill(text, 16, break_long_words=False), end, **where, **look)
+
+
+def _move_apart(panel: Any) -> None:
+    """Put the names beside a panel as near as can be to the ends of their lines, none over another.
+
+    Less the names below it, the height of each is at least that of the one before: the least
+    squares under this order are an isotonic regression.
+    """
+    from matplotlib.text import Text
+    from sklearn.isotonic import isotonic_regression
+
+    named = sorted((t for t in panel.texts if hasattr(t, "xyann")), key=lambda text: text.xy[1])
+    if not named:
         return
-    panel.plot(curve.x, y, **look)
-    if low:
-        panel.fill_between(curve.x, low, high, color=look["color"], alpha=0.1, lw=0)
+    box, sizes = panel.bbox, np.array([Text.get_window_extent(text).height for text in named])
+    ends = panel.transData.transform([(1, text.xy[1]) for text in named])[:, 1] - box.y0
+    stacked, room = sizes.cumsum() - sizes / 2, max(0, box.height - sizes.sum())
+    free = isotonic_regression(ends - stacked, y_min=0, y_max=room)
+    for text, place in zip(named, (free + stacked) / box.height, strict=True):
+        text.xyann = (text.xyann[0], place)
 
 
-def _logarithmic(panel: Any, values: Iterable[float]) -> None:
-    """A logarithmic x axis with ticks at the values themselves, but for those that would touch."""
-    known = sorted(values)
-    shown: dict[float, str] = {}
-    for value in known:
-        text = f"{value:,.10g}"
-        space = 0.035 * len(text) * math.log(known[-1] / known[0])
-        if not shown or math.log(value / max(shown)) > space:
-            shown[value] = text
-    if shown:
-        panel.set_xscale("log")
-        panel.set_xticks(list(shown), list(shown.values()))
-        panel.minorticks_off()
-
-
-def _legend(axes: Sequence[Any]) -> None:
-    """One legend for all panels, in the order in which the lines end, the highest first."""
-    lines = {line.get_label(): line for panel in axes for line in panel.get_lines()}
-    ordered = sorted(lines.values(), key=lambda line: -line.get_ydata()[-1])
-    look = {"frameon": False, "fontsize": 8.5, "handlelength": 3.2}
-    if ordered:
-        axes[0].get_figure().legend(handles=ordered, loc="outside right upper", **look)
+def _logarithmic(panel: Any, low: float, high: float) -> None:
+    """A logarithmic x axis with ticks at 1, 2 and 5, or at 1 alone where these would touch."""
+    wide = len(f"{high:,.0f}") * math.log10(high / low) > 8
+    powers = [s * 10.0**e for e in range(-3, 10) for s in ((1,) if wide else (1, 2, 5))]
+    ticks = [tick for tick in powers if low <= tick <= high] or [low]
+    panel.set_xscale("log")
+    panel.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
+    panel.minorticks_off()
 
 
 def training_curve(log: str | Path, path: Target) -> None:
@@ -225,54 +290,47 @@ def training_curve(log: str | Path, path: Target) -> None:
         left.set(ylabel="training loss", xlabel="step", ylim=(0, None))
         for name, colour in zip(dev[0]["dev"] if dev else (), OTHERS, strict=False):
             values = [100 * line["dev"][name] for line in dev]
-            look = {"color": colour, "label": name.replace("_", " ")}
-            right.plot([line["step"] for line in dev], values, "o-", ms=4, **look)
+            right.plot([line["step"] for line in dev], values, "o-", ms=4, color=colour)
+            end_label(right, name.replace("_", " "), (dev[-1]["step"], values[-1]), colour)
         right.set(ylabel="on dev queries (%)", xlabel="step")
-        _legend([right])
 
 
 def reliability_plot(found: Mapping[str, Any], path: Target, *, title: str = "Reliability") -> None:
     """Save what `fit_calibration` returned: shares of relevant items against probabilities."""
-    kinds = {"logistic of the score": "reliability_logistic", "calibrated": "reliability"}
-    with picture(path, title=title) as (panel,):
-        panel.plot([0, 100], [0, 100], color=RULE, lw=1.2)
-        for (name, key), colour in zip(kinds.items(), ("#555c66", OTHERS[0]), strict=True):
-            means, shares, _ = np.transpose(found[key])
-            ece = found["ece" + key.removeprefix("reliability")]
-            label = f"{name}: error {100 * ece:.1f}"
-            panel.plot(100 * means, 100 * shares, "o-", color=colour, ms=4.6, lw=1.7, label=label)
-        panel.set(xlabel="predicted (%)", ylabel="relevant (%)", xlim=(-2, 102), ylim=(-2, 102))
-        panel.legend(frameon=False, fontsize=8.5)
+    kinds = {"calibrated": "reliability", "logistic of the score": "reliability_logistic"}
+    lines = []
+    for name, key in kinds.items():
+        means, shares, _ = np.transpose(found[key])
+        ece = 100 * found["ece" + key.removeprefix("reliability")]
+        lines.append(Curve(name=f"{name}: error {ece:.1f}", x=100 * means, y=shares))
+    lines.append(Curve(name="as predicted", x=(0, 100), y=(0, 1)))
+    options: dict[str, Any] = {"x_label": "predicted (%)", "y_label": "relevant", "log": False}
+    curves({"": lines}, path, title=title, **options)
 
 
 def family(name: str) -> str:
-    """The method that a spec or a label begins with, `retrieve` for late interaction; "" if none.
+    """The method that a spec or a label begins with, as `parse_method` reads it; "" if none.
 
-    >>> family("axn(retriever=dense, rounds=5)"), family("CMC"), family("wordnet-act")
-    ('axn', 'retrieve', '')
+    >>> family("axn(retriever=dense, rounds=5)"), family("CMC"), family("auto"), family("wordnet")
+    ('axn', 'retrieve', 'kriging', '')
     """
     found = re.match(r"[A-Za-z]+", name)
     word = found[0].lower() if found else ""
-    word = "retrieve" if word in KINDS else word
+    word = "retrieve" if word in KINDS else "kriging" if word == "auto" else word
     return word if word in FAMILIES else ""
 
 
 def styles_of(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """A style for each name: colour and marker by its method, dashes by its place among its like.
-
-    A report asks once for all its methods and hands the same styles to every plot.
-    """
+    """Styles by name: colour and marker by the method, dashes by the place among its variants."""
     found: dict[str, Mapping[str, Any]] = {}
     seen: Counter[str] = Counter()
     for name in dict.fromkeys(names):
         like = family(name)
-        place = seen[like]
+        place = seen[like] % LINES
         seen[like] += 1
-        colour, marker = FAMILIES.get(like, (OTHERS[place % len(OTHERS)], "o"))
-        variant = place if like else place // len(OTHERS)
-        look = {"color": colour, "marker": marker, "ls": DASHES[variant % len(DASHES)]}
-        hollow = {"mfc": PAPER} if variant % 2 else {}
-        found[name] = look | {"ms": 4.6, "lw": 1.7} | hollow
+        colour, marker = FAMILIES.get(like, (OTHERS[place], "oDv^Ps"[place]))
+        look = {"ls": DASHES[place]} if like else {"ls": "-", "mfc": PAPER}
+        found[name] = {"color": colour, "marker": marker, "ms": 4.6, "lw": 1.7, **look}
     return found
 
 
@@ -290,14 +348,14 @@ def labels_of(names: Iterable[str]) -> dict[str, str]:
         for option, value in spec.options.items() if spec else ():
             if len({str(options.get(option)) for options in like}) > 1:
                 said.append(str(value) if option == "retriever" else f"{option}={value}")
-        found[name] = " ".join(said)
+        found[name] = " ".join(said) + ", fused" * (spec is not None and name.endswith(", fused"))
     return found
 
 
 def _parsed(name: str) -> Spec | None:
     """A method's spec, settings that are still to be chosen included; None if it is none."""
     try:
-        return parse(re.sub(r"\{\w+\}", "chosen", name))
+        return parse(re.sub(r"\{\w+\}", "chosen", name.removesuffix(", fused")))
     except SpecError:
         return None
 
@@ -311,22 +369,31 @@ def picture(
     panels: int = 1,
     size: tuple[float, float] | None = None,
 ) -> Iterator[list[Any]]:
-    """Panels of `size` inches each; saved at the end. `note` stands below in small letters."""
+    """Panels of `size` inches, below each other where they are wide; saved at the end.
+
+    `note` stands below in small letters.
+    """
     with needs_extra("the plot", "plots"):
         import matplotlib
         from matplotlib.figure import Figure
-    rows = -(-panels // max(SIZES))
-    columns = -(-panels // rows)
-    width, height = size or SIZES[columns]
+    width, height = size or (WIDTH, 3.3 if panels == 1 else 2.4)
+    columns = max(1, min(panels, int(WIDTH // width)))
+    rows = -(-panels // columns)
     with matplotlib.rc_context(_RC):
         figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for unused in grid[panels:]:
             unused.remove()
         yield list(grid[:panels])
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+        about = fill(title, int(10.5 * width * columns))
+        figure.suptitle(about, x=0.01, ha="left", fontsize=11, fontweight="bold")
         if note:
-            figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=QUIET)
+            below = fill(note, int(14 * width * columns))
+            figure.supxlabel(below, x=0.01, ha="left", fontsize=8.5, color=QUIET)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # panels stay where they are now
+        for panel in grid[:panels]:
+            _move_apart(panel)
         is_file = isinstance(path, str | Path)
-        about = {} if is_file else {"format": "svg", "metadata": {"Date": None}}
-        figure.savefig(path, dpi=150, transparent=not is_file, **about)
+        form = {} if is_file else {"format": "svg", "metadata": {"Date": None}}
+        figure.savefig(path, dpi=150, transparent=not is_file, **form)

@@ -190,7 +190,6 @@ class Field:
             f"{listed(self.view.labels[name] for name in names)}.",
             caption="Of each family of methods the best form that pays for scores before the first "
             "query, and the best that does not. Bands: 95% intervals.",
-            **self.view.looks,
         )
 
     def tables(self) -> Iterator[Table]:

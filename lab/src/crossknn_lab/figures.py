@@ -125,7 +125,7 @@ def recall_lines(
         if measures:
             title = f"{data}: the task's measures"
             panels = {of: _lines(groups, of, "{name}", "") for of in measures}
-            labels = {"title": title, "x_label": CALLS, "y_label": "the measure (%)"}
+            labels = {"title": title, "x_label": CALLS, "y_label": "the measure"}
             blocks.append(draw(curves, panels, alt=f"{title} over calls.", **labels))
             blocks.append(means_table(groups, measures, title))
     return blocks
@@ -495,6 +495,7 @@ def errors_by_rank(run: Experiment) -> list[Block]:
             "x_label": "exact rank, up to",
             "y_label": "mean absolute error",
             "percent": False,
+            "highlight": [name for name in found if not name.startswith("SoftMax")],
         }
         alt = f"{title}, by exact rank, a line for each way to choose them."
         blocks.append(draw(curves, {data.name: lines}, alt=alt, **shown))

@@ -153,7 +153,7 @@ def indexing_recall(run: Experiment, *, ways: Sequence[str]) -> list[Block]:
             f"top {k} at {budget} calls": [r["recall"][str(k)] for r in found]
             for budget, k in goals(run)
         }
-        blocks += _shown(found, columns, f"{data}: recall against offline calls", "recall (%)")
+        blocks += _shown(found, columns, f"{data}: recall against offline calls", "recall")
     return blocks
 
 
@@ -164,7 +164,7 @@ def indexing_task(run: Experiment) -> list[Block]:
         found = [r for r in every if r["way"] != BY_ITEM and r["task"]]
         columns = {of: [r["task"][of] for r in found] for of in TASK}
         title = f"{data}: the task at {goals(run)[0][0]} calls per query against offline calls"
-        blocks += _shown(found, columns, title, "the measure (%)") if found else []
+        blocks += _shown(found, columns, title, "the measure") if found else []
     if not blocks:
         raise InputError("no matrix with a dual encoder and anchor queries has judgements")
     return blocks
@@ -186,9 +186,10 @@ def _shown(
         for way, points in lines.items():
             points.sort(key=lambda point: point[0])
             places, means = zip(*points, strict=True)
-            panels[head].append(Curve.through(way, [calls or None for calls in places], means))
+            name = LABELS.get(way, way)
+            panels[head].append(Curve.through(name, [calls or None for calls in places], means))
     axes: dict[str, Any] = {"x_label": "cross-encoder calls for the index", "y_label": y}
-    axes |= {"labels": LABELS, "note": "Lines across: no calls were made for the index."}
+    axes |= {"note": "Lines across: no calls were made for the index."}
     alt = f"{title}. A panel for each column of the table, a line for each way of indexing."
     rows = [
         [r["way"], r["train"] or None, r["what"] or None, f"{r['calls']:,}"]

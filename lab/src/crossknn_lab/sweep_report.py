@@ -12,22 +12,18 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, Estimate
 from crossknn.evaluation.task import ACCURACY
 from crossknn.methods import METHODS
-from crossknn.plots import Curve, Styles, curves, family, labels_of, styles_of
+from crossknn.plots import Curve, curves, family, labels_of
 from crossknn.spec import split
 from crossknn_lab.page import Block, Cell, Page, Section, draw
 from crossknn_lab.page import Table as PageTable
 from crossknn_lab.table import Group, Of, Table, compared
 
 CALLS = "cross-encoder calls per query"
-
-LINES = 12
-"""So many methods at most are in one plot."""
 
 TASK = (ACCURACY, "nDCG@10", "R@20")
 """The task's measures in which methods are compared: the first item, the order, what is there."""
@@ -114,12 +110,11 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportContext:
-    """A table with what all sections share: its data sets, and the labels and styles of methods."""
+    """A table with what all sections share: its data sets, and the labels of methods."""
 
     table: Table
     datasets: tuple[Dataset, ...]
     labels: Mapping[str, str]
-    styles: Styles
     _gains: dict[tuple[int, Of], Comparison | None] = field(default_factory=dict)
 
     @classmethod
@@ -139,17 +134,12 @@ class ReportContext:
             for (data, anchors), groups in apart.items()
         )
         names = [group.name for dataset in datasets for group in dataset.groups]
-        return cls(table=table, datasets=datasets, labels=labels_of(names), styles=styles_of(names))
+        return cls(table=table, datasets=datasets, labels=labels_of(names))
 
     @property
     def k(self) -> int:
         """Stands for all where there is room for one: 10, or else one in the middle."""
         return 10 if 10 in self.table.k else sorted(self.table.k)[len(self.table.k) // 2]
-
-    @property
-    def looks(self) -> dict[str, Any]:
-        """Arguments of every plot."""
-        return {"labels": self.labels, "styles": self.styles}
 
     def label(self, group: Group) -> str:
         """A short name, the same on the whole page."""
@@ -251,19 +241,16 @@ def _recalls(view: ReportContext) -> Section:
     below = []
     for dataset in view.datasets:
         names = [name for name in dataset.names if family(name) != "exact"]
-        blocks: list[Block] = []
-        for start in range(0, len(names), LINES):
-            shown = names[start : start + LINES]
-            found = {name: [g for g in dataset.groups if g.name == name] for name in shown}
-            panels = {
-                f"top {k}": [curve_of(name, groups, k) for name, groups in found.items()]
-                for k in view.table.k
-            }
-            title = f"{dataset.title}: recall against calls"
-            said = listed(view.labels[name] for name in shown)
-            more = {"alt": f"{title}, a line for each of {said}.", "x_label": CALLS} | view.looks
-            caption = "Bands: 95% intervals. A line without points: makes no calls."
-            blocks.append(draw(curves, panels, title=title, caption=caption, **more))
+        found = {name: [g for g in dataset.groups if g.name == name] for name in names}
+        panels = {
+            f"top {k}": [curve_of(name, groups, k) for name, groups in found.items()]
+            for k in view.table.k
+        }
+        title = f"{dataset.title}: recall against calls"
+        alt = f"{title}, a line for each of {listed(view.labels[name] for name in names)}."
+        caption = "Bands: 95% intervals. A line without points: makes no calls."
+        more = {"alt": alt, "caption": caption, "x_label": CALLS}
+        blocks: list[Block] = [draw(curves, panels, title=title, **more)]
         blocks += [_recall_table(view, dataset, k) for k in view.table.k]
         below.append(Section(title=dataset.title, blocks=blocks))
     return Section(title="Recall against cost", sections=below)

@@ -109,11 +109,13 @@ def command(
         fuse=fuse,
         exact=not no_exact,
     )
-    title = f"{index.n} items, {len(given)} queries"
-    for file, draw in ((plot, recall_against_cost), (plot_offline, recall_against_indexing)):
-        if file is not None:
-            draw(rows, file, title=title)
-            note(f"picture: {file}")
+    data = f"{index.n:,} items, {len(given)} queries"
+    if plot is not None:
+        recall_against_cost(rows, plot, note=f"{data}. Bands: 95% intervals.")
+        note(f"picture: {plot}")
+    if plot_offline is not None:
+        recall_against_indexing(rows, plot_offline, title=data)
+        note(f"picture: {plot_offline}")
 
 
 def run(

@@ -75,9 +75,9 @@ def command(
         seed=seed,
     )
     note("P@1: how often the right item comes first")
-    picture, title = folder / "recall.png", f"Python docs: {index.n} items, {len(sampled)} queries"
+    picture, of = folder / "recall.png", f"Python docs: {index.n:,} items, {len(sampled)} queries"
     try:
-        recall_against_cost(rows, picture, title=title)
+        recall_against_cost(rows, picture, note=f"{of}. Bands: 95% intervals.")
         note(f"recall against cost: {picture}")
     except MissingExtraError as error:
         note(f"no picture: {error}")

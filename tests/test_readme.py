@@ -38,8 +38,11 @@ def test_ten_lines(tmp_path, monkeypatch, capsys):
     assert float(seconds) > 0
 
 
-@pytest.mark.parametrize("page", [*sorted(p.name for p in (ROOT / "docs").glob("*.md")), "README"])
-def test_links_lead_somewhere(page):
-    path = ROOT / "README.md" if page == "README" else ROOT / "docs" / page
+@pytest.mark.parametrize(
+    "path",
+    [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))],
+    ids=lambda path: path.name,
+)
+def test_links_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
         assert (path.parent / target).exists(), target

@@ -256,7 +256,7 @@ def _move_apart(panel: Any) -> None:
     squares under this order are an isotonic regression.
     """
     from matplotlib.text import Text
-    from sklearn.isotonic import isotonic_regression
+    from scipy.optimize import isotonic_regression
 
     named = sorted((t for t in panel.texts if hasattr(t, "xyann")), key=lambda text: text.xy[1])
     if not named:
@@ -264,7 +264,7 @@ def _move_apart(panel: Any) -> None:
     box, sizes = panel.bbox, np.array([Text.get_window_extent(text).height for text in named])
     ends = panel.transData.transform([(1, text.xy[1]) for text in named])[:, 1] - box.y0
     stacked, room = sizes.cumsum() - sizes / 2, max(0, box.height - sizes.sum())
-    free = isotonic_regression(ends - stacked, y_min=0, y_max=room)
+    free = np.clip(isotonic_regression(ends - stacked).x, 0, room)
     for text, place in zip(named, (free + stacked) / box.height, strict=True):
         text.xyann = (text.xyann[0], place)
 

@@ -37,8 +37,8 @@ docs-examples: .venv-torch/$(STAMP)
 package:
 	rm -rf dist
 	$(PYTHON) -m venv --clear .venv-package
-	.venv-package/bin/python -m pip install --quiet build
-	.venv-package/bin/python -m build
+	.venv-package/bin/python -m pip install --quiet build hatchling
+	.venv-package/bin/python -m build --no-isolation
 	$(PYTHON) tests/package/contents.py dist $(RELEASE)
 	for made in dist/*; do \
 		$(PYTHON) -m venv --clear .venv-package && \

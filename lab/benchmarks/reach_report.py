@@ -1,4 +1,4 @@
-"""What `reach.py` measured: benchmarks/results/reach.json and the plot docs/images/reach.png.
+"""What `reach.py` measured: benchmarks/results/reach.json, which `pictures.py` draws.
 
 python lab/benchmarks/reach_report.py WORK
 
@@ -18,7 +18,6 @@ import numpy as np
 
 from crossknn.evaluation.diagnosis import Verdict, verdict_of
 from crossknn.evaluation.measures import Comparison, bootstrap, holm, paired
-from crossknn.plots import OTHERS, picture
 from crossknn.types import FloatArray
 
 ROOT = Path(__file__).parents[2]
@@ -104,39 +103,6 @@ def corrected(rows: list[dict[str, Any]]) -> None:
             cell[3] = round(p, 4)
 
 
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Gain over reach: a point for each set and budget."""
-    title = "The more the retriever misses, the more searching adds to the answers"
-    note = (
-        "search and rerank at equal calls, both from the fused retriever and by final scores; bars: 95% intervals.\n"
-        "Near zero on the right: members and kinds, whose cross-encoders order hardly better than their retrievers"
-    )
-    budgets = sorted({of["budget"] for of in rows})
-    with picture(path, title=title, note=note, panels=2, size=(4.6, 3.9)) as panels:
-        for panel, name in zip(panels, ("nDCG@10", "R@20"), strict=True):
-            panel.axhline(0, color="#59636e", linewidth=0.8)
-            for budget, colour, marker in zip(budgets, OTHERS, "osD^", strict=False):
-                of = [r for r in rows if r["budget"] == budget]
-                x = np.array([100 * r["reach"][0] for r in of])
-                y, low, high = (
-                    100 * np.array([r["gain"]["rerank, all fused"][name][:3] for r in of]).T
-                )
-                panel.errorbar(
-                    x,
-                    y,
-                    [y - low, high - y],
-                    fmt=marker,
-                    color=colour,
-                    markersize=4.5,
-                    elinewidth=0.9,
-                    label=f"{budget} calls",
-                )
-            panel.set_xlabel("relevant items beyond the retriever's first B, %")
-            panel.set_ylabel(f"search - rerank, points of {name}")
-            panel.grid(axis="y")
-        panels[0].legend(frameon=False, loc="upper left")
-
-
 def main(work: Path) -> None:
     rows, sets = [], []
     for folder in sorted((work / "cells").iterdir()):
@@ -158,7 +124,6 @@ def main(work: Path) -> None:
     corrected(rows)
     out = ROOT / "benchmarks/results/reach.json"
     out.write_text(json.dumps({"sets": sets, "rows": rows}, indent=1) + "\n")
-    plot(rows, ROOT / "docs/images/reach.png")
 
 
 if __name__ == "__main__":

@@ -271,7 +271,7 @@ def _move_apart(panel: Any) -> None:
 
 def _logarithmic(panel: Any, low: float, high: float) -> None:
     """A logarithmic x axis with ticks at 1, 2 and 5, or at 1 alone where these would touch."""
-    wide = len(f"{high:,.0f}") * math.log10(high / low) > 8
+    wide = len(f"{high:,.0f}") * math.log10(high / low) > 9
     powers = [s * 10.0**e for e in range(-3, 10) for s in ((1,) if wide else (1, 2, 5))]
     ticks = [tick for tick in powers if low <= tick <= high] or [low]
     panel.set_xscale("log")

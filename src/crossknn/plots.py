@@ -1,9 +1,8 @@
 """Plots of what was measured (extra `plots`): recall against calls and offline calls, training.
 
 Each function takes plain rows and where to save: a file (.png, .pdf, .svg) or an open one, which
-gets SVG, and raises MissingExtraError without matplotlib. Lines are named at their ends and panels
-stand one below the other, so that a phone shows them large enough. A method has the same colour and
-marker everywhere (`styles_of`).
+gets SVG, and raises MissingExtraError without matplotlib. Lines are named at their ends, panels
+stand below each other, for phones. A method has its colour and marker everywhere (`styles_of`).
 """
 
 from __future__ import annotations
@@ -124,16 +123,17 @@ def conclusion(rows: Sequence[RecallRow]) -> str:
     k = 10 if 10 in ks else ks[len(ks) // 2]
     names, said = labels_of(row.method for row in rows), f"Recall of the true top {k}"
     read = [row for row in rows if (row.k, row.fused) == (k, fused) and row.budget]
-    read.sort(key=attrgetter("budget", "recall"))
-    for budget, at in groupby(read, attrgetter("budget")):
+    for budget, at in groupby(
+        sorted(read, key=attrgetter("budget", "recall")), attrgetter("budget")
+    ):
         best = {family(row.method) == "rerank": row for row in at}  # the last one is the highest
         if len(best) == 2:
+            said = f"No clear difference between searching and reranking in the true top {k}"
             low, high = sorted(best.values(), key=attrgetter("recall"))
             a, b = ("reranking" if row is best[True] else names[row.method] for row in (high, low))
             if low.ci[1] < high.ci[0]:
-                said = f"At {budget} calls {a} finds {high.recall:.0%} of the true top {k}, {b} "
-                return f"{said}{low.recall:.0%}"
-            said = f"No clear difference between searching and reranking in the true top {k}"
+                shares = f"{high.recall:.0%} of the true top {k}, {b} {low.recall:.0%}"
+                return f"At {budget} calls {a} finds {shares}"
     return said
 
 
@@ -144,14 +144,10 @@ def recall_against_indexing(rows: Sequence[RecallRow], path: Target, *, title: s
     methods that need nothing offline are drawn across.
     """
     budget = max(row.budget for row in rows)
-    curves(
-        _by_k([row for row in rows if row.budget in (budget, 0)], "index_calls"),
-        path,
-        title=title,
-        x_label="cross-encoder calls for the index",
-        y_label=f"recall at {budget} calls per query",
-        note="Lines across: no calls were made for the index.",
-    )
+    panels = _by_k([row for row in rows if row.budget in (budget, 0)], "index_calls")
+    x, y = "cross-encoder calls for the index", f"recall at {budget} calls per query"
+    note = "Lines across: no calls were made for the index."
+    curves(panels, path, title=title, x_label=x, y_label=y, note=note)
 
 
 def _by_k(rows: Sequence[RecallRow], cost: str) -> dict[str, list[Curve]]:
@@ -259,10 +255,8 @@ def _move_apart(panel: Any) -> None:
     from scipy.optimize import isotonic_regression
 
     named = sorted((t for t in panel.texts if hasattr(t, "xyann")), key=lambda text: text.xy[1])
-    if not named:
-        return
     box, sizes = panel.bbox, np.array([Text.get_window_extent(text).height for text in named])
-    ends = panel.transData.transform([(1, text.xy[1]) for text in named])[:, 1] - box.y0
+    ends = [panel.transData.transform((1, text.xy[1]))[1] - box.y0 for text in named]
     stacked, room = sizes.cumsum() - sizes / 2, max(0, box.height - sizes.sum())
     free = np.clip(isotonic_regression(ends - stacked).x, 0, room)
     for text, place in zip(named, (free + stacked) / box.height, strict=True):
@@ -392,7 +386,7 @@ def picture(
             figure.supxlabel(below, x=0.01, ha="left", fontsize=8.5, color=QUIET)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # panels stay where they are now
-        for panel in grid[:panels]:
+        for panel in (panel for panel in grid[:panels] if panel.texts):
             _move_apart(panel)
         is_file = isinstance(path, str | Path)
         form = {} if is_file else {"format": "svg", "metadata": {"Date": None}}

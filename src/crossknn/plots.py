@@ -121,7 +121,10 @@ def conclusion(rows: Sequence[RecallRow]) -> str:
     """
     ks, fused = sorted({row.k for row in rows}), any(row.fused for row in rows)
     k = 10 if 10 in ks else ks[len(ks) // 2]
-    names, said = labels_of(row.method for row in rows), f"Recall of the true top {k}"
+    names, said = (
+        labels_of(row.method.removesuffix(", fused") for row in rows),
+        f"Recall of the true top {k}",
+    )
     read = [row for row in rows if (row.k, row.fused) == (k, fused) and row.budget]
     for budget, at in groupby(
         sorted(read, key=attrgetter("budget", "recall")), attrgetter("budget")
@@ -130,7 +133,10 @@ def conclusion(rows: Sequence[RecallRow]) -> str:
         if len(best) == 2:
             said = f"No clear difference between searching and reranking in the true top {k}"
             low, high = sorted(best.values(), key=attrgetter("recall"))
-            a, b = ("reranking" if row is best[True] else names[row.method] for row in (high, low))
+            a, b = (
+                "reranking" if row is best[True] else names[row.method.removesuffix(", fused")]
+                for row in (high, low)
+            )
             if low.ci[1] < high.ci[0]:
                 shares = f"{high.recall:.0%} of the true top {k}, {b} {low.recall:.0%}"
                 return f"At {budget} calls {a} finds {shares}"

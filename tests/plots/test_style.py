@@ -150,8 +150,7 @@ def test_the_conclusion_reads_fused_rows_alone_where_there_are_some():
     ]
     rows = [row("rerank", 20, 0.1), row("axn", 20, 1.0)]
     assert (
-        conclusion(rows + fused)
-        == "At 20 calls auto, fused finds 90% of the true top 10, reranking 60%"
+        conclusion(rows + fused) == "At 20 calls auto finds 90% of the true top 10, reranking 60%"
     )
     assert conclusion([*rows, fused[1]]) == "Recall of the true top 10"
 

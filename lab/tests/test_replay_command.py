@@ -56,7 +56,7 @@ def test_replay_takes_qrels_in_place_of_labels(labelled, capsys):
     [
         (["bare.npz", "--measures", "RR@10"], "--measures needs judgements"),
         (["bare.npz", "--qrels", "qrels.tsv"], "needs the key 'item_ids'"),
-        (["m.npz", "-k", "1,81"], "k is 81, but m.npz has 80 items: take a smaller k (-k)"),
+        (["m.npz", "-k", "1,81"], "k is 81, but m.npz has only 80 items: give a smaller k with -k"),
     ],
 )
 def test_what_replay_refuses(labelled, capsys, options, words):

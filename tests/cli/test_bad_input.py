@@ -57,7 +57,7 @@ CASES = """
 2 k is 0: SEARCH -k 0
 2 budget is 0: SEARCH --budget 0
 2 k is 31: SEARCH -k 31
-2 one of the two: search docs.index
+2 either as arguments: search docs.index
 2 empty query: search docs.index ' '
 2 'nobody': SEARCH --filter ids.txt
 2 did you mean bm25: SEARCH --method rerank(retriever=bm52)
@@ -89,17 +89,17 @@ CASES = """
 2 fingerprint: FIT --scorer URL/nan
 2 --queries: fit docs.index als
 2 leave --queries out: fit docs.index stored --queries queries.txt
-2 makes no item vectors: fit docs.index fusion --queries queries.txt --name x
-2 makes no item vectors: fit docs.index calibration --queries queries.txt --strategy i
-2 makes no item vectors: fit docs.index fusion --queries queries.txt --ray local
-2 --plot draws a calibration: fit docs.index fusion --queries queries.txt --plot r.png
+2 fits no item vectors: fit docs.index fusion --queries queries.txt --name x
+2 fits no item vectors: fit docs.index calibration --queries queries.txt --strategy i
+2 fits no item vectors: fit docs.index fusion --queries queries.txt --ray local
+2 --plot applies only to calibration: fit docs.index fusion --queries queries.txt --plot r.png
 2 .png: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --plot r.txt
 2 nothing to add: index add docs.index
 2 --name: index add docs.index --tfidf --name x
 2 --graph N: index build docs.jsonl new.index --graph-from bm25
 2 KEY=VALUE: SEARCH --scorer-option batch
 2 CROSSKNN_API_KEY: SEARCH --scorer-option api_key=x
-2 one of the two: SEARCH --queries queries.txt
+2 either as arguments: SEARCH --queries queries.txt
 2 --queries FILE: SEARCH --lists ids.txt
 2 --measures: compare docs.index --queries queries.txt --measures nDCG@10
 2 nothing to score: collect docs.index

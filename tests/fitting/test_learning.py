@@ -140,7 +140,7 @@ def test_the_command_line_learns_after_its_answers_and_index_info_says_what_that
     def search(count, *options):
         texts = [next(asked) for _ in range(count)]
         assert run(["search", folder, *texts, "--budget", "20", *options]) == 0
-        return "learning from the searches so far" in capsys.readouterr().err
+        return "fitting the index to past searches" in capsys.readouterr().err
 
     def info():
         capsys.readouterr()
@@ -150,10 +150,10 @@ def test_the_command_line_learns_after_its_answers_and_index_info_says_what_that
     assert not search(LEAST, "--no-learn")
     assert "learned" not in info()
     assert search(1)
-    assert "learned from 31 queries, 620 pairs\n" in info()
+    assert "learned from 31 queries, 620 scores\n" in info()
     assert not search(1)
     assert search(10)
-    assert "; the fit before explained " in info()
-    assert "of 11 new queries' scores" in info()
+    assert "the previous fit explained " in info()
+    assert "of 11 new queries, " in info()
     assert run(["index", "info", folder, "--json"]) == 0
     assert [fit["queries"] for fit in json.loads(capsys.readouterr().out)["learned"]] == [31, 42]

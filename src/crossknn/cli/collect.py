@@ -1,4 +1,4 @@
-"""`crossknn collect`: exact scores, computed once and kept."""
+"""`crossknn collect`: compute exact scores once and store them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,28 @@ EPILOG = o.examples(
 
 def command(
     folder: o.Folder,
-    anchors: Annotated[Path | None, Option(help="Anchor queries: scored with every item.")] = None,
+    anchors: Annotated[
+        Path | None, Option(help="File of anchor queries to score with every item.")
+    ] = None,
     item_scores: Annotated[
         int | None,
-        Option(min=1, help="Score so many items, in the query's place, with every item."),
+        Option(min=1, help="Use this many items as queries, and score them with every item."),
     ] = None,
-    queries: Annotated[Path | None, Option(help="Queries to score with every item.")] = None,
-    file: Annotated[Path | None, Option("--out", help="Write a score matrix, .npz.")] = None,
+    queries: Annotated[
+        Path | None, Option(help="File of queries to score with every item.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        Option("--out", help="Write the scores of --queries to this matrix file (.npz)."),
+    ] = None,
     n_anchors: Annotated[
         int | None,
-        Option(help="The first so many --queries become anchor queries of --out; half by default."),
+        Option(
+            help="How many of --queries, from the first, are anchor queries in --out; by default "
+            "half."
+        ),
     ] = None,
-    qrels: Annotated[Path | None, Option(help="Judgements, to be kept in --out.")] = None,
+    qrels: Annotated[Path | None, Option(help="Relevance judgements to save in --out.")] = None,
     max_calls: o.MaxCalls = None,
     deadline: o.Deadline = None,
     workers: o.Workers = None,
@@ -46,10 +56,11 @@ def command(
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Compute exact scores and keep them in the index: nothing is computed twice.
+    """Score queries with every item, and store the exact scores in the index.
 
-    After an interruption run the same command again to resume. Searches, comparisons and fits of
-    the index use what is there. Anchor queries also fit the prior of `kriging`.
+    Searches, comparisons and fits reuse stored scores. Anchor queries also fit
+    the prior of the method kriging, which then finds more. Run the same command
+    again to resume after an interruption: no pair is scored twice.
     """
     from crossknn.data.reading import read_qrels
     from crossknn.fitting.anchors import collect_anchors, collect_item_scores, collect_matrix
@@ -62,11 +73,13 @@ def command(
     matrix = {"out": file, "n-anchors": n_anchors, "qrels": qrels}
     for name, value in matrix.items():
         if value is not None and (file is None or queries is None):
-            raise InputError(f"--{name} belongs to a score matrix: give --queries FILE and --out")
+            raise InputError(
+                f"--{name} applies only to a score matrix: give --queries and --out, too"
+            )
     at_once = o.threads(workers)
     index = ItemIndex.load(folder)
     if item_scores is not None and item_scores > index.n:
-        raise InputError(f"item-scores is {item_scores}, but the index has {index.n} items")
+        raise InputError(f"--item-scores is {item_scores}, but the index has only {index.n} items")
     exact = o.open_scorer(scorer, model, scorer_option, workers=at_once)
     asked = scorer if ray else exact
     given = None if queries is None else o.read_queries(queries)

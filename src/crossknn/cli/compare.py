@@ -31,29 +31,37 @@ METHODS = f"rerank(retriever=bm25), rerank(retriever=hybrid), axn(rounds=10, rid
 
 def command(
     folder: o.Folder,
-    queries: Annotated[
-        Path, Option(help="A file of queries, a BEIR folder, or - (standard input).")
-    ],
+    queries: Annotated[Path, Option(help="File of queries, BEIR folder, or - for standard input.")],
     qrels: Annotated[
-        Path | None, Option(help="Judgements, for the task's own measures and the diagnosis.")
+        Path | None, Option(help="Relevance judgements, for --measures and the diagnosis.")
     ] = None,
-    budgets: Annotated[str, Option(help="Distinct pairs per query, with commas.")] = "50,100,200",
-    methods: Annotated[str, Option(help="Specs separated by commas.")] = METHODS,
+    budgets: Annotated[
+        str, Option(help="Budgets to compare at, separated by commas.")
+    ] = "50,100,200",
+    methods: Annotated[str, Option(help="Methods to compare, separated by commas.")] = METHODS,
     k: o.Neighbours = None,
     measures: Annotated[
-        str | None, Option(help="The first is diagnosed; nDCG@10,R@10,R@20,R@100,RR@10 by default.")
+        str | None,
+        Option(
+            help="Measures of ir-measures, the first for the diagnosis; by default "
+            "nDCG@10, R@10, R@20, R@100, RR@10."
+        ),
     ] = None,
     fuse: Annotated[
         Literal["auto", "none"],
-        Option(help="auto: by the final score, if `crossknn fit INDEX fusion` was run."),
+        Option(help="auto: search by the final score, if `crossknn fit INDEX fusion` was run."),
     ] = "auto",
     no_exact: Annotated[
-        bool, Option("--no-exact", help="With --qrels: no exact search, and so no recall.")
+        bool, Option("--no-exact", help="Skip exact search, report only --measures; needs --qrels.")
     ] = False,
     lists: o.Lists = None,
-    limit: Annotated[int | None, Option(min=1, help="Use the first so many queries.")] = None,
-    plot: Annotated[Path | None, Option(help="Draw recall against cost (.png).")] = None,
-    plot_offline: Annotated[Path | None, Option(help="Plot recall over offline calls.")] = None,
+    limit: Annotated[
+        int | None, Option(min=1, help="Use only this many queries, from the first.")
+    ] = None,
+    plot: Annotated[Path | None, Option(help="Plot recall against calls to this file.")] = None,
+    plot_offline: Annotated[
+        Path | None, Option(help="Plot recall against the offline calls of the index to this file.")
+    ] = None,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,
@@ -62,12 +70,15 @@ def command(
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Compare methods against exact search, which scores every item for every query once.
+    """Compare methods with exact search at equal budgets: recall, and measures by --qrels.
 
-    The exact scores cost (queries x items) calls: see `crossknn estimate`. They stay in the index,
-    or in --store: an interrupted run resumes where it stopped, and the next one costs nothing.
-    Reranking and the retriever alone are always among the methods. With --qrels a diagnosis says at
-    the end whether to keep the retriever, rerank or search deeper.
+    Exact search scores every item for every query once; `crossknn estimate`
+    says how long that takes. The scores are stored in the index, or in --store:
+    run the same command again to resume after an interruption.
+
+    Reranking and the first-stage retriever alone are always compared. With
+    --qrels, a diagnosis at the end recommends keeping the retriever, reranking
+    or searching deeper.
     """
     from crossknn.data.reading import read_qrels
     from crossknn.evaluation.task import DEFAULT as MEASURES
@@ -78,9 +89,12 @@ def command(
     o.check_picture("--plot", plot)
     o.check_picture("--plot-offline", plot_offline)
     if measures is not None and qrels is None:
-        raise InputError("--measures needs judgements: give --qrels FILE")
+        raise InputError("--measures needs relevance judgements: give --qrels FILE")
     if no_exact and (qrels is None or plot or plot_offline or k):
-        raise InputError("--no-exact knows no recall: give --qrels FILE, and no plot and no k")
+        raise InputError(
+            "--no-exact gives no recall: give --qrels FILE, and leave out -k, --plot and "
+            "--plot-offline"
+        )
     chosen, costs = parse_methods(methods), o.numbers(budgets, "budgets")
     index = ItemIndex.load(folder)
     ks = o.neighbours(k, index.n, folder)
@@ -112,10 +126,10 @@ def command(
     data = f"{index.n:,} items, {len(given)} queries"
     if plot is not None:
         recall_against_cost(rows, plot, note=f"{data}. Bands: 95% intervals.")
-        note(f"picture: {plot}")
+        note(f"plot: {plot}")
     if plot_offline is not None:
         recall_against_indexing(rows, plot_offline, title=data)
-        note(f"picture: {plot_offline}")
+        note(f"plot: {plot_offline}")
 
 
 def run(
@@ -204,9 +218,10 @@ def _diagnose(
         print_json({"diagnosis": found.as_dict()})
         return
     legend = (
-        "reach: relevant items beyond the retriever's first so many, all that searching deeper can "
-        f"add; trust: reranking minus retriever; beyond: of the search's top {TOP} by exact score, "
-        "how many lie there; relevant: which share of these is"
+        "reach: share of the relevant items below the retriever's first B, for B calls: what "
+        "searching deeper can add; trust: the measure after reranking minus the retriever's; "
+        f"beyond: how many of the search's top {TOP} lie below the retriever's first B; relevant: "
+        "which share of these is relevant"
     )
     out.print()
     of = f", {found.measure} of {found.queries} judged queries: {found.retriever}, {found.method}"
@@ -250,10 +265,10 @@ def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
                 *("-" if value is None else f"{value:.3f}" for value in values),
             ]
         )
-    legend = ["k=...: recall of the true neighbours under the cross-encoder, % [95%]"] * bool(ks)
+    legend = ["k=...: recall of the k best items by exact score, in % [95% interval]"] * bool(ks)
     if any(rows[0].fused for rows in table):
-        legend.append("fused: by final scores, recall too")
+        legend.append("fused: ordered by the final score, which recall also refers to")
     if offline:
-        legend.append("offline: calls spent once, for the index")
+        legend.append("offline: cross-encoder calls that the index needs once")
     if legend:
         out.print(Text("; ".join(legend), "dim"), soft_wrap=True)

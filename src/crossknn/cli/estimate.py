@@ -1,4 +1,4 @@
-"""`crossknn estimate`: what indexing and a search will cost, from a short probe."""
+"""`crossknn estimate`: what anchor queries and a search will cost, from a short measurement."""
 
 from __future__ import annotations
 
@@ -20,19 +20,27 @@ _BATCH, _WORDS, _SECONDS = 16, 10, 1.0
 
 
 def command(
-    items: Annotated[Path, Argument(metavar="ITEMS_OR_INDEX", help="- is standard input.")],
-    budget: Annotated[int, Option(min=1, help="Distinct pairs per query of the search.")] = 100,
+    items: Annotated[
+        Path,
+        Argument(
+            metavar="ITEMS_OR_INDEX", help="File of items, index folder, or - for standard input."
+        ),
+    ],
+    budget: Annotated[
+        int, Option(min=1, help="Budget of the search: cross-encoder calls per query.")
+    ] = 100,
     anchor_queries: Annotated[
-        int, Option(min=0, help="Anchor queries to score against every item.")
+        int, Option(min=0, help="Number of anchor queries to score with every item.")
     ] = 0,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,
     json: o.AsJson = False,
 ) -> None:
-    """Say in calls and seconds what anchors and a search cost here.
+    """Estimate what anchor queries and a search cost, in cross-encoder calls and seconds.
 
-    The probe scores random items with the first words of others as queries, for a second.
+    The command scores random items for a second, with the first words of other
+    items as queries.
     """
     from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
@@ -49,7 +57,7 @@ def command(
         pairs = Pairs(np.arange(_BATCH), rng.integers(n, size=_BATCH))
         return sum(len(where) for where, _ in exact.score(pairs, queries, texts))
 
-    with err.status("probing"):
+    with err.status("measuring the cross-encoder"):
         probe()  # what opens the model is not counted
         began, scored = time.perf_counter(), 0
         while (spent := time.perf_counter() - began) < _SECONDS or not scored:

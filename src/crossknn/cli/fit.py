@@ -31,24 +31,24 @@ def command(
     method: Annotated[
         str,
         Argument(
-            help="als, mf-trns, mf-ind, cur or distill, perhaps with options: item vectors. "
-            "stored: kriging's prior and item vectors, from the stored scores; calls no scorer. "
-            "fusion: the weights of retrievers' scores beside the exact one. "
-            "calibration: probabilities of relevance, from --qrels."
+            help="What to fit. als, mf-trns, mf-ind, cur, distill (also with options, as "
+            "'als(sweeps=10)'): item vectors. stored: kriging's prior and item vectors, from the "
+            "scores in the index, without cross-encoder calls. fusion: weights of retriever scores "
+            "that are added to exact scores. calibration: probabilities of relevance, from --qrels."
         ),
     ] = "als",
     queries: Annotated[
         str | None,
         Option(
-            help="Train queries: a file, or 'auto' for queries made from the items. Required, but "
-            "for 'stored'."
+            help="Training queries: a file, or 'auto' to make some from the items. Required unless "
+            "METHOD is stored."
         ),
     ] = None,
     qrels: Annotated[
-        Path | None, Option(help="Judgements that fusion or calibration is fitted to.")
+        Path | None, Option(help="Relevance judgements to fit a fusion or calibration to.")
     ] = None,
     plot: Annotated[
-        Path | None, Option(help="With calibration: save its reliability to this picture.")
+        Path | None, Option(help="With calibration: draw its reliability diagram to this file.")
     ] = None,
     strategy: Annotated[
         Literal["q", "i"],
@@ -56,21 +56,38 @@ def command(
     ] = "q",
     per: Annotated[
         int | None,
-        Option(min=1, help="100 items (q, fusion, calibration) or 5 queries (i) by default."),
+        Option(
+            min=1,
+            help="Items to score per query, by default 100; with --strategy i queries per item, "
+            "by default 5.",
+        ),
     ] = None,
-    retriever: Annotated[str | None, Option(help="Picks the items of strategy q.")] = None,
+    retriever: Annotated[
+        str | None,
+        Option(
+            help="Retriever that selects the items of strategy q; with stored, the one whose "
+            "scores kriging starts from."
+        ),
+    ] = None,
     count: Annotated[
-        int | None, Option(min=1, help="How many train queries: all, or 500 of 'auto'.")
+        int | None,
+        Option(
+            min=1, help="Number of training queries; by default all of a file, 500 with 'auto'."
+        ),
     ] = None,
-    name: Annotated[str | None, Option(help="The vectors' name; by default the method's.")] = None,
-    vectors: Annotated[str, Option(help="The item vectors to start from.")] = "auto",
-    rank: Annotated[int, Option(min=1, help="With stored: factors of the covariance.")] = 100,
+    name: Annotated[
+        str | None, Option(help="Name of the fitted vectors; by default METHOD's.")
+    ] = None,
+    vectors: Annotated[str, Option(help="Item vectors to start from.")] = "auto",
+    rank: Annotated[int, Option(min=1, help="With stored: rank of the fitted covariance.")] = 100,
     max_calls: o.MaxCalls = None,
     deadline: o.Deadline = None,
     workers: o.Workers = None,
     ray: o.Ray = None,
-    start: Annotated[str | None, Option(help="The dual encoder that distill starts from.")] = None,
-    encoder_out: Annotated[Path | None, Option(help="Where distill saves its encoder.")] = None,
+    start: Annotated[str | None, Option(help="With distill: dual encoder to start from.")] = None,
+    encoder_out: Annotated[
+        Path | None, Option(help="With distill: folder to save the trained encoder in.")
+    ] = None,
     replace: o.Replace = False,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
@@ -79,14 +96,15 @@ def command(
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Fit an index to exact scores of train queries; later searches use what was fitted.
+    """Fit an index to exact scores of training queries, for use by later searches.
 
-    With item vectors or kriging's prior they find more. With a fusion they order answers by a final
-    score, the exact one plus the retrievers' weighted scores. With a calibration they say how
-    probable it is that a hit is relevant.
+    Fitted item vectors and kriging's prior let searches find more under the
+    same budget. A fusion orders results by a final score: the exact score plus
+    weighted retriever scores. A calibration adds the probability that a hit is
+    relevant.
 
-    Scores are kept in the index batch by batch: after an interruption the same command resumes,
-    and no pair is scored twice.
+    Exact scores are stored in the index batch by batch: run the same command
+    again to resume after an interruption. No pair is scored twice.
     """
     from crossknn.data.queries import QuerySet
     from crossknn.data.reading import read_qrels
@@ -98,7 +116,9 @@ def command(
     at_once = o.threads(workers)
     if method == "stored":
         if queries is not None:
-            raise InputError("fit stored takes the scores that are there: leave --queries out")
+            raise InputError(
+                "fit stored uses only scores that are already in the index: leave --queries out"
+            )
         index = ItemIndex.load(folder)
         exact = o.open_scorer(scorer, model, scorer_option)
         _take(index, exact, store)
@@ -107,21 +127,21 @@ def command(
     own = name or retriever or ray or (vectors, strategy) != ("auto", "q")
     if own and method in JUDGED:
         raise InputError(
-            f"fit {method} makes no item vectors: leave --name, --vectors, --strategy, --retriever "
-            "and --ray out"
+            f"fit {method} fits no item vectors: leave out --name, --vectors, --strategy, "
+            "--retriever and --ray"
         )
     if plot is not None and method != "calibration":
-        raise InputError("--plot draws a calibration: leave it out")
+        raise InputError(f"--plot applies only to calibration, not to {method}: leave it out")
     o.check_picture("--plot", plot)
     judged = None if qrels is None else read_qrels(qrels)
     if method == "calibration" and judged is None:
-        raise InputError("calibration is fitted to judgements: give them with --qrels FILE")
+        raise InputError("calibration needs relevance judgements: give --qrels FILE")
     if queries is None:
-        raise InputError("--queries is missing: give a file of train queries, or 'auto'")
+        raise InputError("--queries is missing: give a file of training queries, or 'auto'")
     if ray and (model or scorer_option or o.is_url(scorer)):
         raise InputError(
-            "--ray is for a cross-encoder that every worker opens as it is: leave it out for one "
-            "behind a URL or with options, and say with --workers how many ask at a time"
+            "--ray cannot be used with an endpoint or with --scorer-option: leave it out, and set "
+            "the number of parallel requests with --workers"
         )
     index = ItemIndex.load(folder)
     if queries == "auto":
@@ -182,7 +202,7 @@ def command(
         "notes": found.notes,
     }
     answer(summary, json)
-    note(f"searches use it from now on; vectors={found.name} or retriever={found.name} name it")
+    note(f"later searches use these vectors by default; to choose them, write vectors={found.name}")
 
 
 def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
@@ -193,10 +213,13 @@ def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
     from crossknn.scores.store import ScoreStore
 
     if not store.is_file():
-        raise InputError(f"there is no file {store}: searches make one with  --store {store}")
+        raise InputError(f"there is no file {store}: a search with  --store {store}  creates it")
     fingerprint = getattr(exact, "fingerprint", None)
     if fingerprint is None:
-        raise InputError("--store keeps scores by model: name the cross-encoder, without --ray")
+        raise InputError(
+            "--store needs to know the model: name it with --scorer, or --endpoint-model for a "
+            "URL, and leave out --ray"
+        )
     add_scores(index, ScoreStore(store), fingerprint)
 
 
@@ -211,7 +234,10 @@ def _fit_stored(
     began = time.perf_counter()
     spec = HYBRID if retriever is None else parse(retriever)
     found = fit_from_store(index, scorer, retriever=spec, rank=rank)
-    note(f"use it with --method 'kriging(retriever={found.retriever})'; axn takes its vectors")
+    note(
+        f"search with --method 'kriging(retriever={found.retriever})', or axn, to use what was "
+        "fitted"
+    )
     return {
         "pairs": found.pairs,
         "queries": found.queries,

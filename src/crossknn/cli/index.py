@@ -1,4 +1,4 @@
-"""`crossknn index`: build an index, add to it, look at it, check it."""
+"""`crossknn index`: build, extend, inspect and verify an index."""
 
 from __future__ import annotations
 
@@ -21,17 +21,22 @@ if TYPE_CHECKING:
 LATEST = 5
 """Fits to searches that `index info` shows, at most."""
 
-app = typer.Typer(help="Build an index, add to it, look at it, check it.", no_args_is_help=True)
+app = typer.Typer(help="Build, extend, inspect and verify an index.", no_args_is_help=True)
 
-Tfidf = Annotated[bool, Option("--tfidf", help="Also fit TF-IDF.")]
+Tfidf = Annotated[bool, Option("--tfidf", help="Add the TF-IDF retriever.")]
 Graph = Annotated[
     int | None,
-    Option(min=1, help="Keep so many nearest items of every item (for gar, ladr and greedy)."),
+    Option(
+        min=1,
+        help="Add an item graph with this many nearest neighbours per item; the methods gar, "
+        "ladr and greedy need one.",
+    ),
 ]
 GraphFrom = Annotated[
     str | None,
     Option(
-        help="What neighbours are nearest by: dense, lsa, bm25, ...; unfitted vectors by default."
+        help="Vectors or retriever that --graph compares items with: dense, lsa, bm25, ...; by "
+        "default the vectors that were not fitted."
     ),
 ]
 
@@ -48,35 +53,45 @@ def build(
         Path,
         Argument(
             metavar="ITEMS",
-            help="JSON lines, CSV, TSV, text lines, a BEIR folder, or - for standard input.",
+            help="File of items (JSON lines, CSV, TSV or one text per line), BEIR folder, or - for "
+            "standard input.",
         ),
     ],
-    folder: Annotated[Path, Argument(metavar="INDEX", help="Where to save it.")],
+    folder: Annotated[Path, Argument(metavar="INDEX", help="Folder to save the index in.")],
     encoder: Annotated[
-        str, Option(help="'bundled', a model folder, a hub name, or none.")
+        str,
+        Option(help="Dual encoder of the item vectors: 'bundled', a folder, a hub name, or none."),
     ] = "bundled",
-    lsa: Annotated[int | None, Option(min=0, help="Dimensions of LSA; 0 for none.")] = None,
+    lsa: Annotated[
+        int | None,
+        Option(
+            min=0,
+            help="Dimensions of LSA vectors, 0 for none; by default 128 without an encoder.",
+        ),
+    ] = None,
     tfidf: Tfidf = False,
     graph: Graph = None,
     graph_from: GraphFrom = None,
     template: o.Template = "{title}\\n{text}",
-    id_field: Annotated[str | None, Option(help="Name of the id field.")] = None,
-    title_field: Annotated[str | None, Option(help="Name of the title field.")] = None,
-    text_field: Annotated[str | None, Option(help="Name of the text field.")] = None,
-    limit: Annotated[int | None, Option(min=1, help="Keep the first items only.")] = None,
+    id_field: Annotated[str | None, Option(help="Field that holds the id.")] = None,
+    title_field: Annotated[str | None, Option(help="Field that holds the title.")] = None,
+    text_field: Annotated[str | None, Option(help="Field that holds the text.")] = None,
+    limit: Annotated[
+        int | None, Option(min=1, help="Read only this many items, from the first.")
+    ] = None,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
     """Build an index of ITEMS and save it in the folder INDEX.
 
-    If FOLDER holds an index already, the new one replaces it: vectors of unchanged texts are not
-    computed again, and every exact score stays.
+    If INDEX exists already, it is replaced. Vectors of unchanged texts and all
+    exact scores are kept.
     """
     from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
 
     if graph_from is not None and graph is None:
-        raise InputError("--graph-from says what --graph N is made of: give that, too")
+        raise InputError("--graph-from needs a graph: give --graph N, too")
     began = time.perf_counter()
     read = read_items(
         o.source(items),
@@ -124,26 +139,28 @@ def add(
     late: Annotated[
         str | None,
         Option(
-            help="Encode all items with this late-interaction model (CMC and its rivals): a "
-            "trained folder, or its ONNX export."
+            help="Encode all items with this late-interaction model (CMC, Poly-encoder, ...): a "
+            "folder made by `crossknn model train`, or its ONNX export."
         ),
     ] = None,
-    name: Annotated[str | None, Option(help="The name of --late; by default its kind.")] = None,
+    name: Annotated[
+        str | None, Option(help="Retriever name of --late; by default the kind of model.")
+    ] = None,
     replace: o.Replace = False,
     json: o.AsJson = False,
 ) -> None:
     """Add TF-IDF, an item graph or a late-interaction model to an index.
 
-    Nothing that the index has is computed again, and an interrupted command resumes where it
-    stopped. A late-interaction model reorders what another retriever finds:
-    --method "rerank(retriever=cmc(retriever=bm25))".
+    Run the same command again to resume after an interruption. A
+    late-interaction model reranks the candidates of another retriever, for
+    example with --method "rerank(retriever=cmc(retriever=bm25))".
     """
     from crossknn.index.item_index import ItemIndex
 
     if not (tfidf or graph or late):
-        raise InputError("nothing to add: give --tfidf, --graph N or --late MODEL")
+        raise InputError("there is nothing to add: give --tfidf, --graph N or --late MODEL")
     if (graph_from and not graph) or (name and not late):
-        raise InputError("--graph-from belongs to --graph N, and --name to --late MODEL")
+        raise InputError("--graph-from needs --graph N, and --name needs --late MODEL")
     began = time.perf_counter()
     index = ItemIndex.load(folder)
     if tfidf:
@@ -160,7 +177,7 @@ def add(
     epilog=o.examples("crossknn index info docs.index", "crossknn index info d.index --json"),
 )
 def info(folder: o.Folder, json: o.AsJson = False) -> None:
-    """Print what an index holds."""
+    """Show what an index contains: items, retrievers, vectors, graphs and exact scores."""
     from crossknn.fitting.learning import history
     from crossknn.index.item_index import ItemIndex
 
@@ -172,7 +189,7 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
         return
     answer(_summary(index, folder), json)
     for fit in fits[-LATEST:]:
-        say(f"learned from {fit.queries:,} queries, {fit.pairs:,} pairs{_worth(fit)}")
+        say(f"learned from {fit.queries:,} queries, {fit.pairs:,} scores{_worth(fit)}")
 
 
 @app.command(
@@ -181,10 +198,12 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
 )
 def verify(
     folder: o.Folder,
-    repair: Annotated[bool, Option("--repair", help="Remove damaged exact scores.")] = False,
+    repair: Annotated[
+        bool, Option("--repair", help="Remove damaged exact scores; searches compute them again.")
+    ] = False,
     json: o.AsJson = False,
 ) -> None:
-    """Check every byte of an index against its checksums; the exit code is 6 if any is damaged."""
+    """Check all files of an index against their checksums; exit with code 6 if any is damaged."""
     from crossknn.index.item_index import ItemIndex
 
     damages = ItemIndex.load(folder).verify(repair=repair)
@@ -221,6 +240,6 @@ def _worth(fit: Learned) -> str:
     if fit.explained is None or fit.without is None:
         return ""
     return (
-        f"; the fit before explained {fit.explained:.0%} of the variance of {fit.measured} new "
-        f"queries' scores, given half of them, and no fit {fit.without:.0%}"
+        f"; from half the scores of each of {fit.measured} new queries, the previous fit explained "
+        f"{fit.explained:.0%} of the variance of the other half, and no fit {fit.without:.0%}"
     )

@@ -1,4 +1,4 @@
-"""`crossknn mine`: training rows for a student of the cross-encoder."""
+"""`crossknn mine`: training rows for distilling the cross-encoder into a smaller model."""
 
 from __future__ import annotations
 
@@ -22,33 +22,46 @@ EPILOG = o.examples(
 
 def command(
     folder: o.Folder,
-    queries: Annotated[Path, Option(help="Train queries: a file; - is standard input.")],
-    file: Annotated[Path, Option("--out", help="Write the rows, as JSON lines.")],
+    queries: Annotated[Path, Option(help="File of training queries, or - for standard input.")],
+    file: Annotated[Path, Option("--out", help="File to write the rows to, as JSON lines.")],
     format: Annotated[
         Literal["margin", "triplet", "n-tuple", "list"],
         Option(
-            help="margin for MarginMSELoss, n-tuple for DistillKLDivLoss, list for ListNetLoss."
+            help="Layout of the rows: margin for MarginMSELoss, triplet without scores, n-tuple "
+            "for DistillKLDivLoss, list for ListNetLoss."
         ),
     ] = "margin",
     qrels: Annotated[
-        Path | None, Option(help="Judgements: relevant items are positives, beside the budget.")
+        Path | None,
+        Option(
+            help="Relevance judgements: relevant items are the positives, scored in addition to "
+            "--budget."
+        ),
     ] = None,
-    budget: Annotated[int, Option(help="Distinct pairs to score per query.")] = 100,
-    positives: Annotated[int, Option(help="Without --qrels: positives per query, its best.")] = 1,
-    negatives: Annotated[int, Option(help="Hard negatives per query.")] = 8,
-    range_min: Annotated[int, Option(help="Leave out so many of the best candidates.")] = 0,
+    budget: o.PerQuery = 100,
+    positives: Annotated[
+        int, Option(help="Without --qrels: how many of a query's best items are positives.")
+    ] = 1,
+    negatives: Annotated[int, Option(help="Largest number of hard negatives per query.")] = 8,
+    range_min: Annotated[
+        int, Option(help="Skip this many of the best candidates for negatives.")
+    ] = 0,
     range_max: Annotated[
-        int | None, Option(help="End of the range of candidates; all by default.")
+        int | None, Option(help="Consider candidates before this rank only; all by default.")
     ] = None,
-    max_score: Annotated[float | None, Option(help="Highest score of a negative.")] = None,
+    max_score: Annotated[
+        float | None, Option(help="Largest score that a negative may have.")
+    ] = None,
     absolute_margin: Annotated[
-        float, Option(help="A negative scores at least so far below its query's lowest positive.")
+        float,
+        Option(help="Least distance of a negative's score below the query's lowest positive."),
     ] = 0.0,
     relative_margin: Annotated[
-        float | None, Option(help="The same, as a share of the size of the positive's score.")
+        float | None, Option(help="The same distance, as a fraction of the positive's score.")
     ] = None,
     sampling_strategy: Annotated[
-        Literal["top", "random"], Option(help="The best candidates, or random ones.")
+        Literal["top", "random"],
+        Option(help="Take the best candidates as negatives, or random ones."),
     ] = "top",
     method: o.Method = DEFAULT,
     fuse: o.Fused = "none",
@@ -58,16 +71,17 @@ def command(
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Mine training rows: each query's top items by the cross-encoder, and its hard negatives.
+    """Mine training rows for distillation: positives and hard negatives, with their scores.
 
-    Scores are kept in the index: after an interruption the same command computes what is missing.
+    Exact scores are stored in the index: run the same command again to resume
+    after an interruption.
     """
     from crossknn.data.reading import read_qrels
     from crossknn.fitting.mining import TrainingRows, mine
     from crossknn.index.item_index import ItemIndex
 
     if not file.absolute().parent.is_dir():
-        raise InputError(f"--out {file}: there is no folder {file.parent}")
+        raise InputError(f"--out {file}: there is no folder {file.parent}; create it first")
     wanted = TrainingRows(
         format=format,
         positives=positives,
@@ -96,5 +110,7 @@ def command(
     mined.save(file)
     answer(vars(mined) | {"rows": len(mined.rows), "out": str(file)}, json)
     if mined.error is not None:
-        note(f"crossknn: {mined.error}; run the same command again for the queries that failed")
+        note(
+            f"crossknn: {mined.error}; run the same command again to score the queries that failed"
+        )
         raise typer.Exit(3)

@@ -1,4 +1,4 @@
-"""`crossknn model`: train a model by a settings file, export one to ONNX."""
+"""`crossknn model`: train a model with a settings file, export one to ONNX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crossknn.cli.options import AsJson, Template, check_out, examples
 from crossknn.cli.output import answer, note, print_json, progress, say
 from crossknn.errors import InputError, MissingExtraError, nearest, needs_extra
 
-app = typer.Typer(help="Train models, and export them to ONNX.", no_args_is_help=True)
+app = typer.Typer(help="Train models and export them to ONNX.", no_args_is_help=True)
 
 LATE = "LateInteractionSettings"
 KINDS = {
@@ -31,22 +31,26 @@ SHIPPED = Path(crossknn.__file__).parent / "training" / "configs"
     ),
 )
 def train(
-    kind: Annotated[str, typer.Argument(help=f"One of {', '.join(KINDS)}.")],
+    kind: Annotated[str, typer.Argument(help=f"Kind of model: {', '.join(KINDS)}.")],
     config: Annotated[
-        str, typer.Option(help="A TOML file, or the name of one that comes with the package.")
+        str,
+        typer.Option(help="Settings: a TOML file, or a name listed by `crossknn model configs`."),
     ],
     folder: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder of the model; a stopped training resumes there."),
+        typer.Option("--out", help="Folder to save the model in; required unless --dry-run."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Time a few steps, print hours and memory.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Only time a few steps, and print the expected hours and memory."
+        ),
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Train a cross-encoder, a dual encoder, or a late-interaction model (CMC and its rivals).
+    """Train a cross-encoder, a dual encoder or a late-interaction model.
 
-    Stop it any time: the same command resumes.
+    Run the same command again to resume after an interruption.
     """
     from crossknn.plots import training_curve
 
@@ -64,7 +68,7 @@ def train(
         answer(run.estimate(wanted), json)
         return
     if folder is None:
-        raise InputError("--out is missing: name the folder for the model")
+        raise InputError("--out is missing: give the folder to save the model in")
     check_out(folder)
     with progress("training", "steps") as report:
         fitted = run.train(wanted, folder, progress=report)
@@ -78,10 +82,12 @@ def train(
 
 @app.command("configs", epilog=examples("crossknn model configs", "crossknn model configs cmc"))
 def configs(
-    name: Annotated[str | None, typer.Argument(help="Print this one, to change a copy.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Settings file to print, as a start for your own.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
-    """List the settings files that come with the package, or print one of them."""
+    """List the settings files that come with the package, or print one."""
     if name is not None:
         text = _config(name).read_text(encoding="utf-8")
         print_json({"name": name, "text": text}) if json else say(text.rstrip("\n"))
@@ -101,38 +107,50 @@ def configs(
     ),
 )
 def export(
-    model: Annotated[str, typer.Argument(help="A model's folder or hub name.")],
-    folder: Annotated[Path, typer.Argument(help="Where to write the ONNX folder.")],
+    model: Annotated[str, typer.Argument(help="Folder or hub name of the model.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write the ONNX model to.")],
     kind: Annotated[
         Literal["cross-encoder", "dual-encoder", "late-interaction"],
-        typer.Option(help="What the model is; late-interaction: CMC and its rivals."),
+        typer.Option(help="Kind of model; late-interaction is CMC, Poly-encoder and the like."),
     ] = "cross-encoder",
     precision: Annotated[
-        Literal["float32", "int8"], typer.Option(help="int8 is smaller and faster, and less exact.")
+        Literal["float32", "int8"], typer.Option(help="int8 is smaller, faster and less exact.")
     ] = "float32",
     max_length: Annotated[
-        int | None, typer.Option(help="Tokens of an input; the model's own limit by default.")
+        int | None, typer.Option(help="Maximum number of input tokens; by default the model's own.")
     ] = None,
     every_layer: Annotated[
-        bool, typer.Option("--every-layer", help="Quantize every layer: smallest, least exact.")
+        bool,
+        typer.Option(
+            "--every-layer", help="With int8: quantize every layer; smallest and least exact."
+        ),
     ] = False,
-    license: Annotated[str, typer.Option(help="The licence to record.")] = "see the model's card",
+    license: Annotated[
+        str, typer.Option(help="Licence to record in the folder.")
+    ] = "see the model's card",
     items: Annotated[
-        Path | None, typer.Option(help="With --queries: compare with the model on these items.")
+        Path | None, typer.Option(help="Items to compare MODEL and its export on; needs --queries.")
     ] = None,
     queries: Annotated[
-        Path | None, typer.Option(help="With --items: compare with the model on these queries.")
+        Path | None, typer.Option(help="Queries to compare MODEL and its export on; needs --items.")
     ] = None,
     template: Template = "{title}\\n{text}",
     json: AsJson = False,
 ) -> None:
-    """Export MODEL to FOLDER; with --items and --queries, compare the two on twenty queries."""
+    """Export MODEL to ONNX in FOLDER.
+
+    With --items and --queries, compare the scores of both on twenty queries.
+    """
     from crossknn.models.export import export_model
 
     if (items is None) != (queries is None):
-        raise InputError("--items and --queries come together: both are needed to compare")
+        raise InputError(
+            "--items and --queries are needed together to compare: give both, or neither"
+        )
     if items is not None and kind != "cross-encoder":
-        raise InputError(f"--items and --queries compare cross-encoders, not a {kind}")
+        raise InputError(
+            f"--items and --queries compare cross-encoders only, not a {kind}: leave them out"
+        )
     about: Any = {"precision": precision, "max_length": max_length, "license": license}
     written = export_model(model, folder, kind, every_layer=every_layer, **about)
     size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
@@ -156,6 +174,6 @@ def _config(name: str) -> Path:
     if path.is_file() or name in shipped:
         return path if path.is_file() else shipped[name]
     raise InputError(
-        f"there is no settings file {name}, nor one of that name in the package "
+        f"there is no settings file {name}, neither as a path nor in the package "
         f"({nearest(name, shipped)})"
     )

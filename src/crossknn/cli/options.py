@@ -31,24 +31,26 @@ def duration(text: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|[smh]?)", text.strip())
     if match is None or not float(match[1]):
-        raise typer.BadParameter(f"{text!r} is no duration such as 500ms, 90s, 30m or 2h")
+        raise typer.BadParameter(f"{text!r} is not a duration: write it as 500ms, 90s, 30m or 2h")
     return float(match[1]) * _UNITS[match[2]]
 
 
-Folder = Annotated[Path, typer.Argument(metavar="INDEX", help="Made by `crossknn index build`.")]
+Folder = Annotated[
+    Path, typer.Argument(metavar="INDEX", help="Index folder, made by `crossknn index build`.")
+]
 ScorerName = Annotated[
     str,
     typer.Option(
         "--scorer",
-        help="The cross-encoder: 'bundled', an ONNX or sentence-transformers folder, a hub name "
-        "(cross-encoder/ms-marco-MiniLM-L6-v2) or the URL of a /rerank endpoint.",
+        help="Cross-encoder: 'bundled', a model folder (ONNX or sentence-transformers), a Hugging "
+        "Face hub name, or the URL of a /rerank endpoint.",
     ),
 ]
 ScorerModel = Annotated[
     str | None,
     typer.Option(
         "--endpoint-model",
-        help="The model to ask the endpoint for; without it the scores are not kept.",
+        help="Name of the model to request from the endpoint; without it no scores are stored.",
     ),
 ]
 ScorerOptions = Annotated[
@@ -56,28 +58,36 @@ ScorerOptions = Annotated[
     typer.Option(
         "--scorer-option",
         metavar="KEY=VALUE",
-        help="An option of the scorer; may be repeated. Endpoints: api (auto, cohere, tei), "
-        "probabilities, timeout, retries, batch, concurrency. Models: max_length.",
+        help="Option of the cross-encoder; can be given several times. Endpoints take api (auto, "
+        "cohere, tei), probabilities, timeout, retries, batch and concurrency; models take "
+        "max_length.",
     ),
 ]
 Store = Annotated[
     Path | None,
     typer.Option(
         "--store",
-        help="A file of exact scores that several indexes share; the index's own if none.",
+        help="File of exact scores, which several indexes can share; by default each index has "
+        "its own.",
     ),
 ]
 Lists = Annotated[
     Path | None,
-    typer.Option("--lists", help="A TREC run of your own candidates, the retriever 'lists'."),
+    typer.Option(
+        "--lists", help="TREC run of your own candidates, offered as the retriever 'lists'."
+    ),
 ]
 Neighbours = Annotated[
     str | None,
-    typer.Option("-k", "--k", help="k of recall@k, with commas; 1,10,100 by default."),
+    typer.Option(
+        "-k", "--k", help="Values of k for recall@k, separated by commas; 1,10,100 by default."
+    ),
 ]
-Template = Annotated[str, typer.Option("--template", help="Text of an item, from its fields.")]
+Template = Annotated[
+    str, typer.Option("--template", help="How the text of an item is made from its fields.")
+]
 MaxCalls = Annotated[
-    int | None, typer.Option("--max-calls", min=1, help="Stop after so many cross-encoder calls.")
+    int | None, typer.Option("--max-calls", min=1, help="Stop after this many cross-encoder calls.")
 ]
 Deadline = Annotated[
     float | None,
@@ -85,28 +95,42 @@ Deadline = Annotated[
         "--deadline",
         parser=duration,
         metavar="DURATION",
-        help="Stop after so long: 500ms, 90s, 30m, 2h.",
+        help="Stop after this time: 500ms, 90s, 30m, 2h.",
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="Threads that score; one for each core by default."),
+    typer.Option("--workers", min=1, help="Number of scoring threads; one per core by default."),
 ]
 Ray = Annotated[
     str | None,
-    typer.Option("--ray", help="Score on Ray: 'local' starts it here, else a cluster's address."),
+    typer.Option(
+        "--ray",
+        help="Score on Ray: 'local' starts it on this machine; otherwise a cluster address.",
+    ),
 ]
 Replace = Annotated[
-    bool, typer.Option("--replace", help="Replace what another model has left in the index.")
+    bool, typer.Option("--replace", help="Replace what a different model computed before.")
 ]
-Method = Annotated[str, typer.Option("--method", help="A method's spec.")]
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        help="Search method, with its options in brackets: auto, 'rerank(retriever=bm25)', "
+        "'axn(rounds=5)', ...",
+    ),
+]
 Fused = Annotated[
     str,
     typer.Option(
         "--fuse",
-        help="What is added to exact scores: auto (what `crossknn fit INDEX fusion` found, if it "
-        "was asked to), none, or weights of retrievers such as dense=0.75,bm25=0.5.",
+        help="Weights of the retriever scores that are added to exact scores: auto (fitted by "
+        "`crossknn fit INDEX fusion`, if that was run), none, or for example dense=0.75,bm25=0.5.",
     ),
+]
+PerQuery = Annotated[
+    int,
+    typer.Option("--budget", help="Query-item pairs to score per query, stored scores included."),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -135,10 +159,11 @@ def open_scorer(
     for option in options or []:
         key, equals, text = option.partition("=")
         if not key or not equals or key in given:
-            raise InputError(f"--scorer-option is KEY=VALUE, each key once, got {option!r}")
+            raise InputError(f"--scorer-option must be KEY=VALUE, each key once, got {option!r}")
         if "key" in key:
             raise InputError(
-                "an API key is given in the variable CROSSKNN_API_KEY, not on the command line"
+                "set the API key in the environment variable CROSSKNN_API_KEY, not on the "
+                "command line"
             )
         try:
             given[key] = json.loads(text)
@@ -147,7 +172,8 @@ def open_scorer(
     if model is not None:
         if not is_url(name):
             raise InputError(
-                "--endpoint-model is for endpoints: name a cross-encoder with --scorer"
+                "--endpoint-model applies only if --scorer is a URL: name any other model with "
+                "--scorer"
             )
         given["model"] = model
     return CrossEncoder(name, cores=max(1, threads(None) // workers), **given)
@@ -188,7 +214,8 @@ def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStor
         return index.scores if path is None else ScoreStore(path)
     if path is not None:
         raise InputError(
-            "--store keeps scores by model: name the model behind the URL with --endpoint-model"
+            "--store keeps the scores of each model apart: name the model behind the URL with "
+            "--endpoint-model"
         )
     return ScoreStore()
 
@@ -204,7 +231,7 @@ def source(path: Path) -> Any:
     try:
         return [json.loads(line) if line.startswith("{") else line for line in lines]
     except ValueError as error:
-        raise InputError(f"standard input has a line that is no JSON object: {error}") from None
+        raise InputError(f"standard input has a line that is not valid JSON: {error}") from None
 
 
 def read_queries(path: Path, limit: int | None = None) -> QuerySet:
@@ -221,7 +248,7 @@ def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> 
     from crossknn.retrievers.base import CandidateLists
 
     if queries is None:
-        raise InputError("--lists names queries by id: give them with --queries FILE")
+        raise InputError("--lists refers to queries by id: give the queries with --queries FILE")
     index.add_retriever("lists", CandidateLists.from_run(path, queries, index.items.ids))
 
 
@@ -229,7 +256,9 @@ def numbers(text: str, what: str) -> list[int]:
     """Whole numbers of 1 or more, separated by commas: `50,100`."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() and int(part) for part in parts):
-        raise InputError(f"{what} is {text!r}: give whole numbers of 1 or more, with commas")
+        raise InputError(
+            f"{what} is {text!r}: give whole numbers of 1 or more, separated by commas"
+        )
     return [int(part) for part in parts]
 
 
@@ -239,14 +268,14 @@ def neighbours(text: str | None, n: int, of: Path) -> list[int]:
         return [k for k in (1, 10, 100) if k <= n]
     ks = numbers(text, "k")
     if max(ks) > n:
-        raise InputError(f"k is {max(ks)}, but {of} has {n} items: take a smaller k (-k)")
+        raise InputError(f"k is {max(ks)}, but {of} has only {n} items: give a smaller k with -k")
     return ks
 
 
 def check_out(folder: Path) -> None:
     """`InputError` if --out is no folder and cannot be made one."""
     if not folder.absolute().parent.is_dir():
-        raise InputError(f"--out {folder}: there is no folder {folder.parent}")
+        raise InputError(f"--out {folder}: there is no folder {folder.parent}; create it first")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is a file; give a folder")
 
@@ -264,5 +293,5 @@ def check_picture(option: str, path: Path | None) -> None:
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"{option} {path}: the name must end in .png, .pdf or .svg")
     if not path.absolute().parent.is_dir():
-        raise InputError(f"{option} {path}: there is no folder {path.parent}")
+        raise InputError(f"{option} {path}: there is no folder {path.parent}; create it first")
     check_plots(option)

@@ -29,52 +29,72 @@ EPILOG = o.examples(
 
 def command(
     folder: o.Folder,
-    query: Annotated[list[str] | None, Argument(help="Queries; - is standard input.")] = None,
-    queries: Annotated[Path | None, Option(help="A file of queries; - is standard input.")] = None,
+    query: Annotated[
+        list[str] | None, Argument(help="Query texts, or - for standard input.")
+    ] = None,
+    queries: Annotated[
+        Path | None, Option(help="File of queries, or - for standard input.")
+    ] = None,
     k: Annotated[
         int | None,
-        Option("-k", "--k", help="How many items to return: 10, or with --min-score all."),
+        Option(
+            "-k", "--k", help="Number of items to return; by default 10, or all with --min-score."
+        ),
     ] = None,
     min_score: Annotated[
         float | None,
         Option(
-            help="Return the items of this score or more; gp and kriging say how many are missed."
+            help="Return only items with at least this score; gp and kriging also estimate how "
+            "many were missed."
         ),
     ] = None,
-    budget: Annotated[int, Option(help="Distinct pairs to score per query.")] = 100,
+    budget: o.PerQuery = 100,
     total_budget: Annotated[
-        int | None, Option(help="Distinct pairs that all queries share, in place of --budget.")
+        int | None,
+        Option(help="Query-item pairs to score for all queries together, instead of --budget."),
     ] = None,
     target_recall: Annotated[
-        float | None, Option(help="With kriging: end a query once it expects this recall (0-1).")
+        float | None,
+        Option(help="With kriging: stop a query when its expected recall reaches this (0-1)."),
     ] = None,
     method: o.Method = DEFAULT,
-    filter: Annotated[Path | None, Option(help="Ids of the items allowed, one a line.")] = None,
+    filter: Annotated[
+        Path | None, Option(help="File of ids, one per line: search only these items.")
+    ] = None,
     deadline: o.Deadline = None,
     lists: o.Lists = None,
-    run: Annotated[Path | None, Option(help="Also write a TREC run to this file.")] = None,
+    run: Annotated[
+        Path | None, Option(help="Also write the results to this file, as a TREC run.")
+    ] = None,
     fuse: o.Fused = "auto",
-    explain: Annotated[bool, Option("--explain", help="Show rounds and approximations.")] = False,
+    explain: Annotated[
+        bool, Option("--explain", help="Show every scored item with its round and predicted score.")
+    ] = False,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,
     store: o.Store = None,
     learn: Annotated[
         bool,
-        Option(help="Learn from the searches so far, when they have grown by a tenth."),
+        Option(
+            help="Fit the index to the scores of past searches, whenever these have grown by a "
+            "tenth."
+        ),
     ] = True,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Search with the cross-encoder: the k best items by exact score, for a budget of calls.
+    """Find the k best items by cross-encoder score, under a budget of cross-encoder calls.
 
-    Where `crossknn fit` has fitted a fusion, answers are ordered by the final score, which adds
-    the retrievers' weighted scores; --fuse none leaves them out. Where it has fitted a
-    calibration, hits say how probable it is that they are relevant.
+    Exact scores are stored in the index, or in --store, and are never computed
+    twice. The index learns from its stored scores, so that later searches find
+    more; `crossknn index info` shows how much that helps.
 
-    A retriever alone, such as 'cmc(retriever=bm25)', makes no calls: the scores are its own.
-    Scores stay in the index, or in --store, and are not computed again. Those in the index are
-    learned from, so that later searches find more; `crossknn index info` says what that is worth.
+    If `crossknn fit` has fitted a fusion, results are ordered by a final score:
+    the exact score plus weighted retriever scores (--fuse none turns this off).
+    If it has fitted a calibration, each hit shows its probability of relevance.
+    A retriever alone, such as --method 'cmc(retriever=bm25)', makes no
+    cross-encoder calls and returns its own scores.
     """
     from crossknn.data.records import read_lines
     from crossknn.index.item_index import ItemIndex
@@ -112,8 +132,8 @@ def command(
         _learn(index, exact)
     if results.error is not None:
         failed = sum(error is not None for error in results.errors)
-        of = f" (so {failed} of {len(results)} queries ended early)" if len(results) > 1 else ""
-        note(f"crossknn: {results.error}; this is what was found before{of}")
+        of = f" ({failed} of {len(results)} queries ended early)" if len(results) > 1 else ""
+        note(f"crossknn: {results.error}; the results above are what was found before{of}")
         raise typer.Exit(3)
 
 
@@ -123,11 +143,11 @@ def _learn(index: ItemIndex, scorer: StoredScorer) -> None:
 
     if not is_due(index, scorer.fingerprint):
         return
-    note("learning from the searches so far: later ones find more (--no-learn leaves this out)")
+    note("fitting the index to past searches, so that later ones find more (--no-learn skips this)")
     try:
         learn(index, scorer.fingerprint)
     except CrossknnError as error:
-        note(f"crossknn: nothing was learned: {error}")
+        note(f"crossknn: the index was not fitted to past searches: {error}")
 
 
 def _queries(texts: list[str], file: Path | None) -> Any:
@@ -135,7 +155,7 @@ def _queries(texts: list[str], file: Path | None) -> Any:
     from crossknn.data.reading import read_queries as read
 
     if bool(texts) == (file is not None):
-        raise InputError("give queries as arguments or with --queries FILE: one of the two")
+        raise InputError("give queries either as arguments or with --queries FILE")
     if texts == [o.STDIN]:
         file = Path(o.STDIN)
     return read(texts) if file is None else o.read_queries(file)
@@ -177,7 +197,7 @@ def show(results: Results, json: bool) -> None:
         if said := results.completeness(q):
             out.print(Text(said, style="dim"))
         if results.none_relevant and (chance := results.none_relevant[q] or 0) >= 0.5:
-            out.print(Text(f"probably nothing relevant here ({chance:.0%})", style="dim"))
+            out.print(Text(f"probably no relevant item ({chance:.0%})", style="dim"))
         out.print()
     notes = [
         f"{results.method}: {results.n_calls} cross-encoder calls "
@@ -188,9 +208,11 @@ def show(results: Results, json: bool) -> None:
     if results.n_failed:
         notes.append(f"{results.n_failed} pairs could not be scored")
     if results.truncated:
-        notes.append(f"{results.truncated} pairs were longer than the model reads and were cut")
+        notes.append(f"{results.truncated} pairs were truncated to the model's maximum length")
     if results.n_backfilled:
-        notes.append(f"{results.n_backfilled} items taken in item order: the retriever ran short")
+        notes.append(
+            f"{results.n_backfilled} items taken in index order: the retriever returned too few"
+        )
     out.print(Text("; ".join(notes), style="dim"))
 
 

@@ -48,7 +48,7 @@ package:
 
 .venv-demo/$(STAMP): pyproject.toml $(shell find src -name '*.py' -o -name '*.onnx')
 	$(PYTHON) -m venv --clear .venv-demo
-	.venv-demo/bin/python -m pip install --quiet '.[plots]'
+	.venv-demo/bin/python -m pip install --disable-pip-version-check .
 	touch $@
 
 .venv-test/$(STAMP): pyproject.toml lab/pyproject.toml

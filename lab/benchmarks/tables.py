@@ -47,38 +47,6 @@ def answers(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         )
 
 
-SHOWN = {
-    ("senses-of-96,523", 50): "a word's sense, among 96,523",
-    ("senses-artifact", 50): "a word's sense, among 11,986",
-    ("senses-artifact-lexical", 50): "the same, BM25 and no embeddings",
-    ("python-docs", 20): "a docstring, by its first sentence",
-    ("scifact", 50): "abstracts for a claim, a weak cross-encoder",
-    ("wordnet-act", 100): "a word's sense, among 6,567",
-}
-"""Rows of README's table."""
-
-
-def summary(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """nDCG@10 and R@20 in %: reranking as usual, fused reranking, and fused search."""
-    three = "rerank / fused rerank / search"
-    yield (
-        "what is searched",
-        "calls",
-        "beyond reach",
-        f"nDCG@10: {three}",
-        f"found among 20: {three}",
-    )
-    rows = {(row["set"], row["budget"]): row for row in found["rows"]}
-    ways = "rerank", "rerank fused first", "search fused"
-    for key, what in SHOWN.items():
-        means = rows[key]["means"]
-        cells = [
-            " / ".join(f"{100 * means[way][measure]:.1f}" for way in ways)
-            for measure in ("nDCG@10", "R@20")
-        ]
-        yield what, str(key[1]), f"{100 * rows[key]['reach'][0]:.0f}%", *cells
-
-
 def gains(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Fused search minus the others in points."""
     rivals = [*found["rows"][0]["gain"]]
@@ -202,7 +170,6 @@ def _interval(gain: Sequence[float]) -> str:
 
 TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("fusion.md", "agreement.json", agreement),
-    ("../README.md", "reach.json", summary),
     ("answers.md", "reach.json", answers),
     ("answers.md", "reach.json", gains),
     ("answers.md", "reach.json", verdicts),

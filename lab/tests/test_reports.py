@@ -13,11 +13,11 @@ from sweep_helpers import TINY, experiment, matrices
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import bootstrap
+from crossknn.page import Table
 from crossknn_lab import experiment as experiment_module
 from crossknn_lab.answers import answers_in_short
 from crossknn_lab.cli import run
 from crossknn_lab.experiment import PAPERS, PLANS, Experiment, preset
-from crossknn_lab.page import Table
 from crossknn_lab.reproduce import FIGURES, PaperFigure, checklist, reproduce
 from crossknn_lab.sweep_report import percent, points
 from crossknn_lab.table import compared

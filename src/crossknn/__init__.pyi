@@ -57,6 +57,8 @@ from .retrievers.base import DenseRetriever as DenseRetriever
 from .retrievers.base import Retriever as Retriever
 from .retrievers.base import VectorStore as VectorStore
 from .retrievers.specs import open_retriever as open_retriever
+from .sample import Sample as Sample
+from .sample import sample as sample
 from .scorers import CallableScorer as CallableScorer
 from .scorers import CrossEncoder as CrossEncoder
 from .scorers import DualEncoder as DualEncoder

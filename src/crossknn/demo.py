@@ -30,15 +30,6 @@ from crossknn.data.queries import QuerySet
 from crossknn.data.records import given_records
 from crossknn.types import Progress
 
-METHODS = (
-    "rerank(retriever=bm25)",
-    "rerank(retriever=dense)",
-    "rerank(retriever=hybrid(bm25, dense))",
-    "axn(retriever=hybrid(bm25, dense), rounds=10, blend=0.5)",
-    "axn(retriever=hybrid(bm25, dense), rounds=10, ridge=0.3)",
-)
-"""What the demo compares: AXN as in the paper and with ridge, the default, with reranking."""
-
 SEARCHES = (
     "how do I unzip a file",
     "run a function in another thread and get its result",

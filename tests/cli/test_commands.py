@@ -417,8 +417,23 @@ def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
     assert "the results above are what was found before" in said
 
 
+def test_the_demo_shows_the_sample(folder, capsys):
+    assert run(["demo", "--budget", "20"]) == 0
+    out, said = capsys.readouterr()
+    assert all(text in out for text in ("rerank the first 20", "crossknn, 20 calls", "11,587"))
+    assert "never sees it" in out
+    page = (folder / "crossknn-demo" / "index.html").read_text()
+    assert "What reranking missed" in page
+    assert "crossknn-demo/index.html" in said
+    assert run(["demo", "--budget", "20", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["budget"] == 20
+    for shares in found["shares"].values():
+        assert shares["rerank the first 20"] < shares["crossknn, 20 calls"] <= 1
+
+
 @pytest.mark.slow
-def test_the_demo_searches_and_compares(folder, capsys, monkeypatch):
+def test_the_live_demo_searches_and_compares(folder, capsys, monkeypatch):
     modules = ["json", "shutil", "zipfile", "queue", "csv", "textwrap"]
 
     def items(progress=None):
@@ -426,9 +441,54 @@ def test_the_demo_searches_and_compares(folder, capsys, monkeypatch):
         return [item for file in files for item in demo.source_items(*file)]
 
     monkeypatch.setattr(demo, "standard_library_items", items)
-    assert run(["demo", "--n-queries", "2"]) == 0
+    assert run(["demo", "--live", "--n-queries", "2"]) == 0
     shown = capsys.readouterr().out
-    assert all(text in shown for text in (*demo.SEARCHES, *demo.METHODS, "P@1"))
-    assert (folder / "crossknn-demo" / "recall.png").exists()
+    assert all(text in shown for text in (*demo.SEARCHES, "rerank the first 50", "for each of 2"))
+    monkeypatch.setattr(demo, "standard_library_items", None)  # the index is kept
     assert run(["demo", "--search", "unzip a file", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["hits"][0]["id"].startswith("zipfile")
+
+
+def own_texts(folder, n=120):
+    """Titled items, two queries of which are judged."""
+    words = ("bread", "rope", "tin", "violin", "glass")
+    with Path("own.jsonl").open("w") as file:
+        for i in range(n):
+            text = f"It is made of {words[i % 5]} and is used every day number {i} of the year."
+            file.write(json.dumps({"id": f"i{i}", "title": f"A thing of kind {i}", "text": text}))
+            file.write("\n")
+
+
+TRY = ("try", "own.jsonl", "--n-queries", "5", "--minutes", "1", "--budget", "20")
+
+
+def test_try_ends_with_a_verdict_and_scores_no_pair_twice(folder, capsys):
+    own_texts(folder)
+    assert run([*TRY]) == 0
+    out, said = capsys.readouterr()
+    assert "120 items, 5 queries made of items" in said
+    assert "5 of 5: reranking finds" in said
+    assert "With 20 calls for each of 5 queries" in out
+    page = (folder / "crossknn-try" / "index.html").read_text()
+    assert "By budget" in page
+    before = len(ck.ItemIndex.load("crossknn-try/index").scores)
+    assert run([*TRY, "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0]["queries"] == 5
+    assert lines[1]["verdict"]["queries"] == 5
+    assert len(ck.ItemIndex.load("crossknn-try/index").scores) == before
+
+
+def test_try_takes_queries_and_judgements_of_yours(folder, capsys):
+    own_texts(folder)
+    with Path("q.jsonl").open("w") as file:
+        for i in range(6):
+            file.write(json.dumps({"id": f"q{i}", "text": f"what is thing {i} made of"}) + "\n")
+    Path("qrels.tsv").write_text("".join(f"q{i}\t0\ti{i}\t1\n" for i in range(6)))
+    given = ("--queries", "q.jsonl", "--qrels", "qrels.tsv", "--max-items", "100")
+    assert run([*TRY, *given]) == 0
+    out, said = capsys.readouterr()
+    assert "100 items, 6 queries;" in said
+    assert "nDCG@10" in out or "Keep" in out
+    assert run([*TRY, "--qrels", "qrels.tsv"]) == 2
+    assert "--queries FILE" in capsys.readouterr().err

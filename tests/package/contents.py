@@ -6,15 +6,19 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-LIMIT = 32_000_000  # bytes of a file; 31 MB of the unpacked wheel are the two models
+LIMIT = 37_000_000  # bytes of a file; 31 MB of the unpacked wheel are the two models, 8 the sample
 MODELS = [f"crossknn/bundled/{kind}-encoder" for kind in ("cross", "dual")]
-LICENSES = {"LICENSE", *(f"src/{model}/README.md" for model in MODELS)}
+SAMPLE = "crossknn/bundled/sample"
+LICENSES = {"LICENSE", *(f"src/{part}/README.md" for part in (*MODELS, SAMPLE))}
 BESIDE = {"pyproject.toml", "hatch_build.py", "README.md", "CHANGELOG.md", "LICENSE"}
 DATA = {
     f"{model}/{name}"
     for model in MODELS
     for name in ("README.md", "crossknn.json", "model.onnx", "tokenizer.json")
 }
+TEXTS = ("README.md", "corpus.jsonl", "queries.jsonl", "qrels/test.tsv")
+DATA |= {f"{SAMPLE}/{name}" for name in (*TEXTS, "scores.npy", "vectors.npy")}
+DATA |= {"crossknn/py.typed", "crossknn/page.css"}
 
 folder, release = Path(sys.argv[1]), "--release" in sys.argv
 [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")
@@ -28,7 +32,7 @@ package = {name for name in in_wheel if not name.startswith(about)}
 source = {f"src/{name}" for name in package}
 code = {n for n in package if n.startswith("crossknn/") and n.endswith((".py", ".pyi", ".toml"))}
 
-surplus = package - code - DATA - {"crossknn/py.typed"}
+surplus = package - code - DATA
 surplus |= in_sdist - source - BESIDE - {"PKG-INFO", ".gitignore"}
 missing = {f"{about}licenses/{name}" for name in LICENSES} - in_wheel
 missing |= (source | BESIDE) - in_sdist

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, bootstrap, paired
+from crossknn.page import Block, Cell, Section, Table, draw
 from crossknn.plots import Curve, curves, family
 from crossknn_lab.experiment import PAPERS, Experiment
 from crossknn_lab.figures import by_data
-from crossknn_lab.page import Block, Cell, Section, Table, draw
 from crossknn_lab.sweep_report import (
     TASK,
     ReportContext,

@@ -164,7 +164,7 @@ def _report(
         )
     table = read_table(folder)
     check_plots("report")
-    from crossknn_lab.page import write_page
+    from crossknn.page import write_page
     from crossknn_lab.sweep_report import sweep_page
 
     with err.status("writing the report"):

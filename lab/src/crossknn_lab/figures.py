@@ -20,6 +20,7 @@ from crossknn.evaluation.task import ACCURACY
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import inner, top_k
 from crossknn.methods import parse_method
+from crossknn.page import Block, Cell, Table, draw
 from crossknn.plots import Curve, curves, labels_of
 from crossknn.types import FloatArray
 from crossknn_lab import plots
@@ -36,7 +37,6 @@ from crossknn_lab.analysis import (
 )
 from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.experiment import Experiment, retrievers_of
-from crossknn_lab.page import Block, Cell, Table, draw
 from crossknn_lab.sweep_report import CALLS, curve_of, percent
 from crossknn_lab.table import Group, Of
 

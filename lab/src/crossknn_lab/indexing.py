@@ -18,6 +18,7 @@ from crossknn.fitting.factors import Targets, als, inner_products, per_item, per
 from crossknn.index.base import Scale
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import parse_method
+from crossknn.page import Block, Table, draw
 from crossknn.plots import Curve, curves
 from crossknn.retrievers.base import DenseRetriever
 from crossknn.scores.store import SparseScores
@@ -25,7 +26,6 @@ from crossknn.types import FloatArray, Pairs, Queries
 from crossknn_lab.cells import MatrixFile, divided, judgements_of
 from crossknn_lab.experiment import Experiment
 from crossknn_lab.figures import TASK, nearest_value
-from crossknn_lab.page import Block, Table, draw
 from crossknn_lab.sweep_report import percent
 
 MS_PER_CALL = 2.0

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from crossknn.errors import InputError, MissingExtraError
+from crossknn.page import Block, Cell, Page, Section, Table, write_page
 from crossknn.types import Progress
 from crossknn_lab import answers, figures, indexing
 from crossknn_lab.experiment import PAPERS, TABLES, Experiment, Preset
-from crossknn_lab.page import Block, Cell, Page, Section, Table, write_page
 from crossknn_lab.sweep_report import environment, listed
 
 WORK = "work"

@@ -17,10 +17,10 @@ from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, Estimate
 from crossknn.evaluation.task import ACCURACY
 from crossknn.methods import METHODS
+from crossknn.page import Block, Cell, Page, Section, draw
+from crossknn.page import Table as PageTable
 from crossknn.plots import Curve, curves, family, labels_of
 from crossknn.spec import split
-from crossknn_lab.page import Block, Cell, Page, Section, draw
-from crossknn_lab.page import Table as PageTable
 from crossknn_lab.table import Group, Of, Table, compared
 
 CALLS = "cross-encoder calls per query"

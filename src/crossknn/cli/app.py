@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from crossknn import __version__
-from crossknn.cli import collect, compare, demo, estimate, fit, index, mine, model, search
+from crossknn.cli import collect, compare, demo, estimate, fit, index, mine, model, search, trial
 from crossknn.errors import CrossknnError, visible
 
 EPILOG = (
@@ -32,6 +32,7 @@ app = typer.Typer(
 app.add_typer(index.app, name="index")
 for module in (collect, fit, search, compare, mine, estimate, demo):
     app.command(module.__name__.split(".")[-1], epilog=module.EPILOG)(module.command)
+app.command("try", epilog=trial.EPILOG)(trial.command)
 app.add_typer(model.app, name="model")
 
 

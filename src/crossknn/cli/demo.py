@@ -1,7 +1,8 @@
-"""`crossknn demo`: the main job on real text that every machine has."""
+"""`crossknn demo`: what searching finds beside reranking, on stored scores or live."""
 
 from __future__ import annotations
 
+import platform
 import time
 from pathlib import Path
 from typing import Annotated
@@ -9,76 +10,117 @@ from typing import Annotated
 import numpy as np
 from typer import Option
 
-from crossknn.cli import compare
 from crossknn.cli import options as o
-from crossknn.cli.output import note, progress
+from crossknn.cli import trial as shown
+from crossknn.cli.output import err, note, progress, say
 from crossknn.cli.search import show
-from crossknn.errors import MissingExtraError
 
 FOLDER = Path("crossknn-demo")
-EPILOG = o.examples("crossknn demo", 'crossknn demo --search "how do I unzip a file"')
+EPILOG = o.examples(
+    "crossknn demo",
+    "crossknn demo --live",
+    'crossknn demo --search "how do I unzip a file"',
+)
 
 
 def command(
-    search: Annotated[str | None, Option(help="Answer this query, and no more.")] = None,
+    live: Annotated[
+        bool, Option("--live", help="Search the documentation of your own Python instead.")
+    ] = False,
+    search: Annotated[str | None, Option(help="Answer this from that documentation.")] = None,
+    budget: Annotated[int, Option(min=1, help="Cross-encoder calls for each query.")] = 50,
     folder: Annotated[Path, Option(help="Where the demo keeps its files.")] = FOLDER,
-    n_queries: Annotated[int, Option(min=1, help="Held-out queries to compare on.")] = 20,
+    n_queries: Annotated[int, Option(min=1, help="Live: queries that are compared.")] = 10,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Search the documentation of your Python with the bundled cross-encoder, offline.
+    """Show what reranking misses and searching finds for the same cross-encoder calls.
 
-    Builds an index, shows a few searches, and compares methods at equal budgets with exact search.
+    Without options, on the sample in the package: sentences with a marked word, 11,587 meanings,
+    and all scores of a real cross-encoder, stored, so that it takes seconds. With --live the
+    bundled models search the documentation of your own Python, offline: a minute to encode it,
+    once, a few searches, and minutes of scoring everything to compare with.
     """
+    if live or search is not None:
+        _live(search, budget, folder, n_queries, seed, json)
+        return
+    from crossknn.sample import sample
+    from crossknn.trial import Trial
+
+    began = time.perf_counter()
+    with err.status("opening the sample"):
+        found = sample()
+    if not json:
+        say(
+            f"{len(found.queries)} sentences with a marked word, {found.index.n:,} meanings of "
+            f"nouns: which is meant? {budget} cross-encoder calls for each."
+        )
+        say("")
+    with err.status("searching"):
+        trial = Trial.run(
+            found.index, found.queries, found.scores, found.qrels, budget=budget, seed=seed
+        )
+    shown.show(trial, json)
+    shown.write(trial, folder, "What reranking misses", _LEAD)
+    note(
+        f"{time.perf_counter() - began:.0f} s; next, with models that run: crossknn demo --live; "
+        "on texts of yours: crossknn try FILE"
+    )
+
+
+_LEAD = (
+    "Sentences in which one word is marked, and 11,587 meanings of nouns (WordNet 3.0). The "
+    "scores are those of a cross-encoder of six layers, stored in the package; the retriever is "
+    "the bundled dual encoder."
+)
+
+
+def _live(
+    search: str | None, budget: int, folder: Path, n_queries: int, seed: int, json: bool
+) -> None:
     from crossknn import demo
+    from crossknn.data.reading import read_dataset
     from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import parse_methods
-    from crossknn.plots import recall_against_cost
+    from crossknn.index.storage import MANIFEST
     from crossknn.scorers import CrossEncoder
+    from crossknn.scores.collect import Limits, exact_scores
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Searcher
+    from crossknn.trial import Trial
 
-    saved, began = folder / "stdlib.index", time.perf_counter()
-    scorer = CrossEncoder(max_length=96, threads=1)  # most docstrings say early what they do
-    if search is not None and saved.exists():
-        index = ItemIndex.load(saved)
-    else:
+    began, cores = time.perf_counter(), o.threads(None)
+    texts = folder / f"python-{platform.python_version()}"
+    saved = texts / "docs.index"
+    if not (saved / MANIFEST).is_file():
         with progress("reading the standard library", "modules") as report:
             data = demo.build_corpus(demo.standard_library_items(report))
-        folder.mkdir(parents=True, exist_ok=True)
+        data.save(texts)
+        note(f"{len(data.items):,} documented things; encoding them takes a minute, once")
         with progress("encoding", "items") as report:
-            index = ItemIndex.build(data.items, encoder="bundled", progress=report)
-        index.save(saved)
-        note(
-            f"{index.n} documented things of your Python, {len(data.queries)} held-out queries; "
-            f"index in {saved} ({time.perf_counter() - began:.0f} s)"
-        )
-    searcher = Searcher(index, StoredScorer(scorer, index.scores))
-    texts = [search] if search else list(demo.SEARCHES)
-    show(searcher.search(texts, k=5, budget=100), json)
+            ItemIndex.build(data.items, encoder="bundled", progress=report).save(saved)
+        note(f"index: {saved} ({time.perf_counter() - began:.0f} s)")
+    data, index = read_dataset(texts, split="test"), ItemIndex.load(saved)
+    scorer = CrossEncoder(max_length=96, threads=1)  # most docstrings say early what they do
+    stored = StoredScorer(scorer, index.scores)
+    asked = [search] if search else list(demo.SEARCHES)
+    show(Searcher(index, stored).search(asked, k=5, budget=budget), json)
     if search is not None:
         return
-    size = min(n_queries, len(data))
-    drawn = np.random.default_rng(seed).choice(len(data), size, replace=False)
-    sampled = data.queries.take(sorted(drawn.tolist()))
-    note(f"exact search for {len(sampled)} held-out queries: {len(sampled) * index.n} pairs")
-    rows = compare.run(
-        index,
-        sampled,
-        scorer,
-        parse_methods(", ".join(demo.METHODS)),
-        (25, 50, 100, 200),
-        (1, 10, 50),
-        json=json,
-        qrels=data.qrels,
-        measures=("P@1", "RR@10", "nDCG@10"),
-        seed=seed,
+    # The first of one order, so that a longer run has the scores of a shorter one.
+    order = np.random.default_rng(seed).permutation(len(data))
+    queries = data.queries.take(order[:n_queries].tolist())
+    note(
+        f"to compare, everything is scored for {len(queries)} sentences taken out of docstrings: "
+        f"{len(queries) * index.n:,} pairs, kept in the index"
     )
-    note("P@1: how often the right item comes first")
-    picture, of = folder / "recall.png", f"Python docs: {index.n:,} items, {len(sampled)} queries"
-    try:
-        recall_against_cost(rows, picture, note=f"{of}. Bands: 95% intervals.")
-        note(f"recall against cost: {picture}")
-    except MissingExtraError as error:
-        note(f"no picture: {error}")
+    with progress("exact search", "pairs") as report:
+        limits = Limits(workers=cores)
+        given = index.scores, scorer, queries.texts, index.items.texts
+        scores = exact_scores(*given, limits=limits, progress=report)
+    trial = Trial.run(index, queries, scores, data.qrels, budget=budget, seed=seed)
+    shown.show(trial, json)
+    lead = (
+        f"{index.n:,} documented things of Python {platform.python_version()}, the bundled models."
+    )
+    shown.write(trial, texts, "The documentation of your Python", lead)
     note(f"{time.perf_counter() - began:.0f} s; next: crossknn demo --search 'your question'")

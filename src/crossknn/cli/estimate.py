@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, err
+
+if TYPE_CHECKING:
+    from crossknn.scorers.base import Scorer
 
 EPILOG = o.examples(
     "crossknn estimate docs.jsonl --anchor-queries 100",
@@ -45,24 +49,30 @@ def command(
     from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.storage import MANIFEST
-    from crossknn.types import Pairs
 
     saved = (items / MANIFEST).is_file()
     texts = ItemIndex.load(items).items.texts if saved else read_items(o.source(items)).texts
-    exact = o.open_scorer(scorer, model, scorer_option)
+    n, speed = len(texts), pairs_per_second(o.open_scorer(scorer, model, scorer_option), texts)
+    found: dict[str, Any] = {"n": n, "pairs_per_second": speed}
+    for name, calls in (("anchors", anchor_queries * n), ("search", min(budget, n)), ("exact", n)):
+        found |= {f"{name}_calls": calls, f"{name}_seconds": calls / speed}
+    answer(found, json)
+
+
+def pairs_per_second(scorer: Scorer, texts: Sequence[str]) -> float:
+    """How fast random items are scored with the first words of others, in a second's probe."""
+    from crossknn.types import Pairs
+
     n, rng = len(texts), np.random.default_rng(0)
 
     def probe() -> int:
         queries = [" ".join(texts[p].split()[:_WORDS]) for p in rng.integers(n, size=_BATCH)]
         pairs = Pairs(np.arange(_BATCH), rng.integers(n, size=_BATCH))
-        return sum(len(where) for where, _ in exact.score(pairs, queries, texts))
+        return sum(len(where) for where, _ in scorer.score(pairs, queries, texts))
 
     with err.status("measuring the cross-encoder"):
         probe()  # what opens the model is not counted
         began, scored = time.perf_counter(), 0
         while (spent := time.perf_counter() - began) < _SECONDS or not scored:
             scored += probe()
-    found: dict[str, Any] = {"n": n, "pairs_per_second": scored / spent}
-    for name, calls in (("anchors", anchor_queries * n), ("search", min(budget, n)), ("exact", n)):
-        found |= {f"{name}_calls": calls, f"{name}_seconds": calls * spent / scored}
-    answer(found, json)
+    return scored / spent

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +15,7 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.data.queries import Qrels, QuerySet, Run, relevant
 from crossknn.errors import InputError
+from crossknn.files import write_file
 from crossknn.types import IntArray, as_count
 
 T = TypeVar("T")
@@ -65,6 +68,37 @@ class Dataset:
     def sample(self, count: int, seed: int) -> Dataset:
         """`count` random queries, in their order; all if there are no more."""
         return self.take(split(len(self), {"sample": min(count, len(self))}, seed)["sample"])
+
+    def save(self, folder: str | Path, split: str = "test") -> None:
+        """Write items, queries and judgements as a BEIR folder, which `ck.read_dataset` reads.
+
+        Titles stand before their texts, as they were read; further fields are left out.
+        """
+        folder = Path(folder)
+        (folder / "qrels").mkdir(parents=True, exist_ok=True)
+        titled = zip(self.items.ids, self.items.titles, self.items.texts, strict=True)
+        rows = {
+            "corpus": [
+                {"_id": i, "title": head, "text": text.removeprefix(head).strip()}
+                if text.startswith(f"{head}\n")
+                else {"_id": i, "title": "", "text": text}
+                for i, head, text in titled
+            ],
+            "queries": [
+                {"_id": i, "text": text}
+                for i, text in zip(self.queries.ids, self.queries.texts, strict=True)
+            ],
+        }
+        for name, records in rows.items():
+            lines = (json.dumps(record, ensure_ascii=False) for record in records)
+            write_file(folder / f"{name}.jsonl", "".join(f"{line}\n" for line in lines).encode())
+        judged = (
+            f"{query}\t{item}\t{grade}\n"
+            for query, row in self.qrels.items()
+            for item, grade in row.items()
+        )
+        table = "query-id\tcorpus-id\tscore\n" + "".join(judged)
+        write_file(folder / "qrels" / f"{split}.tsv", table.encode())
 
     @cached_property
     def positives(self) -> tuple[IntArray, ...]:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from crossknn.data.records import Records, read_records
 from crossknn.errors import InputError
 from crossknn.types import IntArray
+
+T = TypeVar("T")
 
 DEFAULT_TEMPLATE = "{title}\n{text}"
 """How title and text become one string; the ends are stripped, so either may be empty."""
@@ -73,6 +76,20 @@ class Items:
             hint = f" (ids look like {self.ids[0]!r})" if len(self) else ""
             raise InputError(f"there is no item with the id {item_id!r}{hint}")
         return self._position[item_id]
+
+    def take(self, positions: Sequence[int]) -> Items:
+        """The items at these positions, in this order."""
+
+        def at(column: Sequence[T]) -> list[T]:
+            return [column[position] for position in positions]
+
+        return replace(
+            self,
+            ids=at(self.ids),
+            texts=at(self.texts),
+            titles=at(self.titles),
+            extra=at(self.extra),
+        )
 
     def positions(self, item_ids: Iterable[str]) -> IntArray:
         """Positions (p,) of ids; `InputError` names the first id that is unknown."""

@@ -122,9 +122,13 @@ class Diagnosis:
             at |= {n: None for n, v in at.items() if isinstance(v, dict) and v.get("n") == 0}
         return found
 
-    def __str__(self) -> str:
+    def table(self) -> list[list[str]]:
+        """The heads, and a line for each budget."""
         rows = [at.cells() for at in self.figures]
-        table = [[*rows[0]], *([*row.values()] for row in rows)]
+        return [[*rows[0]], *([*row.values()] for row in rows)]
+
+    def __str__(self) -> str:
+        table = self.table()
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         return "\n".join("  ".join(map(str.rjust, row, widths)) for row in table)
 

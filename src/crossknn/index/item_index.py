@@ -131,7 +131,8 @@ class ItemIndex:
             items: Items, or whatever `read_items` reads them from.
             encoder: A dual encoder or its name ("bundled", as on the command line, a folder, a hub
                 name): makes the vectors "dense". None makes none, and LSA takes their place.
-            vectors: Your own (n, d), called "vectors", or several by name.
+            vectors: Your own (n, d), called "vectors", or several by name. With an encoder, those
+                named "dense" are taken as its vectors of the items, which it then need not encode.
             query_vectors: Function from query texts (m) to vectors (m, d).
             lsa: Dimensions of latent semantic analysis, 0 for none; None makes 128 where there
                 would be no vectors otherwise.
@@ -147,14 +148,17 @@ class ItemIndex:
         """
         items = items if isinstance(items, Items) else read_items(items)
         n, made = len(items), dict[str, Any]()
-        for name, values in _by_name(vectors, GIVEN).items():
+        given = _by_name(vectors, GIVEN)
+        encoded = None if encoder is None else given.pop(DUAL_ENCODER, None)
+        for name, values in given.items():
             _check_name(name, "your own vectors")
             values = check_vectors(values, n, None, f"the vectors {name!r}")
             made[f"vectors/{name}"] = ItemVectors(values=values)
         if encoder is not None:
             model = RememberedModel.of("dual encoder", encoder)
-            values = _encode_items(model, items.texts, previous, progress)
-            values = check_vectors(values, n, model.dimensions, "the encoder's vectors")
+            if encoded is None:
+                encoded = _encode_items(model, items.texts, previous, progress)
+            values = check_vectors(encoded, n, model.dimensions, "the encoder's vectors")
             made[f"vectors/{DUAL_ENCODER}"] = ItemVectors(values=values, encoder=model)
         if lsa is None:
             lsa = 0 if made else LSA_DIMENSIONS

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from crossknn.page import Page, Section, Table, draw, write_page
 from crossknn.plots import Curve, curves
-from crossknn_lab.page import Page, Section, Table, draw, write_page
 
 FIGURE = draw(
     curves,

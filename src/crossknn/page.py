@@ -11,7 +11,7 @@ for light and dark screens and for printing.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -22,12 +22,12 @@ from typing import Any, TypeAlias
 from markdown_it import MarkdownIt
 
 from crossknn.files import write_file
-from crossknn.plots import PAPER
+from crossknn.plots import INK, OTHERS, PAPER, QUIET, RULE
 
 Cell: TypeAlias = str | int | float | None
 """Of a table: text, a number as it should be read, or nothing."""
 
-STYLE = files("crossknn_lab").joinpath("page.css").read_text(encoding="utf-8")
+STYLE = files("crossknn").joinpath("page.css").read_text(encoding="utf-8")
 
 DARK = dict(
     zip(*(re.findall(r"--c\w+: (#\w+);", part) for part in STYLE.split("@media")[:2]), strict=True)
@@ -83,13 +83,38 @@ class Page:
 def draw(
     plot: Callable[..., None], shown: Any, /, *, alt: str, caption: str = "", **options: Any
 ) -> Figure:
-    """The picture that a function of `crossknn_lab.plots` makes of what is `shown`.
+    """The picture that a function of `crossknn.plots` makes of what is `shown`.
 
     Raises MissingExtraError without matplotlib.
     """
     file = BytesIO()
     plot(shown, file, **options)
     return Figure(svg=file.getvalue().decode(), alt=alt, caption=caption)
+
+
+def bars(groups: Mapping[str, Sequence[tuple[str, float]]]) -> Figure:
+    """Shares (0-1) as bars under the title of their group; the second of a group is coloured."""
+    width, parts, y = 460, list[str](), 0
+    for title, rows in groups.items():
+        y += 26
+        parts.append(f'<text x="0" y="{y}" font-weight="bold">{escape(title)}</text>')
+        for place, (name, share) in enumerate(rows):
+            y += 24
+            fill = OTHERS[0] if place == 1 else QUIET
+            length = share * (width - 230)
+            parts.append(
+                f'<text x="0" y="{y}">{escape(name)}</text>'
+                f'<rect x="175" y="{y - 13}" width="{width - 230}" height="16" fill="{RULE}"/>'
+                f'<rect x="175" y="{y - 13}" width="{length:.1f}" height="16" fill="{fill}"/>'
+                f'<text x="{width}" y="{y}" text-anchor="end">{100 * share:.0f}%</text>'
+            )
+        y += 12
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" '
+        f'fill="{INK}" font-family="system-ui, sans-serif" font-size="14">{"".join(parts)}</svg>'
+    )
+    said = (f"{name} {100 * share:.0f}%" for rows in groups.values() for name, share in rows)
+    return Figure(svg=svg, alt=", ".join(said))
 
 
 def write_page(page: Page, folder: str | Path) -> None:

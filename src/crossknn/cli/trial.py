@@ -1,0 +1,193 @@
+"""`crossknn try`: from texts of your own to a verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from rich.text import Text
+from typer import Argument, Option
+
+from crossknn.cli import options as o
+from crossknn.cli.estimate import pairs_per_second
+from crossknn.cli.output import note, out, print_json, progress, say
+from crossknn.errors import InputError, visible
+
+if TYPE_CHECKING:
+    from crossknn.data.items import Items
+    from crossknn.data.queries import Qrels, QuerySet
+    from crossknn.trial import Trial
+
+EPILOG = o.examples(
+    "crossknn try docs.jsonl",
+    "crossknn try docs.jsonl --queries queries.jsonl --qrels qrels.tsv --scorer my-reranker/",
+)
+_WIDTH, _CASES = 32, 3
+
+
+def show(trial: Trial, json: bool) -> None:
+    """Print the bars, what reranking missed, and what it all says."""
+    if json:
+        print_json(trial.as_dict())
+        return
+    for title, rows in trial.groups().items():
+        out.print(Text(title, "bold"))
+        for place, (name, share) in enumerate(rows):
+            full = round(_WIDTH * share)
+            style = "blue" if place == 1 else "default"
+            bar = Text("█" * full, style).append("░" * (_WIDTH - full), "dim")
+            out.print(Text(f"  {name:24} ").append(bar).append(f" {100 * share:4.0f}%"))
+        out.print()
+    cases, opposite = trial.cases
+    if cases:
+        other = f"; the other way round: {opposite}" if opposite else ""
+        shown = f", {'the first ' if len(cases) > _CASES else ''}{min(_CASES, len(cases))} here"
+        said = f"Found by searching, missed by reranking: {len(cases)} queries{other}{shown}"
+        out.print(Text(said, "bold"), soft_wrap=True)
+    for case in cases[:_CASES]:
+        title, *rest = visible(case.text).splitlines() or [""]
+        about = f"{title}: {' '.join(rest)}" if rest else title
+        for line, style in ((f"“{visible(case.query)}”", "cyan"), (f"  {about}", "")):
+            out.print(Text(f"  {line}", style), no_wrap=True, overflow="ellipsis")
+        out.print(
+            f"    number {case.place:,} of the retriever: reranking {trial.budget} never sees it; "
+            f"number {case.found} of the search",
+            style="dim",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if cases:
+        out.print()
+    say(trial.sentence)
+
+
+def write(trial: Trial, folder: Path, title: str, lead: str, sections: Any = ()) -> None:
+    """Write the trial's page and say where it is."""
+    from crossknn.page import write_page
+
+    write_page(trial.page(title, lead, sections), folder)
+    note(f"page: {folder / 'index.html'}")
+
+
+def command(
+    items: Annotated[Path, Argument(help="JSONL, CSV, TSV, text lines or a BEIR folder.")],
+    queries: Annotated[
+        Path | None, Option(help="Your queries; else some are made of items.")
+    ] = None,
+    qrels: Annotated[Path | None, Option(help="Judgements: item ids for query ids.")] = None,
+    budget: Annotated[int, Option(min=1, help="Cross-encoder calls for each query.")] = 50,
+    n_queries: Annotated[int, Option(min=5, help="Queries that everything is scored for.")] = 20,
+    max_items: Annotated[int, Option(min=100, help="Take a sample of so many items.")] = 10_000,
+    minutes: Annotated[
+        float, Option(min=0.1, help="Score everything for as many queries as fit, five or more.")
+    ] = 10.0,
+    measure: Annotated[str, Option(help="What counts, with judgements.")] = "nDCG@10",
+    encoder: Annotated[
+        str, Option(help="'bundled', a model folder, a hub name or none.")
+    ] = "bundled",
+    folder: Annotated[
+        Path, Option("--out", help="Keeps the index, the scores and the page.")
+    ] = Path("crossknn-try"),
+    scorer: o.ScorerName = "bundled",
+    model: o.ScorerModel = None,
+    scorer_option: o.ScorerOptions = None,
+    seed: o.Seed = 0,
+    json: o.AsJson = False,
+) -> None:
+    """Say whether searching with your cross-encoder pays on your own texts, and at which budget.
+
+    It first says what it will cost. Then it encodes a sample of the items and scores all of them
+    for some queries, so that it is known what reranking misses. With judgements the verdict is in
+    your measure. It ends with a page. Scores are kept in --out: if it is stopped, run the same
+    command again to go on.
+    """
+    from crossknn.data.reading import read_items, read_qrels
+    from crossknn.evaluation.diagnosis import FEWEST, diagnose
+    from crossknn.index.item_index import ItemIndex
+    from crossknn.index.storage import MANIFEST
+    from crossknn.page import Section, Table
+    from crossknn.scores.collect import Limits, exact_scores
+    from crossknn.scores.stored import StoredScorer
+    from crossknn.trial import Trial, questions_from
+
+    if qrels is not None and queries is None:
+        raise InputError("--qrels judges queries: give them, too, with --queries FILE")
+    o.check_out(folder)
+    given, judged = read_items(o.source(items)), None
+    if queries is None:
+        made = questions_from(given, n_queries, seed)
+        given, asked, judged = made.items, made.queries, made.qrels
+    else:
+        asked = o.read_queries(queries)
+        judged = read_qrels(qrels) if qrels is not None else None
+    exact = o.open_scorer(scorer, model, scorer_option, workers=o.threads(None))
+    speed = pairs_per_second(exact, given.texts)
+    asked, given = _sampled(asked, given, judged, n_queries, max_items, seed)
+    fits = int(60 * minutes * speed / len(given))
+    m = min(len(asked), n_queries, max(FEWEST, fits))
+    shortened = f", as many as fit into {minutes:g} minutes" * (m < min(len(asked), n_queries))
+    note(
+        f"{len(given):,} items, {len(asked)} queries{' made of items' * (queries is None)}; the "
+        f"cross-encoder scores {speed:,.0f} pairs a second here: everything for {m} queries"
+        f"{shortened} is {(cost := m * len(given)):,} pairs, some {cost / speed / 60:.1f} minutes"
+    )
+    saved = folder / "index"
+    index = ItemIndex.load(saved) if (saved / MANIFEST).is_file() else None
+    if index is None or list(index.items.texts) != list(given.texts):
+        with progress("encoding", "items") as report:
+            name = None if encoder == "none" else encoder
+            index = ItemIndex.build(given, encoder=name, previous=index, progress=report)
+        index.save(saved)
+    stored = StoredScorer(exact, o.open_store(exact, index, None))
+    rows: list[Any] = []
+    for q in range(m):
+        with progress(f"query {q + 1} of {m}", "pairs") as report:
+            pair = [asked.texts[q]], index.items.texts
+            limits = Limits(workers=o.threads(None))
+            rows += [*exact_scores(stored.store, exact, *pair, limits=limits, progress=report)]
+        one = Trial.run(index, asked.take([q]), np.stack(rows[-1:]), budget=budget, seed=seed)
+        found = [round(one.k * float(way.recall[one.k].mean())) for way in (one.rerank, one.search)]
+        note(
+            f"{q + 1} of {m}: reranking finds {found[0]} of the true top {one.k}, searching "
+            f"{found[1]}: {' '.join(asked.texts[q].split()):.60}"
+        )
+    trial = Trial.run(index, asked.take(range(m)), np.stack(rows), judged, budget=budget, seed=seed)
+    with progress("verdict", "pairs") as report:
+        budgets = sorted({b for b in (budget // 2, budget, 2 * budget) if 0 < b <= index.n})
+        verdict = diagnose(
+            index,
+            stored,
+            asked,
+            judged,
+            budgets=budgets,
+            measure=measure,
+            fuse="none",
+            seed=seed,
+            progress=report,
+        )
+    show(trial, json)
+    if json:
+        print_json({"verdict": verdict.as_dict()})
+    else:
+        out.print(Text(verdict.sentence, "bold"), soft_wrap=True)
+    head, *lines = verdict.table()
+    about = f"{items}: {index.n:,} items; cross-encoder {scorer}, retriever {trial.retriever}."
+    sections = [Section(title="By budget", blocks=[Table(head=head, rows=lines)])]
+    write(trial, folder, verdict.sentence, about, sections)
+
+
+def _sampled(
+    queries: QuerySet, items: Items, qrels: Qrels | None, most: int, max_items: int, seed: int
+) -> tuple[QuerySet, Items]:
+    """Queries in random order, judged ones first, and `max_items` items, judged ones among them."""
+    order = np.random.default_rng(seed).permutation(len(queries)).tolist()
+    judged = qrels or {}
+    order.sort(key=lambda row: queries.ids[row] not in judged)
+    queries = queries.take(order)
+    if len(items) > max_items:
+        wanted = {item for query in queries.ids for item in judged.get(query, ())}
+        random = np.random.default_rng(seed).permutation(len(items)).tolist()
+        random.sort(key=lambda position: items.ids[position] not in wanted)
+        items = items.take(sorted(random[:max_items]))
+    return queries, items

@@ -1,0 +1,70 @@
+"""The sample that comes with the package: real texts, and every score of a real cross-encoder.
+
+11,587 meanings of nouns from WordNet 3.0 (`noun.artifact`: things people make), and sentences in
+which one word is marked; the right item is what the word means there. The scores are those of a
+cross-encoder of six layers that links marked words to meanings and never saw these.
+`lab/recipes/sample` made all of it; `bundled/sample/README.md` has the licence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossknn.data.queries import Qrels, QuerySet
+from crossknn.data.reading import read_dataset
+from crossknn.errors import InputError
+from crossknn.index.item_index import ItemIndex
+from crossknn.scorers.opening import bundled_folder
+from crossknn.scorers.plain import CallableScorer
+from crossknn.types import FloatArray
+
+FOLDER = bundled_folder("sample")
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """What a search needs, and what judges it.
+
+    Attributes:
+        index: n items, with word weights and the bundled dual encoder's vectors.
+        queries: m sentences.
+        qrels: Their right items.
+        scorer: Gives the stored scores; it knows no other queries and no other items.
+        scores: All of them (m, n).
+    """
+
+    index: ItemIndex
+    queries: QuerySet
+    qrels: Qrels
+    scorer: CallableScorer
+    scores: FloatArray
+
+
+def sample() -> Sample:
+    """The package's sample, in a second or two.
+
+    Returns:
+        The index, queries with ids, judgements, a scorer of stored scores, and these as a matrix.
+    """
+    data = read_dataset(FOLDER, split="test")
+    scores = np.load(FOLDER / "scores.npy").astype(np.float32)
+    vectors = np.load(FOLDER / "vectors.npy").astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    row = {text: q for q, text in enumerate(data.queries.texts)}
+    column = {text: i for i, text in enumerate(data.items.texts)}
+
+    def stored(pairs: Sequence[tuple[str, str]]) -> FloatArray:
+        try:
+            return scores[[row[query] for query, _ in pairs], [column[item] for _, item in pairs]]
+        except KeyError as error:
+            raise InputError(
+                f"the sample has no stored score for {error.args[0]!r}: search for its own "
+                "queries, or with a cross-encoder that runs, such as ck.CrossEncoder()"
+            ) from None
+
+    index = ItemIndex.build(data.items, encoder="bundled", vectors={"dense": vectors})
+    scorer = CallableScorer(stored, "the sample's stored scores")
+    return Sample(index, data.queries, data.qrels, scorer, scores)

@@ -1,0 +1,232 @@
+"""Reranking and the default search at equal calls, on queries whose exact scores are known: what
+`crossknn demo` and `crossknn try` show, in a terminal and as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from crossknn.data.dataset import Dataset
+from crossknn.data.items import Items, items_from
+from crossknn.data.queries import Qrels, QuerySet
+from crossknn.data.records import given_records
+from crossknn.demo import first_sentence
+from crossknn.errors import InputError
+from crossknn.evaluation.diagnosis import FEWEST
+from crossknn.evaluation.measures import Comparison, paired
+from crossknn.evaluation.replay import Outcome, compare
+from crossknn.evaluation.task import Judgements, relevant_items
+from crossknn.index.item_index import ItemIndex
+from crossknn.methods import DEFAULT, parse_methods
+from crossknn.page import Page, Section, bars
+from crossknn.retrievers.specs import first_stage, open_retriever
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
+
+K, RETURNED = 10, 20
+"""The true neighbours that are counted, and how many items an answer has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A query whose right item the search returned and reranking did not.
+
+    place: the right item's in the retriever's list; found: its place in the search's answer.
+    """
+
+    query: str
+    text: str
+    place: int
+    found: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trial:
+    """What reranking, the search and exact search returned for m queries, `budget` calls each.
+
+    right: the relevant items of each query; none where there are no judgements.
+    """
+
+    index: ItemIndex
+    queries: QuerySet
+    budget: int
+    retriever: str
+    rerank: Outcome
+    search: Outcome
+    exact: Outcome
+    right: Sequence[IntArray]
+
+    @classmethod
+    def run(
+        cls,
+        index: ItemIndex,
+        queries: QuerySet,
+        scores: FloatArray,
+        qrels: Qrels | None = None,
+        *,
+        budget: int = 100,
+        seed: int = 0,
+    ) -> Trial:
+        """Search m queries whose exact scores (m, n) are known."""
+        stage = first_stage(index)
+        methods = parse_methods(f"rerank(retriever={stage}), {DEFAULT}")
+        given = index, queries, scores, methods, [budget], [min(n, index.n) for n in (K, RETURNED)]
+        exact, (rerank, search) = compare(*given, seed=seed)
+        right: list[IntArray] = []
+        if qrels is not None:
+            judged = Judgements.from_qrels(qrels, queries.ids, index.items.ids)
+            right = [relevant_items(row) for row in judged.rows]
+        return cls(
+            index=index,
+            queries=queries,
+            budget=budget,
+            retriever=stage,
+            rerank=rerank,
+            search=search,
+            exact=exact,
+            right=right,
+        )
+
+    @property
+    def k(self) -> int:
+        """How many true neighbours are counted: `K`, or all items if there are fewer."""
+        return min(K, self.index.n)
+
+    @property
+    def recall(self) -> Comparison:
+        """Search minus reranking: share of the exact top k that was found."""
+        return paired(self.search.recall[self.k] - self.rerank.recall[self.k])
+
+    @cached_property
+    def returned(self) -> dict[str, FloatArray]:
+        """By way (m,): the share of the right items among the first `RETURNED`, NaN without any."""
+        ways = {"rerank": self.rerank, "crossknn": self.search, "exact": self.exact}
+
+        def share(items: IntArray, right: IntArray) -> float:
+            return float(np.isin(right, items[:RETURNED]).mean()) if len(right) else np.nan
+
+        return {
+            way: np.array([share(*row) for row in zip(of.items, self.right, strict=True)])
+            for way, of in ways.items()
+        }
+
+    @property
+    def answers(self) -> Comparison | None:
+        """Search minus reranking in `returned`; None without judgements."""
+        found = self.returned if self.right else {}
+        if not found or np.isnan(found["exact"]).all():
+            return None
+        return paired(found["crossknn"] - found["rerank"])
+
+    @cached_property
+    def cases(self) -> tuple[list[Case], int]:
+        """Queries whose right item only the search returned, and of how many only reranking did."""
+        found, opposite = [], 0
+        retriever = open_retriever(self.index, self.retriever)
+        for q, right in enumerate(self.right):
+            there = [np.isin(way.items[q, :RETURNED], right) for way in (self.rerank, self.search)]
+            opposite += bool(there[0].any() and not there[1].any())
+            if there[0].any() or not there[1].any():
+                continue
+            place = int(np.flatnonzero(there[1])[0])
+            item = int(self.search.items[q, place])
+            text = self.queries.texts[q]
+            order = retriever.top(Queries([text]), self.index.n).items[0]
+            before = np.flatnonzero(order == item)
+            rank = int(before[0]) + 1 if len(before) else int((order != NO_ITEM).sum()) + 1
+            found.append(Case(text, self.index.items.texts[item], rank, place + 1))
+        return found, opposite
+
+    def groups(self) -> dict[str, list[tuple[str, float]]]:
+        """Bars: by what is counted, each way's name and share."""
+        names = {
+            "rerank": f"rerank the first {self.budget}",
+            "crossknn": f"crossknn, {self.budget} calls",
+            "exact": f"all {self.index.n:,} scored",
+        }
+        found = {}
+        if self.answers is not None:
+            found[f"right items among the {RETURNED} returned"] = [
+                (name, float(np.nanmean(self.returned[way]))) for way, name in names.items()
+            ]
+        found[f"the cross-encoder's own top {self.k}, found"] = [
+            (name, float(of.recall[self.k].mean()))
+            for name, of in zip(names.values(), (self.rerank, self.search, self.exact), strict=True)
+        ]
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """What these queries show, and only as far as the intervals support it."""
+        said = [_said(self.recall, f"of the cross-encoder's own top {self.k}")]
+        if self.answers is not None:
+            said.insert(0, _said(self.answers, f"of the right items among the {RETURNED} returned"))
+        calls = f"With {self.budget} calls for each of {len(self.queries)} queries"
+        return f"{calls}, searching instead of reranking {', and '.join(said)}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return {
+            "n": self.index.n,
+            "queries": len(self.queries),
+            "budget": self.budget,
+            "retriever": self.retriever,
+            "shares": {name: dict(rows) for name, rows in self.groups().items()},
+            "sentence": self.sentence,
+        }
+
+    def page(self, title: str, lead: str, sections: Sequence[Section] = ()) -> Page:
+        """The trial as a page: the sentence, the bars, and what reranking missed."""
+        cases, opposite = self.cases
+        shown = Section(title="At equal calls", blocks=[bars(self.groups()), self.sentence])
+        missed = [
+            f"“{c.query}” → {' · '.join(c.text.splitlines())}. Number {c.place:,} of the "
+            f"retriever, {c.found} of the search."
+            for c in cases[:RETURNED]
+        ]
+        about = f"{len(cases)} queries, and {opposite} the other way round."
+        ends = [Section(title="What reranking missed", blocks=[about, missed])] * bool(missed)
+        return Page(title=title, lead=lead, sections=[shown, *ends, *sections])
+
+
+def questions_from(items: Items, count: int, seed: int = 0) -> Dataset:
+    """Queries made of the items themselves, for want of better: `count` at most.
+
+    A query is the title of an item, or its first sentence where it has no title of two words; the
+    item keeps the rest, eight words or more, and is what the query should find.
+
+    Raises:
+        InputError: fewer than five items have so much text.
+    """
+    texts, queries = list(items.texts), dict[str, str]()
+    for position in np.random.default_rng(seed).permutation(len(texts)).tolist():
+        text, title = texts[position], items.titles[position].strip()
+        first, rest = first_sentence(text)
+        if len(title.split()) > 1 and text.startswith(title):
+            first, rest = title, text.removeprefix(title).strip()
+        if len(queries) < count and 2 <= len(first.split()) <= 60 and len(rest.split()) >= 8:
+            queries[items.ids[position]], texts[position] = first, rest
+    if len(queries) < FEWEST:
+        raise InputError(
+            f"queries can be made of {len(queries)} of the items only, and {FEWEST} are needed: an "
+            "item must have a title or a first sentence and eight words more; give --queries FILE"
+        )
+    records = [{"id": i, "text": text} for i, text in zip(items.ids, texts, strict=True)]
+    return Dataset(
+        name="made of the items",
+        items=items_from(given_records(records)),
+        queries=QuerySet(tuple(f"q:{i}" for i in queries), tuple(queries.values())),
+        qrels={f"q:{i}": {i: 1} for i in queries},
+    )
+
+
+def _said(found: Comparison, of: str) -> str:
+    """A difference in points with its interval, if it is clear."""
+    ends = f"[{100 * found.low:+.0f}, {100 * found.high:+.0f}]"
+    if not found.sign:
+        return f"makes no clear difference to the share {of} ({100 * found.difference:+.0f} {ends})"
+    more = "more" if found.sign > 0 else "fewer"
+    return f"finds {100 * abs(found.difference):.0f} points {more} {of} {ends}"

@@ -177,7 +177,8 @@ def make_task(
     if kind == "cross":
         model = CrossEncoderModel.new(encoder, CrossEncoderConfig(**{"max_length": 32} | config))
         wrong = {"kind": "random", "count": 3, "depth": 6, "dev_candidates": 6} | (negatives or {})
-        return CrossEncoderTask(model, *data, CrossEncoderSettings(negatives=wrong, **about))
+        settings = CrossEncoderSettings(negatives=wrong, **about)
+        return CrossEncoderTask(model, *data, settings, teacher)
     lengths = {"query_length": 16, "item_length": 16}
     dual = DualEncoderModel.new(encoder, DualEncoderConfig(**lengths | config))
     about |= {"negatives": {"count": 1, "depth": 4} | (negatives or {}), "teacher_weight": weight}

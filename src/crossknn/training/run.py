@@ -117,9 +117,11 @@ def _encoder(settings: Any) -> Encoder | None:
         place, source = "teacher", settings.teacher
     elif isinstance(settings, CrossEncoderSettings):
         place, source = "negatives.encoder", settings.negatives.encoder
-        if source is None and settings.negatives.kind == "dual-encoder":
+        wanted = settings.negatives
+        if source is None and (wanted.kind == "dual-encoder" or wanted.residual):
+            what = "residual needs" if wanted.residual else "of kind 'dual-encoder' need"
             raise InputError(
-                "negatives of kind 'dual-encoder' need one: set negatives.encoder to its folder"
+                f"negatives {what} a dual encoder: set negatives.encoder to its folder"
             )
     else:
         known = (*WORDS, "random", LISTS)

@@ -99,7 +99,7 @@ def questions(models: Path, work: Path) -> dict[str, Any]:
     """success@1 and @5 of search on both halves, and the first answer to every dev question."""
     with (Path(__file__).parent / "questions.tsv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
-    items = [{"id": item.name, "text": item.item_text} for item in standard_library_items()]
+    items = build_corpus(standard_library_items()).items
     index = ck.ItemIndex.build(items, encoder=str(models / "dual-encoder"))
     scorer = ck.StoredScorer(
         ck.CrossEncoder(models / "cross-encoder", cores=1), work / "questions.sqlite"

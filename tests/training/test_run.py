@@ -141,7 +141,11 @@ def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
         ("cross", {"training": {"batch": 9}}, "8 train queries, fewer than one batch"),
         ("dual", {"teacher": "bundled"}, "384 dimensions, the model's 32"),
         ("cross", {"negatives": {}}, r"set negatives\.encoder to its folder"),
-        ("cross", {"negatives": {"kind": "tfidf", "residual": 1}}, "negatives residual needs a dual"),
+        (
+            "cross",
+            {"negatives": {"kind": "tfidf", "residual": 1}},
+            "negatives residual needs a dual",
+        ),
         ("dual", {"teacher": "./no"}, r"teacher: there is no model folder '\./no'"),
         ("cmc", {"model": {"kind": "poly"}}, "model: there is no setting 'kind'"),
         ("cmc", {"model": {"options": {"codes": 3}}}, "the head has no option 'codes'"),

@@ -492,3 +492,8 @@ def test_try_takes_queries_and_judgements_of_yours(folder, capsys):
     assert "nDCG@10" in out or "Keep" in out
     assert run([*TRY, "--qrels", "qrels.tsv"]) == 2
     assert "--queries FILE" in capsys.readouterr().err
+    Path("wrong.tsv").write_text("".join(f"q{i}\t0\tnone{i}\t1\n" for i in range(6)))
+    assert run([*TRY, *given[:2], "--qrels", "wrong.tsv", "--out", "new"]) == 2
+    said = capsys.readouterr().err
+    assert "0 judged queries have a relevant item in the index" in said
+    assert "1 of 5" not in said

@@ -103,7 +103,8 @@ def command(
     command again to go on.
     """
     from crossknn.data.reading import read_items, read_qrels
-    from crossknn.evaluation.diagnosis import FEWEST, diagnose
+    from crossknn.evaluation.diagnosis import FEWEST, diagnose, relevant_to
+    from crossknn.evaluation.task import Judgements, TaskMeasures
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.storage import MANIFEST
     from crossknn.page import Section, Table
@@ -124,6 +125,11 @@ def command(
     exact = o.open_scorer(scorer, model, scorer_option, workers=o.threads(None))
     speed = pairs_per_second(exact, given.texts)
     asked, given = _sampled(asked, given, judged, n_queries, max_items, seed)
+    if judged is not None:  # what is wrong with them is said before anything is scored
+        judgements = Judgements.from_qrels(judged, asked.ids, given.ids)
+        for sentence in TaskMeasures(judgements, [measure]).judgements.notes():
+            note(sentence)
+        relevant_to(judgements)
     fits = int(60 * minutes * speed / len(given))
     m = min(len(asked), n_queries, max(FEWEST, fits))
     shortened = f", as many as fit into {minutes:g} minutes" * (m < min(len(asked), n_queries))

@@ -203,12 +203,7 @@ def diagnose_parts(
     task = relevant = verdict = None
     if judgements is not None:
         task = TaskMeasures(judgements, [measure])
-        relevant = [relevant_items(row) for row in judgements.rows]
-        if (known := sum(len(items) > 0 for items in relevant)) < FEWEST:
-            raise InputError(
-                f"{known} judged queries have a relevant item in the index, and a verdict needs "
-                f"{FEWEST} or more: judge others; search works without"
-            )
+        relevant = relevant_to(judgements)
     index, named = parts[0].index, getattr(method, "retriever", specs.AUTO)
     auto = named == specs.AUTO
     stage = Spec(specs.first_stage(index)) if auto else named
@@ -243,6 +238,17 @@ def diagnose_parts(
         sentence=verdict.sentence if verdict else _unjudged(figures[-1], str(stage)),
         values=values,
     )
+
+
+def relevant_to(judgements: Judgements) -> list[IntArray]:
+    """Each query's relevant items; `InputError` if fewer than `FEWEST` queries have any."""
+    found = [relevant_items(row) for row in judgements.rows]
+    if (known := sum(map(bool, map(len, found)))) < FEWEST:
+        raise InputError(
+            f"{known} judged queries have a relevant item in the index, and a verdict needs "
+            f"{FEWEST} or more: judge others; search works without"
+        )
+    return found
 
 
 def verdict_of(

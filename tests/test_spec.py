@@ -66,7 +66,7 @@ def test_options_reach_the_method():
         ("rerank(retriever=bm52)", "no retriever 'bm52': did you mean bm25"),
         ("rerank(retriever=bm25(k=3))", "takes no options"),
         ("7", "is a number where the name of a method"),
-        ("", "no method is named"),
+        ("", "no method is given"),
     ],
 )
 def test_what_cannot_be_read_is_answered_in_a_sentence(text, words):

@@ -23,7 +23,7 @@ class InputError(CrossknnError, ValueError):
 
 
 class SpecError(InputError):
-    """A method, retriever or option is not in the grammar."""
+    """A spec cannot be parsed, or names an unknown method, retriever or option."""
 
 
 class IndexFormatError(CrossknnError):
@@ -33,9 +33,9 @@ class IndexFormatError(CrossknnError):
 
 
 class ScorerError(CrossknnError):
-    """The cross-encoder failed, or answered with something that is not a score.
+    """The cross-encoder failed, or returned something that is not a score.
 
-    `query` is the position of the query at fault, where it is one that is known.
+    `query` is the position of the query at fault, or None if that is not known.
     """
 
     exit_code = 4
@@ -43,7 +43,7 @@ class ScorerError(CrossknnError):
 
 
 class TrainingError(CrossknnError):
-    """The loss of a training, or the error of a fit, is no number any more."""
+    """The loss of a training, or the error of a fit, has become NaN or infinite."""
 
 
 class MissingExtraError(CrossknnError, ImportError):

@@ -68,13 +68,13 @@ CASES = """
 2 dual-encoder: SEARCH --scorer DUAL
 2 late: SEARCH --method rerank(retriever=cmc(retriever=bm25))
 2 cmc: search late.index topic --method cmc(retriever=bm25)
-2 made of scores: search anchored.index topic --method kriging --scorer URL/few
+2 made with scores: search anchored.index topic --method kriging --scorer URL/few
 6 no-index: search no-index topic
 6 absent.index: search absent.index topic
 6 cut.index: search cut.index topic
 6 another version: search newer.index topic
 6 still being written: search unfinished.index topic
-2 nothing to fit: fit docs.index stored
+2 no scores to fit: fit docs.index stored
 2 no.db: fit docs.index stored --store no.db
 2 docs.jsonl: fit docs.index stored --store docs.jsonl
 2 cannot read: fit docs.index stored --retriever rerank(bm52

@@ -80,7 +80,7 @@ def test_parts_are_disjoint_and_have_their_sizes(sizes, rest, seed):
 
 
 @pytest.mark.parametrize(
-    ("size", "words"), [(0.8, "is 0.8"), (-1, "is -1"), (9, r"\(a 9 \+ b 2\) are more")]
+    ("size", "words"), [(0.8, "is 0.8"), (-1, "is -1"), (9, r"\(a 9 \+ b 2\) add up to more")]
 )
 def test_sizes_that_do_not_fit_are_refused(size, words):
     with pytest.raises(InputError, match=words):

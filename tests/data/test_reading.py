@@ -132,7 +132,7 @@ def test_a_data_set_of_ir_datasets(registered):
         assert found.candidates is None
         assert found.findings == ("judged items that are missing: 1, the first 'd9'",)
     assert len(read_items(f"{registered}/test")) == 2
-    with pytest.raises(InputError, match="ir_datasets knows no data set 'no/such'"):
+    with pytest.raises(InputError, match="ir_datasets has no data set 'no/such'"):
         read_dataset("irds:no/such")
 
 

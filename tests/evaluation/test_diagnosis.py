@@ -182,7 +182,7 @@ def test_scores_of_another_cross_encoder_are_not_read(world):
     fitted = {"weights": {"bm25": 1}, "deviations": {"exact": 1, "bm25": 1}}
     index.put_artifact("fusion", fitted | {"fingerprint": "another"}, {})
     with pytest.raises(
-        InputError, match="'fusion' was made of scores of the cross-encoder another"
+        InputError, match="'fusion' in the index was made with scores of the cross-encoder another"
     ):
         ck.diagnose(index, MatrixScorer(scores), queries, qrels, budgets=[20], method=METHOD)
 
@@ -191,7 +191,7 @@ def test_without_judgements_it_says_what_it_cannot_say(world):
     index, queries, scores, _ = world
     found = ck.diagnose(index, MatrixScorer(scores), queries, budgets=[20], method=METHOD)
     assert found.verdict is None
-    assert "cannot be said without judgements" in found.sentence
+    assert "only judgements" in found.sentence
     assert str(found).splitlines()[0].split()[:2] == ["calls", "agreement"]
     lists = ck.open_retriever(index, "lsa").top(ck.Queries(queries.texts), 20).items
     ranks = [
@@ -217,15 +217,15 @@ def test_what_has_no_value_is_null(world):
         ({"qrels": {f"q{q}": {"1": 1} for q in range(4)}}, "4 judged queries have a relevant"),
         ({"qrels": {f"q{q}": {"1": 0} for q in range(9)}}, "0 judged queries have a relevant"),
         ({"qrels": {f"q{q}": {"gone": 1} for q in range(9)}}, "0 judged queries have a relevant"),
-        ({"qrels": {"other": {"1": 1}}}, "no query is judged"),
+        ({"qrels": {"other": {"1": 1}}}, "the qrels judge none"),
         ({"queries": ["a", "b"]}, "queries with ids"),
-        ({"budgets": [20, 81]}, "give some of at most 80"),
+        ({"budgets": [20, 81]}, "give budgets of at most 80"),
         ({"budgets": [0]}, "a budget is 0"),
-        ({"budgets": []}, "give some"),
-        ({"measure": "nDCG@x"}, "the measure 'nDCG@x' is unknown"),
+        ({"budgets": []}, "give budgets"),
+        ({"measure": "nDCG@x"}, "unknown measure 'nDCG@x'"),
         ({"method": "retrieve(retriever=lsa)"}, "a method with calls"),
         ({"method": "adacur"}, "anchor"),
-        ({"fuse": {"dense": 1}}, "the index knows none"),
+        ({"fuse": {"dense": 1}}, "which the index lacks"),
     ],
 )
 def test_what_cannot_be_diagnosed_is_one_sentence(world, options, words):

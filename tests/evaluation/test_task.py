@@ -108,14 +108,14 @@ def test_the_order_of_an_answer_counts_where_scores_tie():
 
 @pytest.mark.parametrize("name", ["nDGC@10", "ndcg@10", "nDCG@0", "nDCG@2.5", "P", "1 + 1"])
 def test_measures_that_are_none(name):
-    with pytest.raises(InputError, match=f"the measure '{re.escape(name)}' is unknown here"):
+    with pytest.raises(InputError, match=f"unknown measure '{re.escape(name)}'"):
         TaskMeasures(judged(), [name])
 
 
 def test_what_is_refused():
-    with pytest.raises(InputError, match="no measure is named"):
+    with pytest.raises(InputError, match="no measure is given"):
         TaskMeasures(judged(), [])
-    with pytest.raises(InputError, match="no query is judged in the qrels"):
+    with pytest.raises(InputError, match="the qrels judge none of the queries"):
         Judgements.from_qrels(QRELS, ["other"], ITEMS)
     with pytest.raises(InputError, match=r"the grade -200000; it must be 100000 at most"):
         Judgements.from_qrels({"q1": {"a": -200_000}}, QUERIES, ITEMS)

@@ -197,7 +197,7 @@ def test_a_file_of_something_else_is_only_replaced_on_demand(index, path):
         ("a/m.npz", {}, "an .npz file in an existing folder"),
         ("m.npz", {"n_anchors": -1}, "n_anchors is -1; it must be 0 to 4"),
         ("m.npz", {"n_anchors": 5}, "n_anchors is 5; it must be 0 to 4"),
-        ("m.npz", {"qrels": {"x": {"i1": 1}}}, "no query is judged"),
+        ("m.npz", {"qrels": {"x": {"i1": 1}}}, "the qrels judge none"),
         ("m.npz", {"item_scores": 21}, "item_scores is 21; it must be 0 to 20"),
     ],
 )

@@ -117,7 +117,7 @@ def test_a_score_that_is_no_number_leaves_the_index_as_it_was(world, tmp_path):
         ({"method": "als(strength=0)"}, "above 0"),
         ({"method": "als(held_out=1.5)"}, "share"),
         ({"method": "mf-trns(lr=0)"}, "above 0"),
-        ({"method": "cur(rank=99)"}, "highest rank"),
+        ({"method": "cur(rank=99)"}, "allow a rank of at most"),
         ({"strategy": "items"}, "must be 'q' or 'i'"),
         ({"encoder_out": "x"}, "trains no dual encoder"),
         ({"method": "distill"}, "folder"),

@@ -123,7 +123,7 @@ def test_what_cannot_be_learned_from_is_said_and_searches_go_on(library, monkeyp
     learner.wait(30)
     assert "nothing was learned from the searches: the disk is full" in caplog.text
     assert len(library.search(index, 100, 101, "auto")[0]) == 10
-    with pytest.raises(InputError, match="without a fingerprint"):
+    with pytest.raises(InputError, match="has no fingerprint"):
         Learner(index, CallableScorer(library.score))
 
 

@@ -115,7 +115,10 @@ def changed(item, rank, value):
         ("graph_x", GRAPH[1:], "(5, 2) of int64; it must be (6, k) of whole numbers"),
         ("graph_x", GRAPH.astype(float), "it must be (6, k) of whole numbers"),
         ("graph_x", GRAPH[:, 0], "it must be (6, k) of whole numbers"),
-        *(("graph_x", changed(*place), f"for item {place[0]}, no list of") for place in WRONG),
+        *(
+            ("graph_x", changed(*place), f"no valid neighbours for item {place[0]}:")
+            for place in WRONG
+        ),
     ],
 )
 def test_a_key_that_is_missing_or_of_another_shape_or_kind_is_refused(tmp_path, key, value, said):

@@ -202,7 +202,7 @@ def test_a_search_with_another_cross_encoder_is_refused_where_it_would_read_thei
         search = ck.Searcher(saved, FormulaScorer(), reading)
         assert len(search.search("one fish", k=3, budget=6)[0]) == 3
         search = ck.Searcher(saved, FormulaScorer("other"), reading)
-        with pytest.raises(InputError, match=r"cross-encoder formula, and this search uses other"):
+        with pytest.raises(InputError, match=r"cross-encoder formula, but this search uses other"):
             search.search("one fish", k=3, budget=6)
     for fine in ("axn(blend=0, normalize=first)", "axn", "rerank(retriever=mf)"):
         search = ck.Searcher(saved, FormulaScorer("other"), fine)

@@ -98,8 +98,8 @@ MISSING = (
         ("feedback(retriever_share=1.5)", "retriever_share must lie between 0 and 1"),
         ("refit(lr=0)", "lr must be above 0"),
         ("refit(steps=0)", "steps must be 1 or more"),
-        ("axn(ridge=0)", "ridge must be above 0, and takes the place of blend"),
-        ("axn(ridge=0.3, blend=0.5)", "ridge must be above 0, and takes the place of blend"),
+        ("axn(ridge=0)", "ridge must be above 0, and replaces blend"),
+        ("axn(ridge=0.3, blend=0.5)", "ridge must be above 0, and replaces blend"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_scored(spec, words):

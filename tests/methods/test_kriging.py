@@ -201,7 +201,7 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
 @pytest.mark.parametrize(
     ("spec", "data", "said"),
     [
-        (WITH, matrix(anchors=1), r"one anchor query says nothing .*kriging\(use_anchors=false\)"),
+        (WITH, matrix(anchors=1), r"a single anchor query.*kriging\(use_anchors=false\)"),
         ("kriging(vectors=nope)", matrix(), "no item vectors 'nope'; it has dense"),
         (
             "kriging(retriever=bm25)",

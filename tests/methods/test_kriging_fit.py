@@ -453,7 +453,7 @@ def test_a_retriever_that_was_not_learned_for_is_refused_but_not_in_other_words(
     library.search(index, 0, 20)
     collect_anchors(index, library.scorer, library.texts(20, 24))
     library.learn(index)
-    with pytest.raises(InputError, match="the prior predicts from vectors, not from random"):
+    with pytest.raises(InputError, match="the prior was fitted with mean=vectors, not mean=random"):
         parse_method("kriging(mean=random)").plan(index, 25, 0)
     for options in (
         "mean=random, use_anchors=false",
@@ -515,7 +515,7 @@ def test_scores_of_another_cross_encoder_are_never_mixed_in(library):
     library.search(index, 0, 12)
     library.learn(index)
     other = CallableScorer(lambda pairs: [-x for x in library.score(pairs)], "other")
-    with pytest.raises(InputError, match="was made of scores of the cross-encoder"):
+    with pytest.raises(InputError, match="was made with scores of the cross-encoder"):
         library.search(index, 0, 1, scorer=other)
     library.search(index, 0, 60, "rerank(retriever=vectors)", other)
     assert library.learn(index).pairs == 12 * 25
@@ -531,10 +531,10 @@ def test_scores_of_another_cross_encoder_are_never_mixed_in(library):
 
 def test_what_cannot_be_learned_from_is_said(library):
     index = library.index()
-    with pytest.raises(InputError, match="nothing to fit to"):
+    with pytest.raises(InputError, match="no scores to fit to"):
         fit_prior(index, retriever="vectors")
     library.search(index, 0, 1)
-    with pytest.raises(InputError, match="say nothing about how items vary"):
+    with pytest.raises(InputError, match="the scores of a single query"):
         library.learn(index)
     with pytest.raises(InputError, match="rank is 0"):
         fit_prior(index, retriever="vectors", rank=0)

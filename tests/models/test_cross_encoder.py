@@ -178,7 +178,7 @@ def test_a_saved_model_is_the_same_model(request, tmp_path, source, name):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"format": 2}, "is of no cross-encoder of format 1: upgrade"),
+        ({"format": 2}, "does not describe a cross-encoder of format 1: upgrade"),
         ({"scales": 2.0}, r"cross_encoder\.json: .* unexpected keyword argument 'scales'"),
         ({"head": "sep"}, r"cross_encoder\.json: head is 'sep'; it must be 'cls'"),
         ({"head": "cls"}, r"no trained head: head\.safetensors is missing"),

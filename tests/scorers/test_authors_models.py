@@ -142,7 +142,7 @@ def test_a_saved_reranker_keeps_its_instruction_and_its_words(tmp_path, reranker
     ("words", "template", "why"),
     [
         (True, "{{ messages[0]['content'] }}", "without a chat template for"),
-        (False, CHAT, "knows neither of the words"),
+        (False, CHAT, "has neither of the tokens"),
     ],
 )
 def test_a_causal_model_that_does_not_say_how_it_scores_is_refused(tmp_path, words, template, why):

@@ -134,7 +134,7 @@ def test_one_item_the_service_chokes_on_fails_no_other(serve):
 @pytest.mark.parametrize("api", ["auto", "cohere", "tei"])
 def test_nonsense_is_an_error_with_the_url(serve, said, api):
     service = serve(lambda body: (200, said))
-    message = f"{service.url} gave an answer that is not 10 scores in the format of"
+    message = f"{service.url} sent an answer that is not 10 scores in the format of"
     with pytest.raises(ScorerError, match=message):
         scores_of(HttpScorer(service.url, api=api), 1)
 

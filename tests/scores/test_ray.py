@@ -106,7 +106,7 @@ def test_what_goes_wrong_on_a_worker_is_said_here(ray):
     with pytest.raises(ScorerError, match="a worker failed: KeyError"):
         ask(lambda: {}["model"])
     deadly = lambda: Lengths(at=1, do=lambda: os.kill(os.getpid(), signal.SIGKILL))  # noqa: E731
-    with pytest.raises(ScorerError, match="one block cost 4 of them their lives"):
+    with pytest.raises(ScorerError, match="one block of pairs ended 4 workers"):
         ask(deadly)
     with pytest.raises(InputError, match="2 CPUs, too few for 3 workers"):
         ask(Lengths, workers=3)

@@ -306,9 +306,9 @@ def test_what_cannot_be_fused_is_said_in_a_sentence(index):
         with pytest.raises(ck.InputError, match=f"fuse is {fuse!r}; give 'auto', None, or weights"):
             ck.Searcher(index, SCORER, fuse=fuse)
     for fuse in ({"dense": 1}, {"lsa": float("nan")}, {"exact": 1}, {"lsa": "much"}):
-        with pytest.raises(ck.InputError, match="deviations are known, bm25, lsa"):
+        with pytest.raises(ck.InputError, match="of the fitted fusion, bm25, lsa"):
             ck.Searcher(index, SCORER, fuse=fuse)
     other = ck.CallableScorer(noise, "another")
-    with pytest.raises(ck.InputError, match="what the index holds as 'fusion' was made of scores"):
+    with pytest.raises(ck.InputError, match="'fusion' in the index was made with scores"):
         ck.Searcher(index, other, fuse="auto").search("cat x", k=1, budget=5)
     assert ck.Searcher(index, other, fuse=None).search("cat x", k=1, budget=5).n_calls == 5

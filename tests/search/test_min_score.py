@@ -159,7 +159,10 @@ def test_a_shared_budget_goes_where_items_reach_it():
     [
         ({"min_score": float("nan")}, "min_score is nan"),
         ({"min_score": "3"}, "min_score is '3'"),
-        ({"min_score": 3, "budget": ck.Budget(target_recall=0.9)}, "target_recall is of the top k"),
+        (
+            {"min_score": 3, "budget": ck.Budget(target_recall=0.9)},
+            "target_recall refers to the top k",
+        ),
         ({"min_score": 3, "k": 0}, "k is 0"),
     ],
 )

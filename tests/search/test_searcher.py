@@ -155,12 +155,12 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
         ({"filter": []}, "the filter allows no item"),
         ({"budget": ck.Budget(deadline=-1)}, "deadline is -1; it must be above 0"),
         ({"method": "axm"}, "did you mean axn"),
-        ({"method": 5}, "5 is no method"),
+        ({"method": 5}, "5 is not a method"),
         ({"k": 2.5}, "k is 2.5; it must be a whole number"),
         ({"budget": "9"}, "budget is '9'; it must be a whole number"),
         ({"filter": "id1"}, "the filter is 'id1'; give a list of ids"),
-        ({"budget": ck.Budget(per_query=3, total=9)}, "a total and pairs per query: give one of"),
-        ({"budget": ck.Budget(target_recall=0.9)}, "axn does not say how much it expects to have"),
+        ({"budget": ck.Budget(per_query=3, total=9)}, "both total and per_query: give one of"),
+        ({"budget": ck.Budget(target_recall=0.9)}, "axn cannot estimate its recall"),
         ({"budget": ck.Budget(total=9.5)}, "total_budget is 9.5; it must be a whole number"),
         ({"budget": ck.Budget(total=40)}, "use kriging or gp"),
     ],
@@ -171,9 +171,9 @@ def test_wrong_arguments_are_answered_in_a_sentence(search, options, words):
 
 
 def test_what_is_no_index_and_no_scorer(index):
-    with pytest.raises(InputError, match="is no index"):
+    with pytest.raises(InputError, match="is not an index"):
         ck.Searcher("docs.index", length)
-    with pytest.raises(InputError, match="there is no scorer"):
+    with pytest.raises(InputError, match="needs a scorer"):
         ck.Searcher(index, None).search("odd")
 
 

@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """m queries, n items, judgements by id, and for some data a list of candidates per query.
+    """A data set: m queries, n items, judgements by id, and for some data candidates per query.
 
-    Nothing is left out: `findings` are sentences that count what does not fit together.
+    Records that do not fit together are kept; `findings` counts them, in sentences.
 
     Raises:
         InputError: for an id that comes twice.
@@ -143,7 +143,7 @@ def _without_text(texts: Items | QuerySet) -> list[str]:
 
 
 def split(n: int, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray]:
-    """Disjoint random parts: name -> positions (size,), ascending; what is left over is in none.
+    """Split n positions at random into disjoint parts: name -> positions (size,), ascending.
 
     A part depends on the seed, on the sizes before it and on its own; a smaller first part lies
     within a larger one.
@@ -160,7 +160,7 @@ def split(n: int, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray
         as_count(size, f"the size of the part {name!r}", 0)
     if sum(sizes.values()) > n:
         asked = " + ".join(f"{name} {size}" for name, size in sizes.items())
-        raise InputError(f"the parts ({asked}) are more than the {n} there are: make them smaller")
+        raise InputError(f"the parts ({asked}) add up to more than {n}: make them smaller")
     order = np.random.default_rng(seed).permutation(n)
     parts = np.split(order, np.cumsum(list(sizes.values()), dtype=np.int64))
     return {name: np.sort(part) for name, part in zip(sizes, parts, strict=False)}

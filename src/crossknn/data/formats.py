@@ -256,7 +256,7 @@ class Irds(DataFolder):
 
                 data = ir_datasets.load(name)
         except KeyError:
-            raise InputError(f"ir_datasets knows no data set {name!r}") from None
+            raise InputError(f"ir_datasets has no data set {name!r}") from None
         if not getattr(data, f"has_{part}")():
             raise InputError(f"irds:{name} has no {part}; name one of its parts, e.g. .../test")
         return data

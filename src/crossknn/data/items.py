@@ -46,7 +46,7 @@ class Item:
 class Items:
     """n items in a fixed order: `ids`, `texts`, `titles`, `extra` (n,) each.
 
-    The columns may be lists or sequences on disk; an item's position is its name in a search.
+    The columns may be lists or sequences on disk; searches refer to an item by its position.
     """
 
     ids: Sequence[str]

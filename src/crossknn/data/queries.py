@@ -69,7 +69,7 @@ def query_set(queries: Texts) -> QuerySet:
         named = texts if isinstance(texts, Mapping) else dict(enumerate(texts))
         queries = QuerySet(tuple(map(str, named)), tuple(named.values()))
     if not queries.texts:
-        raise InputError("there are no queries")
+        raise InputError("there are no queries: give at least one")
     for position, text in enumerate(queries.texts):
         if not isinstance(text, str) or not text.strip():
             raise InputError(
@@ -219,7 +219,7 @@ def judged(qrels: Qrels, query_ids: Iterable[str]) -> list[dict[str, int]]:
     """
     found = [qrels.get(query, {}) for query in query_ids]
     if not any(found):
-        raise InputError("no query is judged in the qrels: do their ids agree?")
+        raise InputError("the qrels judge none of the queries: do their ids agree?")
     largest = max((grade for row in found for grade in row.values()), key=abs)
     if abs(largest) > LARGEST_GRADE:
         raise InputError(f"the qrels have the grade {largest}; it must be {LARGEST_GRADE} at most")

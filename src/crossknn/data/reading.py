@@ -57,7 +57,7 @@ def read_items(
     template: str = DEFAULT_TEMPLATE,
     limit: int | None = None,
 ) -> Items:
-    """Items from a file, a data folder (docs/data.md), an `irds:` name, or Python sequences.
+    """Read items from a file, a data folder (docs/data.md), an `irds:` name, or Python sequences.
 
     Files are JSON lines (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` (which knows no quotes),
     or `.txt` with an item per line; each may end in `.gz`. Blank lines are skipped.
@@ -96,7 +96,7 @@ def read_queries(
     split: str | None = None,
     limit: int | None = None,
 ) -> QuerySet:
-    """Queries from a file, a data folder (docs/data.md), an `irds:` name, or Python sequences.
+    """Read queries from a file, a data folder (docs/data.md), an `irds:` name, or sequences.
 
     Records have the fields `id` (`_id`, `qid`, `query_id`) and `text` (`query`), or are mentions in
     context (`mention_id`, `context_left`, `mention`, `context_right`), which become marked queries.
@@ -120,7 +120,7 @@ def read_queries(
 
 
 def read_qrels(path: str | Path, *, split: str | None = None) -> Qrels:
-    """Judgements from a BEIR file (query, item, grade; with a header or not) or a TREC file.
+    """Read judgements from a BEIR file (query, item, grade; header optional) or a TREC file.
 
     TREC lines have four columns, the second of which is ignored. Of a data folder (docs/data.md) or
     an `irds:` name the judgements of `split` are read, `test` by default.
@@ -140,7 +140,7 @@ def read_dataset(
     limit: int | None = None,
     format: str | None = None,
 ) -> Dataset:
-    """A split of a data folder, or of a data set of ir_datasets (`irds:beir/scifact/test`).
+    """Read a split of a data folder, or of a data set of ir_datasets (`irds:beir/scifact/test`).
 
     What does not fit together is logged as a warning (`Dataset.findings`).
 

@@ -100,7 +100,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Diagnosis:
-    """Figures for each budget, and the verdict, if there are judgements; `str` is a table.
+    """Figures for each budget, and with judgements a verdict; `str` gives a table.
 
     `values` has the measure of every query, so that a verdict can be checked on others.
     """
@@ -199,7 +199,7 @@ def diagnose_parts(
     """`diagnose` for queries in parts, such as those of a stored matrix, and their judgements."""
     budgets, n = sorted({as_count(b, "a budget") for b in budgets}), parts[0].index.n
     if not budgets or budgets[-1] > n:
-        raise InputError(f"budgets are {budgets}: give some of at most {n}, the items of the index")
+        raise InputError(f"budgets are {budgets}: give budgets of at most {n}, the number of items")
     task = relevant = verdict = None
     if judgements is not None:
         task = TaskMeasures(judgements, [measure])
@@ -376,10 +376,10 @@ def _correlations(first: IntArray, reranked: IntArray) -> FloatArray:
 def _unjudged(at: Figures, retriever: str) -> str:
     """What can be said without judgements, and what not."""
     return (
-        f"On its first {at.budget} {retriever} and the cross-encoder agree by "
-        f"{at.agreement.mean:.2f} (rank correlation), and {at.beyond.mean:.1f} of the latter's top "
-        f"{TOP} lie beyond: which of them is right, and so whether reranking or searching pays, "
-        "cannot be said without judgements (qrels)."
+        f"On the first {at.budget} items of {retriever}, its rank correlation with the "
+        f"cross-encoder is {at.agreement.mean:.2f}, and {at.beyond.mean:.1f} of the "
+        f"cross-encoder's top {TOP} lie below them: only judgements (qrels) can tell which of "
+        "the two is right, and so whether reranking or searching deeper helps."
     )
 
 

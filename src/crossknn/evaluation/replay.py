@@ -104,7 +104,7 @@ class RecallRow:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
-    """What a method did at a budget, query by query: every array is (m,).
+    """Results of a method at one budget, query by query: every array is (m,).
 
     `recall[k]` is in 0-1, `calls` are distinct pairs whose score was used (a replay makes no call),
     `seconds` (outside scoring) those of the query's batch divided by its queries. `task` has the
@@ -448,7 +448,7 @@ def judge(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Iterator[Outcome]:
-    """Compare methods by the task's measures alone: only pairs that they choose are scored, once.
+    """Compare methods by the task's measures, without exact search: scores only pairs they choose.
 
     Args:
         scorer: scores are kept in `index.scores`, or for the time of this call if it has no

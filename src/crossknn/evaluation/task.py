@@ -111,7 +111,7 @@ class TaskMeasures:
     def __init__(self, judgements: Judgements, names: Sequence[str] = DEFAULT) -> None:
         """Choose measures; `InputError` for one that is not known or cannot be computed here."""
         if not names:
-            raise InputError(f"no measure is named; for instance {', '.join(LABELLED)}")
+            raise InputError(f"no measure is given; known are {', '.join(LABELLED)}")
         self.judgements = judgements
         own = (ACCURACY, NORMALISED)
         parsed = [name if name in own else _parse(name) for name in dict.fromkeys(names)]
@@ -186,7 +186,7 @@ def _parse(name: str) -> Any:
         ir_measures.evaluator([measure], {"q": {"i": 1}})
     except (AssertionError, NameError, RuntimeError, SyntaxError, ValueError):
         raise InputError(
-            f"the measure {name!r} is unknown here: give names of ir-measures, with a whole cutoff "
+            f"unknown measure {name!r}: give names of ir-measures, with a whole cutoff "
             f"where they take one (nDCG@10, R@100, RR@10, AP), or {ACCURACY}"
         ) from None
     return measure

@@ -71,7 +71,7 @@ def collect_item_scores(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> CollectReport:
-    """Score items at `positions` (a,), put in the query's place, against every item.
+    """Score the items at `positions` (a,), used as queries, against every item.
 
     All else is as for `collect_anchors`.
     """
@@ -94,7 +94,7 @@ def collect_matrix(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> CollectReport:
-    """Score queries (q) against every item, and write a score matrix file once all are there.
+    """Score queries (q) against every item, and write a score matrix file once all are scored.
 
     Args:
         path: the file, `.npz`. One of the same items and cross-encoder is written anew; another
@@ -132,8 +132,8 @@ def collect_matrix(
         return report
     if not report.complete:
         raise ScorerError(
-            f"{report.failed} of {report.pairs} pairs could not be scored; the others are kept, "
-            "and the same command tries these again"
+            f"{report.failed} of {report.pairs} pairs could not be scored; the others are stored: "
+            "run the same command again to retry these"
         )
     rows = index.scores.rows(str(about["scorer"]), texts, items.texts)
     arrays |= {"scores": rows[:q], "anchor_items": index.anchor_items} | _cheap(index, queries)

@@ -46,7 +46,7 @@ def fit_calibration(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Search judged queries, and fit what a score of the ten best items says of their relevance.
+    """Fit the probability of relevance to the scores of the ten best items of judged queries.
 
     Items that are not judged count as not relevant; queries without judgements are left out. Later
     searches with this cross-encoder and this fusion have calibrated probabilities.

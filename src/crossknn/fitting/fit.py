@@ -109,7 +109,7 @@ def fit(
         raise InputError(f"strategy is {strategy!r}; it must be 'q' or 'i'")
     if chosen.name != "distill" and (start is not None or encoder_out is not None):
         raise InputError(
-            f"{chosen.name} trains no dual encoder: a start or a folder is for distill"
+            f"{chosen.name} trains no dual encoder: start and encoder_out are only for distill"
         )
     texts = check_texts(queries, "train")
     if not texts:
@@ -332,7 +332,7 @@ class CUR(FitMethod):
         index = task.index
         most = min(len({*task.queries, *index.anchor_queries}), index.n)
         if self.rank is not None and self.rank > most:
-            raise InputError(f"{self}: {most} is the highest rank that the scores can have")
+            raise InputError(f"{self}: these scores allow a rank of at most {most}")
         anchors, known = task.dense(), index.has_query_vectors(task.base)
         vectors = index.query_vectors(anchors.queries, task.base) if known else None
         with task.progress("factorizing", ""):
@@ -361,14 +361,14 @@ class Distill(FitMethod):
         index = task.index
         if task.encoder_out is None:
             raise InputError(
-                "distill trains a dual encoder: say in which folder to keep it (--encoder-out)"
+                "distill trains a dual encoder: give the folder to save it in (--encoder-out)"
             )
         model = index.model_of(task.base)
         start = task.start or (None if model is None else model.source)
         if start is None:
             raise InputError(
-                f"the vectors {task.base!r} are of no encoder that can be trained: name one to "
-                "start from"
+                f"the vectors {task.base!r} were not made by an encoder that can be trained: "
+                "name one to start from (--start)"
             )
         student(start)  # refuses what cannot be trained, before anything is scored
         listed = self.top or task.per
@@ -436,7 +436,7 @@ def add_scores(index: ItemIndex, store: ScoreStore, fingerprint: str) -> int:
     known = store.sparse_scores(fingerprint, items)
     if not len(known):
         raise InputError(
-            f"the cache has no score of these items by {fingerprint}: search this index with it "
+            f"the store has no score of these items by {fingerprint}: search this index with it "
             "first, or name the cross-encoder that it was filled with (--scorer)"
         )
     return index.scores.put(

@@ -48,10 +48,10 @@ def fit_fusion(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Fit weights to the scores of m train queries; the scores are kept in the index.
+    """Fit the weights of retriever scores in the final score, on m training queries.
 
-    Scored are the first `depth` items of `hybrid` for each query and, without judgements, as many
-    random ones.
+    Scores the first `depth` items of `hybrid` for each query and, without judgements, as many
+    random ones. Scores are stored in the index.
 
     Args:
         queries: Texts, or with the ids that judgements name.
@@ -107,7 +107,7 @@ def weigh(
     known = {vectors: LSA if beside_words else VECTORS, "bm25": BM25}
     shipped = {n: w for n, w in known.items() if n in {*index.vectors, *index.retrievers}}
     if not shipped:
-        raise InputError("fusion needs an index with vectors or words")
+        raise InputError("fusion needs an index with item vectors or bm25")
     stages = [open_retriever(index, name, seed) for name in shipped]
 
     def cheap(items: IntArray) -> FloatArray:

@@ -50,7 +50,7 @@ MEASURED, SCORED = 100, 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learned:
-    """A fit of kriging's prior, and what the one before was worth.
+    """A fit of kriging's prior, and how well the previous one predicted.
 
     Args:
         queries, pairs: Number of queries and of scores that the prior was fitted to.
@@ -80,7 +80,7 @@ def history(index: ItemIndex) -> list[Learned]:
 def fit_from_store(
     index: ItemIndex, scorer: Scorer, *, retriever: Spec = HYBRID, rank: int = RANK
 ) -> Prior:
-    """Fit what `kriging` knows, and item vectors for `axn`, to the store's scores by `scorer`.
+    """Fit kriging's prior, and item vectors for `axn`, to the scores by `scorer` in the store.
 
     Kriging's prior has the kernel parameters that the anchors choose. Queries scored with every
     item that are no anchors, as `compare` leaves them, are ground truth and left out. Partly scored
@@ -97,9 +97,10 @@ def fit_from_store(
     anchors_are_of = index.scorer_fingerprint("anchors")
     if index.anchor_queries and anchors_are_of != fingerprint:
         raise InputError(
-            f"the index has anchor queries scored by the cross-encoder {anchors_are_of}, and these "
-            f"scores are of {fingerprint or 'one without a fingerprint'}: scores of two are never "
-            "mixed, so fit to those of the index's own, or build an index without these anchors"
+            f"the anchor queries of the index were scored by the cross-encoder {anchors_are_of}, "
+            f"not by {fingerprint or 'this one, whose model is unknown'}: scores of two "
+            "cross-encoders are never mixed, so fit with the former, or build an index without "
+            "these anchors"
         )
     scores = searched_scores(index, fingerprint or "")
     parameters = fit_hyperparameters(index, retriever, rank=rank)
@@ -117,7 +118,7 @@ def fit_from_store(
 
 
 def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
-    """Fit kriging's prior to all searches that a cross-encoder has scored, if it is time.
+    """Fit kriging's prior to all past searches with a cross-encoder, if enough are new.
 
     It is time when `LEAST` queries have been searched, and again whenever their scores have grown
     by a tenth. The prior keeps its retrievers and kernel parameters. Searches that are already
@@ -237,7 +238,10 @@ class Learner:
 
     def __init__(self, index: ItemIndex, scorer: Scorer) -> None:
         if scorer.fingerprint is None:
-            raise InputError("scores without a fingerprint are not kept: nothing can be learned")
+            raise InputError(
+                "the scorer has no fingerprint, so no scores are stored to learn from: name its "
+                "model"
+            )
         self.index, self.fingerprint = index, scorer.fingerprint
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None

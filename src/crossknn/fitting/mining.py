@@ -38,7 +38,7 @@ _AT_ONCE = 256  # queries whose hits are held together
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRows:
-    """What training rows are made of. Scores are raw logits; with fusion, final scores.
+    """Which training rows to mine. Scores are raw logits; with fusion, final scores.
 
     Args:
         format: "margin" (query, positive, negative, label: the difference of their scores);
@@ -118,7 +118,7 @@ class TrainingRows:
 
 @dataclass(kw_only=True)
 class Mined:
-    """Training rows, and what they cost.
+    """Training rows, and their cost.
 
     Args:
         rows: Values by column, in the order in which losses read the columns.
@@ -157,7 +157,7 @@ def mine(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Mined:
-    """Training rows for distillation: a query's positives, and hard negatives that search finds.
+    """Mine training rows for distillation: positives, and hard negatives that a search finds.
 
     Scores stay in the index: after an interruption the same call computes only what is missing.
 
@@ -182,8 +182,9 @@ def mine(
     least = rows.positives + rows.range_min + rows.negatives
     if as_count(budget, "budget") < least:
         raise InputError(
-            f"the budget is {budget}, and {rows.positives} positives with {rows.negatives} "
-            f"negatives from range_min {rows.range_min} on need {least} scored items"
+            f"the budget is {budget}, but {rows.positives} positives and {rows.negatives} "
+            f"negatives from range_min {rows.range_min} on need {least} scored items: raise the "
+            "budget"
         )
     scorer, mined = StoredScorer(scorer, index.scores), Mined()
     searcher = Searcher(index, scorer, method, fuse=fuse, seed=seed)

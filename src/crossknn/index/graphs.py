@@ -75,7 +75,7 @@ def check_neighbours(neighbours: IntArray, what: str) -> Neighbours:
     wrong |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_ITEM)).any(axis=1)
     if wrong.any():
         raise InputError(
-            f"{what} has, for item {int(np.argmax(wrong))}, no list of neighbours: it must hold "
+            f"{what} has no valid neighbours for item {int(np.argmax(wrong))}: they must be "
             f"positions of other items, 0 to {n - 1}, each once, then -1 where there are no more"
         )
     return found.astype(np.int32)

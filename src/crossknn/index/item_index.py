@@ -82,9 +82,9 @@ class StoredRecords(Sequence[Mapping[str, Any]]):
 
 
 class ItemIndex:
-    """n items as a search sees them; satisfies `crossknn.index.base.Index`.
+    """An index of n items: texts, vectors, retrievers, exact scores (`crossknn.index.base.Index`).
 
-    Made by `build`, kept by `save`, opened by `load`, memory-mapped.
+    `build` makes it, `save` writes it to a folder, and `load` opens it, memory-mapped.
 
     Attributes:
         items: Ids, texts, titles and further fields of the items.
@@ -232,7 +232,7 @@ class ItemIndex:
         del self.scores
 
     def verify(self, *, repair: bool = False) -> list[str]:
-        """Check every file whole: a sentence for each that is damaged.
+        """Check every file completely. Returns a sentence for each damaged one.
 
         `repair` removes damaged exact scores. Raises `IndexFormatError` if nothing can be read.
         """
@@ -285,7 +285,7 @@ class ItemIndex:
 
     @property
     def artifacts(self) -> Mapping[str, Artifact]:
-        """What fits have left, by name."""
+        """Results of fits, such as kriging's prior, by name."""
         return {name: self._open("artifacts", name) for name in self._names("artifacts")}
 
     def has_query_vectors(self, name: str) -> bool:
@@ -368,9 +368,11 @@ class ItemIndex:
         if not name.isidentifier() or name in {*self.vectors, *self.late, *COMPOSED}:
             raise InputError(f"a retriever cannot be named {name!r} here; use another name")
         if not isinstance(retriever, Retriever):
-            raise InputError(f"{retriever!r:.80} is no retriever: it lacks top or scores")
+            raise InputError(f"{retriever!r:.80} is not a retriever: it lacks top or scores")
         if isinstance(retriever, ItemPriors) and len(retriever.values) != self.n:
-            raise InputError(f"there are {len(retriever.values)} priors for {self.n} items")
+            raise InputError(
+                f"there are {len(retriever.values)} priors for {self.n} items: give one for each"
+            )
         self._added[name] = retriever
         self.cache = Cache()
 

@@ -84,7 +84,9 @@ def read_manifest(folder: Path, build: str | None = None) -> dict[str, Any]:
     except OSError as error:
         begun = folder.is_dir() and any(folder.glob("data-*"))
         why = "it is still being written, or that was interrupted" if begun else error.strerror
-        raise IndexFormatError(f"there is no index {folder} ({MANIFEST}: {why})") from error
+        raise IndexFormatError(
+            f"there is no index {folder} ({MANIFEST}: {why}); make it with crossknn index build"
+        ) from error
     except (ValueError, TypeError, LookupError):
         changed = True
     if changed:

@@ -268,7 +268,7 @@ def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
         model = DualEncoder(source) if dual else LateInteraction(source)
     if not isinstance(model, Encoder if dual else LateEncoder):
         raise InputError(
-            f"{model!r:.80} is no {kind}: give one (see Encoder, LateEncoder), its folder or "
+            f"{model!r:.80} is not a {kind}: give one (see Encoder, LateEncoder), its folder or "
             "its name"
         )
     return source, model

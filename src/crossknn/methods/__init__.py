@@ -46,7 +46,7 @@ def parse_method(spec: str | Spec | Method) -> Method:
     if isinstance(spec, Method):
         return spec
     if not isinstance(spec, str | Spec):
-        raise SpecError(f"{spec!r} is no method: give a spec such as {DEFAULT!r}")
+        raise SpecError(f"{spec!r} is not a method: give a spec such as {DEFAULT!r}")
     parsed = parse(spec) if isinstance(spec, str) else spec
     if parsed.name == DEFAULT:
         parsed = replace(parsed, name=Kriging.name)
@@ -60,5 +60,5 @@ def parse_methods(specs: str) -> dict[str, Method]:
     parsed = map(parse, split(specs))
     found = {str(spec): parse_method(spec) for spec in parsed}
     if not found:
-        raise SpecError(f"no method is named; known: {', '.join(METHODS)}")
+        raise SpecError(f"no method is given; known: {', '.join(METHODS)}")
     return found

@@ -79,7 +79,9 @@ class AXN(VectorMethod):
         """The penalty, or None where `blend` is to be used."""
         if self.ridge is not None:
             if self.blend or self.ridge <= 0:
-                raise SpecError(f"{self}: ridge must be above 0, and takes the place of blend")
+                raise SpecError(
+                    f"{self}: ridge must be above 0, and replaces blend: give one of them"
+                )
             return self.ridge
         return None if self.blend is not None or not index.has_query_vectors(vectors) else RIDGE
 

@@ -101,7 +101,7 @@ class ItemCUR(TwoRounds):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedItem(TwoRounds):
-    """Items and query as vectors of exact scores with the same fixed items; their dot product."""
+    """Represent items and query by their exact scores with fixed items, and rank by dot product."""
 
     name = "fixeditem"
     reads = ("item_scores",)
@@ -139,7 +139,7 @@ def anchors_of(index: Index, method: str) -> Anchors:
     """R_anc, the exact scores of anchor queries; `InputError` if there are none."""
     if index.anchors is None or not len(index.anchors.scores):
         raise InputError(
-            f"{method} needs the scores of anchor queries, and there are none here: add them with  "
+            f"{method} needs the scores of anchor queries, and there are none: add them with  "
             "crossknn collect INDEX --anchors QUERIES  (in a matrix file: n_anchors)"
         )
     return index.anchors
@@ -148,7 +148,7 @@ def anchors_of(index: Index, method: str) -> Anchors:
 def _item_scores(index: Index, method: str) -> ItemScores:
     if index.item_scores is None:
         raise InputError(
-            f"{method} needs item x item scores, and there are none here: add them with  "
+            f"{method} needs item x item scores, and there are none: add them with  "
             "crossknn collect INDEX --item-scores N  (in a matrix file: item_scores, "
             "item_score_items)"
         )

@@ -92,8 +92,8 @@ def fit_sparse(
     rows = _rows(scores, cheap, anchors, seen)
     if len(rows) < 2:
         raise InputError(
-            "the scores of one query say nothing about how items vary together: search more, or "
-            "use kriging(use_anchors=false)"
+            "kriging cannot be fitted to the scores of a single query: search more queries, or use "
+            "kriging(use_anchors=false)"
         )
     unit = _directions(vectors[seen])
     texts = [scores.queries[query] for query in scores.scored_queries.tolist()]

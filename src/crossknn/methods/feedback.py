@@ -53,7 +53,7 @@ class SampleThenSearch(VectorMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class Feedback(SampleThenSearch):
-    """Search with the top of Qdrant's formula.
+    """Score the items that Qdrant's relevance feedback formula ranks first.
 
     Args:
         a, b, c: F(d) = a sim(q, d) + sum over pairs of gap^b c (sim(d, better) - sim(d, worse));

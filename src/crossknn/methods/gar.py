@@ -37,7 +37,7 @@ from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours
 
 @dataclass(frozen=True, kw_only=True)
 class GAR(GraphMethod):
-    """Take turns between the retriever's best items and neighbours of what scored best.
+    """Alternate between the retriever's best items and neighbours of the best scored items.
 
     Args:
         affinity: A neighbour counts by its best source's `score` (GAR), or by its cosine to the
@@ -69,7 +69,7 @@ class GAR(GraphMethod):
         name = default_graph(index, self.graph)
         vectors = name if name in index.vectors else unfitted(index)
         if vectors is None:
-            raise InputError(f"{self}: affinity=set needs item vectors, and there are none here")
+            raise InputError(f"{self}: affinity=set needs item vectors, and there are none")
         best, raw = part(budget, self.set_share), self.softmax == "raw"
         return partial(by_affinity, graph, index.vectors[vectors], best, raw)
 

@@ -180,7 +180,7 @@ def _blocks(n: int) -> Iterator[slice]:
 
 @dataclass(frozen=True, kw_only=True)
 class GP(Method):
-    """Score what has the highest predicted mean plus `beta` std.
+    """Score the items with the highest predicted mean plus `beta` standard deviations.
 
     Args:
         retriever: Picks the first batch. rounds: Number of batches.

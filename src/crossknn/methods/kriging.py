@@ -71,7 +71,7 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, kw_only=True)
 class Kriging(Method):
-    """Score what is predicted best, predict again from all scores so far.
+    """Score the items predicted best, and predict again from all scores so far.
 
     Args:
         retriever: Picks the first batch.
@@ -193,8 +193,8 @@ class Kriging(Method):
         if anchors and not prior.from_searches:
             return None
         raise InputError(
-            f"{self}: the prior predicts from {prior.retriever}, not from {mean}: search with "
-            f"mean={prior.retriever} or use_anchors=false, or fit again with  "
+            f"{self}: the prior was fitted with mean={prior.retriever}, not mean={mean}: search "
+            f"with mean={prior.retriever} or use_anchors=false, or fit again with  "
             f"crossknn fit INDEX stored --retriever '{mean}'"
         )
 

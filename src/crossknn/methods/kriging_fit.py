@@ -94,7 +94,7 @@ def fit_prior(
         prior = fit_anchors(index, retriever, rank, SEED)
     else:
         raise InputError(
-            "the index has nothing to fit to: search it, "
+            "the index has no scores to fit to: search it, "
             "or score anchor queries with  crossknn collect INDEX --anchors QUERIES"
         )
     prior = replace(

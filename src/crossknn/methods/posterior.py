@@ -183,8 +183,8 @@ class Model:
             factor[a:] = np.nan
         if not np.isfinite(factor).all():
             raise InputError(
-                f"the covariance of {b} scored items is not positive definite: their vectors are "
-                "not all numbers, or the kernel is none"
+                f"the covariance of {b} scored items is not positive definite: their vectors "
+                "hold a NaN or an infinity, or the kernel is not a covariance"
             )
         inverse[a:, a:] = np.linalg.inv(factor[a:, a:])
         inverse[a:, :a] = -inverse[a:, a:] @ factor[a:, :a] @ inverse[:a, :a]

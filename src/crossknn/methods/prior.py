@@ -254,7 +254,7 @@ def fit_dense(
     q, n = scores.shape
     if q < 2:
         raise InputError(
-            "one anchor query says nothing about how items vary together: add more, or use "
+            "kriging cannot be fitted to a single anchor query: add more, or use "
             "kriging(use_anchors=false)"
         )
     total = _centred(scores.sum(axis=0, dtype=np.float64))

@@ -28,7 +28,7 @@ class Rerank(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieve(Method):
-    """The best of `retriever` by its own scores; no cross-encoder is called (CMC 3.3).
+    """Return the best items of `retriever` by its own scores, without any calls (CMC 3.3).
 
     `cmc(...)` and its rivals by name are short for `retrieve(retriever=cmc(...))`.
     """

@@ -149,7 +149,9 @@ def layers_of(encoder: Any) -> nn.ModuleList:
     """The layers of an encoder; InputError if they are not built as BERT's are."""
     if encoder.config.model_type not in _LIKE_BERT:
         kind = encoder.config.model_type
-        raise InputError(f"this head takes a BERT, RoBERTa or ELECTRA apart, and no {kind}")
+        raise InputError(
+            f"this head uses the layers of a BERT, RoBERTa or ELECTRA, and not of a {kind}"
+        )
     return encoder.encoder.layer
 
 

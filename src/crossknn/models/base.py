@@ -145,7 +145,9 @@ class TorchModel(nn.Module):  # type: ignore[misc]
             raise InputError(f"{folder} is not a crossknn {kind}: it has no {path.name}")
         content = json_in(folder, path.name, {})
         if [content.pop(key, None) for key in ("kind", "format")] != [kind, FORMAT]:
-            raise InputError(f"{path} is of no {kind} of format {FORMAT}: upgrade crossknn")
+            raise InputError(
+                f"{path} does not describe a {kind} of format {FORMAT}: upgrade crossknn"
+            )
         with refusing(str(path)):
             return cls.Config(**content)
 

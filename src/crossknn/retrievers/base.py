@@ -206,7 +206,7 @@ class VectorStore(Protocol):
 
 @dataclass(eq=False)
 class DenseRetriever:
-    """Items by inner product of their vectors with the queries'.
+    """Retrieves items by the inner product of their vectors with the query's.
 
     Args:
         items: Item vectors (n, d), possibly mapped, or a store of them.
@@ -290,7 +290,7 @@ class CandidateLists(Ranked):
         texts = dict(zip(queries.ids, queries.texts, strict=True))
         lists = {texts[q]: ranked for q, ranked in read_run(path).items() if q in texts}
         if not lists:
-            raise InputError(f"{path} ranks none of the queries by their ids")
+            raise InputError(f"{path} ranks none of the queries: do their ids agree?")
         return CandidateLists(lists, ids)
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:

@@ -104,7 +104,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
     if name not in have:
         raise SpecError(
             f"this index has no retriever {name!r}: {nearest(name, {*have, *index.late})} "
-            "(crossknn index add INDEX, with --tfidf or --late MODEL, makes others)"
+            "(crossknn index add INDEX with --tfidf or --late MODEL adds others)"
         )
     if spec.options or (spec.args and name != "hybrid"):
         raise SpecError(f"retriever {str(spec)!r}: {name!r} takes no options")
@@ -144,15 +144,17 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
     fitted = index.artifacts.get(FUSION)
     if fitted is None:
         how = "fit them with  crossknn fit INDEX fusion --queries FILE"
-        raise InputError(f"weights are in deviations of scores, and the index knows none: {how}")
+        raise InputError(
+            f"weights need the spread of each retriever's scores, which the index lacks: {how}"
+        )
     deviations = fitted.meta["deviations"]
     known = deviations.keys() - {"exact"}
     weights = fitted.meta["weights"] if weights is None else weights
     for name, weight in weights.items():
         if name not in known or not isinstance(weight, int | float) or not np.isfinite(weight):
             raise InputError(
-                f"fuse gives {name!r} the weight {weight!r}: give finite numbers for retrievers of "
-                f"which deviations are known, {', '.join(sorted(known))}"
+                f"fuse gives {name!r} the weight {weight!r}: give finite numbers, and only for the "
+                f"retrievers of the fitted fusion, {', '.join(sorted(known))}"
             )
     used = {name: weight for name, weight in weights.items() if weight}
     return WeightedSum(

@@ -51,7 +51,7 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Vectors whose inner product of query and item says how well they fit.
+    """Encodes queries and items as vectors whose inner product estimates relevance.
 
     `fingerprint` names everything a vector depends on, or is None where that cannot be known.
     """

@@ -133,7 +133,7 @@ class HttpScorer(BatchedScorer):
         if refusal is not None and not said:
             raise refusal
         raise ScorerError(
-            f"{self.name} gave an answer that is not {len(texts)} scores in the format of "
+            f"{self.name} sent an answer that is not {len(texts)} scores in the format of "
             f"{' or '.join(apis)}: {said}"
         )
 
@@ -181,7 +181,7 @@ class HttpScorer(BatchedScorer):
                 if time.monotonic() > until:
                     raise TimeoutError
                 if len(data) > MAX_ANSWER:
-                    raise ScorerError(f"{self.name} gave an answer of more than 16 MiB")
+                    raise ScorerError(f"{self.name} sent an answer of more than 16 MiB")
             answer.release_conn()
         except (ReadTimeoutError, TimeoutError) as error:
             raise TimeoutError from error
@@ -196,7 +196,9 @@ class HttpScorer(BatchedScorer):
             advice = f"refused access (HTTP {status}): set api_key or {API_KEY_VARIABLE}"
             return ScorerError(f"{self.name} {advice}")
         if status == 404 or 300 <= status < 400:
-            return ScorerError(f"{self.name} is not a reranking service (HTTP {status})")
+            return ScorerError(
+                f"{self.name} is not a reranking service (HTTP {status}): check the URL"
+            )
         # While the API is not known it may be the format that is refused.
         too_large = status in (413, 422) and count > 1 and self._api != "auto"
         return BatchError(f"HTTP {status}: {self._said(data)}", too_large=too_large)

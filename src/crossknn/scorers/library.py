@@ -54,7 +54,10 @@ class PredictScorer(BatchedScorer):
             check_outputs(model.num_labels, self.name)
             last = list(model)[-1]
             if (word := getattr(last, "true_token_id", None)) and word == last.false_token_id:
-                raise InputError(f"the tokenizer of {shown} knows neither of the words that score")
+                raise InputError(
+                    f"the tokenizer of {shown} has neither of the tokens whose logits give the "
+                    "score"
+                )
 
     @cached_property
     def fingerprint(self) -> str | None:

@@ -251,7 +251,9 @@ class _Run:
             self.failure = why or self.failure
             self._hopeless = 0 if got else self._hopeless + bool(why)
             if self._hopeless == _HOPELESS:
-                raise NothingScoredError(f"no pair of {_HOPELESS} blocks in a row: {why}")
+                raise NothingScoredError(
+                    f"no pair of {_HOPELESS} blocks in a row could be scored: {why}"
+                )
 
     def _blocks(self, size: int) -> Iterator[Pairs]:
         """Pairs (b,) without a score, in order, as long as calls are left."""

@@ -78,7 +78,7 @@ class _Remote:
             raise ScorerError(f"a worker failed: {error.cause!r}") from error
         except ray.exceptions.RayError as error:
             raise ScorerError(
-                f"a worker could not start, or one block cost {_RETRIES + 1} of them their lives "
+                f"a worker could not start, or one block of pairs ended {_RETRIES + 1} workers "
                 f"(perhaps memory is short): {str(error).strip().splitlines()[-1]}"
             ) from error
         finally:

@@ -33,7 +33,7 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
 
 
 class StoredScorer:
-    """Asks `scorer` only for pairs that `store` has no score of, and keeps every batch there.
+    """Scores with `scorer` only pairs that `store` has no score of, and stores every batch.
 
     Many threads may share one object, and many processes the store: a pair is scored twice only if
     two of them ask for it at the same time.

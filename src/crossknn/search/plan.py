@@ -115,7 +115,7 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a method is: who picks first, who predicts, and how many items each round scores.
+    """What a method does: its retriever, its predictor, and how many items each round scores.
 
     `batches` sum to the budget; if there are none, the retriever's ranking is the answer.
     `shortlist` restricts every query to that many items of the retriever (AXN 3: very large

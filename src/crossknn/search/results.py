@@ -17,7 +17,7 @@ from crossknn.types import NO_ITEM, FloatArray, Ranking
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """An item of an answer: scored, or predicted where k is more than the budget.
+    """A result of a query: an item that was scored, or predicted where k exceeds the budget.
 
     Args:
         score: The raw logit, or the retriever's own score where the method makes no calls.
@@ -118,8 +118,8 @@ class Results:
             reached = "nothing was scored" if best is None else f"the best score is {best:.2f}"
             found = f"no item that was scored reaches {self.min_score:g}: {reached}"
         if missing is None:
-            return f"{found}; how many were not scored, only kriging and gp can say"
-        return f"{found}; {missing:.1f} more are expected among those not scored"
+            return f"{found}; only kriging and gp can estimate how many were not scored"
+        return f"{found}; {missing:.1f} more are expected among the items not scored"
 
     def to_run(self, path: str | Path | None = None) -> dict[str, dict[str, float]]:
         """The answers as `{query id: {item id: score}}`, as ir_measures and others take a run.
@@ -137,8 +137,8 @@ class Results:
                 for rank, hit in enumerate(hits, start=1):
                     if len(query.split()) != 1 or len(hit.id.split()) != 1:
                         raise InputError(
-                            f"{path}: query {query!r} or item {hit.id!r} has blanks in its id, and "
-                            "a TREC run separates by blanks: use other ids"
+                            f"{path}: query {query!r} or item {hit.id!r} has blanks in its id, "
+                            "which a TREC run cannot hold: use other ids"
                         )
                     lines.append(f"{query} Q0 {hit.id} {rank} {hit.final_score:.9g} {tag}\n")
             try:

@@ -42,7 +42,7 @@ _REASONS = "cancelled", "deadline", "scorer", "budget", "target"  # of all parts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """What a search may spend; `searcher.search(queries, budget=50)` is short for `per_query`.
+    """Limits of a search; `searcher.search(queries, budget=50)` is short for `per_query`.
 
     Args:
         per_query: Pairs that a query may score, stored scores included; 100 by default.
@@ -102,7 +102,7 @@ class Searcher:
         from crossknn.scorers import as_scorer
 
         if not hasattr(index, "items"):
-            raise InputError(f"{index!r} is no index: open it with ItemIndex.load(folder)")
+            raise InputError(f"{index!r} is not an index: open one with ItemIndex.load(folder)")
         self.index = index
         self.method = parse_method(method)
         self.scorer: Scorer | None = None if scorer is None else as_scorer(scorer)
@@ -162,7 +162,9 @@ class Searcher:
         elif not isinstance(min_score, Real) or not np.isfinite(min_score):
             raise InputError(f"min_score is {min_score!r}; it must be a number")
         elif spend.target_recall is not None:
-            raise InputError("target_recall is of the top k: give it or min_score, not both")
+            raise InputError(
+                "target_recall refers to the top k: give either target_recall or min_score"
+            )
         pairs = _pairs_per_query(spend, m, 1 if k is None else k, self.index.n, calls=chosen.calls)
         chosen = _for_k(chosen, k or 1, spend.target_recall)
         self.check_scorer(chosen)
@@ -248,15 +250,17 @@ class Searcher:
     def check_scorer(self, chosen: Method) -> None:
         """`InputError` where the method reads scores in the index of another cross-encoder."""
         if self.scorer is None and chosen.calls:
-            raise InputError("there is no scorer: CrossEncoder() is the bundled one")
+            raise InputError(
+                f"{chosen.name} needs a scorer: give one, such as CrossEncoder(), the bundled one"
+            )
         mine = None if self.scorer is None else self.scorer.fingerprint
         for name in (*chosen.required_artifacts(self.index), *[FUSION] * bool(self.fusion)):
             known = self.index.scorer_fingerprint(name)
             if known is not None and known != mine:
                 raise InputError(
-                    f"what the index holds as {name!r} was made of scores of the cross-encoder "
-                    f"{known}, and this search uses {mine or 'one without a fingerprint'}: collect "
-                    f"or fit again with this one, or search with {chosen.fallback}"
+                    f"{name!r} in the index was made with scores of the cross-encoder {known}, but "
+                    f"this search uses {mine or 'one whose model is unknown (no fingerprint)'}: "
+                    f"collect or fit again with this one, or search with {chosen.fallback}"
                 )
 
 
@@ -302,7 +306,7 @@ class _Run:
             plan = self.searcher.fusion.plan(plan)
         if plan.stop is not None and self.k > plan.stop.k:
             raise InputError(
-                f"k is {self.k}, and the search ends when it has enough of the top {plan.stop.k}: "
+                f"k is {self.k}, but target_recall of the method refers to the top {plan.stop.k}: "
                 f"give the method k={self.k}, too"
             )
         if self.total is not None:
@@ -453,8 +457,7 @@ def _for_k(method: Method, k: int, target_recall: float | None) -> Method:
         return replace(method, k=k) if k > getattr(method, "k", k) else method  # type: ignore[call-arg]
     if not hasattr(method, "target_recall"):
         raise InputError(
-            f"{method.name} does not say how much it expects to have found: use kriging, or leave "
-            "target_recall out"
+            f"{method.name} cannot estimate its recall: use kriging, or leave target_recall out"
         )
     return replace(method, target_recall=target_recall, k=k)  # type: ignore[call-arg]
 
@@ -466,12 +469,12 @@ def _pairs_per_query(budget: Budget, m: int, k: int, n: int, *, calls: bool) -> 
         raise InputError(f"deadline is {limit!r}; it must be above 0")
     if calls and budget.total is not None:
         if budget.per_query is not None:
-            raise InputError("the budget has a total and pairs per query: give one of them")
+            raise InputError("the budget has both total and per_query: give one of them")
         pairs = as_count(budget.total, "total_budget") // m
     elif calls:
         pairs = as_count(PER_QUERY if budget.per_query is None else budget.per_query, "budget")
     if k > n:
-        raise InputError(f"k is {k}, but the index has {n} items")
+        raise InputError(f"k is {k}, but the index has {n} items: give a smaller k")
     return pairs
 
 
@@ -487,5 +490,5 @@ def _mask(filter: Iterable[str] | BoolArray | None, index: ItemIndex) -> BoolArr
     else:
         raise InputError(f"the filter is {filter!r}; give a list of ids or a mask")
     if not allowed.any():
-        raise InputError("the filter allows no item")
+        raise InputError("the filter allows no item: give at least one id")
     return allowed

@@ -36,8 +36,8 @@ def most_of(share: SharedBudget, m: int, *, known: bool) -> int:
     deviations must be `known`, and there must be a call for each query."""
     if not known:
         raise InputError(
-            "total_budget is spent where predictions are unsure, and this method does not say how "
-            "far its predictions may be off: use kriging or gp, or give a budget for each query"
+            "total_budget needs a method that predicts standard deviations, and this one does not: "
+            "use kriging or gp, or give a budget for each query"
         )
     if share.total < m:
         raise InputError(

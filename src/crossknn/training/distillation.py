@@ -68,8 +68,8 @@ class DistillationTask(Task):
             )
         if loss == "pair" and lists.items.shape[1] >= len(items):
             raise InputError(
-                f"the loss 'pair' needs wrong items, and a list holds all {len(items)} items: "
-                "say by `top` how many of the best are right"
+                f"the loss 'pair' needs negatives, but a list holds all {len(items)} items: set "
+                "`top` to the number of the best items that are positives"
             )
         self.model = model
         self._queries, self._items, self._lists = queries, items, lists

@@ -56,8 +56,8 @@ class LateInteractionTask(LabelledTask):
             right, wrong = found_wrong(train, name, wanted.depth, *how)
             if not wrong.items.size:
                 raise InputError(
-                    f"the retriever {name!r} finds no wrong item for any query, so "
-                    "there is nothing to tell a right one from"
+                    f"the retriever {name!r} finds no irrelevant item for any query, so "
+                    "there are no negatives to train on"
                 )
             on_dev = retrieved(dev, name, wanted.dev_candidates, *how)[1].items
             return [right.items, right.scores, wrong.items, wrong.scores, on_dev]

@@ -213,7 +213,8 @@ def steps_per_epoch(n_queries: int, settings: TrainingSettings) -> int:
     """Whole batches among the train queries. Raises InputError if there is none."""
     if n_queries < settings.batch:
         raise InputError(
-            f"there are {n_queries} train queries, fewer than one batch of {settings.batch}"
+            f"there are {n_queries} train queries, fewer than one batch of {settings.batch}: "
+            "lower the batch"
         )
     return n_queries // settings.batch
 

@@ -434,7 +434,7 @@ def test_the_demo_shows_the_sample(folder, capsys):
 
 @pytest.mark.slow
 def test_the_live_demo_searches_and_compares(folder, capsys, monkeypatch):
-    modules = ["json", "shutil", "zipfile", "queue", "csv", "textwrap"]
+    modules = ["json", "shutil", "zipfile", "queue", "random", "textwrap"]
 
     def items(progress=None):
         files = ((name, Path(import_module(name).__file__)) for name in modules)
@@ -444,6 +444,9 @@ def test_the_live_demo_searches_and_compares(folder, capsys, monkeypatch):
     assert run(["demo", "--live", "--n-queries", "2"]) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for text in (*demo.SEARCHES, "rerank the first 50", "for each of 2"))
+    best = re.findall(r"^  1 +\S+  (\S+)", shown, re.MULTILINE)
+    right = r"zipfile.ZipFile.extract(all)?", r"shutil.copytree", r"random.Random.choice"
+    assert all(re.fullmatch(*pair) for pair in zip(right, best, strict=True)), best
     monkeypatch.setattr(demo, "standard_library_items", None)  # the index is kept
     assert run(["demo", "--search", "unzip a file", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["hits"][0]["id"].startswith("zipfile")

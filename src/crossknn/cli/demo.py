@@ -16,7 +16,9 @@ from crossknn.cli.output import err, note, progress, say
 from crossknn.cli.search import show
 
 FOLDER = Path("crossknn-demo")
-EPILOG = o.examples("crossknn demo --live", 'crossknn demo --search "how do I unzip a file"')
+EPILOG = o.examples(
+    "crossknn demo --live", 'crossknn demo --search "measure how long a small piece of code takes"'
+)
 
 
 def command(

@@ -106,14 +106,14 @@ def bars(groups: Mapping[str, Sequence[tuple[str, float]]]) -> Figure:
                 f'<text x="0" y="{y}">{escape(name)}</text>'
                 f'<rect x="175" y="{y - 13}" width="{width - 230}" height="16" fill="{RULE}"/>'
                 f'<rect x="175" y="{y - 13}" width="{length:.1f}" height="16" fill="{fill}"/>'
-                f'<text x="{width}" y="{y}" text-anchor="end">{100 * share:.0f}%</text>'
+                f'<text x="{width}" y="{y}" text-anchor="end">{100 * share:.1f}%</text>'
             )
         y += 12
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {y}" width="{width}" '
         f'fill="{INK}" font-family="system-ui, sans-serif" font-size="14">{"".join(parts)}</svg>'
     )
-    said = (f"{name} {100 * share:.0f}%" for rows in groups.values() for name, share in rows)
+    said = (f"{name} {100 * share:.1f}%" for rows in groups.values() for name, share in rows)
     return Figure(svg=svg, alt=", ".join(said))
 
 

@@ -187,7 +187,10 @@ class Trial:
             f"retriever, {c.found} of the search."
             for c in cases[:RETURNED]
         ]
-        about = f"{len(cases)} queries, and {opposite} the other way round."
+        about = (
+            f"Searching found the right item for {len(cases)} queries where reranking missed it, "
+            f"and missed it for {opposite} where reranking found it."
+        )
         ends = [Section(title="What reranking missed", blocks=[about, missed])] * bool(missed)
         return Page(title=title, lead=lead, sections=[shown, *ends, *sections])
 

@@ -200,5 +200,5 @@ def test_encoders_of_another_build_are_not_taken_apart(tmp_path):
     sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
     folder = save_hf(tmp_path, "DistilBertModel", **sizes)
     assert np.isfinite(scores_of(new(folder, "poly"))).all()
-    with pytest.raises(InputError, match="ELECTRA apart, and no distilbert"):
+    with pytest.raises(InputError, match="ELECTRA, and not of a distilbert"):
         new(folder, "mixencoder")

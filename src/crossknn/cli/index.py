@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from crossknn.cli import options as o
-from crossknn.cli.output import answer, print_json, progress, say
+from crossknn.cli.output import answer, note, print_json, progress, say
 from crossknn.errors import IndexFormatError, InputError
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def build(
 
         fit_scales(index)
     _answer(index, folder, json, began)
+    note(f'next: crossknn search {folder} "your query"')
 
 
 @app.command(

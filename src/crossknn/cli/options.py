@@ -172,8 +172,8 @@ def open_scorer(
     if model is not None:
         if not is_url(name):
             raise InputError(
-                "--endpoint-model applies only if --scorer is a URL: name any other model with "
-                "--scorer"
+                f"--endpoint-model needs an endpoint, and --scorer is {name!r}: give a whole URL, "
+                "http://..."
             )
         given["model"] = model
     return CrossEncoder(name, cores=max(1, threads(None) // workers), **given)

@@ -128,6 +128,8 @@ def command(
     if run is not None:
         results.to_run(run)
     show(results, json)
+    if exact is not None and exact.fingerprint is None and results.error is None:
+        note("scores are not kept: name the model behind the endpoint with --endpoint-model")
     if learn and isinstance(exact, StoredScorer) and exact.store is index.scores:
         _learn(index, exact)
     if results.error is not None:

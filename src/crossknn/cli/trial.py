@@ -37,11 +37,11 @@ def show(trial: Trial, json: bool) -> None:
             full = round(_WIDTH * share)
             style = "blue" if place == 1 else "default"
             bar = Text("█" * full, style).append("░" * (_WIDTH - full), "dim")
-            out.print(Text(f"  {name:24} ").append(bar).append(f" {100 * share:4.0f}%"))
+            out.print(Text(f"  {name:24} ").append(bar).append(f" {100 * share:5.1f}%"))
         out.print()
     cases, opposite = trial.cases
     if cases:
-        other = f"; the other way round: {opposite}" if opposite else ""
+        other = f" (and {opposite} the other way round)" if opposite else ""
         shown = f", {'the first ' if len(cases) > _CASES else ''}{min(_CASES, len(cases))} here"
         said = f"Found by searching, missed by reranking: {len(cases)} queries{other}{shown}"
         out.print(Text(said, "bold"), soft_wrap=True)
@@ -133,10 +133,16 @@ def command(
     fits = int(60 * minutes * speed / len(given))
     m = min(len(asked), n_queries, max(FEWEST, fits))
     shortened = f", as many as fit into {minutes:g} minutes" * (m < min(len(asked), n_queries))
+    budgets = sorted({b for b in (budget // 2, budget, 2 * budget) if 0 < b <= len(given)})
+    weighed = len(asked if judged is None else [q for q in asked.ids if q in judged])
+    more = 2 * sum(budgets) * max(0, weighed - m)
+    then = f"; then at most {more:,} for the verdict on all {weighed} queries" * bool(more)
+    cost = m * len(given) + more
     note(
         f"{len(given):,} items, {len(asked)} queries{' made of items' * (queries is None)}; the "
         f"cross-encoder scores {speed:,.0f} pairs a second here: everything for {m} queries"
-        f"{shortened} is {(cost := m * len(given)):,} pairs, some {cost / speed / 60:.1f} minutes"
+        f"{shortened} is {m * len(given):,} pairs{then}; {cost / speed / 60:.1f} minutes, or less "
+        "where scores are kept from before"
     )
     saved = folder / "index"
     index = ItemIndex.load(saved) if (saved / MANIFEST).is_file() else None
@@ -160,7 +166,6 @@ def command(
         )
     trial = Trial.run(index, asked.take(range(m)), np.stack(rows), judged, budget=budget, seed=seed)
     with progress("verdict", "pairs") as report:
-        budgets = sorted({b for b in (budget // 2, budget, 2 * budget) if 0 < b <= index.n})
         verdict = diagnose(
             index,
             stored,
@@ -172,15 +177,24 @@ def command(
             seed=seed,
             progress=report,
         )
+    said = verdict.sentence
+    if judged is not None:
+        said = f"by {measure} of {verdict.queries} queries: {said}"
+        nothing = [at.budget for at in verdict.figures if at.reach and not at.reach.high]
+        if nothing:
+            said += (
+                f" No relevant item lies beyond the first {nothing[0]}: searching finds no more."
+            )
     show(trial, json)
     if json:
         print_json({"verdict": verdict.as_dict()})
     else:
-        out.print(Text(verdict.sentence, "bold"), soft_wrap=True)
+        out.print(Text(f"Verdict: {said}", "bold"), soft_wrap=True)
+        note(f"next: crossknn compare {saved} --queries FILE --qrels FILE, which has these scores")
     head, *lines = verdict.table()
     about = f"{items}: {index.n:,} items; cross-encoder {scorer}, retriever {trial.retriever}."
     sections = [Section(title="By budget", blocks=[Table(head=head, rows=lines)])]
-    write(trial, folder, verdict.sentence, about, sections)
+    write(trial, folder, "Does searching pay here?", f"{said} {about}", sections)
 
 
 def _sampled(

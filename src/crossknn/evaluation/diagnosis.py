@@ -246,7 +246,7 @@ def relevant_to(judgements: Judgements) -> list[IntArray]:
     if (known := sum(map(bool, map(len, found)))) < FEWEST:
         raise InputError(
             f"{known} judged queries have a relevant item in the index, and a verdict needs "
-            f"{FEWEST} or more: judge others; search works without"
+            f"{FEWEST} or more: check that the ids agree, or judge more; search works without"
         )
     return found
 

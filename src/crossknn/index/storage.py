@@ -84,6 +84,7 @@ def read_manifest(folder: Path, build: str | None = None) -> dict[str, Any]:
     except OSError as error:
         begun = folder.is_dir() and any(folder.glob("data-*"))
         why = "it is still being written, or that was interrupted" if begun else error.strerror
+        why = "that is a file" if folder.is_file() else why
         raise IndexFormatError(
             f"there is no index {folder} ({MANIFEST}: {why}); make it with crossknn index build"
         ) from error

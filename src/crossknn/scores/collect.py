@@ -179,8 +179,8 @@ def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
     if scorer.fingerprint is None and store.path is not None:
         raise InputError(
             f"the cross-encoder has no fingerprint, so that its scores in {store.path} could be "
-            "mistaken for another model's: name it (--endpoint-model for a URL; name='...' for a "
-            "function)"
+            "mistaken for another model's: name it (model='...' for an endpoint, "
+            "--endpoint-model on the command line; name='...' for a function)"
         )
     return scorer.fingerprint or f"unnamed-{id(scorer)}"
 

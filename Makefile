@@ -48,7 +48,8 @@ package:
 
 .venv-demo/$(STAMP): pyproject.toml $(shell find src -name '*.py' -o -name '*.onnx')
 	$(PYTHON) -m venv --clear .venv-demo
-	.venv-demo/bin/python -m pip install --disable-pip-version-check .
+	.venv-demo/bin/python -m pip install --upgrade pip  # a recent one shows how far it is
+	.venv-demo/bin/python -m pip install .
 	touch $@
 
 .venv-test/$(STAMP): pyproject.toml lab/pyproject.toml

@@ -37,6 +37,7 @@ def test_the_first_searches_are_learned_from_when_there_are_enough_of_them(libra
     assert learn(index, library.scorer.fingerprint) is None
 
 
+@pytest.mark.slow
 def test_what_was_learned_is_measured_on_the_next_searches_and_then_replaced(library):
     index = library.index()
     library.search(index, 0, 100, "auto")
@@ -127,6 +128,7 @@ def test_what_cannot_be_learned_from_is_said_and_searches_go_on(library, monkeyp
         Learner(index, CallableScorer(library.score))
 
 
+@pytest.mark.slow
 def test_the_command_line_learns_after_its_answers_and_index_info_says_what_that_is_worth(
     tmp_path, capsys
 ):

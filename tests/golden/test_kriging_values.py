@@ -201,7 +201,7 @@ COMPUTED = {
 }
 
 
-SLOW = ("sparse fit with anchors", "posterior, sparse")
+SLOW = ("sparse fit with anchors", "posterior, sparse", "sparse fit", "hyperparameters")
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,12 @@ def summary(picks):
     return f"{digest} {len(picks)}:{' '.join(str(item) for item, _ in picks[:4])}"
 
 
-@pytest.mark.parametrize("group", GROUPS)
+SLOW = ("wordnet kriging",)
+
+
+@pytest.mark.parametrize(
+    "group", [pytest.param(g, marks=pytest.mark.slow) if g in SLOW else g for g in GROUPS]
+)
 def test_the_same_items_are_scored_in_the_same_order(group):
     searches = {k: search for k, search in GROUPS[group] if k in KNOWN or RECORDING}
     found = {key: [summary(picks) for picks in search()] for key, search in searches.items()}

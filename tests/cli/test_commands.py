@@ -129,6 +129,7 @@ def test_standard_input_is_read_and_standard_output_can_be_piped(folder, capsys,
     assert printed.err == ""
 
 
+@pytest.mark.slow
 def test_anchors_and_item_scores_are_collected_with_limits(build, command):
     build()
     collecting = ("collect", "docs.index", "--anchors", "train.txt")
@@ -223,6 +224,7 @@ def test_fusion_is_fitted_and_searched_for(build, command, capsys):
     assert "--fuse is 'bm25=much'; give auto, none, or weights" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_compare_diagnoses_with_fusion_and_without_exact_search(build, command, folder, capsys):
     build()
     jsonl(folder / "many.jsonl", ({"id": f"m{i}", "text": f"on {TOPICS[i % 5]}"} for i in range(7)))

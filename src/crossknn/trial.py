@@ -123,7 +123,7 @@ class Trial:
 
     @cached_property
     def cases(self) -> tuple[list[Case], int]:
-        """Queries whose right item only the search returned, and of how many only reranking did."""
+        """Queries that only the search answered; the number of those that only reranking did."""
         found, opposite = [], 0
         retriever = open_retriever(self.index, self.retriever)
         for q, right in enumerate(self.right):
@@ -160,7 +160,7 @@ class Trial:
 
     @property
     def sentence(self) -> str:
-        """What these queries show, and only as far as the intervals support it."""
+        """What the trial shows. It claims a difference only where the interval is clear of zero."""
         said = [_said(self.recall, f"of the cross-encoder's own top {self.k}")]
         if self.answers is not None:
             said.insert(0, _said(self.answers, f"of the right items among the {RETURNED} returned"))

@@ -124,7 +124,7 @@ def command(
         judged = read_qrels(qrels) if qrels is not None else None
     exact = o.open_scorer(scorer, model, scorer_option, workers=o.threads(None))
     speed = pairs_per_second(exact, given.texts)
-    asked, given = _sampled(asked, given, judged, n_queries, max_items, seed)
+    asked, given = _sampled(asked, given, judged, max_items, seed)
     if judged is not None:  # what is wrong with them is said before anything is scored
         judgements = Judgements.from_qrels(judged, asked.ids, given.ids)
         for sentence in TaskMeasures(judgements, [measure]).judgements.notes():
@@ -198,7 +198,7 @@ def command(
 
 
 def _sampled(
-    queries: QuerySet, items: Items, qrels: Qrels | None, most: int, max_items: int, seed: int
+    queries: QuerySet, items: Items, qrels: Qrels | None, max_items: int, seed: int
 ) -> tuple[QuerySet, Items]:
     """Queries in random order, judged ones first, and `max_items` items, judged ones among them."""
     order = np.random.default_rng(seed).permutation(len(queries)).tolist()

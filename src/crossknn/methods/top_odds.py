@@ -13,6 +13,7 @@ Axes: b scored items, c candidates, f features, e examples.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -88,9 +89,9 @@ class Reordered(GaussianProcess):
         std = None if best.std is None else best.std[rows, places]
         return Candidates(best.items[rows, places], best.scores[rows, places], std)
 
+    @abstractmethod
     def order(self, q: int, items: IntArray, values: FloatArray) -> IntArray:
         """The new order of the candidates `items` (c,) of query `q`, by their features (c, f)."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,7 +12,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from crossknn import linalg
 from crossknn.linalg import inner, isotonic
-from crossknn.retrievers.base import DenseRetriever
+from crossknn.retrievers.dense import ArrayStore, DenseRetriever
 from crossknn.types import Queries
 
 
@@ -32,7 +32,7 @@ def test_half_precision_gives_the_product_of_the_same_values(seed, m, n, chunk):
 def test_half_precision_is_never_copied_whole():
     items = np.ones((60_000, 64), np.float16)
     queries = np.ones((2, 64), np.float32)
-    first = DenseRetriever(items, lambda _: queries)
+    first = DenseRetriever(ArrayStore(items), lambda _: queries)
     tracemalloc.start()
     scores = first.scores(Queries(["a", "b"]))
     peak = tracemalloc.get_traced_memory()[1]

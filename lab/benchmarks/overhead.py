@@ -26,6 +26,7 @@ import numpy as np
 
 from crossknn.index.base import Anchors, Cache, Scale
 from crossknn.methods import parse_method
+from crossknn.retrievers.dense import ArrayStore
 from crossknn.search.loop import Search
 from crossknn.types import Queries
 
@@ -59,6 +60,9 @@ class SyntheticIndex:
         self.n, self.anchors = len(vectors), anchors
         self._given, self.cache, self.artifacts = given, Cache(), {}
         self.vectors, self.retrievers, self.late, self.fitted = {"dense": vectors}, {}, {}, {}
+
+    def store(self, name):
+        return ArrayStore(self.vectors[name])
 
     def has_query_vectors(self, name):
         return name in self.vectors

@@ -53,9 +53,10 @@ from .methods.rerank import Exact as Exact
 from .methods.rerank import Rerank as Rerank
 from .methods.rerank import Retrieve as Retrieve
 from .methods.tour import TOUR as TOUR
-from .retrievers.base import DenseRetriever as DenseRetriever
 from .retrievers.base import Retriever as Retriever
-from .retrievers.base import VectorStore as VectorStore
+from .retrievers.dense import ArrayStore as ArrayStore
+from .retrievers.dense import DenseRetriever as DenseRetriever
+from .retrievers.dense import VectorStore as VectorStore
 from .retrievers.specs import open_retriever as open_retriever
 from .sample import Sample as Sample
 from .sample import sample as sample

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from crossknn.errors import InputError, TrainingError
 from crossknn.fitting.factors import Targets, als, error, per_item, per_query
 from crossknn.index.base import Scale
-from crossknn.retrievers.base import DenseRetriever, RandomItems
+from crossknn.retrievers.base import RandomItems
+from crossknn.retrievers.dense import ArrayStore, DenseRetriever
 from crossknn.retrievers.lexical import BM25
 from crossknn.scores.store import SparseScores
 from crossknn.types import Pairs, Queries
@@ -24,7 +25,9 @@ def dense(m):
         np.random.default_rng(s).standard_normal((k, 5)) for s, k in ((1, 600), (0, m))
     )
     queries = Queries([f"query {q}" for q in range(m)], {"dense": vectors.astype(np.float32)})
-    stage = DenseRetriever(items.astype(np.float32), lambda batch: batch.vectors["dense"])
+    stage = DenseRetriever(
+        ArrayStore(items.astype(np.float32)), lambda batch: batch.vectors["dense"]
+    )
     return stage, queries, np.argsort(-(vectors @ items.T), axis=1)
 
 

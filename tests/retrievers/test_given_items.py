@@ -10,11 +10,11 @@ import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.retrievers.base import (
     CandidateLists,
-    DenseRetriever,
     ItemPriors,
     RankFusion,
     Retriever,
 )
+from crossknn.retrievers.dense import DenseRetriever
 from crossknn.retrievers.specs import open_retriever
 from crossknn.types import NO_ITEM, Queries
 
@@ -53,13 +53,18 @@ class Database:
     """A vector store that is no array, and asks one."""
 
     def __init__(self, values):
-        self.inner, self.values = DenseRetriever(values, lambda vectors: vectors), values
+        self.inner, self.rows, self.shape, self.values = (
+            ck.ArrayStore(values),
+            values,
+            values.shape,
+            None,
+        )
 
     def top(self, vectors, count, exclude=None, allowed=None):
-        return self.inner.top(vectors, count, allowed)
+        return self.inner.top(vectors, count, exclude, allowed)
 
     def vectors(self, items):
-        return self.values[items]
+        return self.rows[items]
 
 
 def test_a_vector_store_of_your_own_is_searched_as_an_array(index):

@@ -20,7 +20,7 @@ from crossknn.index.stored import StoredMatrix
 from crossknn.methods import parse_method
 from crossknn.page import Block, Table, draw
 from crossknn.plots import Curve, curves
-from crossknn.retrievers.base import DenseRetriever
+from crossknn.retrievers.dense import ArrayStore, DenseRetriever
 from crossknn.scores.store import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries
 from crossknn_lab.cells import MatrixFile, divided, judgements_of
@@ -108,7 +108,7 @@ def _fit(
     if by_item:
         plan = per_item(n, train, count)
     else:
-        stage = DenseRetriever(items, lambda part: part.vectors["dense"])
+        stage = DenseRetriever(ArrayStore(items), lambda part: part.vectors["dense"])
         batch = Queries(names, {"dense": queries})
         plan = per_query(stage, batch, count, n=n, random=max(1, count // 10))
 

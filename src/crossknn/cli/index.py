@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from typer import Argument, Option
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, print_json, progress, say
 from crossknn.errors import IndexFormatError, InputError
+from crossknn.index.nearest import LARGE
 
 if TYPE_CHECKING:
     from crossknn.fitting.learning import Learned
@@ -30,6 +32,14 @@ Graph = Annotated[
         min=1,
         help="Add an item graph with this many nearest neighbours per item; the methods gar, "
         "ladr and greedy need one.",
+    ),
+]
+Nearest = Annotated[
+    bool | None,
+    Option(
+        "--nearest/--no-nearest",
+        help="Build an approximate index of the vectors (extra faiss), which large corpora need "
+        "for quick searches; by default for 200,000 items or more.",
     ),
 ]
 GraphFrom = Annotated[
@@ -72,6 +82,7 @@ def build(
     tfidf: Tfidf = False,
     graph: Graph = None,
     graph_from: GraphFrom = None,
+    nearest: Nearest = None,
     template: o.Template = "{title}\\n{text}",
     id_field: Annotated[str | None, Option(help="Field that holds the id.")] = None,
     title_field: Annotated[str | None, Option(help="Field that holds the title.")] = None,
@@ -117,6 +128,7 @@ def build(
         )
     _add_graph(index, graph, graph_from)
     index.save(folder)
+    _add_nearest(index, nearest)
     if previous is not None:
         from crossknn.fitting.anchors import fit_scales
 
@@ -137,6 +149,7 @@ def add(
     tfidf: Tfidf = False,
     graph: Graph = None,
     graph_from: GraphFrom = None,
+    nearest: Nearest = None,
     late: Annotated[
         str | None,
         Option(
@@ -150,7 +163,7 @@ def add(
     replace: o.Replace = False,
     json: o.AsJson = False,
 ) -> None:
-    """Add TF-IDF, an item graph or a late-interaction model to an index.
+    """Add TF-IDF, an item graph, an approximate index or a late-interaction model to an index.
 
     Run the same command again to resume after an interruption. A
     late-interaction model reranks the candidates of another retriever, for
@@ -158,8 +171,10 @@ def add(
     """
     from crossknn.index.item_index import ItemIndex
 
-    if not (tfidf or graph or late):
-        raise InputError("there is nothing to add: give --tfidf, --graph N or --late MODEL")
+    if not (tfidf or graph or late or nearest):
+        raise InputError(
+            "there is nothing to add: give --tfidf, --graph N, --nearest or --late MODEL"
+        )
     if (graph_from and not graph) or (name and not late):
         raise InputError("--graph-from needs --graph N, and --name needs --late MODEL")
     began = time.perf_counter()
@@ -167,6 +182,7 @@ def add(
     if tfidf:
         index.add_words("tfidf")
     _add_graph(index, graph, graph_from)
+    _add_nearest(index, bool(nearest))
     if late is not None:
         with progress("encoding", "items") as report:
             index.add_late(late, name, replace=replace, progress=report)
@@ -217,6 +233,15 @@ def _add_graph(index: ItemIndex, neighbours: int | None, name: str | None) -> No
     if neighbours is not None:
         with progress("finding neighbours", "items") as report:
             index.add_graph(name, neighbours, progress=report)
+
+
+def _add_nearest(index: ItemIndex, wanted: bool | None) -> None:
+    """As `wanted`; if nothing is said, for a large index, where faiss is installed."""
+    if wanted is None:
+        wanted = index.n >= LARGE and bool(index.vectors) and find_spec("faiss") is not None
+    if wanted:
+        with progress("building the approximate index", "items") as report:
+            index.add_nearest(progress=report)
 
 
 def _answer(index: ItemIndex, folder: Path, json: bool, began: float) -> None:

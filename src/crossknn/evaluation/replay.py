@@ -25,6 +25,7 @@ from crossknn.linalg import mask, top_k
 from crossknn.methods import Method
 from crossknn.methods.rerank import Exact
 from crossknn.retrievers.base import AllScores, Retriever
+from crossknn.retrievers.dense import VectorStore
 from crossknn.scorers.base import Scorer
 from crossknn.scores.store import ScoreStore
 from crossknn.scores.stored import StoredScorer
@@ -234,6 +235,11 @@ class Replayed:
     def vectors(self) -> Named[FloatArray]:
         """Item vectors (n, d) by name."""
         return self._noting(self._index.vectors)
+
+    def store(self, name: str) -> VectorStore:
+        """Searches the item vectors `name`."""
+        self._read.add(name)
+        return self._index.store(name)
 
     @property
     def artifacts(self) -> Named[Artifact]:

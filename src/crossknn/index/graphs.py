@@ -11,7 +11,8 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.retrievers.base import DenseRetriever, Retriever
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.dense import ArrayStore, DenseRetriever
 from crossknn.retrievers.specs import unfitted
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours, Progress, Queries
 
@@ -54,7 +55,7 @@ def nearest_by_vectors(vectors: FloatArray, k: int, progress: Progress | None = 
     lengths = np.linalg.norm(single, axis=1, keepdims=True)
     unit = single / np.where(lengths > 0, lengths, 1)
     items = Queries([""] * n, {"unit": unit})
-    retriever = DenseRetriever(unit, lambda queries: queries.vectors["unit"])
+    retriever = DenseRetriever(ArrayStore(unit), lambda queries: queries.vectors["unit"])
     return nearest_items(retriever, items, k, max(1, _CELLS // n), progress)
 
 

@@ -31,6 +31,7 @@ from crossknn.files import as_path, rows_of
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale
 from crossknn.index.graphs import NEIGHBOURS, nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states, work_folder
+from crossknn.index.nearest import LARGE, FaissStore, build_lists, open_lists, write_lists
 from crossknn.index.storage import SCORES, damages, read_parts, write_parts
 from crossknn.index.vectors import (
     EncodeQueries,
@@ -40,8 +41,9 @@ from crossknn.index.vectors import (
     check_vectors,
 )
 from crossknn.retrievers.base import ItemPriors, Late, Retriever
+from crossknn.retrievers.dense import ArrayStore, VectorStore
 from crossknn.retrievers.lexical import BM25, LSA, LSA_DIMENSIONS, TFIDF
-from crossknn.retrievers.specs import unfitted
+from crossknn.retrievers.specs import default_vectors, unfitted
 from crossknn.scores.store import ScoreStore
 from crossknn.types import (
     Artifact,
@@ -90,6 +92,7 @@ class ItemIndex:
         items: Ids, texts, titles and further fields of the items.
         cache: What methods computed from the index once, in memory.
         folder: Where the index is kept, if it is.
+        exact: Searches multiply all vectors even where there is an approximate index of them.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class ItemIndex:
         self._parts = dict(parts)
         self._build, self.folder = build, folder
         self.cache, self._encode = Cache(), dict(encode)
+        self.exact, self._lists = False, dict[str, FaissStore]()
         self._added = dict[str, Retriever]()
         if unknown := sorted(set(self._encode) - set(self.vectors)):
             raise InputError(f"query_vectors names {unknown[0]!r}, but no vectors have that name")
@@ -152,7 +156,7 @@ class ItemIndex:
         encoded = None if encoder is None else given.pop(DUAL_ENCODER, None)
         for name, values in given.items():
             _check_name(name, "your own vectors")
-            values = check_vectors(values, n, None, f"the vectors {name!r}")
+            values = check_vectors(values, n, None, f"the vectors {name!r}", half=True)
             made[f"vectors/{name}"] = ItemVectors(values=values)
         if encoder is not None:
             model = RememberedModel.of("dual encoder", encoder)
@@ -182,6 +186,7 @@ class ItemIndex:
         *,
         encoder: GivenModel | Mapping[str, GivenModel] | None = None,
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
+        exact: bool = False,
     ) -> ItemIndex:
         """Open a saved index, mapped; what is read is checked when it is first touched.
 
@@ -192,6 +197,7 @@ class ItemIndex:
             encoder: The index's own dual encoder, or several models by the names of their vectors
                 or states (`{"cmc": folder}`); `save` keeps where they are.
             query_vectors: As for `build`.
+            exact: Search all vectors, even where there is an approximate index of them.
 
         Raises:
             IndexFormatError: For a folder that is no index, is damaged, unfinished, of another
@@ -206,6 +212,7 @@ class ItemIndex:
         items = Items(**columns, extra=extra, template=found.meta["template"])
         order, encode = rows_of(found.arrays, "anchor_items"), _by_name(query_vectors, GIVEN)
         index = cls(items, order, parts, encode, build, folder)
+        index.exact = exact
         for name, given in _by_name(encoder, DUAL_ENCODER).items():
             if (model := index.model_of(name)) is None:
                 raise InputError(f"the index {folder} has no vectors or states {name!r} of a model")
@@ -260,6 +267,17 @@ class ItemIndex:
     def vectors(self) -> Mapping[str, FloatArray]:
         """Item vectors (n, d) float32 or float16 by name."""
         return self._named("vectors", lambda part: np.asarray(part.values))
+
+    def store(self, name: str) -> VectorStore:
+        """Searches the item vectors `name`: by their approximate index, if there is one (see
+        `add_nearest`), unless the index was loaded with `exact`."""
+        self._open("vectors", name)
+        found = (
+            None
+            if self.exact
+            else self.cache.get(("store", name), (self.items,), lambda: self._nearest(name))
+        )
+        return ArrayStore(self.vectors[name]) if found is None else found
 
     @property
     def fitted(self) -> Mapping[str, ItemVectors]:
@@ -457,6 +475,44 @@ class ItemIndex:
             raise _unknown("vectors or words to make a graph of", name, self._matchers)
         self._put({f"graphs/{name}": Artifact({"neighbours": k}, {"neighbours": found})})
         return name
+
+    def add_nearest(self, name: str | None = None, *, progress: Progress | None = None) -> str:
+        """Build an approximate index of the item vectors `name` (`crossknn.index.nearest`), by
+        default `unfitted`, which searches then use: for 200,000 items or more.
+
+        It needs the extra `faiss`. In the folder of the index a killed building goes on where it
+        was. Returns the name. Raises `InputError` for a name that is none of vectors, or no room.
+        """
+        name = default_vectors(self, name or unfitted(self) or "auto")
+        if self.folder is None:
+            rows = self.vectors[name]
+            self._lists[name] = FaissStore(rows, build_lists(rows, progress=progress))
+        else:
+            write_lists(*self._rows(self.folder, name), progress)
+        self.cache = Cache()
+        return name
+
+    def _rows(self, folder: Path, name: str) -> tuple[Path, Any, str]:
+        """Where the approximate index of the vectors `name` lies, its rows, and what names them."""
+        part = self.newest("vectors", name)
+        assert part is not None
+        rows = rows_of(part.arrays, "values")
+        return folder / f"nearest-{name}", rows, rows.files[0].digest
+
+    def _nearest(self, name: str) -> FaissStore | None:
+        """The approximate index of the vectors `name`, if there is one."""
+        lists, found = self._lists.get(name), None
+        if lists is not None and lists.rows is self.vectors[name]:
+            found = lists
+        elif self.folder is not None:
+            found = open_lists(*self._rows(self.folder, name))
+        if found is None and self.n >= LARGE:
+            logger.warning(
+                "each round of a search multiplies all %s vectors; crossknn index add INDEX "
+                "--nearest (extra faiss) makes an index that finds the best of them sooner",
+                f"{self.n:,}",
+            )
+        return found
 
     def add_words(self, name: str) -> None:
         """Fit the word model `bm25` or `tfidf`; `InputError` for another name, or no room."""

@@ -44,7 +44,7 @@ SCORES = "scores.db"
 VERSION = 3
 
 _PATH = re.compile(r"data-[0-9a-f]+/[\w.-]+")
-_OURS = re.compile(r"(data|work)-[\w-]+|" + re.escape(SCORES) + r".*|.*\.part")
+_OURS = re.compile(r"(data|work|nearest)-[\w-]+|" + re.escape(SCORES) + r".*|.*\.part")
 
 
 def read_parts(folder: Path, build: str | None = None) -> tuple[str, dict[str, Artifact]]:

@@ -25,6 +25,7 @@ from crossknn.index.base import Anchors, Cache, ItemScores, Scale
 from crossknn.index.graphs import check_neighbours, nearest_by_vectors
 from crossknn.linalg import inner
 from crossknn.retrievers.base import Late, Retriever, StoredRetriever
+from crossknn.retrievers.dense import ArrayStore
 from crossknn.types import NO_ITEM, Artifact, FloatArray, IntArray, Named, Neighbours, Queries
 
 DUAL_ENCODER = "dense"
@@ -150,6 +151,10 @@ class StoredMatrix:
     def vectors(self) -> Mapping[str, FloatArray]:
         """Item vectors (n, d) by name."""
         return {name: space.items for name, space in self.spaces.items()}
+
+    def store(self, name: str) -> ArrayStore:
+        """Searches the item vectors `name` exactly."""
+        return ArrayStore(self.spaces[name].items)
 
     @property
     def retrievers(self) -> Mapping[str, Retriever]:

@@ -22,6 +22,7 @@ from crossknn.linalg import least_squares
 from crossknn.methods.base import Method, part
 from crossknn.methods.vectors import Scored, VectorPredictor
 from crossknn.retrievers.base import Retriever, fixed_order
+from crossknn.retrievers.dense import ArrayStore
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec
@@ -114,7 +115,7 @@ class FixedItem(TwoRounds):
             vector[scored.items] = scored.scores
             return vector[known.items], 0.0
 
-        predictor = VectorPredictor(known.scores.T, fit)
+        predictor = VectorPredictor(ArrayStore(known.scores.T), fit)
         return self.two_rounds(fixed_order(known.items, index.n), predictor, budget)
 
 
@@ -132,7 +133,7 @@ def cur_predictor(rows: Anchors, center: Center, rcond: float | None) -> VectorP
         u = least_squares(scored.vectors - offset, scored.scores, cut)
         return u, -offset * float(u.sum())
 
-    return VectorPredictor(rows.scores.T, fit, normalize=lambda scored: scale)
+    return VectorPredictor(ArrayStore(rows.scores.T), fit, normalize=lambda scored: scale)
 
 
 def anchors_of(index: Index, method: str) -> Anchors:

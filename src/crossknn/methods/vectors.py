@@ -18,10 +18,11 @@ from crossknn.errors import InputError
 from crossknn.index.base import Index, Scale
 from crossknn.linalg import inner
 from crossknn.methods.base import Method
+from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.specs import AUTO, default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
-from crossknn.types import FloatArray, IntArray, Observed, Queries
+from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 
 Normalize: TypeAlias = Literal["auto", "anchors", "first", "none"]
 """How exact scores are brought to the scale of the vectors; fits have no intercept, so where zero
@@ -71,13 +72,13 @@ class VectorPredictor(Predictor[QueryVectors]):
     """Approximate scores `current @ items.T + offset`, on the scale of the exact scores.
 
     Args:
-        items: Item vectors (n, d), float32 or float16.
+        items: Item vectors (n, d). Of a store that is no array, `top` finds the best each round.
         fit: How a query's vector is fitted to its exact scores.
         parametric: Query vectors (m, d) known before any exact score, if there are any.
         normalize: Scale of a query's exact scores, settled by its first batch.
     """
 
-    items: FloatArray
+    items: VectorStore
     fit: Fit
     parametric: Callable[[Queries], FloatArray] | None = None
     normalize: Callable[[Scored], Scale] = lambda scored: Scale()
@@ -94,7 +95,7 @@ class VectorPredictor(Predictor[QueryVectors]):
         for q, items, scores in observed.rows():
             known = Scored(
                 items=items,
-                vectors=self.items[items],
+                vectors=self.items.vectors(items),
                 scores=scores.astype(np.float64),
                 current=state.current[q],
                 parametric=None if state.parametric is None else state.parametric[q],
@@ -110,15 +111,35 @@ class VectorPredictor(Predictor[QueryVectors]):
 
     def predict(self, state: QueryVectors, items: IntArray | None = None) -> Prediction:
         if items is None:
-            approx = inner(state.current, self.items)
+            if self.items.values is None:
+                raise InputError("scores of all items need their vectors as an array, not a store")
+            approx = inner(state.current, self.items.values)
         else:
             rows = zip(items, state.current, strict=True)
-            approx = np.stack([self.items[row] @ u for row, u in rows])
-        for q, (scale, offset) in enumerate(zip(state.scales, state.offsets, strict=True)):
-            if offset or scale != Scale():
-                approx[q] /= scale.beta
-                approx[q] += scale.alpha + offset / scale.beta
-        return Prediction(approx)
+            approx = np.stack([self.items.vectors(row) @ u for row, u in rows])
+        return Prediction(_on_exact_scale(state, approx))
+
+    def top(
+        self,
+        state: QueryVectors,
+        count: int,
+        exclude: IntArray,
+        allowed: BoolArray | None = None,
+        pool: IntArray | None = None,
+    ) -> Candidates:
+        if pool is not None or self.items.values is not None:
+            return super().top(state, count, exclude, allowed, pool)
+        best = self.items.top(state.current, count, exclude, allowed)
+        return Candidates(best.items, _on_exact_scale(state, best.scores))
+
+
+def _on_exact_scale(state: QueryVectors, products: FloatArray) -> FloatArray:
+    """Inner products (m, c) with the queries' vectors, as approximate exact scores; in place."""
+    for q, (scale, offset) in enumerate(zip(state.scales, state.offsets, strict=True)):
+        if offset or scale != Scale():
+            products[q] /= scale.beta
+            products[q] += scale.alpha + offset / scale.beta
+    return products
 
 
 def encoder_predictor(
@@ -127,7 +148,7 @@ def encoder_predictor(
     """A predictor in the space of the item vectors `name`, from the encoder's query vectors."""
     known = index.has_query_vectors(name)
     return VectorPredictor(
-        index.vectors[name],
+        index.store(name),
         fit,
         parametric=partial(index.query_vectors, name=name) if known else None,
         normalize=normalizer(index, name, normalize),

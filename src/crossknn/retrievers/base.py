@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 
 from crossknn.data.queries import QuerySet, read_run
 from crossknn.errors import InputError
-from crossknn.linalg import inner, mask, top_k
+from crossknn.linalg import mask, top_k
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -180,63 +180,6 @@ class StoredRetriever(AllScores):
     def of_all(self, queries: Queries) -> FloatArray:
         """The stored scores, as float32: (m, n)."""
         return queries.vectors[self.name].astype(np.float32)
-
-
-@runtime_checkable
-class VectorStore(Protocol):
-    """Item vectors that are searched by inner product, such as a vector database."""
-
-    def top(
-        self,
-        vectors: FloatArray,
-        count: int,
-        exclude: IntArray | None = None,
-        allowed: BoolArray | None = None,
-    ) -> Candidates:
-        """The `count` items of the largest inner products with query vectors (m, d).
-
-        Args:
-            exclude: Positions (m, e) that are left out, padded with `NO_ITEM`.
-            allowed: (n,) restricts the items.
-        """
-
-    def vectors(self, items: IntArray) -> FloatArray:
-        """Vectors (..., d) of the items at positions (...)."""
-
-
-@dataclass(eq=False)
-class DenseRetriever:
-    """Retrieves items by the inner product of their vectors with the query's.
-
-    Args:
-        items: Item vectors (n, d), possibly mapped, or a store of them.
-        encode: Gives query vectors (m, d).
-    """
-
-    items: FloatArray | VectorStore
-    encode: Callable[[Queries], FloatArray]
-
-    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The items of the largest inner products; see `Retriever.top`."""
-        if isinstance(self.items, VectorStore):
-            return self.items.top(self.encode(queries), count, allowed=allowed)
-        return top_k(mask(self.scores(queries), None, allowed), count)
-
-    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Inner products with given items, (m, c), or with all of an array: (m, n).
-
-        Raises `InputError` for all items of a store.
-        """
-        vectors, known = self.encode(queries), self.items
-        if items is not None:
-            given = known.vectors if isinstance(known, VectorStore) else known.__getitem__
-            products = np.empty(items.shape, np.float32)
-            for row, vector, chosen in zip(products, vectors, items, strict=True):
-                row[:] = inner(vector[None], given(chosen))[0]
-            return products
-        if isinstance(known, VectorStore):
-            raise InputError("scores of all items need their vectors as an array, not a store")
-        return inner(vectors, known)
 
 
 class Ranked(AllScores):

@@ -12,7 +12,6 @@ import numpy as np
 from crossknn.errors import InputError, SpecError, nearest
 from crossknn.retrievers.base import (
     DEPTH,
-    DenseRetriever,
     Late,
     LateRetriever,
     RandomItems,
@@ -21,6 +20,7 @@ from crossknn.retrievers.base import (
     WeightedSum,
     fixed_order,
 )
+from crossknn.retrievers.dense import DenseRetriever, VectorStore
 from crossknn.spec import Spec, build, parse
 from crossknn.types import Artifact, FloatArray, IntArray, Queries
 
@@ -39,6 +39,9 @@ class Searchable(Protocol):
     @property
     def vectors(self) -> Mapping[str, FloatArray]:
         """Item vectors (n, d) by name, float32 or float16, possibly memory-mapped."""
+
+    def store(self, name: str) -> VectorStore:
+        """Searches the item vectors `name` by inner product."""
 
     @property
     def fitted(self) -> Mapping[str, Any]:
@@ -120,7 +123,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
         return fixed_order(order, index.n)
     if name in index.retrievers:
         return index.retrievers[name]
-    return DenseRetriever(index.vectors[name], lambda queries: index.query_vectors(queries, name))
+    return DenseRetriever(index.store(name), lambda queries: index.query_vectors(queries, name))
 
 
 def first_stage(index: Searchable) -> str:

@@ -20,7 +20,8 @@ from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
 from crossknn.models.base import TorchModel
 from crossknn.models.tokens import Row, token_batches
-from crossknn.retrievers.base import CandidateLists, DenseRetriever, RandomItems, Retriever
+from crossknn.retrievers.base import CandidateLists, RandomItems, Retriever
+from crossknn.retrievers.dense import ArrayStore, DenseRetriever
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.scorers.base import Encoder
 from crossknn.training.loop import digest_of
@@ -194,7 +195,8 @@ def _retriever(
     assert encoder is not None
     vectors = encoder.encode_items(texts)
     lengths = np.linalg.norm(vectors[:256].astype(np.float32), axis=1)
-    retriever = DenseRetriever(vectors, lambda queries: encoder.encode_queries(queries.texts))
+    store = ArrayStore(vectors)
+    retriever = DenseRetriever(store, lambda queries: encoder.encode_queries(queries.texts))
     return retriever, UNIT_SCALE if np.allclose(lengths, 1.0, atol=1e-2) else 1.0
 
 

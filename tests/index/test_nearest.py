@@ -1,0 +1,145 @@
+"""Approximate search: nearly the exact answers, by the same rules, and a folder that can go."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+from crossknn.errors import IndexFormatError
+from crossknn.index.nearest import FEW, FaissStore
+from crossknn.retrievers.dense import ArrayStore
+
+pytest.importorskip("faiss")
+
+N, D, M = 30_000, 24, 20
+RNG = np.random.default_rng(0)
+CENTRES = RNG.standard_normal((200, D))
+NEAR = (CENTRES[RNG.integers(200, size=N)] + RNG.standard_normal((N, D)) / 2).astype(np.float16)
+ASKED = (CENTRES[RNG.integers(200, size=M)] + RNG.standard_normal((M, D)) / 2).astype(np.float32)
+
+
+def recall(found, exact):
+    both = zip(found.items, exact.items, strict=True)
+    return float(np.mean([np.isin(wanted, row).mean() for row, wanted in both]))
+
+
+def plain(text):
+    """Item i is named by its number, and has that vector."""
+    return ck.ItemIndex.build([str(p) for p in range(N)], vectors=text, bm25=False, lsa=0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("nearest") / "index"
+    index = plain(NEAR)
+    index.save(made)
+    assert index.add_nearest() == "vectors"
+    return made
+
+
+@pytest.fixture(scope="module")
+def stores(folder):
+    found = ck.ItemIndex.load(folder).store("vectors")
+    exact = ck.ItemIndex.load(folder, exact=True).store("vectors")
+    assert isinstance(found, FaissStore)
+    assert isinstance(exact, ArrayStore)
+    return found, exact
+
+
+@pytest.mark.parametrize("count", [1, 10, 100, 2000])
+def test_finds_nearly_all_of_the_nearest_in_order(stores, count):
+    found, exact = (store.top(ASKED, count) for store in stores)
+    assert found.items.shape == (M, count)
+    assert recall(found, exact) >= 0.97
+    products = np.einsum("md,mcd->mc", ASKED, NEAR[found.items].astype(np.float32))
+    np.testing.assert_allclose(found.scores, products, rtol=1e-4)
+    assert (np.diff(found.scores) <= 0).all()
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, FEW / N / 2])
+def test_filters_and_exclusion_hold_inside_the_search(stores, share):
+    allowed = np.random.default_rng(1).random(N) < share
+    best = stores[1].top(ASKED, 30, None, allowed).items
+    exclude = np.where(np.arange(30) % 2, best, -1)
+    found, exact = (store.top(ASKED, 50, exclude, allowed) for store in stores)
+    assert allowed[found.items].all()
+    assert not any(np.isin(row, out).any() for row, out in zip(found.items, exclude, strict=True))
+    assert recall(found, exact) >= (1 if share * N <= FEW else 0.97)
+
+
+def test_vectors_are_those_of_the_index(stores):
+    items = np.array([[3, 5], [0, N - 1]])
+    for store in stores:
+        assert store.shape == (N, D)
+        np.testing.assert_array_equal(store.vectors(items), NEAR[items])
+
+
+def test_axn_asks_the_store_each_round_and_picks_as_with_all_vectors(folder):
+    target = RNG.standard_normal(D)
+    scores = NEAR.astype(np.float64) @ target
+
+    def scorer(pairs):
+        return [float(scores[int(text)]) for _, text in pairs]
+
+    tops = []
+    for exact in (False, True):
+        encode = lambda texts: ASKED[: len(texts)]  # noqa: E731
+        index = ck.ItemIndex.load(folder, query_vectors={"vectors": encode}, exact=exact)
+        results = ck.Searcher(index, scorer, "axn", fuse=None).search(["a", "b"], 20, 100)
+        assert results.n_scored == 200
+        tops.append([{hit.id for hit in hits} for hits in results])
+    both = zip(*tops, strict=True)
+    assert np.mean([len(found & exact) / 20 for found, exact in both]) >= 0.9
+
+
+def test_odd_dimensions_and_few_items_work():
+    for n, d in ((300, 3), (17, 1), (5000, 7)):
+        values = RNG.standard_normal((n, d)).astype(np.float32)
+        index = ck.ItemIndex.build([str(p) for p in range(n)], vectors=values, bm25=False)
+        index.add_nearest("vectors")
+        asked = RNG.standard_normal((3, d)).astype(np.float32)
+        found, exact = index.store("vectors").top(asked, 10), ArrayStore(values).top(asked, 10)
+        assert recall(found, exact) >= 0.9
+
+
+def test_lists_of_other_vectors_are_not_used(folder, tmp_path, caplog):
+    index = plain(NEAR)
+    index.save(tmp_path / "index")
+    index.add_nearest()
+    lists = tmp_path / "index" / "nearest-vectors"
+    about = json.loads((lists / "about.json").read_text())
+    (lists / "about.json").write_text(json.dumps(about | {"vectors": "another's"}))
+    assert isinstance(ck.ItemIndex.load(tmp_path / "index").store("vectors"), ArrayStore)
+    assert "index of other vectors" in caplog.text
+    (lists / "about.json").write_text(json.dumps(about))
+    whole = (lists / "lists.faiss").read_bytes()
+    (lists / "lists.faiss").write_bytes(whole[:100])
+    with pytest.raises(IndexFormatError, match="delete the folder"):
+        ck.ItemIndex.load(tmp_path / "index").store("vectors")
+
+
+def test_a_killed_building_goes_on(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("crossknn.index.nearest._BLOCK", 2048)
+    index = plain(NEAR)
+    index.save(tmp_path / "index")
+
+    class Killed(BaseException):
+        pass
+
+    def kill(done, total):
+        if done > total / 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        index.add_nearest(progress=kill)
+    assert (tmp_path / "index" / "nearest-vectors" / "lists.faiss.part").exists()
+    steps = []
+    index.add_nearest(progress=lambda done, total: steps.append(done))
+    assert steps[0] > 2048
+    assert steps[-1] == N
+    again = ck.ItemIndex.load(tmp_path / "index").store("vectors").top(ASKED, 50)
+    whole = ck.ItemIndex.load(folder).store("vectors").top(ASKED, 50)
+    np.testing.assert_array_equal(again.items, whole.items)

@@ -272,11 +272,9 @@ class ItemIndex:
         """Searches the item vectors `name`: by their approximate index, if there is one (see
         `add_nearest`), unless the index was loaded with `exact`."""
         self._open("vectors", name)
-        found = (
-            None
-            if self.exact
-            else self.cache.get(("store", name), (self.items,), lambda: self._nearest(name))
-        )
+        key, found = ("store", name), None
+        if not self.exact:
+            found = self.cache.get(key, (self.items,), lambda: self._nearest(name))
         return ArrayStore(self.vectors[name]) if found is None else found
 
     @property

@@ -55,16 +55,17 @@ def features(
     kept = items != NO_ITEM
     items, mean, std = items[kept], best.scores[q, kept], best.std[q, kept]
     points, size = process.points(items), float(known.scores.std())
-    variance = kernel.variance(known.points)[:, None] * kernel.variance(points)
-    correlation = kernel(known.points, points) / np.sqrt(variance)
-    near = np.argsort(-correlation, axis=0, kind="stable")[:NEAREST]
-    rank = np.argsort(np.argsort(-known.scores, kind="stable")) / max(len(known.scores) - 1, 1)
+    # A candidate's own variance does not change which scored items it correlates with most.
+    likeness = kernel(known.points, points)
+    likeness /= np.sqrt(kernel.variance(known.points))[:, None]
+    near, b = _highest(likeness, NEAREST), len(known.scores)
+    rank = np.argsort(np.argsort(-known.scores, kind="stable")).astype(np.float32)
     found = [
         _standard(mean),
         *state.basis[1:, q, items],
         np.sqrt(np.square(points[:, : kernel.rank]).sum(axis=1)) / size,
         std / size,
-        rank[near].mean(axis=0),
+        (rank @ near).astype(np.float64) / (min(NEAREST, b) * max(b - 1, 1)),
     ]
     return items, np.stack(found, axis=1).astype(np.float64)
 
@@ -133,6 +134,19 @@ def logistic_weights(values: FloatArray, within: BoolArray, ridge: float = RIDGE
         if np.abs(step).max() < 1e-6:
             break
     return weights[:-1] / size
+
+
+def _highest(values: FloatArray, count: int) -> FloatArray:
+    """1 at the `count` highest of each column, the first of equals, else 0: (b, c) -> (b, c)."""
+    if count >= len(values):
+        return np.ones_like(values)
+    least = np.partition(values, len(values) - count, axis=0)[len(values) - count]
+    chosen = values >= least
+    for column in np.flatnonzero(np.count_nonzero(chosen, axis=0) > count):
+        ties = np.flatnonzero(values[:, column] == least[column])
+        above = np.count_nonzero(values[:, column] > least[column])
+        chosen[ties[count - above :], column] = False
+    return chosen.astype(values.dtype)
 
 
 def _standard(values: FloatArray) -> FloatArray:

@@ -104,7 +104,7 @@ COMMANDS: dict[str, Iterable[str]] = {
     f"{SEARCH} --endpoint-model {{}}": ("m",),
     f"{SEARCH} --scorer http://127.0.0.1:9/ --store {{}}": ("c.db",),
     f"{SEARCH} --queries {{}}": PATHS,
-    f"{SEARCH} --filter {{}}": (*PATHS, "ids.txt"),
+    f"{SEARCH} --filter {{}}": (*PATHS, "ids.txt", "{", "{}", '{"x": 1}'),
     f"{SEARCH} --lists {{}}": (*PATHS, "lists.run"),
     f"{SEARCH} --store {{}}": PATHS[1:-1],
     "index build {} new.index --encoder none": (*PATHS, "deep.json"),
@@ -181,7 +181,7 @@ def calls() -> Calls:
         "k": (*wrong[1:], 10**30),
         "budget": wrong[1:],
         "queries": ("", " ", "\t\n", [], [""], [None], [5], 5, None, {"a": 1}, [["a"]], b"topic"),
-        "filter": ("d1", ["nobody"], [], [5], [None], 5, [1.5, 2.5], {"x": 1}, *masks),
+        "filter": ("d1", ["nobody"], [], [5], [None], 5, [1.5, 2.5], {"x": 1}, {}, {1: 2}, *masks),
         "seed": ("x", 1.5, -1, []),
     }
     yield from _with(_search, searches)

@@ -60,6 +60,8 @@ CASES = """
 2 either as arguments: search docs.index
 2 empty query: search docs.index ' '
 2 'nobody': SEARCH --filter ids.txt
+2 not valid JSON: SEARCH --filter '{"lang"'
+2 'lang', a field of no item: SEARCH --filter '{"lang": "en"}'
 2 did you mean bm25: SEARCH --method rerank(retriever=bm52)
 2 anchor: SEARCH --method adacur
 2 --budgets: SEARCH --budgets 5

@@ -316,6 +316,11 @@ def test_a_filter_a_deadline_and_lists(build, command, folder):
     (found,) = command("search", "docs.index", "about threads", *options)
     assert {h["id"] for h in found["results"][0]["hits"]} == {"d1", "d6", "d11"}
     assert found["stopped_by"] == "budget"
+    tagged = [{"id": f"t{i}", "text": TOPICS[i % 5], "part": i} for i in range(10)]
+    (folder / "tagged.jsonl").write_text("\n".join(map(json.dumps, tagged)))
+    assert run(["index", "build", "tagged.jsonl", "tagged.index", "--encoder", "none"]) == 0
+    (found,) = command("search", "tagged.index", "about", "--filter", '{"part": {"gte": 8}}')
+    assert {h["id"] for h in found["results"][0]["hits"]} == {"t8", "t9"}
     runs = "q0 Q0 d9 1 3.5 mine\nq0 Q0 d4 2 3.0 mine\nq1 Q0 d7 1 1.0 mine\n"
     (folder / "run.txt").write_text(runs)
     (folder / "two.jsonl").write_text('{"id": "q0", "text": "a"}\n{"id": "q1", "text": "b"}\n')

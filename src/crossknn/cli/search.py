@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,7 +60,11 @@ def command(
     ] = None,
     method: o.Method = DEFAULT,
     filter: Annotated[
-        Path | None, Option(help="File of ids, one per line: search only these items.")
+        str | None,
+        Option(
+            help="Search only these items: a file of ids, one per line, or conditions on their "
+            'fields as JSON, such as \'{"lang": "en", "year": {"gte": 2020}}\'.'
+        ),
     ] = None,
     deadline: o.Deadline = None,
     lists: o.Lists = None,
@@ -96,7 +101,6 @@ def command(
     A retriever alone, such as --method 'cmc(retriever=bm25)', makes no
     cross-encoder calls and returns its own scores.
     """
-    from crossknn.data.records import read_lines
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Budget, Searcher
@@ -109,7 +113,6 @@ def command(
     if exact is not None:
         kept = o.open_store(exact, index, store)
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
-    lines = None if filter is None else [line.strip() for _, line in read_lines(filter)]
     with progress("scoring", "pairs") as report:
         results = Searcher(index, exact, chosen, fuse=o.fuse_of(fuse), seed=seed).search(
             given,
@@ -121,7 +124,7 @@ def command(
                 deadline=deadline,
                 target_recall=target_recall,
             ),
-            filter=lines and [line for line in lines if line],
+            filter=None if filter is None else _filter(filter),
             trace=explain,
             progress=report,
         )
@@ -150,6 +153,18 @@ def _learn(index: ItemIndex, scorer: StoredScorer) -> None:
         learn(index, scorer.fingerprint)
     except CrossknnError as error:
         note(f"crossknn: the index was not fitted to past searches: {error}")
+
+
+def _filter(given: str) -> Any:
+    """Conditions on fields, or the ids in a file."""
+    from crossknn.data.records import read_lines
+
+    if not given.lstrip().startswith("{"):
+        return [line.strip() for _, line in read_lines(Path(given)) if line.strip()]
+    try:
+        return loads(given)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--filter {given:.80} is not valid JSON: {error}") from None
 
 
 def _queries(texts: list[str], file: Path | None) -> Any:

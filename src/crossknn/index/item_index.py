@@ -17,7 +17,7 @@ import json
 import logging
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from crossknn.data.reading import read_items
 from crossknn.errors import InputError, nearest
 from crossknn.files import as_path, rows_of
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale
+from crossknn.index.filters import Fields, parse_filter
 from crossknn.index.graphs import NEIGHBOURS, nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states, work_folder
 from crossknn.index.nearest import LARGE, FaissStore, build_lists, open_lists, write_lists
@@ -47,6 +48,7 @@ from crossknn.retrievers.specs import default_vectors, unfitted
 from crossknn.scores.store import ScoreStore
 from crossknn.types import (
     Artifact,
+    BoolArray,
     FloatArray,
     IntArray,
     Named,
@@ -82,6 +84,9 @@ class StoredRecords(Sequence[Mapping[str, Any]]):
     def __getitem__(self, position: Any) -> Any:
         return json.loads(self._texts[position])
 
+    def __iter__(self) -> Iterator[Any]:
+        return map(json.loads, self._texts)
+
 
 class ItemIndex:
     """An index of n items: texts, vectors, retrievers, exact scores (`crossknn.index.base.Index`).
@@ -111,6 +116,7 @@ class ItemIndex:
         self.cache, self._encode = Cache(), dict(encode)
         self.exact, self._lists = False, dict[str, FaissStore]()
         self._added = dict[str, Retriever]()
+        self._fields = Fields(items.extra)
         if unknown := sorted(set(self._encode) - set(self.vectors)):
             raise InputError(f"query_vectors names {unknown[0]!r}, but no vectors have that name")
 
@@ -251,6 +257,16 @@ class ItemIndex:
     def n(self) -> int:
         """Number of items."""
         return len(self.items)
+
+    def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
+        """Mask (n,) of the items whose fields meet conditions, such as `{"lang": "en"}`.
+
+        `crossknn.index.filters` has them all. The first filter on a field reads the field of all
+        items. Raises `InputError` for a condition that is none, and an unknown field.
+        """
+        if self._fields.records is not self.items.extra:
+            self._fields = Fields(self.items.extra)
+        return self._fields.mask(parse_filter(conditions))
 
     @property
     def anchor_items(self) -> IntArray:

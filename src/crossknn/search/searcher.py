@@ -6,10 +6,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,7 @@ FAILURES_IN_A_ROW = 3  # so many failing queries, with no pair scored between: t
 K = 10  # hits of a query if nothing is said
 PER_QUERY = 100  # pairs that a query may score if nothing is said
 _CELLS = 1 << 26  # approximate scores held at once (m x n), 256 MB; more queries come in turn
+Filter: TypeAlias = Mapping[str, Any] | Iterable[str] | BoolArray
 _REASONS = "cancelled", "deadline", "scorer", "budget", "target"  # of all parts the first is told
 
 
@@ -116,7 +117,7 @@ class Searcher:
         budget: int | Budget = PER_QUERY,
         *,
         min_score: float | None = None,
-        filter: Iterable[str] | BoolArray | None = None,
+        filter: Filter | None = None,
         method: str | Method | None = None,
         seed: int | None = None,
         trace: bool = False,
@@ -137,7 +138,8 @@ class Searcher:
                 `expected_missing` of the results says how many more there are. For that the last
                 round is drawn at random, the likelier items more often, and chances are measured on
                 the anchors, if the index has some, which takes the first such search seconds.
-            filter: Ids of the items that may be returned, or a mask (n,).
+            filter: The items that may be returned: conditions on their fields, such as
+                `{"lang": "en", "year": {"gte": 2020}}` (`ItemIndex.allowed`), ids, or a mask (n,).
             method: In the place of the searcher's own.
             seed: In the place of the searcher's own.
             trace: Keep every pick, for explanations.
@@ -148,8 +150,8 @@ class Searcher:
             The hits of each query, best first, and what they cost.
 
         Raises:
-            InputError: A query is empty, an id unknown, or k and the budget do not fit each other,
-                the index or the method.
+            InputError: A query is empty, an id or a field unknown, or k and the budget do not fit
+                each other, the index or the method.
             ScorerError: No query has a single score (or whatever else the scorer raised).
         """
         began = time.perf_counter()
@@ -478,17 +480,19 @@ def _pairs_per_query(budget: Budget, m: int, k: int, n: int, *, calls: bool) -> 
     return pairs
 
 
-def _mask(filter: Iterable[str] | BoolArray | None, index: ItemIndex) -> BoolArray | None:
-    """A mask (n,) of the items of some ids, or a mask as it is; `InputError` if none is allowed."""
+def _mask(filter: Filter | None, index: ItemIndex) -> BoolArray | None:
+    """A mask (n,) of what is allowed, or a mask as it is; `InputError` if nothing is."""
     if filter is None:
         return None
     if isinstance(filter, np.ndarray) and filter.dtype == np.bool_:
         allowed = filter
+    elif isinstance(filter, Mapping):
+        allowed = index.allowed(filter)
     elif isinstance(filter, Iterable) and not isinstance(filter, str):
         allowed = np.zeros(index.n, np.bool_)
         allowed[index.items.positions(filter)] = True
     else:
-        raise InputError(f"the filter is {filter!r}; give a list of ids or a mask")
+        raise InputError(f"the filter is {filter!r}; give conditions, a list of ids or a mask")
     if not allowed.any():
-        raise InputError("the filter allows no item: give at least one id")
+        raise InputError("the filter allows no item: give another one")
     return allowed

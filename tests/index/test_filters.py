@@ -1,0 +1,156 @@
+"""Filters on fields, beside an evaluation of each record on its own."""
+
+from __future__ import annotations
+
+import json
+import operator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import crossknn as ck
+from crossknn.errors import InputError
+from crossknn.index.filters import Fields, parse_filter
+
+RECORDS = [
+    {"lang": "en", "year": 2019, "tags": ["a", "b"], "new": False},
+    {"lang": "de", "year": 2020.5, "tags": [], "new": True},
+    {"lang": None, "year": 2**60 + 1, "tags": "b", "new": True},
+    {"lang": "fr", "year": float("nan"), "tags": ["a", 1, None], "other": {"x": 1}},
+    {"year": [1990, 2021], "tags": "2020-05-01", "new": [True, False]},
+]
+
+
+def meets(record, condition):
+    """The language once more, for one record, from its description."""
+
+    def values(name):
+        value = record.get(name)
+        return value if isinstance(value, list) else [] if value is None else [value]
+
+    def alike(one, two):
+        kinds = [[isinstance(value, kind) for kind in (str, bool, dict)] for value in (one, two)]
+        return kinds[0] == kinds[1]
+
+    def said(name, wanted):
+        if wanted is None:
+            return not values(name)
+        if isinstance(wanted, list):
+            return any(said(name, one) for one in wanted)
+        if not isinstance(wanted, dict):
+            return any(alike(v, wanted) and v == wanted for v in values(name))
+        if "not" in wanted:
+            return not said(name, wanted["not"])
+        if "any" in wanted:
+            return said(name, wanted["any"])
+        compare = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
+        return any(
+            all(alike(v, bound) and compare[how](v, bound) for how, bound in wanted.items())
+            for v in values(name)
+        )
+
+    def part(name, wanted):
+        if name == "any":
+            return any(meets(record, one) for one in wanted)
+        return not meets(record, wanted) if name == "not" else said(name, wanted)
+
+    return all(part(name, wanted) for name, wanted in condition.items())
+
+
+def of_field(name, *values, bounds=True):
+    one = st.sampled_from([value for record in RECORDS for value in [record.get(name)]] + [*values])
+    one = one.filter(lambda v: not isinstance(v, list) and v == v)
+    ranges = st.dictionaries(
+        st.sampled_from(["gt", "gte", "lt", "lte"]), st.sampled_from(values), min_size=1
+    )
+    simple = st.one_of(one, st.lists(one, min_size=1, max_size=3), *[ranges] * bounds)
+    nested = st.recursive(simple, lambda inner: st.builds(lambda c: {"not": c}, inner))
+    return st.builds(lambda c: {name: c}, nested)
+
+
+LEAVES = st.one_of(
+    of_field("lang", "en", "de", "e"),
+    of_field("year", 1990, 2000, 2019.0, 2020.5, 2**60),
+    of_field("tags", "a", "b", "2020-01-01"),
+    of_field("new", True, False, bounds=False),
+)
+FILTERS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.builds(lambda parts: {"any": parts}, st.lists(inner, min_size=1, max_size=3)),
+        st.builds(lambda part: {"not": part}, inner),
+        st.builds(lambda one, two: one | two, inner, inner),
+    ),
+    max_leaves=5,
+)
+
+
+@given(condition=FILTERS, picked=st.lists(st.integers(0, 4), min_size=5, unique=True))
+def test_a_mask_says_what_each_record_says(condition, picked):
+    records = [RECORDS[row] for row in picked]
+    expected = [meets(record, condition) for record in records]
+    assert Fields(records).mask(parse_filter(condition)).tolist() == expected
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    items = [{"id": f"i{row}", "text": f"cat {row}"} | r for row, r in enumerate(RECORDS)]
+    folder = tmp_path_factory.mktemp("filters") / "index"
+    ck.ItemIndex.build(items, lsa=0).save(folder)
+    return ck.ItemIndex.load(folder)
+
+
+def test_a_search_returns_what_the_filter_allows(index):
+    searcher = ck.Searcher(index, lambda pairs: [len(item) for _, item in pairs], "exact")
+    found = searcher.search("cat", k=5, filter={"lang": ["en", "de"], "not": {"new": True}})
+    assert [hit.id for hit in found[0]] == ["i0"]
+    put = index.put_artifact  # what a fit leaves does not make columns be read again
+    put("something", {}, {})
+    columns = index._fields._columns["lang"]
+    assert index.allowed({"lang": np.str_("fr")}).tolist() == [False] * 3 + [True, False]
+    assert index._fields._columns["lang"] is columns
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ({"lag": "en"}, "names 'lag', a field of no item .did you mean lang"),
+        ({"quux": None}, "known: lang, new, other, tags, year"),
+        ({"lang": 5}, "'lang' with the number 5, but items have texts such as 'de'"),
+        ({"year": {"gte": "2020"}}, "'year' with the text '2020', but items have numbers such as"),
+        ({"year": True}, "'year' with the truth value True, but items have numbers"),
+        ({"other": "x"}, "'other' with the text 'x', but items have nothing that can be compared"),
+        ({"year": {"from": 3}}, "asks {'from': 3} of 'year': give gt, gte, lt, lte"),
+        ({"year": {"gt": 3, "lt": "4"}}, "give gt, gte"),
+        ({"year": {"gt": True}}, "give gt, gte"),
+        ({"year": {"gt": 3, "not": 4}}, "give gt, gte"),
+        ({"year": {}}, "give gt, gte"),
+        ({"year": []}, "give a text, a number, true, false, null or a list"),
+        ({"year": [[1]]}, "give a text, a number"),
+        ({"year": float("nan")}, "give a text, a number"),
+        ({"any": {"lang": "en"}}, "'any' is {'lang': 'en'}; give a list of filters"),
+        ({"not": "en"}, "'en' is not a filter"),
+        ({5: "en"}, "names the field 5"),
+        ({}, "{} is not a filter"),
+        ({"lang": "en", "year": 2020.5}, "the filter allows no item"),
+    ],
+)
+def test_a_wrong_filter_is_refused_in_one_sentence(index, condition, said):
+    with pytest.raises(InputError, match=said) as caught:
+        ck.Searcher(index, len, "retrieve").search("cat", k=1, filter=condition)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_filter_nested_too_deeply_is_refused():
+    condition = {"lang": "en"}
+    for _ in range(100_000):
+        condition = {"not": condition}
+    with pytest.raises(InputError, match="nested too deeply"):
+        parse_filter(condition)
+
+
+def test_items_without_fields_say_so():
+    with pytest.raises(InputError, match="only ids, titles and texts"):
+        ck.ItemIndex.build(["cat"], lsa=0).allowed({"lang": json.loads('"en"')})

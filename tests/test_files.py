@@ -12,6 +12,7 @@ from crossknn.files import (
     StoredArray,
     as_path,
     digest,
+    scratch,
     translate_os_errors,
     write_array,
     write_file,
@@ -61,6 +62,20 @@ def test_a_file_is_written_whole_and_the_disk_speaks_in_sentences(tmp_path):
         translate_os_errors(tmp_path),
     ):
         write_file(tmp_path / "no" / "f", b"")
+
+
+def test_a_large_scratch_array_lies_in_a_file_and_a_full_disk_says_so_at_once(
+    tmp_path, monkeypatch
+):
+    assert not isinstance(scratch((3, 5)), np.memmap)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("crossknn.files.SCRATCH", 60)
+    mapped = scratch((3, 5))
+    mapped[:] = np.arange(5)
+    assert (type(mapped), mapped[2].tolist()) == (np.memmap, [0, 1, 2, 3, 4])
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="name a folder with more room in TMPDIR"):
+        scratch((2**40, 2**20))
 
 
 def test_a_digest_tells_where_texts_end():

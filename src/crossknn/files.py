@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import math
 import os
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +27,9 @@ from crossknn.errors import IndexFormatError, InputError
 
 CHUNK = 64 * 1024
 """Bytes that share a checksum."""
+
+SCRATCH = 2**28
+"""Bytes of an array from which on `scratch` keeps it in a file."""
 
 
 @contextmanager
@@ -133,6 +138,24 @@ def write_array(path: Path, values: NDArray[Any]) -> dict[str, Any]:
         np.lib.format.write_array_header_1_0(file, header)
         file.write(values.reshape(-1).view(np.uint8).data)
     return file_entry(path)
+
+
+def scratch(shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """A new float32 array; a large one is mapped from a temporary file without a name, so that the
+    system may drop its pages from memory. `InputError` if the disk has no room for it."""
+    size = 4 * math.prod(shape)
+    if size < SCRATCH:
+        return np.empty(shape, np.float32)
+    try:
+        with tempfile.TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):  # so that a full disk says so now
+                os.posix_fallocate(file.fileno(), 0, size)
+            return np.memmap(file, np.float32, "w+", shape=shape)
+    except OSError as error:
+        raise InputError(
+            f"a temporary file of {size / 2**30:.1f} GB cannot be made in {tempfile.gettempdir()}: "
+            f"{error.strerror or error}; name a folder with more room in TMPDIR"
+        ) from error
 
 
 def write_texts(path: Path, texts: Iterable[str]) -> list[dict[str, Any]]:

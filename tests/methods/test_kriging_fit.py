@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ from crossknn.methods.prior import (
     fit_dense,
     standardised,
 )
+from crossknn.retrievers.specs import retriever_scores
 from crossknn.scorers import CallableScorer
 from crossknn.scores.store import SparseScores
 from crossknn.scores.stored import StoredScorer
@@ -130,8 +132,9 @@ def rows(q: int, n: int, stages: int, seed: int):
     stages=st.integers(1, 3),
     rank=st.integers(1, 15),
     seed=st.integers(0, 99),
+    block=st.sampled_from([1, 7, 8_192]),
 )
-def test_a_dense_fit_is_what_the_reference_learns(q, n, stages, rank, seed):
+def test_a_dense_fit_is_what_the_reference_learns(q, n, stages, rank, seed, block):
     scores, vectors, queries, cheap = rows(q, n, stages, seed)
     lead = seed % stages
     order = [lead, *(stage for stage in range(stages) if stage != lead)]  # the reference's
@@ -146,7 +149,8 @@ def test_a_dense_fit_is_what_the_reference_learns(q, n, stages, rank, seed):
         anchor_trends=tuple(trends),
     )
     lesson = learn(problem, rank)
-    found = fit_dense(scores, cheap, vectors, queries, lead=lead, rank=rank)
+    with mock.patch("crossknn.methods.prior.BLOCK", block):
+        found = fit_dense(scores, cheap, vectors, queries, lead=lead, rank=rank)
     assume(found.cokriging.scale < 8)  # of narrow kernels rounding decides what is far
     np.testing.assert_allclose(products(found), lesson.factors @ lesson.factors.T, atol=2e-3)
     assert (np.diff(np.square(found.factor).sum(axis=0)) <= 1e-4).all()
@@ -158,6 +162,37 @@ def test_a_dense_fit_is_what_the_reference_learns(q, n, stages, rank, seed):
         assert np.flatnonzero(trend.columns).tolist() == sorted(used)
         np.testing.assert_allclose(trend.mean[used], mean, atol=5e-3)
         np.testing.assert_allclose(trend.precision[np.ix_(used, used)], precision, rtol=0.05)
+
+
+def test_a_dense_fit_reads_files_of_which_it_takes_some_rows_and_says_how_far_it_is(
+    tmp_path, monkeypatch
+):
+    scores, vectors, queries, cheap = rows(9, 50, 2, 0)
+    kept, seen = np.array([0, 2, 3, 5, 8]), []
+    plain = fit_dense(scores[kept], [c[kept] for c in cheap], vectors, queries[kept], rank=4)
+    for name, values in {"scores": scores, "cheap": cheap[0], "vectors": vectors}.items():
+        np.save(tmp_path / f"{name}.npy", values)
+    exact, one, items = (
+        np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("scores", "cheap", "vectors")
+    )
+    monkeypatch.setattr("crossknn.methods.prior.BLOCK", 20)
+    monkeypatch.setattr("crossknn.files.SCRATCH", 0)
+    mapped = fit_dense(
+        exact,
+        [one, cheap[1]],
+        items,
+        queries,
+        rank=4,
+        rows=kept,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(50 * turn + done, 150) for turn in range(3) for done in (20, 40, 50)]
+    assert isinstance(mapped.factor, np.memmap)
+    for name, values in plain.kept()[1].items():
+        found, most = mapped.kept()[1][name], np.abs(values).max()
+        if name in ("factor", "solved"):  # a factor's sign is free
+            values, found = np.abs(values), np.abs(found)
+        np.testing.assert_allclose(found, values, rtol=1e-3, atol=1e-4 * most)
 
 
 def both(of: World):
@@ -473,6 +508,15 @@ def assert_same(one: Prior, other: Prior):
     assert arrays.keys() == other_arrays.keys()
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, other_arrays[name])
+
+
+def test_retrievers_score_some_queries_at_a_time_where_items_are_many(library, monkeypatch):
+    index, queries = library.index(), Queries(library.texts(0, 5))
+    spec = parse("hybrid(vectors, random)")
+    plain = retriever_scores(index, spec, queries, 0)
+    monkeypatch.setattr("crossknn.retrievers.specs.AT_ONCE", 2 * N)
+    for one, other in zip(plain, retriever_scores(index, spec, queries, 0), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-6)
 
 
 @pytest.mark.parametrize("with_queries", [True, False])

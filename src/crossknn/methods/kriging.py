@@ -50,7 +50,7 @@ from crossknn.retrievers.specs import (
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, Stop
 from crossknn.spec import Spec, parse
-from crossknn.types import BoolArray, FloatArray, IntArray, Queries
+from crossknn.types import BoolArray, FloatArray, IntArray, Progress, Queries
 
 logger = logging.getLogger(__name__)
 
@@ -258,20 +258,23 @@ def fit_anchors(
     seed: int,
     retriever: Spec = AUTO,
     rows: IntArray | None = None,
+    cheap: Sequence[FloatArray] | None = None,
+    progress: Progress | None = None,
 ) -> Prior:
-    """What the anchor queries teach, or those in `rows`; `retriever` picks first batches."""
+    """What the anchor queries teach, or those in `rows`; `retriever` picks first batches. `cheap`
+    are the scores of all anchors by the retrievers of `mean`, if they are known."""
     assert index.anchors is not None
-    anchors = index.anchors
-    rows = np.arange(len(anchors.scores)) if rows is None else rows
-    queries, vectors = anchors.queries.take(rows), unfitted(index) or default_vectors(index)
+    queries, vectors = index.anchors.queries, unfitted(index) or default_vectors(index)
     space = vectors if index.has_query_vectors(vectors) else None
     prior = fit_dense(
-        anchors.scores[rows],
-        retriever_scores(index, mean, queries, seed),
+        index.anchors.scores,
+        retriever_scores(index, mean, queries, seed) if cheap is None else cheap,
         index.vectors[vectors],
         None if space is None else index.query_vectors(queries, space),
         lead=lead_of(index, stage_names(index, mean), retriever),
         rank=rank,
+        rows=rows,
+        progress=progress,
     )
     return replace(prior, space=space)
 
@@ -282,9 +285,10 @@ def cross_fitted(
     """Each part of the anchor queries, as positions, and the prior that the others teach."""
     assert index.anchors is not None
     rows = np.arange(len(index.anchors.scores))
+    cheap = retriever_scores(index, mean, index.anchors.queries, seed)
     for fold in np.array_split(rows, min(folds, len(rows))):
         others = np.setdiff1d(rows, fold)
-        yield fold, fit_anchors(index, mean, rank, seed, retriever, others)
+        yield fold, fit_anchors(index, mean, rank, seed, retriever, others, cheap)
 
 
 def fit_top_weights(

@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from crossknn.errors import InputError, SpecError, nearest
+from crossknn.files import scratch
 from crossknn.retrievers.base import (
     DEPTH,
     Late,
@@ -27,6 +28,9 @@ from crossknn.types import Artifact, FloatArray, IntArray, Queries
 AUTO, HYBRID = Spec("auto"), Spec("hybrid")
 FUSION, FUSED = "fusion", "fused"
 """What an index keeps the fitted weights of a fusion as, and the retriever that they make."""
+
+AT_ONCE = 2**25
+"""Scores of all items, of so many queries together, that a fit computes at once."""
 
 
 class Searchable(Protocol):
@@ -178,9 +182,19 @@ def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
 def retriever_scores(
     index: Searchable, spec: Spec, queries: Queries, seed: int
 ) -> list[FloatArray]:
-    """Scores (m, n) of all items by each of the retrievers that `spec` comes to."""
-    names = stage_names(index, spec)
-    return [open_retriever(index, name, seed).scores(queries) for name in names]
+    """Scores (m, n) of all items by each of the retrievers that `spec` comes to: of so many queries
+    together as `AT_ONCE` allows, and mapped from files where they are large."""
+    retrievers = [open_retriever(index, name, seed) for name in stage_names(index, spec)]
+    together = max(1, AT_ONCE // index.n)
+    if len(queries) <= together:
+        return [retriever.scores(queries) for retriever in retrievers]
+    found = [scratch((len(queries), index.n)) for _ in retrievers]
+    for start in range(0, len(queries), together):
+        rows = np.arange(start, min(start + together, len(queries)))
+        part = queries.take(rows)
+        for scores, retriever in zip(found, retrievers, strict=True):
+            scores[rows[0] : rows[-1] + 1] = retriever.scores(part)
+    return list(found)
 
 
 def default_vectors(index: Searchable, name: str = "auto") -> str:

@@ -28,6 +28,7 @@ IDEAS = {
     "index.filters": "conditions on fields",
     "index.late": "states of late-interaction models",
     "methods.factor_model": "the low-rank model of scores, from any entries",
+    "methods.factor_rows": "scores as the model reads them, in memory that the items do not fill",
     "methods.kriging_fit": "fitting the prior",
     "methods.top_odds": "which items to score for a large k",
     "models.export": "models as ONNX folders",

@@ -340,6 +340,31 @@ def test_a_sparse_fit_is_near_the_dense_one():
             assert (np.abs(np.log(precision / of_dense)) < np.log(2.5)).all()
 
 
+@pytest.mark.parametrize(("rank", "share"), [(12, 0.03), (20, 0.03), (9, 0.5), (12, 0.0)])
+def test_anchors_that_are_summed_up_say_what_entries_of_every_item_say(monkeypatch, rank, share):
+    """Of these every item is looked at, query by query."""
+    for module in ("factor_rows", "factor_model"):
+        monkeypatch.setattr(f"crossknn.methods.{module}.BLOCK", 7)
+    monkeypatch.setattr("crossknn.methods.factor_rows.HELD_OUT", 0.0)
+    monkeypatch.setattr("crossknn.methods.factor_model.FEW", (3, 3))
+    of, seen = world(30, 40), some(30, 40, share)
+    seen[:20, 0] = share > 0  # no query without entries
+    seen[20:] = False
+    anchors = of.exact[20:], [of.cheap[20:]], of.queries[20:]
+    few = of.queries[: 20 if share else 0]
+    summed = fit_sparse(*entries(of, seen), of.vectors, few, rank=rank, anchors=anchors)
+    seen[20:] = True
+    every = of.queries if share else of.queries[20:]
+    single = fit_sparse(*entries(of, seen), of.vectors, every, rank=rank)
+    np.testing.assert_allclose(products(summed), products(single), atol=1e-4)
+    np.testing.assert_allclose(summed.mean, single.mean, atol=1e-5)
+    assert summed.variance == pytest.approx(single.variance, rel=1e-5)
+    assert summed.cokriging.scale == single.cokriging.scale
+    for one, other in zip(summed.trends, single.trends, strict=True):
+        np.testing.assert_allclose(one.mean, other.mean, atol=1e-4)
+        np.testing.assert_allclose(one.precision, other.precision, rtol=1e-3)
+
+
 # Kernel parameters
 
 OTHER = KernelParameters(share=2.0, scale=4.0, smooth=1.0, linear=0.25, noise=0.5)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from crossknn.errors import InputError
+from crossknn.files import scratch
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods.base import equal_rounds
@@ -54,7 +55,8 @@ STEP = 2**0.5
 FARTHEST = 6
 """Steps that a parameter may be from its start."""
 
-SEED, _AT_ONCE = 0, 64
+SEED, _AT_ONCE, _CELLS = 0, 64, 2**24
+"""So many queries, of so many scores of all items in all, are scored together."""
 
 
 def fit_prior(
@@ -137,7 +139,12 @@ def _from_searches(index: Index, scores: SparseScores, retriever: Spec, rank: in
 
 def _columns(index: Index, retriever: Spec, queries: Queries) -> list[FloatArray]:
     """Each retriever's standardised scores (m, n)."""
-    return [standardised(cheap) for cheap in retriever_scores(index, retriever, queries, SEED)]
+    found = []
+    for cheap in retriever_scores(index, retriever, queries, SEED):
+        found.append(scratch(cheap.shape))
+        for row, scores in zip(found[-1], cheap, strict=True):
+            row[:] = standardised(scores)
+    return list(found)
 
 
 def _at_entries(
@@ -146,8 +153,9 @@ def _at_entries(
     """Each retriever's standardised scores at the entries, (e,), and the vectors (q, d) of the
     scored queries."""
     chosen, parts, vectors = scores.scored_queries, [], []
-    for start in range(0, len(chosen), _AT_ONCE):
-        rows = chosen[start : start + _AT_ONCE]
+    together = max(1, min(_AT_ONCE, _CELLS // index.n))
+    for start in range(0, len(chosen), together):
+        rows = chosen[start : start + together]
         where = slice(scores.by_query[rows[0]], scores.by_query[rows[-1] + 1])
         query, item = np.searchsorted(rows, scores.query[where]), scores.item[where]
         queries = Queries([scores.queries[row] for row in rows])

@@ -215,7 +215,8 @@ def standardised(values: FloatArray) -> FloatArray:
     exact -= exact.mean(axis=-1, keepdims=True)
     size = exact.std(axis=-1, keepdims=True)
     some = size > 1e-6 * np.abs(values).max(axis=-1, keepdims=True, initial=0)
-    return np.where(some, exact / np.where(some, size, 1), 0).astype(np.float32)
+    exact /= np.where(some, size, np.inf)
+    return exact.astype(np.float32)
 
 
 def trend_columns(retrievers: int, lead: int, cokriging: bool) -> BoolArray:

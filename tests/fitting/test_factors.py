@@ -146,6 +146,23 @@ def test_what_no_score_says_anything_of_does_not_move(method):
     assert (fit.items[1::4] != v0[1::4]).any(axis=1).all()
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_vectors_in_half_precision_stay_in_their_file(method, tmp_path):
+    u0, v0, table = turned()
+    scores, half = entries(table, 0.1), v0.astype(np.float16)
+    np.save(tmp_path / "items.npy", half)
+    mapped = np.load(tmp_path / "items.npy", mmap_mode="r")
+    targets = Targets.of(scores, mapped, u0)
+    assert targets.items is mapped
+    one, other = (
+        fitted(method, scores, items, u0, bias=2.0 * (method == "als"))
+        for items in (mapped, half.astype(np.float32))
+    )
+    np.testing.assert_allclose(one.items, other.items, atol=1e-5)
+    assert one.items.dtype == np.float32
+    np.testing.assert_allclose(one.details["errors"], other.details["errors"], rtol=1e-4)
+
+
 @pytest.mark.parametrize("method", FREE)
 def test_the_vectors_are_those_of_the_least_error_on_what_is_held_out(method):
     u0, v0, table = turned(d=24, noise=0.2)

@@ -29,6 +29,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from crossknn.errors import InputError
+from crossknn.files import scratch
 from crossknn.index.base import Scale
 from crossknn.index.vectors import Linear, QueryMap, Same
 from crossknn.retrievers.base import Retriever
@@ -141,8 +142,8 @@ class Fit:
 class Targets:
     """What is fitted: normalised scores of G, apart from those `held` out; and the start.
 
-    `items` (n, d) and `queries` (q, d) are the initial vectors, float32, not to be written to;
-    `initial` is their error on the entries held out.
+    `items` (n, d), float32 or float16 and possibly memory-mapped, and `queries` (q, d), float32,
+    are the initial vectors, not to be written to; `initial` is their error on the entries held out.
     """
 
     items: FloatArray
@@ -165,7 +166,7 @@ class Targets:
         """Normalise G by `scale`, by default to the mean and deviation of `queries . items` on its
         entries (AXN A.2); one from random pairs is better. InputError if all of G is held out.
         """
-        items, queries = np.asarray(items, np.float32), np.asarray(queries, np.float32)
+        queries = np.asarray(queries, np.float32)
         if scale is None:
             products = inner_products(queries, items, scores.query, scores.item)
             scale = Scale.match(scores.score, products)
@@ -220,8 +221,14 @@ def als(
     kept, and the first that is worse is the last.
     """
     began = time.perf_counter()
-    fitted, u0, v0 = targets.fitted, targets.queries, targets.items
-    c_u, c_v = _mean_square(u0), _mean_square(v0)
+    # Items without an entry stay where they are: the sweeps do without them.
+    used = np.unique(np.concatenate([targets.fitted.item, targets.held.item]))
+    fitted, held = (
+        replace(part, item=np.searchsorted(used, part.item), n=len(used))
+        for part in (targets.fitted, targets.held)
+    )
+    u0, v0 = targets.queries, targets.items[used].astype(np.float32)
+    c_u, c_v = _mean_square(u0), _mean_square(targets.items)
     mapped: QueryMap = Same()
     if bias:
         constant, d = bias * math.sqrt(c_u), v0.shape[1]
@@ -235,14 +242,20 @@ def als(
     for sweep in range(sweeps):
         moved = _fit_rows(by_item, u, v0, strength * c_u)
         turned = _fit_rows(g, moved, u0, strength * c_v)
-        errors.append(error(targets.held, turned, moved))
+        errors.append(error(held, turned, moved))
         if progress:
             progress(sweep + 1, sweeps)
         if errors[-1] >= best:
             break
         best, u, v = errors[-1], turned, moved
+    items = scratch((len(targets.items), v.shape[1]))
+    for start in range(0, len(items), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        items[part, : targets.items.shape[1]] = targets.items[part]
+        items[part, targets.items.shape[1] :] = 0
+    items[used] = v
     return Fit(
-        items=v,
+        items=items,
         queries=u,
         map=mapped,
         scale=targets.scale,
@@ -287,7 +300,9 @@ def ridge(known: FloatArray, target: FloatArray, strength: float) -> FloatArray:
 
 def _mean_square(vectors: FloatArray) -> float:
     """Mean squared length of vectors; 1 if all are zero."""
-    return float(np.einsum("nd,nd->", vectors, vectors) / len(vectors)) or 1.0
+    parts = (vectors[start : start + _CHUNK] for start in range(0, len(vectors), _CHUNK))
+    total = sum(float(np.square(part, dtype=np.float32).sum(dtype=np.float64)) for part in parts)
+    return total / len(vectors) or 1.0
 
 
 def _drawn(rng: np.random.Generator, n: int, count: int) -> IntArray:

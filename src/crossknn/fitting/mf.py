@@ -77,7 +77,8 @@ class FreeSide(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.start, rows = start, np.unique(used)
         self.register_buffer("used", torch.from_numpy(rows), persistent=False)
-        self.register_buffer("known", torch.from_numpy(start[rows]), persistent=False)
+        known = torch.from_numpy(start[rows].astype(np.float32))
+        self.register_buffer("known", known, persistent=False)
         self.moved = nn.Parameter(torch.zeros_like(self.known))
 
     def forward(self, rows: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class FreeSide(nn.Module):  # type: ignore[misc]
 
     def vectors(self) -> FloatArray:
         """All vectors, float32."""
-        found = self.start.copy()
+        found = self.start.astype(np.float32)
         found[self.used.cpu()] += self.moved.detach().cpu().numpy()
         return found
 
@@ -106,7 +107,8 @@ class PerceptronSide(nn.Module):  # type: ignore[misc]
             self.gate = nn.Parameter(torch.tensor(_FIRST_GATE))
         else:
             self.register_buffer("gate", torch.tensor(float("inf")))
-        self.register_buffer("start", torch.from_numpy(start), persistent=False)
+        known = torch.from_numpy(start.astype(np.float32, copy=False))
+        self.register_buffer("start", known, persistent=False)
 
     def forward(self, rows: Tensor) -> Tensor:
         known, row_of = rows.unique(return_inverse=True)  # each goes through once

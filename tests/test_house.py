@@ -26,6 +26,7 @@ IDEAS = {
     "fitting.mf": "matrix factorization, transductive and inductive",
     "fitting.pseudo_queries": "queries made of items",
     "index.filters": "conditions on fields",
+    "index.updates": "adding and deleting items",
     "index.late": "states of late-interaction models",
     "methods.factor_model": "the low-rank model of scores, from any entries",
     "methods.factor_rows": "scores as the model reads them, in memory that the items do not fill",

@@ -171,15 +171,55 @@ def write_texts(path: Path, texts: Iterable[str]) -> list[dict[str, Any]]:
     return [file_entry(path), offsets]
 
 
+def append_file(path: Path, entry: Mapping[str, Any], data: Any) -> dict[str, Any]:
+    """Write bytes after those that `entry` names, over what a killed writing has left there;
+    returns the `file_entry` of the longer file. Who has mapped the shorter one sees no change.
+
+    Raises `IndexFormatError` if the last chunk, which gets a new checksum, is damaged.
+    """
+    size, sums = entry["bytes"], base64.b64decode(entry["checksums"])
+    whole = size // CHUNK
+    with path.open("r+b") as file:
+        file.seek(whole * CHUNK)
+        last = file.read(size - whole * CHUNK)
+        if checksums(last).tobytes() != sums[4 * whole :]:
+            raise IndexFormatError(f"the contents of {path} have changed; build or copy it again")
+        file.write(data)
+        file.truncate()
+    sync(path)
+    sums = sums[: 4 * whole] + checksums(last + bytes(data)).tobytes()
+    size += memoryview(data).nbytes
+    return {**entry, "bytes": size, "checksums": base64.b64encode(sums).decode()}
+
+
+def append_array(path: Path, entry: Mapping[str, Any], rows: NDArray[Any]) -> dict[str, Any]:
+    """Add rows to a `.npy` file; its header still has the first number of rows."""
+    return append_file(path, entry, np.asarray(rows, order="C").reshape(-1).view(np.uint8).data)
+
+
+def append_texts(
+    folder: Path, entries: Sequence[Mapping[str, Any]], texts: Iterable[str]
+) -> list[dict[str, Any]]:
+    """Add texts to those of `write_texts`, by their two entries; returns the new ones."""
+    blob, offsets = entries
+    encoded = [text.encode() for text in texts]
+    ends = blob["bytes"] + np.cumsum([len(data) for data in encoded], dtype=np.uint64)
+    first = append_file(folder / blob["path"], blob, b"".join(encoded))
+    return [first, append_array(folder / offsets["path"], offsets, ends.astype(np.uint64))]
+
+
 class CheckedFile:
-    """A file mapped read-only, whose chunks are checked when they are first touched."""
+    """A file mapped read-only, whose chunks are checked when they are first touched.
+
+    What stands behind the bytes of its entry is another writing's, and is not looked at.
+    """
 
     def __init__(self, path: Path, entry: Mapping[str, Any], what: str) -> None:
         """Map the file of `what` ("the index DIR"); `IndexFormatError` for another size."""
         self.name, self._what = path.name, what
         try:
-            size = path.stat().st_size
-            data = np.memmap(path, np.uint8, "r") if size else np.zeros(0, np.uint8)
+            size = min(path.stat().st_size, int(entry["bytes"]))
+            data = np.memmap(path, np.uint8, "r", shape=size) if size else np.zeros(0, np.uint8)
         except OSError as error:
             raise self.damaged(f"{self.name} cannot be read ({error.strerror})") from error
         self.data: NDArray[np.uint8] = np.asarray(data)
@@ -238,7 +278,10 @@ class StoredArray:
         try:
             np.lib.format.read_magic(head)
             shape, _, dtype = np.lib.format.read_array_header_1_0(head)
-            return file.data[head.tell() :].view(dtype).reshape(shape)
+            values = file.data[head.tell() :].view(dtype)
+            if values.size != math.prod(shape):  # rows have been added (`append_array`)
+                shape = -1, *shape[1:]
+            return values.reshape(shape)
         except (ValueError, TypeError) as error:
             raise file.damaged(f"{file.name} is no array ({error})") from error
 

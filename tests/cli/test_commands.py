@@ -505,3 +505,21 @@ def test_try_takes_queries_and_judgements_of_yours(folder, capsys):
     said = capsys.readouterr().err
     assert "0 judged queries have a relevant item in the index" in said
     assert "1 of 5" not in said
+
+
+def test_items_come_and_go(command, build, folder):
+    build("--lsa", "8", "--graph", "3")
+    new = [{"id": "d1", "text": "walruses on files"}, {"id": "w", "text": "about a walrus"}]
+    jsonl(folder / "new.jsonl", new)
+    made = command("index", "add-items", "docs.index", "new.jsonl", "--replace")[0]
+    assert (made["items"], made["deleted"]) == (N + 1, 1)
+    assert made["added_since_fit"] == {"graphs/lsa": 2}
+    search = ("search", "docs.index", "walrus", "-k", "1", "--method", "retrieve(retriever=bm25)")
+    assert command(*search)[0]["results"][0]["hits"][0]["id"] == "w"
+    (folder / "gone.txt").write_text("w\nd7\n")
+    made = command("index", "delete", "docs.index", "d3", "--ids", "gone.txt")[0]
+    assert (made["items"], made["deleted"]) == (N - 2, 4)
+    made = command("index", "compact", "docs.index")[0]
+    assert made["items"] == N - 2
+    assert "deleted" not in made
+    assert command("index", "verify", "docs.index")[0]["damages"] == []

@@ -25,6 +25,17 @@ LATEST = 5
 
 app = typer.Typer(help="Build, extend, inspect and verify an index.", no_args_is_help=True)
 
+Items = Annotated[
+    Path,
+    Argument(
+        metavar="ITEMS",
+        help="File of items (JSON lines, CSV, TSV or one text per line), BEIR folder, or - for "
+        "standard input.",
+    ),
+]
+IdField = Annotated[str | None, Option(help="Field that holds the id.")]
+TitleField = Annotated[str | None, Option(help="Field that holds the title.")]
+TextField = Annotated[str | None, Option(help="Field that holds the text.")]
 Tfidf = Annotated[bool, Option("--tfidf", help="Add the TF-IDF retriever.")]
 Graph = Annotated[
     int | None,
@@ -59,14 +70,7 @@ GraphFrom = Annotated[
     ),
 )
 def build(
-    items: Annotated[
-        Path,
-        Argument(
-            metavar="ITEMS",
-            help="File of items (JSON lines, CSV, TSV or one text per line), BEIR folder, or - for "
-            "standard input.",
-        ),
-    ],
+    items: Items,
     folder: Annotated[Path, Argument(metavar="INDEX", help="Folder to save the index in.")],
     encoder: Annotated[
         str,
@@ -84,9 +88,9 @@ def build(
     graph_from: GraphFrom = None,
     nearest: Nearest = None,
     template: o.Template = "{title}\\n{text}",
-    id_field: Annotated[str | None, Option(help="Field that holds the id.")] = None,
-    title_field: Annotated[str | None, Option(help="Field that holds the title.")] = None,
-    text_field: Annotated[str | None, Option(help="Field that holds the text.")] = None,
+    id_field: IdField = None,
+    title_field: TitleField = None,
+    text_field: TextField = None,
     limit: Annotated[
         int | None, Option(min=1, help="Read only this many items, from the first.")
     ] = None,
@@ -190,6 +194,88 @@ def add(
 
 
 @app.command(
+    "add-items",
+    epilog=o.examples(
+        "crossknn index add-items docs.index new.jsonl",
+        "crossknn index add-items docs.index changed.jsonl --replace",
+    ),
+)
+def add_items(
+    folder: o.Folder,
+    items: Items,
+    replace: Annotated[
+        bool, Option("--replace", help="Replace the items whose ids the index has already.")
+    ] = False,
+    id_field: IdField = None,
+    title_field: TitleField = None,
+    text_field: TextField = None,
+    json: o.AsJson = False,
+) -> None:
+    """Add ITEMS to an index, without building it again.
+
+    Searches that run go on undisturbed, and those that begin later find the
+    new items. Fits take them in by their vectors: `crossknn index info` shows
+    how many items each fit has not seen.
+    """
+    from crossknn.data.reading import read_items
+    from crossknn.index.item_index import ItemIndex
+
+    began, index = time.perf_counter(), ItemIndex.load(folder)
+    new = read_items(
+        o.source(items),
+        id_field=id_field,
+        title_field=title_field,
+        text_field=text_field,
+        template=index.items.template,
+    )
+    with progress("encoding", "items") as report:
+        index.add(new, replace=replace, progress=report)
+    _answer(index, folder, json, began)
+
+
+@app.command(
+    "delete",
+    epilog=o.examples(
+        "crossknn index delete docs.index 17 42", "crossknn index delete docs.index --ids gone.txt"
+    ),
+)
+def delete(
+    folder: o.Folder,
+    ids: Annotated[list[str] | None, Argument(metavar="ID...", help="Ids of items.")] = None,
+    file: Annotated[
+        Path | None, Option("--ids", help="Text file with an id per line, or - for standard input.")
+    ] = None,
+    json: o.AsJson = False,
+) -> None:
+    """Delete items of an index. They keep their room until `crossknn index compact`."""
+    from crossknn.data.reading import read_items
+    from crossknn.index.item_index import ItemIndex
+
+    given = [*(ids or [])]
+    if file is not None:
+        given += read_items(o.source(file)).texts
+    if not given:
+        raise InputError("there is nothing to delete: give ids, or a file of them with --ids")
+    began, index = time.perf_counter(), ItemIndex.load(folder)
+    index.delete(given)
+    _answer(index, folder, json, began)
+
+
+@app.command("compact", epilog=o.examples("crossknn index compact docs.index"))
+def compact(folder: o.Folder, json: o.AsJson = False) -> None:
+    """Write an index without its deleted items, and fit its word models again.
+
+    Searches go on meanwhile; adding and deleting waits. If it is killed, the
+    index is as it was.
+    """
+    from crossknn.index.item_index import ItemIndex
+
+    began, index = time.perf_counter(), ItemIndex.load(folder)
+    index.compact()
+    _answer(index, folder, json, began)
+
+
+@app.command(
     "info",
     epilog=o.examples("crossknn index info docs.index", "crossknn index info d.index --json"),
 )
@@ -251,7 +337,9 @@ def _answer(index: ItemIndex, folder: Path, json: bool, began: float) -> None:
 def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
     return {
         "index": str(folder),
-        "items": index.n,
+        "items": len(index),
+        **({"deleted": index.n - len(index)} if len(index) < index.n else {}),
+        **({"added_since_fit": index.added} if index.added else {}),
         "vectors": sorted(index.vectors),
         "retrievers": sorted({*index.retrievers, *index.vectors}),
         "graphs": {name: int(graph.shape[1]) for name, graph in index.graphs.items()},

@@ -17,7 +17,7 @@ import numpy as np
 
 from crossknn.data.records import Records, read_records
 from crossknn.errors import InputError
-from crossknn.types import IntArray
+from crossknn.types import BoolArray, IntArray
 
 T = TypeVar("T")
 
@@ -47,6 +47,7 @@ class Items:
     """n items in a fixed order: `ids`, `texts`, `titles`, `extra` (n,) each.
 
     The columns may be lists or sequences on disk; searches refer to an item by its position.
+    `alive` (n,) is False for deleted items, which no id names any more; None if there are none.
     """
 
     ids: Sequence[str]
@@ -54,6 +55,7 @@ class Items:
     titles: Sequence[str]
     extra: Sequence[Mapping[str, object]]
     template: str = DEFAULT_TEMPLATE
+    alive: BoolArray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -68,7 +70,11 @@ class Items:
 
     @cached_property
     def _position(self) -> dict[str, int]:
-        return {item_id: p for p, item_id in enumerate(self.ids)}
+        alive = self.alive
+        return {i: p for p, i in enumerate(self.ids) if alive is None or alive[p]}
+
+    def __contains__(self, item_id: object) -> bool:
+        return item_id in self._position
 
     def position(self, item_id: str) -> int:
         """The position of the item with this id; `InputError` if there is none."""
@@ -83,12 +89,14 @@ class Items:
         def at(column: Sequence[T]) -> list[T]:
             return [column[position] for position in positions]
 
+        alive = None if self.alive is None else self.alive[list(positions)]
         return replace(
             self,
             ids=at(self.ids),
             texts=at(self.texts),
             titles=at(self.titles),
             extra=at(self.extra),
+            alive=None if alive is None or alive.all() else alive,
         )
 
     def positions(self, item_ids: Iterable[str]) -> IntArray:

@@ -429,6 +429,7 @@ def compare(
     Returns:
         The outcome of exact search, and an iterator of one `Outcome` for each method and budget.
     """
+    index.check_compact("a comparison")
     task = None
     if qrels and measures:
         task = TaskMeasures(Judgements.from_qrels(qrels, queries.ids, index.items.ids), measures)
@@ -472,6 +473,7 @@ def judge(
         InputError: no query is judged, or a measure is unknown.
         ScorerError: from the iterator, if the scorer fails as a whole.
     """
+    index.check_compact("a comparison")
     judgements = Judgements.from_qrels(qrels, queries.ids, index.items.ids)
     task = TaskMeasures(judgements, measures)
     most = sum(min(b, index.n) for b in budgets) * sum(method.calls for method in methods.values())

@@ -109,6 +109,7 @@ def collect_matrix(
     goes on. Raises ScorerError if pairs cannot be scored, and InputError for a file of something
     else and options out of range.
     """
+    index.check_compact("a score matrix")
     file, opened = as_path(path, "the score matrix"), as_scorer(scorer)
     items, q = index.items, len(queries)
     first = q // 2 if n_anchors is None else n_anchors
@@ -187,12 +188,17 @@ def _collect_rows(
 ) -> CollectReport:
     if not len(texts):
         raise InputError("there are no texts to score the items against")
+    index.check_compact("collecting rows of scores")
     opened, items = as_scorer(scorer), index.items.texts
     fingerprint = fingerprint_of(opened, index.scores)
-    _known_rows(index, name, opened.fingerprint, replace)
+    before = _known_rows(index, name, opened.fingerprint, replace)
+    if before is not None and "added" in before.meta:  # its rows lack scores of later items
+        texts = [*before.arrays["queries"], *texts]
+        if positions is not None:
+            positions = np.concatenate([before.arrays["items"], positions])
     report = collect(index.scores, opened, texts, items, source=named(scorer), **how)
     known = _known_rows(index, name, opened.fingerprint, replace)  # others may have added to them
-    old = {} if known is None else known.arrays
+    old = {} if known is None or "added" in known.meta else known.arrays
     own = dict.fromkeys(old.get("queries", ()))
     new = {text: row for row, text in enumerate(texts) if text not in own}
     rows = index.scores.rows(fingerprint, [*new], items)

@@ -70,6 +70,12 @@ class ItemScores:
     scores: FloatArray
 
 
+def all_scores(arrays: Mapping[str, Any]) -> FloatArray:
+    """Scores (q, n) of all items: those that were collected, and of the items that were added."""
+    scores: FloatArray = arrays["scores"]
+    return np.hstack([scores, arrays["added"].T]) if "added" in arrays else scores
+
+
 @runtime_checkable
 class Index(Searchable, Protocol):
     """Items by position, what retrievers are made of, and what methods read beside them."""

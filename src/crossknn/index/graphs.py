@@ -28,10 +28,12 @@ def nearest_items(
     k: int,
     at_once: int = 64,
     progress: Progress | None = None,
+    first: int = 0,
 ) -> Neighbours:
-    """The k best other items of a retriever with each of the n items as its query: (n, k).
+    """The k best other items of a retriever with each of n items as its query: (n, k).
 
-    Padded where it finds fewer, e.g. BM25 only items that share a word.
+    Padded where it finds fewer, e.g. BM25 only items that share a word. `first` is the position of
+    the first of the n items.
     """
     n = len(items)
     neighbours = np.full((n, k), NO_ITEM, np.int32)
@@ -39,24 +41,27 @@ def nearest_items(
         rows = np.arange(start, min(start + at_once, n))
         found = retriever.top(items.take(rows), k + 1).items
         for item, ranked in zip(rows, found, strict=True):
-            others = ranked[(ranked != item) & (ranked != NO_ITEM)][:k]
+            others = ranked[(ranked != first + item) & (ranked != NO_ITEM)][:k]
             neighbours[item, : len(others)] = others
         if progress:
             progress(int(rows[-1]) + 1, n)
     return neighbours
 
 
-def nearest_by_vectors(vectors: FloatArray, k: int, progress: Progress | None = None) -> Neighbours:
-    """The k nearest other items by cosine, ties by position: (n, d) -> (n, k), padded.
+def nearest_by_vectors(
+    vectors: FloatArray, k: int, progress: Progress | None = None, first: int = 0
+) -> Neighbours:
+    """The k nearest other items by cosine, ties by position: (n, d) -> (n, k), padded; or those of
+    the items from `first` on, (n - first, k).
 
     Exact, n^2 d multiplications; a block of rows at a time, never an (n, n) array.
     """
     n, single = len(vectors), vectors.astype(np.float32)
     lengths = np.linalg.norm(single, axis=1, keepdims=True)
     unit = single / np.where(lengths > 0, lengths, 1)
-    items = Queries([""] * n, {"unit": unit})
+    items = Queries([""] * (n - first), {"unit": unit[first:]})
     retriever = DenseRetriever(ArrayStore(unit), lambda queries: queries.vectors["unit"])
-    return nearest_items(retriever, items, k, max(1, _CELLS // n), progress)
+    return nearest_items(retriever, items, k, max(1, _CELLS // n), progress, first)
 
 
 def cosines(vectors: FloatArray, items: IntArray, others: Neighbours) -> FloatArray:

@@ -17,7 +17,9 @@ import json
 import logging
 import secrets
 import shutil
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,13 +29,24 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.errors import InputError, nearest
-from crossknn.files import as_path, rows_of
-from crossknn.index.base import Anchors, Cache, ItemScores, Scale
+from crossknn.files import StoredArray, as_path, rows_of
+from crossknn.index.base import Anchors, Cache, ItemScores, Scale, all_scores
 from crossknn.index.filters import Fields, parse_filter
 from crossknn.index.graphs import NEIGHBOURS, nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states, work_folder
 from crossknn.index.nearest import LARGE, FaissStore, build_lists, open_lists, write_lists
-from crossknn.index.storage import SCORES, damages, read_parts, write_parts
+from crossknn.index.storage import (
+    SCORES,
+    Growth,
+    as_json,
+    changing,
+    columns_of,
+    commit,
+    damages,
+    read_parts,
+    write_parts,
+)
+from crossknn.index.updates import compacted, growth
 from crossknn.index.vectors import (
     EncodeQueries,
     GivenModel,
@@ -115,7 +128,7 @@ class ItemIndex:
         self._build, self.folder = build, folder
         self.cache, self._encode = Cache(), dict(encode)
         self.exact, self._lists = False, dict[str, FaissStore]()
-        self._added = dict[str, Retriever]()
+        self._added, self._lock = dict[str, Retriever](), threading.Lock()
         self._fields = Fields(items.extra)
         if unknown := sorted(set(self._encode) - set(self.vectors)):
             raise InputError(f"query_vectors names {unknown[0]!r}, but no vectors have that name")
@@ -211,19 +224,32 @@ class ItemIndex:
             InputError: For an encoder of vectors that the index lacks.
         """
         folder = as_path(folder, "the folder of the index")
-        build, parts = read_parts(folder)
-        found = parts.pop("items")
-        columns = {name: found.arrays[name] for name in ("ids", "texts", "titles")}
-        extra = StoredRecords(found.arrays["extra"])
-        items = Items(**columns, extra=extra, template=found.meta["template"])
-        order, encode = rows_of(found.arrays, "anchor_items"), _by_name(query_vectors, GIVEN)
-        index = cls(items, order, parts, encode, build, folder)
+        index = cls._of(*read_parts(folder), _by_name(query_vectors, GIVEN), folder)
         index.exact = exact
         for name, given in _by_name(encoder, DUAL_ENCODER).items():
             if (model := index.model_of(name)) is None:
                 raise InputError(f"the index {folder} has no vectors or states {name!r} of a model")
             model.attach(given)
         return index
+
+    @classmethod
+    def _of(
+        cls,
+        build: str,
+        parts: Mapping[str, Any],
+        encode: Mapping[str, EncodeQueries],
+        folder: Path | None,
+    ) -> ItemIndex:
+        """An index of the parts that `save` or a change has left."""
+        found = parts["items"]
+        columns = {name: found.arrays[name] for name in ("ids", "texts", "titles")}
+        if "deleted" in found.arrays:
+            columns["alive"] = np.ones(len(columns["ids"]), np.bool_)
+            columns["alive"][found.arrays["deleted"]] = False
+        extra = StoredRecords(found.arrays["extra"])
+        items = Items(**columns, extra=extra, template=found.meta["template"])
+        others = {key: part for key, part in parts.items() if key != "items"}
+        return cls(items, rows_of(found.arrays, "anchor_items"), others, encode, build, folder)
 
     def save(self, folder: str | Path) -> None:
         """Write the index to `folder`, which must be new, empty or an index, in one atomic step.
@@ -232,11 +258,7 @@ class ItemIndex:
         not saved. Raises `InputError` if the folder is something else or cannot be written.
         """
         folder = as_path(folder, "the folder of the index")
-        columns: dict[str, Any] = {c: getattr(self.items, c) for c in ("ids", "texts", "titles")}
-        columns["extra"] = [_as_json(record, "extra") for record in self.items.extra]
-        columns["anchor_items"] = self.anchor_items
-        parts = {key: _artifact(part, key) for key, part in self._parts.items()}
-        parts["items"] = Artifact({"template": self.items.template}, columns)
+        parts = self._stored()
         scores = self.scores
         write_parts(folder, parts, self._build)
         if folder != self.folder and len(scores):
@@ -255,8 +277,156 @@ class ItemIndex:
 
     @property
     def n(self) -> int:
-        """Number of items."""
+        """Number of positions of items, those of deleted ones included."""
         return len(self.items)
+
+    def __len__(self) -> int:
+        """Number of items that are not deleted."""
+        alive = self.items.alive
+        return self.n if alive is None else int(alive.sum())
+
+    @property
+    def added(self) -> dict[str, int]:
+        """How many of its items each fit has not seen, by the keys of parts: those added since."""
+        found = {
+            key: _artifact(part, key).meta.get("added", 0) for key, part in self._parts.items()
+        }
+        return {key: count for key, count in found.items() if count}
+
+    def snapshot(self) -> ItemIndex:
+        """The index as it is now: items that are added or deleted later do not change it."""
+        same = object.__new__(type(self))
+        same.__dict__ = dict(self.__dict__)
+        return same
+
+    def add(
+        self,
+        items: Items | str | Path | Iterable[str | Mapping[str, object]],
+        *,
+        vectors: FloatArray | Mapping[str, FloatArray] | None = None,
+        replace: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        """Add items, in the folder of the index too, in one atomic step.
+
+        What the index has of items is made for the new ones (`crossknn.index.updates`), and written
+        behind what is there. Searches under way, and whoever has loaded the index, go on with the
+        items of before; loading it again shows the new ones. Retrievers of `add_retriever` are
+        dropped.
+
+        Args:
+            items: As for `build`, read with the index's template. They should have ids of theirs.
+            vectors: Vectors (k, d) of the items, where the index has given ones, as for `build`.
+            replace: Items whose ids the index has take the place of these.
+            progress: Called with (items encoded, k).
+
+        Raises:
+            InputError: For items that cannot be read, an id that the index has (unless `replace`),
+                vectors that lack or do not fit, or no room; nothing is changed then.
+        """
+        new = items if isinstance(items, Items) else read_items(items, template=self.items.template)
+        if new.alive is not None:
+            new = new.take(np.flatnonzero(new.alive).tolist())
+        given = _by_name(vectors, GIVEN)
+
+        def made(now: ItemIndex) -> dict[str, Growth]:
+            old = [now.items.position(i) for i in new.ids if i in now.items]
+            if old and not replace:
+                raise InputError(
+                    f"the index has an item {now.items.ids[old[0]]!r} already: give another id, or "
+                    "replace it (replace=True, --replace)"
+                )
+            grown = growth(now.opened, now.items, new, given, unfitted(now), progress)
+            if old:
+                grown["items"].rows["deleted"] = np.array(old, np.int64)  # type: ignore[index]
+            return grown
+
+        self._change(made)
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Delete items, in the folder of the index too, in one atomic step.
+
+        They keep their positions until `compact`, and no search returns them. Raises `InputError`
+        for an unknown id; nothing is changed then.
+        """
+        if isinstance(ids, str):
+            raise InputError(f"the ids to delete are the text {ids!r:.80}; give a list of ids")
+        ids = list(dict.fromkeys(ids))
+
+        def made(now: ItemIndex) -> dict[str, Growth]:
+            meta = {"template": now.items.template}
+            return {"items": Growth(meta, {"deleted": now.items.positions(ids)})}
+
+        if ids:
+            self._change(made)
+
+    def compact(self) -> None:
+        """Write the index without the items that were deleted, in one atomic step.
+
+        Word models are fitted again. Searches go on meanwhile, so that it can run in a thread or
+        another process; adding and deleting waits. Raises `InputError` for an index without items,
+        or no room; nothing is changed then.
+        """
+        if not len(self):
+            raise InputError("every item of the index is deleted: add items, then compact it")
+        self._change(lambda now: compacted(now.opened, now.items, now.anchor_items), whole=True)
+
+    def check_compact(self, what: str) -> None:
+        """`InputError` if the index has deleted items, which `what` would count."""
+        if len(self) < self.n:
+            raise InputError(
+                f"{what} reads every item, and {self.n - len(self)} are deleted: compact the index "
+                "first (crossknn index compact INDEX)"
+            )
+
+    @property
+    def opened(self) -> dict[str, Any]:
+        """All parts, opened."""
+        return {key: self._open(*key.split("/", 1)) for key in self._parts}
+
+    def _change(
+        self, make: Callable[[ItemIndex], Mapping[str, Growth | Artifact]], *, whole: bool = False
+    ) -> None:
+        """Become the index with what `make` says of the newest one, in the folder first: all parts
+        if `whole`, else what is added to some."""
+        folder, build = self.folder, secrets.token_hex(8)
+        parts: dict[str, Artifact]
+        with self._lock, nullcontext() if folder is None else changing(folder):
+            if folder is None:
+                parts = self._stored()
+                for key, part in make(self).items():
+                    whole_part = part.of(parts[key]) if isinstance(part, Growth) else part
+                    parts[key] = Artifact(whole_part.meta, dict(whole_part.arrays))
+            else:
+                before, known = read_parts(folder)
+                now = self._with(ItemIndex._of(before, known, self._encode, folder))
+                commit(folder, make(now), build, None if whole else before)
+                build, parts = read_parts(folder)
+            # In one step: a search that has begun goes on with its snapshot.
+            self.__dict__ = self._with(ItemIndex._of(build, parts, self._encode, folder)).__dict__
+
+    def _stored(self) -> dict[str, Artifact]:
+        """What is kept of all parts."""
+        parts = {key: _artifact(part, key) for key, part in self._parts.items()}
+        columns = {**columns_of(self.items), "anchor_items": self.anchor_items}
+        return parts | {"items": Artifact({"template": self.items.template}, columns)}
+
+    def _with(self, other: ItemIndex) -> ItemIndex:
+        """The other index with the models that this one has opened."""
+        for key, part in self._parts.items():
+            model = getattr(part, "encoder", None)
+            if model is not None and model.opened is not None and key in other._parts:
+                same: RememberedModel | None = other._open(*key.split("/", 1)).encoder
+                if same is not None and same.state() == model.state():
+                    same.opened = model.opened
+        other.exact, other._lock, other._lists = self.exact, self._lock, self._lists
+        if other.n == self.n:
+            other._added = self._added
+        elif self._added:
+            logger.warning("dropped the retrievers %s: add them again", ", ".join(self._added))
+        if "scores" in self.__dict__:
+            other.scores = self.scores
+        return other
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
         """Mask (n,) of the items whose fields meet conditions, such as `{"lang": "en"}`.
@@ -369,18 +539,22 @@ class ItemIndex:
             return None
         scales, columns = found.meta["scales"], found.arrays
         center = scales.get(DUAL_ENCODER, scales["center"])[0]
-        return Anchors(columns["scores"], center, Queries(columns["queries"]))
+        scores = self.cache.get((ANCHORS,), (found,), lambda: all_scores(columns))
+        return Anchors(scores, center, Queries(columns["queries"]))
 
     @property
     def anchor_queries(self) -> Sequence[str]:
         """Texts (k_q) of the anchor queries."""
-        return () if self.anchors is None else self.anchors.queries.texts
+        known = self.artifacts.get(ANCHORS)
+        return () if known is None else known.arrays["queries"]
 
     @property
     def item_scores(self) -> ItemScores | None:
         """Exact scores (a, n) of items in the query's place, if there are any."""
-        found = self.artifacts.get(ITEM_SCORES)
-        return None if found is None else ItemScores(found.arrays["items"], found.arrays["scores"])
+        if (found := self.artifacts.get(ITEM_SCORES)) is None:
+            return None
+        scores = self.cache.get((ITEM_SCORES,), (found,), lambda: all_scores(found.arrays))
+        return ItemScores(found.arrays["items"], scores)
 
     def scorer_fingerprint(self, name: str) -> str | None:
         """The fingerprint of the cross-encoder of an artifact, fitted vectors, or else the anchors,
@@ -508,9 +682,11 @@ class ItemIndex:
 
     def _rows(self, folder: Path, name: str) -> tuple[Path, Any, str]:
         """Where the approximate index of the vectors `name` lies, its rows, and what names them."""
-        part = self.newest("vectors", name)
-        assert part is not None
-        rows = rows_of(part.arrays, "values")
+        rows = self._open("vectors", name).values
+        if not isinstance(rows, StoredArray):  # fitted since the index was opened
+            part = self.newest("vectors", name)
+            assert part is not None
+            rows = rows_of(part.arrays, "values")
         return folder / f"nearest-{name}", rows, rows.files[0].digest
 
     def _nearest(self, name: str) -> FaissStore | None:
@@ -555,7 +731,7 @@ class ItemIndex:
         return {"n": self.n, "template": self.items.template, **parts}
 
     def __repr__(self) -> str:
-        return f"ItemIndex({self.n:,} items; {', '.join(self._parts)})"
+        return f"ItemIndex({len(self):,} items; {', '.join(self._parts)})"
 
     @property
     def _matchers(self) -> list[str]:
@@ -668,14 +844,7 @@ _READERS: Mapping[str, Callable[[Artifact, str], Any]] = {
 def _artifact(part: Any, key: str) -> Artifact:
     """What is kept of a part; `InputError` for `meta` that is no JSON."""
     made = part if isinstance(part, Artifact) else part.artifact()
-    return Artifact(json.loads(_as_json(made.meta, key)), made.arrays)
-
-
-def _as_json(values: Mapping[str, Any], what: str) -> str:
-    try:
-        return json.dumps(dict(values))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{what} cannot be stored as JSON: {error}") from error
+    return Artifact(json.loads(as_json(made.meta, key)), made.arrays)
 
 
 def _by_name(given: Any, alone: str) -> dict[str, Any]:

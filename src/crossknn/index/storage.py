@@ -1,36 +1,42 @@
 """An index on disk: a folder of plain files that is replaced in one step.
 
     crossknn-index.json      the manifest: what there is, where, how long, and its checksums
-    data-<token>/            the files of one writing; never changed once the manifest names them
+    data-<token>/            the files of one writing; the bytes that a manifest names never change
     work-<name>/             states of the items encoded so far (see `late`)
     scores.db                exact scores (see `crossknn.scores`), for good
 
 An index is a number of named parts (`vectors/dense`, `graphs/bm25`, ...), each an `Artifact`:
 values for JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 blob with uint64
-offsets). A writing fills a data folder and then replaces the manifest, the one atomic step; it
-removes data folders that the manifest does not name.
+offsets). A writing fills a data folder, or adds rows at the end of files, and then replaces the
+manifest, the one atomic step; it removes data folders that the manifest does not name. Who has
+opened the index before goes on with the bytes that the old manifest names: they are mapped, and
+POSIX keeps a mapped file that is removed.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import shutil
 import zlib
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from crossknn.data.items import Items
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import (
     CheckedFile,
     StoredArray,
     StoredColumns,
     StoredTexts,
+    append_array,
+    append_texts,
     exclusive_lock,
     sync,
     write_array,
@@ -45,6 +51,24 @@ VERSION = 3
 
 _PATH = re.compile(r"data-[0-9a-f]+/[\w.-]+")
 _OURS = re.compile(r"(data|work|nearest)-[\w-]+|" + re.escape(SCORES) + r".*|.*\.part")
+
+
+class Growth(NamedTuple):
+    """Rows that are added to the columns of a part, or begin one that it lacks; its new `meta`."""
+
+    meta: Mapping[str, Any]
+    rows: Mapping[str, Any]
+
+    def of(self, part: Artifact) -> Artifact:
+        """The part with the rows, in memory."""
+        arrays: dict[str, Any] = dict(part.arrays)
+        for name, rows in self.rows.items():
+            known = arrays.get(name)
+            if isinstance(known, np.ndarray):
+                arrays[name] = np.concatenate([known, np.asarray(rows, known.dtype)])
+            else:
+                arrays[name] = rows if known is None else [*known, *rows]
+        return Artifact(self.meta, arrays)
 
 
 def read_parts(folder: Path, build: str | None = None) -> tuple[str, dict[str, Artifact]]:
@@ -125,32 +149,73 @@ def write_parts(
             )
     is_new = not folder.exists()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(folder, wait=True):
-            try:
-                _commit(folder, parts, build, keep)
-            finally:
-                _remove_unused(folder)
-    except OSError as error:
-        raise InputError(
-            f"the index {folder} cannot be written: {error.strerror or error}; nothing was changed"
-        ) from error
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with changing(folder):
+                commit(folder, parts, build, build if keep else None)
     finally:
         if is_new:
             with suppress(OSError):  # an index was written into it
                 folder.rmdir()
 
 
-def _commit(folder: Path, parts: Mapping[str, Artifact | None], build: str, keep: bool) -> None:
-    before = read_manifest(folder, build)["parts"] if keep else {}
-    data = folder / f"data-{secrets.token_hex(8)}"
-    data.mkdir()
-    written = {key: _write(data, key, part) for key, part in parts.items() if part is not None}
-    sync(data)
-    kept = {key: part for key, part in before.items() if key not in parts}
-    manifest = {"version": VERSION, "build": build, "parts": kept | written}
-    manifest["checksum"] = _checksum(manifest)
-    write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+@contextmanager
+def changing(folder: Path) -> Iterator[None]:
+    """One process and thread at a time changes the index in `folder`; readers need not wait. What
+    the manifest does not name at the end is removed."""
+    with exclusive_lock(folder, wait=True):
+        try:
+            yield
+        finally:
+            _remove_unused(folder)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"the index {folder} cannot be written: {error.strerror or error}; nothing was changed"
+        ) from error
+
+
+def commit(
+    folder: Path,
+    parts: Mapping[str, Artifact | Growth | None],
+    build: str,
+    keep: str | None = None,
+) -> None:
+    """`write_parts` while the folder is `changing`.
+
+    Args:
+        parts: A `Growth` adds rows to a part that is there.
+        keep: Keep the other parts of the index, if it is still this build.
+    """
+    before = {} if keep is None else read_manifest(folder, keep)["parts"]
+    written, longer = dict[str, Any](), list[dict[str, Any]]()
+    with _writing(folder):
+        data = folder / f"data-{secrets.token_hex(8)}"
+        data.mkdir()
+        try:
+            for key, part in parts.items():
+                if isinstance(part, Growth):
+                    longer += [
+                        entry for column in before[key]["columns"].values() for entry in column
+                    ]
+                    written[key] = _grow(folder, data, key, part, before[key]["columns"])
+                elif part is not None:
+                    written[key] = _write(data, key, part)
+            sync(data)
+        except BaseException:
+            for entry in longer:  # a full disk gets its room back
+                with suppress(OSError):
+                    os.truncate(folder / entry["path"], entry["bytes"])
+            raise
+        kept = {key: part for key, part in before.items() if key not in parts}
+        manifest = {"version": VERSION, "build": build, "parts": kept | written}
+        manifest["checksum"] = _checksum(manifest)
+        write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
 def _open(folder: Path, part: Mapping[str, Any]) -> Artifact:
@@ -164,23 +229,65 @@ def _open(folder: Path, part: Mapping[str, Any]) -> Artifact:
     return Artifact(part["meta"], StoredColumns(columns))
 
 
+def _grow(
+    folder: Path, data: Path, key: str, part: Growth, columns: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Add rows to columns of a part, or write new columns; what the manifest says of it."""
+    known = _open(folder, {"meta": {}, "columns": columns}).arrays.columns  # type: ignore[attr-defined]
+    new = {name: rows for name, rows in part.rows.items() if name not in known}
+    made = dict(columns) | _write(data, key, Artifact({}, new))["columns"]
+    for name in part.rows.keys() & known.keys():
+        rows, entries, column = part.rows[name], columns[name], known[name]
+        if isinstance(column, StoredTexts):
+            with _as_text(key, name):
+                made[name] = append_texts(folder, entries, rows)
+        else:
+            [entry] = entries
+            rows = np.asarray(rows, column.dtype).reshape(-1, *column.shape[1:])
+            made[name] = [append_array(folder / entry["path"], entry, rows)]
+    return {"meta": dict(part.meta), "columns": made}
+
+
+@contextmanager
+def _as_text(key: str, name: str) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{key}: {name} hold half a surrogate pair, which is no text: {error.object!r:.80}"
+        ) from None
+
+
 def _write(data: Path, key: str, part: Artifact) -> dict[str, Any]:
     """Write the columns of a part; what the manifest says of it."""
     columns = dict[str, list[dict[str, Any]]]()
     for name, values in part.arrays.items():
         path = data / f"{key.replace('/', '.')}.{name}.npy"
-        try:
-            if not isinstance(values, np.ndarray | np.generic | StoredArray):
+        if not isinstance(values, np.ndarray | np.generic | StoredArray):
+            with _as_text(key, name):
                 columns[name] = write_texts(path.with_suffix(".utf8"), values)
-            elif values.dtype.hasobject:
-                raise InputError(f"{key}: {name} is an array of Python objects: it is not stored")
-            else:
-                columns[name] = [write_array(path, np.asarray(values))]
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"{key}: {name} hold half a surrogate pair, which is no text: {error.object!r:.80}"
-            ) from None
+        elif values.dtype.hasobject:
+            raise InputError(f"{key}: {name} is an array of Python objects: it is not stored")
+        else:
+            columns[name] = [write_array(path, np.asarray(values))]
     return {"meta": dict(part.meta), "columns": columns}
+
+
+def columns_of(items: Items) -> dict[str, Any]:
+    """What is kept of items; `InputError` for fields that JSON cannot have."""
+    columns: dict[str, Any] = {name: getattr(items, name) for name in ("ids", "texts", "titles")}
+    columns["extra"] = [as_json(record, "extra") for record in items.extra]
+    if items.alive is not None:
+        columns["deleted"] = np.flatnonzero(~items.alive)
+    return columns
+
+
+def as_json(values: Mapping[str, Any], what: str) -> str:
+    """JSON of an object; `InputError` for `what` that has none."""
+    try:
+        return json.dumps(dict(values))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} cannot be stored as JSON: {error}") from error
 
 
 def _checksum(manifest: Mapping[str, Any]) -> int:

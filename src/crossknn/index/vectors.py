@@ -169,6 +169,7 @@ class ItemVectors:
         scale: Brings exact scores to their inner products.
         fingerprint: Of the cross-encoder.
         details: What the fit reported, values for JSON.
+        added: How many items, the last ones, came after the fit.
     """
 
     values: FloatArray
@@ -181,6 +182,7 @@ class ItemVectors:
     fingerprint: str | None = None
     cost: IndexingCost = field(default_factory=IndexingCost)
     details: Mapping[str, Any] = field(default_factory=dict)
+    added: int = 0
 
     def checked(self, n: int, own: Mapping[str, ItemVectors], name: str) -> ItemVectors:
         """The same; `InputError` unless they fit n items and the index's `own` vectors."""
@@ -202,7 +204,7 @@ class ItemVectors:
             return None
         vectors = own[self.base]
         parts = [self.item_map(vectors[s : s + 8192]) for s in range(0, len(vectors), 8192)]
-        return replace(self, values=np.concatenate(parts))
+        return replace(self, values=np.concatenate(parts), added=0)
 
     def artifact(self) -> Artifact:
         """What an index keeps."""
@@ -216,6 +218,7 @@ class ItemVectors:
         meta["d"], meta["cost"] = int(self.values.shape[1]), asdict(self.cost)
         meta["encoder"] = self.encoder and self.encoder.state()
         meta["scale"] = self.scale and [self.scale.alpha, self.scale.beta]
+        meta |= {"added": self.added} if self.added else {}
         return Artifact(meta, arrays)
 
     @staticmethod

@@ -138,6 +138,8 @@ class Prior:
         fingerprint: Of the cross-encoder.
         top_weights: Those of `crossknn.methods.top_odds`, if the anchors tell any.
         queries, pairs: How many were scored, the `n_anchor_queries` among them with every item.
+        added: How many items, the last ones, came after the fit, and have the rows of `factor` and
+            `mean` that their vectors say (`crossknn.index.updates`).
     """
 
     factor: FloatArray
@@ -153,6 +155,7 @@ class Prior:
     queries: int = 0
     pairs: int = 0
     n_anchor_queries: int = 0
+    added: int = 0
 
     @property
     def from_searches(self) -> bool:

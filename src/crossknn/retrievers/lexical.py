@@ -4,18 +4,21 @@ BM25 (Robertson et al., 1994, in Lucene's form, computed by bm25s) and TF-IDF wi
 (scikit-learn's weights) are searched exactly in an inverted file. LSA (Deerwester et al., 1990) is
 the truncated singular value decomposition of the TF-IDF matrix; queries are folded in. Words are
 lower-cased runs of letters and digits without the 33 English stop words of Lucene; nothing is
-stemmed.
+stemmed. Items that are added to a fitted model are weighted by its idf and average length; a word
+that is new to it counts as one that a single item has.
 
 Axes: m queries, n items, t terms, d dimensions.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any, Self
 
@@ -47,12 +50,12 @@ class Vocabulary:
 
     def __init__(self, terms: Sequence[str]) -> None:
         self.terms = terms
-        self._number = {term: t for t, term in enumerate(terms)}
+        self.number = {term: t for t, term in enumerate(terms)}
 
     def counts(self, text: str) -> dict[int, int]:
         """How often each term occurs in `text`."""
         counts = Counter(words(text))
-        return {self._number[w]: count for w, count in counts.items() if w in self._number}
+        return {self.number[w]: count for w, count in counts.items() if w in self.number}
 
     def weights(self, text: str, idf: FloatArray) -> dict[int, float]:
         """Unit-length TF-IDF weights of the terms in a query; none if it has no term."""
@@ -69,6 +72,8 @@ class WordMatcher(AllScores):
     """A retriever over an inverted file: a score is the sum, over the query's terms, of products.
 
     Term t has the items `items[starts[t]:starts[t + 1]]` with those `weights`, and the `idf` (t,).
+    The last of the n items are `added` since the fit, item by item: `counts` (a,) of their terms,
+    the `terms` (p,) and `weights` (p,). `mean_length` is the average number of words of an item.
     """
 
     vocabulary: Vocabulary
@@ -77,18 +82,68 @@ class WordMatcher(AllScores):
     items: IntArray
     starts: IntArray
     idf: FloatArray
+    added: Mapping[str, Any] = field(default_factory=dict)
+    mean_length: float | None = None
 
     @abstractmethod
     def query_weights(self, text: str) -> Mapping[int, float]:
         """Weights of the query's known terms."""
 
+    @abstractmethod
+    def item_weights(self, text: str) -> Mapping[str, float]:
+        """Weights of the words of an item that is added."""
+
+    def rows(self, texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a stored matcher gets with k more items: its new `meta`, and rows of its columns."""
+        number, new = self.vocabulary.number, dict[str, int]()
+        weights = [self.item_weights(text) for text in texts]
+        terms = [
+            number[word] if word in number else new.setdefault(word, len(number) + len(new))
+            for row in weights
+            for word in row
+        ]
+        values = [weight for row in weights for weight in row.values()]
+        rows = {
+            "terms": [*new],
+            "idf": np.full(len(new), self.new_idf, np.float32),
+            "added.counts": np.array([len(row) for row in weights], np.int64),
+            "added.terms": np.array(terms, np.int64),
+            "added.weights": np.array(values, np.float32),
+        }
+        return self._meta(self.n + len(texts)), rows
+
+    @property
+    @abstractmethod
+    def new_idf(self) -> float:
+        """The `idf` of a word that no item had when the model was fitted."""
+
+    @property
+    def n_fitted(self) -> int:
+        """Number of items when the model was fitted."""
+        return self.n - len(self.added.get("counts", ()))
+
+    @cached_property
+    def _tail(self) -> tuple[FloatArray, IntArray, IntArray]:
+        """Weights, items and starts of the items that were added, term by term."""
+        terms, counts = self.added["terms"], self.added["counts"]
+        order = np.argsort(terms, kind="stable")
+        items = np.repeat(np.arange(self.n_fitted, self.n), counts)[order]
+        starts = np.searchsorted(terms[order], np.arange(len(self.vocabulary.terms) + 1))
+        return self.added["weights"][order], items, starts
+
+    def _meta(self, n: int) -> dict[str, Any]:
+        return {"n": n} | ({} if self.mean_length is None else {"mean_length": self.mean_length})
+
     def of_all(self, queries: Queries) -> FloatArray:
         """Scores of all items, 0 where no term is shared: (m, n)."""
         scores = np.zeros((len(queries), self.n), np.float32)
+        parts = [(self.weights, self.items, self.starts), *([self._tail] if self.added else [])]
         for row, text in zip(scores, queries.texts, strict=True):
             for term, weight in self.query_weights(text).items():
-                where = slice(int(self.starts[term]), int(self.starts[term + 1]))
-                row[self.items[where]] += np.float32(weight) * self.weights[where]
+                for weights, items, starts in parts:
+                    if term + 1 < len(starts):
+                        where = slice(int(starts[term]), int(starts[term + 1]))
+                        row[items[where]] += np.float32(weight) * weights[where]
         return scores
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
@@ -100,14 +155,20 @@ class WordMatcher(AllScores):
     def artifact(self) -> Artifact:
         """What an index keeps."""
         arrays = {key: getattr(self, key) for key in ("weights", "items", "starts", "idf")}
-        return Artifact({"n": self.n}, {**arrays, "terms": self.vocabulary.terms})
+        arrays |= {f"added.{key}": values for key, values in self.added.items()}
+        return Artifact(self._meta(self.n), {**arrays, "terms": self.vocabulary.terms})
 
     @classmethod
     def of(cls, artifact: Artifact) -> Self:
         """The stored matcher."""
         read, vocabulary = artifact.arrays, Vocabulary(list(artifact.arrays["terms"]))
         postings = rows_of(read, "weights"), rows_of(read, "items")
-        return cls(vocabulary, artifact.meta["n"], *postings, read["starts"], read["idf"])
+        added = {key[6:]: read[key] for key in read if key.startswith("added.")}
+        base = vocabulary, artifact.meta["n"], *postings, read["starts"], read["idf"]
+        return cls(*base, added, artifact.meta.get("mean_length"))
+
+
+K1, B = 1.5, 0.75
 
 
 class BM25(WordMatcher):
@@ -121,16 +182,38 @@ class BM25(WordMatcher):
         number, tokens = _numbered(texts)
         found = np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(1, np.int64)
         if number:
-            model = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float32", int_dtype="int32")
+            model = bm25s.BM25(k1=K1, b=B, method="lucene", dtype="float32", int_dtype="int32")
             terms = list(range(len(number)))
             columns = model.build_index_from_ids(terms, tokens, show_progress=False)
             found = tuple(columns[name] for name in ("data", "indices", "indptr"))
         idf = np.ones(len(number), np.float32)  # it is part of the items' weights
-        return cls(Vocabulary(list(number)), len(texts), *found, idf)
+        length = sum(map(len, tokens)) / len(texts)
+        return cls(Vocabulary(list(number)), len(texts), *found, idf, mean_length=length)
 
     def query_weights(self, text: str) -> Mapping[int, float]:
         """A term counts as often as the query repeats it."""
         return self.vocabulary.counts(text)
+
+    def item_weights(self, text: str) -> Mapping[str, float]:
+        """idf tf / (tf + k1 (1 - b + b length / mean length)), as in the fit."""
+        if self.mean_length is None:
+            raise InputError("the words were fitted by an older version: build the index again")
+        found = words(text)
+        damp = K1 * (1 - B + B * len(found) / (self.mean_length or 1))
+        counts = Counter(found).items()
+        return {word: self._idf(word) * count / (count + damp) for word, count in counts}
+
+    @property
+    def new_idf(self) -> float:
+        """1: it is part of the items' weights."""
+        return 1.0
+
+    def _idf(self, word: str) -> float:
+        """ln(1 + (n - df + 0.5) / (df + 0.5)); df is the number of a term's items in the fit."""
+        term, df = self.vocabulary.number.get(word), 1
+        if term is not None and term + 1 < len(self.starts):
+            df = int(self.starts[term + 1] - self.starts[term])
+        return math.log(1 + (self.n_fitted - df + 0.5) / (df + 0.5))
 
 
 class TFIDF(WordMatcher):
@@ -146,6 +229,20 @@ class TFIDF(WordMatcher):
     def query_weights(self, text: str) -> Mapping[int, float]:
         """The query's unit-length TF-IDF weights."""
         return self.vocabulary.weights(text, self.idf)
+
+    def item_weights(self, text: str) -> Mapping[str, float]:
+        """Unit-length weights."""
+        number, found = self.vocabulary.number, dict[str, float]()
+        for word, count in Counter(words(text)).items():
+            idf = float(self.idf[number[word]]) if word in number else self.new_idf
+            found[word] = (1 + math.log(count)) * idf
+        length = math.hypot(*found.values())
+        return {word: weight / length for word, weight in found.items()}
+
+    @property
+    def new_idf(self) -> float:
+        """ln((1 + n) / 2) + 1."""
+        return math.log((1 + self.n_fitted) / 2) + 1
 
 
 @dataclass(frozen=True, eq=False)

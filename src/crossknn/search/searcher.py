@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import threading
 import time
@@ -108,6 +109,7 @@ class Searcher:
         self.method = parse_method(method)
         self.scorer: Scorer | None = None if scorer is None else as_scorer(scorer)
         self.seed = as_count(seed, "seed", 0)
+        self._fuse, self._items = fuse, index.items
         self.fusion = open_fusion(index, fuse, self.seed)
 
     def search(
@@ -155,6 +157,7 @@ class Searcher:
             ScorerError: No query has a single score (or whatever else the scorer raised).
         """
         began = time.perf_counter()
+        self = self._now()
         chosen = self.method if method is None else parse_method(method)
         asked = query_set(queries)
         texts, m = asked.texts, len(asked.texts)
@@ -167,7 +170,8 @@ class Searcher:
             raise InputError(
                 "target_recall refers to the top k: give either target_recall or min_score"
             )
-        pairs = _pairs_per_query(spend, m, 1 if k is None else k, self.index.n, calls=chosen.calls)
+        n = len(self.index)
+        pairs = _pairs_per_query(spend, m, 1 if k is None else k, n, calls=chosen.calls)
         chosen = _for_k(chosen, k or 1, spend.target_recall)
         self.check_scorer(chosen)
         seed = self.seed if seed is None else as_count(seed, "seed", 0)
@@ -176,7 +180,7 @@ class Searcher:
             searcher=self,
             method=chosen,
             texts=texts,
-            k=self.index.n if k is None else k,
+            k=n if k is None else k,
             min_score=min_score,
             chance=chance,
             calibration=self._calibration(chosen),
@@ -225,6 +229,14 @@ class Searcher:
         except asyncio.CancelledError:
             cancel.set()
             raise
+
+    def _now(self) -> Searcher:
+        """The same over the index as it is now, which items may be added to meanwhile."""
+        now = copy.copy(self)
+        now.index = self.index.snapshot()
+        if now.index.items is not self._items:
+            now.fusion = open_fusion(now.index, self._fuse, self.seed)
+        return now
 
     def _calibration(self, chosen: Method) -> Calibration | None:
         """The index's, where it is of this search's scores."""
@@ -482,8 +494,11 @@ def _pairs_per_query(budget: Budget, m: int, k: int, n: int, *, calls: bool) -> 
 
 def _mask(filter: Filter | None, index: ItemIndex) -> BoolArray | None:
     """A mask (n,) of what is allowed, or a mask as it is; `InputError` if nothing is."""
+    alive = index.items.alive
     if filter is None:
-        return None
+        if alive is not None and not alive.any():
+            raise InputError("every item of the index is deleted: add items first")
+        return alive
     if isinstance(filter, np.ndarray) and filter.dtype == np.bool_:
         allowed = filter
     elif isinstance(filter, Mapping):
@@ -493,6 +508,8 @@ def _mask(filter: Filter | None, index: ItemIndex) -> BoolArray | None:
         allowed[index.items.positions(filter)] = True
     else:
         raise InputError(f"the filter is {filter!r}; give conditions, a list of ids or a mask")
+    if alive is not None and allowed.shape == alive.shape:
+        allowed = allowed & alive
     if not allowed.any():
         raise InputError("the filter allows no item: give another one")
     return allowed

@@ -1,0 +1,263 @@
+"""Adding and deleting items without building an index again.
+
+An item that is added gets the next position, and one that is deleted keeps its own until the index
+is compacted; an update deletes and adds. What is made of an item comes by its text and its vectors:
+
+    vectors     by the encoder, LSA folds in; your own come with the items
+    words       by the idf and the average length that the model was fitted with
+    fitted      by the map of items, if the fit has one (MF_IND), or else by ridge regression on the
+                item vectors that are not fitted, from those who were there when it was fitted; so
+                are the rows of kriging's prior, and the scores of anchors
+    graphs      the new item's neighbours, but it becomes no neighbour of an older one
+
+Everything fitted says in `added` how many of its items came after the fit.
+
+Axes: n items, k new items, d dimensions, r values of an item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import compress
+from typing import Any
+
+import numpy as np
+
+from crossknn.data.items import Items
+from crossknn.errors import InputError
+from crossknn.index.base import all_scores
+from crossknn.index.graphs import nearest_by_vectors, nearest_items
+from crossknn.index.late import LateStates, encode_states
+from crossknn.index.storage import Growth, columns_of
+from crossknn.index.vectors import ItemVectors, check_vectors
+from crossknn.retrievers.lexical import WordMatcher
+from crossknn.types import (
+    NO_ITEM,
+    Artifact,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Named,
+    Progress,
+    Queries,
+)
+
+LEARN_FROM = 20_000
+"""Items that a regression on item vectors is fitted to, at most."""
+
+RIDGE = 30.0
+"""Items of average length that the ridge counts for, as in kriging's prior."""
+
+ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
+COLUMNS = ("artifacts/anchors", "artifacts/item_scores")
+"""Artifacts with something for each item: rows of these arrays, or columns of `scores`."""
+
+
+def growth(
+    parts: Mapping[str, Any],
+    items: Items,
+    new: Items,
+    given: Mapping[str, FloatArray],
+    base: str | None,
+    progress: Progress | None = None,
+) -> dict[str, Growth]:
+    """What k new items add to each part of an index.
+
+    Args:
+        parts: All parts, opened, of n items.
+        given: Vectors (k, d) of the new items, by name: those that nothing else makes.
+        base: Name of the vectors that regressions start from.
+        progress: Called with (items encoded, k).
+
+    Raises:
+        InputError: Without the vectors that must be given, or for others that do not fit.
+    """
+    n, k = len(items), len(new)
+    own = {key[8:]: part for key, part in parts.items() if _is_own(key, part)}
+    if unknown := sorted(set(given) - set(own)):
+        raise InputError(
+            f"vectors are given for {unknown[0]!r}, but the index has {', '.join(own) or 'none'}"
+        )
+    made = {name: _vectors(parts, name, new, given, progress) for name in own}
+    grown = {"items": Growth({"template": items.template}, columns_of(new))}
+
+    def regressed(values: FloatArray, added: int) -> FloatArray:
+        known = None if base is None else own[base].values
+        return regress(known, values, None if base is None else made[base], k, n - added)
+
+    for key, part in parts.items():
+        kind, _, name = key.partition("/")
+        if kind == "vectors":
+            meta = part.artifact().meta
+            if name in own:
+                grown[key] = Growth(meta, {"values": made[name]})
+                continue
+            if part.item_map is not None and part.base in made:
+                values = part.item_map(made[part.base])
+            else:
+                values = regressed(part.values, part.added)
+            grown[key] = Growth({**meta, "added": part.added + k}, {"values": values})
+        elif isinstance(part, WordMatcher):
+            grown[key] = Growth(*part.rows(new.texts))
+        elif isinstance(part, LateStates):
+            states = encode_states(part.encoder, new.texts, None, progress)
+            total = len(part.states.values)
+            rows = {"values": states.values, "starts": states.starts[1:] + total}
+            grown[key] = Growth(
+                {**part.artifact().meta, "states": total + len(states.values)}, rows
+            )
+        elif key in COLUMNS:
+            added = part.meta.get("added", 0)
+            rows = {"added": regressed(part.arrays["scores"].T, added)}
+            grown[key] = Growth({**part.meta, "added": added + k}, rows)
+        elif key in ROWS:
+            added = part.meta.get("added", 0)
+            held = [column for column in ROWS[key] if column in part.arrays]
+            rows = {column: regressed(part.arrays[column], added) for column in held}
+            grown[key] = Growth({**part.meta, "added": added + k}, rows)
+    for key, part in parts.items():
+        kind, _, name = key.partition("/")
+        if kind == "graphs":
+            width = part.arrays["neighbours"].shape[1]
+            if (space := f"vectors/{name}") in parts:
+                both = np.concatenate([parts[space].values, grown[space].rows["values"]])
+                near = nearest_by_vectors(both, width, first=n)
+            else:
+                matcher = parts[f"words/{name}"]
+                longer = type(matcher).of(grown[f"words/{name}"].of(matcher.artifact()))
+                near = nearest_items(longer, Queries(new.texts), width, first=n)
+            meta = {**part.meta, "added": part.meta.get("added", 0) + k}
+            grown[key] = Growth(meta, {"neighbours": near})
+    return grown
+
+
+def regress(
+    known: FloatArray | None, values: FloatArray, new: FloatArray | None, k: int, n: int
+) -> FloatArray:
+    """Values (k, r) of new items by ridge regression on vectors, from the first n items.
+
+    With X the known vectors about their mean, at most `LEARN_FROM` of them, and Y the values about
+    theirs: mean + (new - mean X) (X'X + ridge I)^-1 X'Y. Without vectors it is the mean.
+
+    Args:
+        known: Vectors (n or more, d) of the items. new: Those of the k new ones.
+        values: (n or more, r), or (n or more,).
+    """
+    chosen: IntArray | slice = slice(0, n)
+    if n > LEARN_FROM:
+        chosen = np.sort(np.random.default_rng(0).permutation(n)[:LEARN_FROM])
+    target = np.asarray(values[chosen], np.float64)
+    middle = target.mean(axis=0)
+    if known is None or new is None:
+        return np.broadcast_to(middle, (k, *target.shape[1:])).astype(np.float32)
+    vectors = np.asarray(known[chosen], np.float64)
+    centre = vectors.mean(axis=0)
+    vectors -= centre
+    products = vectors.T @ vectors
+    # A ridge above 0 even where all vectors are equal.
+    ridge = RIDGE * np.trace(products) / len(vectors) + np.finfo(np.float32).tiny
+    products[np.diag_indices_from(products)] += ridge
+    slopes = np.linalg.solve(products, vectors.T @ (target - middle))
+    return (middle + (np.asarray(new, np.float64) - centre) @ slopes).astype(np.float32)
+
+
+def compacted(parts: Mapping[str, Any], items: Items, order: IntArray) -> dict[str, Artifact]:
+    """The parts of an index without its deleted items, in the same order; each array is made when
+    it is asked for. Word models are fitted again, and so forget which items were added.
+
+    Args:
+        parts: All parts, opened, of n items.
+        order: Positions of anchor items, or of as many as are still there.
+    """
+    n = len(items)
+    alive = np.ones(n, np.bool_) if items.alive is None else items.alive
+    rows, place = np.flatnonzero(alive), np.full(n + 1, NO_ITEM)  # the last one for NO_ITEM
+    place[rows] = np.arange(len(rows))
+    texts = [items.texts[row] for row in rows.tolist()]
+    found = {
+        "items": Artifact(
+            {"template": items.template},
+            {**columns_of(items.take(rows.tolist())), "anchor_items": place[order[alive[order]]]},
+        )
+    }
+    for key, part in parts.items():
+        artifact = part if isinstance(part, Artifact) else part.artifact()
+        arrays, taken = artifact.arrays, dict[str, Callable[[], Any]]()
+        meta = dict(artifact.meta)
+        if "added" in meta:
+            meta["added"] = int(alive[n - meta["added"] :].sum())
+        if isinstance(part, WordMatcher):
+            found[key] = type(part).fit(texts).artifact()  # type: ignore[attr-defined]
+            continue
+        if isinstance(part, ItemVectors):
+            taken["values"] = partial(_rows, part.values, rows)
+        elif isinstance(part, LateStates):
+            counts, values = part.states.counts, part.states.values
+            meta["states"] = int(counts[rows].sum())
+            taken["values"] = partial(_rows, values, np.repeat(alive, counts))
+            taken["starts"] = partial(np.append, 0, np.cumsum(counts[rows]))
+        elif key.startswith("graphs/"):
+            taken["neighbours"] = partial(_neighbours, arrays["neighbours"], rows, place)
+        elif key in COLUMNS:
+            kept = (
+                alive[arrays["items"]]
+                if "items" in arrays
+                else np.ones(len(arrays["scores"]), np.bool_)
+            )
+            taken["scores"] = partial(_scores, arrays, kept, rows)
+            taken["queries"] = partial(list, compress(arrays["queries"], kept))
+            if "items" in arrays:
+                taken["items"] = partial(_rows, place, arrays["items"][kept])
+        for name in set(ROWS.get(key, ())) & set(arrays):
+            taken[name] = partial(_rows, arrays[name], rows)
+        names = [name for name in arrays if key not in COLUMNS or name != "added"]
+        found[key] = Artifact(meta, Named(names, partial(_made, taken, arrays)))
+    return found
+
+
+def _is_own(key: str, part: Any) -> bool:
+    return key.startswith("vectors/") and part.method is None
+
+
+def _vectors(
+    parts: Mapping[str, Any],
+    name: str,
+    new: Items,
+    given: Mapping[str, FloatArray],
+    progress: Progress | None,
+) -> FloatArray:
+    """Vectors (k, d) of the new items that are not fitted."""
+    part: ItemVectors = parts[f"vectors/{name}"]
+    k, d = len(new), part.values.shape[1]
+    if name in given:
+        made = given[name]
+    elif part.encoder is not None:
+        made = part.encoder.get().encode_items(new.texts, progress)
+    elif f"words/{name}" in parts:
+        made = parts[f"words/{name}"].encode_queries(new.texts)
+    else:
+        raise InputError(
+            f"the item vectors {name!r} are your own: give those of the new items, "
+            f"vectors={{{name!r}: array of the shape ({k}, {d})}}"
+        )
+    return check_vectors(made, k, d, f"the vectors {name!r} of the new items", half=True)
+
+
+def _rows(values: Any, rows: Any) -> Any:
+    return values[rows]
+
+
+def _scores(arrays: Mapping[str, Any], kept: BoolArray, rows: IntArray) -> FloatArray:
+    return all_scores(arrays)[kept][:, rows]
+
+
+def _neighbours(neighbours: Any, rows: IntArray, place: IntArray) -> IntArray:
+    """Rows of a graph by the new positions, without the items that are gone."""
+    moved = place[neighbours[rows]]
+    order = np.argsort(moved == NO_ITEM, axis=1, kind="stable")
+    return np.take_along_axis(moved, order, axis=1).astype(np.int32)
+
+
+def _made(taken: Mapping[str, Callable[[], Any]], arrays: Mapping[str, Any], name: str) -> Any:
+    return taken[name]() if name in taken else arrays[name]

@@ -1,0 +1,395 @@
+"""Items are added, replaced and deleted, and an index is compacted, without building it again."""
+
+import errno
+import os
+import signal
+import sys
+import threading
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from index_helpers import FormulaScorer, LengthEncoder, contents, corpus, score_of
+from references.living_items import LivingItems
+
+import crossknn as ck
+from crossknn.errors import IndexFormatError, InputError
+from crossknn.fitting.anchors import collect_anchors, collect_item_scores
+from crossknn.index import storage
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.updates import regress
+from crossknn.methods.kriging_fit import fit_prior
+from crossknn.retrievers.lexical import BM25, TFIDF
+from crossknn.types import Queries
+
+
+def vectors_of(texts):
+    """Distinct vectors (m, 4) of small whole numbers, so that products are exact."""
+    rows = [np.frombuffer(f"{text}|{len(text)}".encode().ljust(64)[:64], "u1") for text in texts]
+    return (np.array(rows).reshape(-1, 4, 16).astype(int).sum(axis=2) % 31 - 15).astype(np.float32)
+
+
+def record(number, version=0):
+    return {"id": f"i{number}", "text": f"item {number} in version {version}"}
+
+
+def texts_of(records):
+    return [each["text"] for each in records]
+
+
+def build(records, **options):
+    given = {"vectors": {"own": vectors_of(texts_of(records))}, "bm25": False, **options}
+    return ItemIndex.build(records, query_vectors={"own": vectors_of}, **given)
+
+
+def add(index, records, **options):
+    index.add(records, vectors={"own": vectors_of(texts_of(records))}, **options)
+
+
+def nearest(index, query, k, **options):
+    found = ck.Searcher(index, None, "retrieve(retriever=own)").search(query, k=k, **options)
+    return [hit.id for hit in found[0]]
+
+
+class Steps(RuleBasedStateMachine):
+    """Random steps on an index and on the dictionary that it must agree with."""
+
+    @initialize(count=st.integers(1, 6), saved=st.booleans())
+    def begin(self, count, saved):
+        records = [record(number) for number in range(count)]
+        self.index, self.version, self.folder = build(records), 0, None
+        self.model = LivingItems(
+            {each["id"]: each["text"] for each in records}, vectors_of(texts_of(records))
+        )
+        if saved:
+            import tempfile
+            from pathlib import Path
+
+            self.place = tempfile.TemporaryDirectory()
+            self.folder = Path(self.place.name) / "index"
+            self.index.save(self.folder)
+
+    def teardown(self):
+        if getattr(self, "folder", None) is not None:
+            self.place.cleanup()
+
+    @rule(numbers=st.lists(st.integers(0, 30), min_size=1, max_size=4, unique=True))
+    def put(self, numbers):
+        self.version += 1
+        records = [record(number, self.version) for number in numbers]
+        known = [each["id"] for each in records if each["id"] in self.model.items]
+        if known:
+            before = len(self.index)
+            with pytest.raises(InputError, match=f"has an item '{known[0]}' already"):
+                add(self.index, records)
+            assert len(self.index) == before
+        add(self.index, records, replace=True)
+        texts = {each["id"]: each["text"] for each in records}
+        self.model.add(texts, vectors_of(texts.values()))
+
+    @precondition(lambda self: self.model.items)
+    @rule(data=st.data())
+    def delete(self, data):
+        ids = st.lists(st.sampled_from([*self.model.items]), min_size=1, max_size=3, unique=True)
+        chosen = data.draw(ids)
+        self.index.delete(chosen)
+        self.model.delete(chosen)
+        with pytest.raises(InputError, match="there is no item with the id"):
+            self.index.delete(chosen)
+
+    @precondition(lambda self: self.model.items)
+    @rule()
+    def compact(self):
+        self.index.compact()
+        assert self.index.n == len(self.model.items)
+
+    @precondition(lambda self: self.folder is not None)
+    @rule()
+    def load(self):
+        self.index = ItemIndex.load(self.folder, query_vectors={"own": vectors_of})
+
+    @precondition(lambda self: self.model.items)
+    @rule(number=st.integers(0, 30), k=st.integers(1, 5))
+    def search(self, number, k):
+        query = f"query {number}"
+        k = min(k, len(self.model.items))
+        assert nearest(self.index, query, k) == self.model.nearest(vectors_of([query])[0], k)
+
+    @invariant()
+    def the_same_items(self):
+        if hasattr(self, "model"):
+            items, alive = self.index.items, self.index.items.alive
+            rows = range(len(items)) if alive is None else np.flatnonzero(alive).tolist()
+            found = {items.ids[row]: items.texts[row] for row in rows}
+            assert found == {i: text for i, (text, _) in self.model.items.items()}
+            assert len(self.index) == len(found)
+
+
+TestSteps = Steps.TestCase
+TestSteps.settings = settings(max_examples=8, stateful_step_count=10, deadline=None)
+
+
+def test_a_reader_goes_on_with_what_it_opened(tmp_path):
+    build([record(i) for i in range(40)]).save(tmp_path / "index")
+    reader = ItemIndex.load(tmp_path / "index", query_vectors={"own": vectors_of})
+    before = nearest(reader, "query", 40)
+    writer = ItemIndex.load(tmp_path / "index")
+    add(writer, [record(i) for i in range(40, 2000)])
+    writer.delete(["i3", "i1999"])
+    assert nearest(reader, "query", 40) == before
+    writer.compact()
+    assert nearest(reader, "query", 40) == before
+    assert reader.items[39].text == record(39)["text"]
+    again = ItemIndex.load(tmp_path / "index", query_vectors={"own": vectors_of})
+    at_once = build([record(i) for i in range(1999) if i != 3])
+    assert nearest(again, "query", 1998) == nearest(at_once, "query", 1998)
+    assert (again.n, reader.n) == (1998, 40)
+    with pytest.raises(IndexFormatError, match="was replaced; load it again"):
+        reader.add_words("bm25")
+    reader.delete(["i5"])  # of the newest
+    assert (len(reader), nearest(reader, "query", 1)) == (1997, nearest(again, "query", 1))
+    assert ItemIndex.load(tmp_path / "index").verify() == []
+
+
+def full(tmp_path=None, n=30):
+    """An index with all that is made of items."""
+    index = ItemIndex.build(corpus(n), encoder=LengthEncoder(), lsa=4, tfidf=True)
+    collect_anchors(index, FormulaScorer(), ["one cat", "two dogs", "three birds"])
+    collect_item_scores(index, FormulaScorer(), np.array([3, 1]))
+    for name in ("dense", "bm25"):
+        index.add_graph(name, 3)
+    fit_prior(index)
+    if tmp_path is not None:
+        index.save(tmp_path / "index")
+    return index
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_everything_that_an_index_has_takes_in_new_items(tmp_path, saved):
+    index = full(tmp_path if saved else None)
+    index.add(corpus(37)[30:])
+    index.delete(["i0", "i35"])
+    index.add(corpus(38)[37:])
+    if saved:
+        index = ItemIndex.load(tmp_path / "index", encoder=LengthEncoder())
+    n, at_once = 38, full(n=38)
+    assert (index.n, len(index)) == (n, 36)
+    np.testing.assert_array_equal(index.vectors["dense"], at_once.vectors["dense"])
+    assert index.vectors["lsa"].shape == (n, 4)
+    assert index.anchors.scores.shape == (3, n)
+    assert index.item_scores.scores.shape == (2, n)
+    assert index.graphs["dense"].shape == index.graphs["bm25"].shape == (n, 3)
+    assert index.added == {
+        f"{kind}/{name}": 8
+        for kind, name in [
+            ("graphs", "dense"),
+            ("graphs", "bm25"),
+            ("artifacts", "anchors"),
+            ("artifacts", "item_scores"),
+            ("artifacts", "kriging"),
+        ]
+    }
+    scorer = FormulaScorer()
+    for method in (
+        "kriging",
+        "axn(rounds=3)",
+        "anncur",
+        "gar(neighbours=3)",
+        "itemcur",
+        "rerank(retriever=bm25)",
+    ):
+        hits = ck.Searcher(index, scorer, method).search("a cat in a tree", k=5, budget=20)[0]
+        assert len(hits) == 5
+        assert not {"i0", "i35"} & {hit.id for hit in hits}
+        exact = [score_of("a cat in a tree", hit.text) for hit in hits]
+        assert [hit.score for hit in hits] == np.float32(exact).tolist()
+    kept = index.anchors.scores.copy()
+    index.compact()
+    living = [i for i in range(n) if i not in (0, 35)]
+    assert (index.n, index.added["artifacts/kriging"]) == (36, 7)
+    np.testing.assert_array_equal(index.anchors.scores, kept[:, living])
+    np.testing.assert_array_equal(index.vectors["dense"], at_once.vectors["dense"][living])
+    assert list(index.items.ids) == [f"i{i}" for i in living]
+    assert index.graphs["dense"].max() < 36
+    assert sorted(index.anchor_items) == list(range(29))
+    collect_anchors(index, scorer, ["one cat"])  # the scores of items that were added, too
+    assert "artifacts/anchors" not in index.added
+    exact = [score_of("two dogs", text) for text in index.items.texts]
+    row = list(index.anchors.queries.texts).index("two dogs")
+    np.testing.assert_array_equal(index.anchors.scores[row], np.float32(exact))
+
+
+@pytest.mark.parametrize("method", ["axn(rounds=4)", "gp", "kriging(mean=dense, retriever=dense)"])
+def test_a_grown_index_is_searched_like_one_built_at_once(method):
+    given = {"encoder": LengthEncoder(), "bm25": False}
+    grown, at_once = ItemIndex.build(corpus(20), **given), ItemIndex.build(corpus(60), **given)
+    grown.add(corpus(45)[20:])
+    grown.add(corpus(60)[45:])
+    for query in ("cat", "a dog by the river", "tree house 33"):
+        one, two = (
+            ck.Searcher(index, FormulaScorer(), method).search(query, k=8, budget=24, trace=True)
+            for index in (grown, at_once)
+        )
+        assert [hit.id for hit in one.trace[0]] == [hit.id for hit in two.trace[0]]
+        assert [hit.id for hit in one[0]] == [hit.id for hit in two[0]]
+
+
+@pytest.mark.parametrize("words", [BM25, TFIDF])
+def test_words_of_added_items_weigh_what_the_fit_gave_them(words):
+    texts = [each["text"] for each in corpus(40)]
+    fitted = words.fit(texts)
+    meta, rows = fitted.rows([texts[7], "an entirely new word", texts[7], ""])
+    assert meta["n"] == 44
+    grown = words.of(storage.Growth(meta, rows).of(fitted.artifact()))
+    queries = Queries(["cat dog 7", "new", "house light", "cat entirely"])
+    before, after = fitted.scores(queries), grown.scores(queries)
+    np.testing.assert_array_equal(after[0::2, :40], before[0::2])
+    np.testing.assert_allclose(after[[0, 2], 40], before[[0, 2], 7], rtol=1e-6)
+    np.testing.assert_array_equal(after[:, 40], after[:, 42])
+    assert after[1].argmax() == 41
+    assert not after[:, 43].any()
+
+
+def test_a_regression_on_vectors_recovers_what_is_linear_in_them():
+    rng = np.random.default_rng(0)
+    known, new = rng.normal(size=(30_000, 5)), rng.normal(size=(4, 5))
+    slopes = rng.normal(size=(5, 2))
+    found = regress(known, known @ slopes + 3, new, 4, 30_000)
+    np.testing.assert_allclose(found, new @ slopes + 3, atol=0.05)
+    assert regress(known, known[:, 0], new, 4, 30_000).shape == (4,)
+    np.testing.assert_allclose(regress(None, known + 7, None, 2, 9), [(known[:9] + 7).mean(0)] * 2)
+
+
+def test_bad_input_changes_nothing(tmp_path):
+    index = build([record(i) for i in range(5)])
+    index.save(tmp_path / "index")
+    before = contents(tmp_path / "index")
+    new = [record(9)]
+    one = vectors_of(["x"])
+    for wrong, said in [
+        ({}, r"'own' are your own: give those of the new items, .* shape .1, 4."),
+        ({"vectors": {"own": one[:, :3]}}, "have 3 dimensions, the items' 4"),
+        ({"vectors": {"own": np.vstack([one, one])}}, r"it must be .1, d."),
+        ({"vectors": {"own": one, "dense": one}}, "given for 'dense', but the index has own"),
+        ({"vectors": {"own": one * np.nan}}, "row 0 holds a NaN"),
+    ]:
+        with pytest.raises(InputError, match=said):
+            index.add(new, **wrong)
+    with pytest.raises(InputError, match="give a list of ids"):
+        index.delete("i1")
+    with pytest.raises(InputError, match="there is no item with the id 'i7'"):
+        index.delete(["i1", "i7"])
+    assert contents(tmp_path / "index") == before
+    index.delete([f"i{i}" for i in range(5)])
+    for call in (index.compact, lambda: nearest(index, "query", 1)):
+        with pytest.raises(InputError, match=r"every item of the index is deleted|k is 1, but"):
+            call()
+    add(index, new)
+    assert nearest(index, "query", 1) == ["i9"]
+    with pytest.raises(InputError, match=r"5 are deleted: compact the index first"):
+        collect_anchors(index, FormulaScorer(), ["one"])
+
+
+@pytest.mark.parametrize("change", ["add", "delete", "compact"])
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, change):
+    index = build([record(i) for i in range(50)])
+    index.save(tmp_path / "index")
+    add(index, [record(50)])
+    index.delete(["i7"])
+    before = contents(tmp_path / "index")
+    change = {
+        "add": lambda: add(index, [record(i) for i in range(60, 90)]),
+        "delete": lambda: index.delete(["i8"]),
+        "compact": index.compact,
+    }[change]
+    real, calls = storage.sync, []
+
+    def failing(path):
+        calls.append(path)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for where in ("crossknn.files.sync", "crossknn.index.storage.sync"):
+        monkeypatch.setattr(where, failing)
+        with pytest.raises(
+            InputError, match=r"cannot be written: No space left.*nothing was chang"
+        ):
+            change()
+        monkeypatch.setattr(where, real)
+    assert len(calls) > 1
+    assert contents(tmp_path / "index") == before
+    assert len(index) == 50
+    change()
+    assert ItemIndex.load(tmp_path / "index").verify() == []
+
+
+def killed_at(folder, step, what):
+    """Change the index in a process that is killed when it touches the folder for the n-th time."""
+    seen = 0
+
+    def watch(event, arguments):
+        nonlocal seen
+        if event in ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate"):
+            touched = next((str(a) for a in arguments if isinstance(a, str | os.PathLike)), "")
+            seen += "data-" in touched or "crossknn-index" in touched
+            if seen == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    index = ItemIndex.load(folder, query_vectors={"own": vectors_of})
+    sys.addaudithook(watch)
+    add(index, [record(99), record(2, 1)], replace=True) if what == "add" else index.compact()
+
+
+@pytest.mark.parametrize("what", ["add", "compact"])
+def test_an_index_survives_a_kill_at_some_steps(tmp_path, what):
+    build([record(i) for i in range(20)]).save(tmp_path / "index")
+    index = ItemIndex.load(tmp_path / "index", query_vectors={"own": vectors_of})
+    add(index, [record(50)])
+    index.delete(["i7"])
+    before = nearest(index, "query", 20)
+    for step in (20, 45):
+        child = get_context("fork").Process(target=killed_at, args=(tmp_path / "index", step, what))
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+        index = ItemIndex.load(tmp_path / "index", query_vectors={"own": vectors_of})
+        assert index.verify() == []
+        assert nearest(index, "query", 20) == before
+    add(index, [record(99)])
+    index.compact()
+    assert len(index) == 21
+    assert len([*(tmp_path / "index").glob("data-*")]) == 1
+
+
+def test_searches_go_on_while_items_are_added_and_compacted(tmp_path):
+    build([record(i) for i in range(30)]).save(tmp_path / "index")
+    index = ItemIndex.load(tmp_path / "index", query_vectors={"own": vectors_of})
+    searcher, failed, done = (
+        ck.Searcher(index, None, "retrieve(retriever=own)"),
+        [],
+        threading.Event(),
+    )
+
+    def search():
+        while not done.is_set():
+            try:
+                hits = searcher.search("query", k=10)[0]
+                assert len({hit.id for hit in hits}) == 10
+            except Exception as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(1)]
+    for thread in threads:
+        thread.start()
+    for step in range(6):
+        add(index, [record(100 + step), record(step, step)], replace=True)
+        index.delete([f"i{20 + step}"])
+        if step % 3 == 2:
+            index.compact()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert len(index) == 30

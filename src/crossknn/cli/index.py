@@ -261,7 +261,10 @@ def delete(
     _answer(index, folder, json, began)
 
 
-@app.command("compact", epilog=o.examples("crossknn index compact docs.index"))
+@app.command(
+    "compact",
+    epilog=o.examples("crossknn index compact docs.index", "crossknn index compact d.index --json"),
+)
 def compact(folder: o.Folder, json: o.AsJson = False) -> None:
     """Write an index without its deleted items, and fit its word models again.
 

@@ -25,7 +25,6 @@ IDEAS = {
     "fitting.fusion": "weights of retrievers beside the exact score",
     "fitting.mf": "matrix factorization, transductive and inductive",
     "fitting.pseudo_queries": "queries made of items",
-    "index.filters": "conditions on fields",
     "index.updates": "adding and deleting items",
     "index.late": "states of late-interaction models",
     "methods.factor_model": "the low-rank model of scores, from any entries",

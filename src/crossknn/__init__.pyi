@@ -14,6 +14,7 @@ from .errors import InputError as InputError
 from .errors import MissingExtraError as MissingExtraError
 from .errors import ScorerError as ScorerError
 from .errors import SpecError as SpecError
+from .errors import StoreError as StoreError
 from .evaluation.diagnosis import Diagnosis as Diagnosis
 from .evaluation.diagnosis import diagnose as diagnose
 from .evaluation.replay import Outcome as Outcome
@@ -33,6 +34,7 @@ from .fitting.mining import Mined as Mined
 from .fitting.mining import TrainingRows as TrainingRows
 from .fitting.mining import mine as mine
 from .index.item_index import ItemIndex as ItemIndex
+from .index.qdrant import QdrantStore as QdrantStore
 from .methods import parse_method as parse_method
 from .methods import parse_methods as parse_methods
 from .methods.adacur import ADACUR as ADACUR

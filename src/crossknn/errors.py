@@ -42,6 +42,12 @@ class ScorerError(CrossknnError):
     query: int | None = None
 
 
+class StoreError(CrossknnError):
+    """The database that holds the vectors or texts of an index failed, or cannot be reached."""
+
+    exit_code = 4
+
+
 class TrainingError(CrossknnError):
     """The loss of a training, or the error of a fit, has become NaN or infinite."""
 

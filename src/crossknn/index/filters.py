@@ -85,6 +85,21 @@ def evaluate(
     return leaf(condition)
 
 
+def combined(
+    all: Callable[[list[T]], T], any: Callable[[list[T]], T], no: Callable[[T], T]
+) -> Callable[[Group, list[T]], T]:
+    """What `evaluate` takes as `group`, of a function for each way to combine."""
+    both = {"all": all, "any": any}
+    return lambda group, parts: no(parts[0]) if group.how == "not" else both[group.how](parts)
+
+
+def fields_of(condition: Condition) -> list[str]:
+    """The fields that a condition names, each once."""
+    names = dict[str, None]()
+    evaluate(condition, lambda leaf: names.update({leaf.field: None}), lambda group, parts: None)
+    return [*names]
+
+
 def kind_of(value: object) -> Kind | None:
     """What a value is compared as, or None for what no condition compares with."""
     if isinstance(value, str):
@@ -110,12 +125,10 @@ class Fields:
         Raises:
             InputError: No record has the field, or none has a value that could be compared.
         """
-        names = list[str]()
-        evaluate(condition, lambda leaf: names.append(leaf.field), lambda group, parts: None)
-        new = dict.fromkeys(name for name in names if name not in self._columns)
-        if new:
-            self._columns |= self._read([*new])
-        return evaluate(condition, lambda leaf: self._columns[leaf.field].mask(leaf), _combined)
+        if new := [name for name in fields_of(condition) if name not in self._columns]:
+            self._columns |= self._read(new)
+        group = combined(np.logical_and.reduce, np.logical_or.reduce, np.logical_not)
+        return evaluate(condition, lambda leaf: self._columns[leaf.field].mask(leaf), group)
 
     def _read(self, names: Sequence[str]) -> dict[str, _Column]:
         found = {name: _Column(name, len(self.records)) for name in names}
@@ -191,12 +204,6 @@ def _ranges(
         place = (bisect_left if bound in ("gte", "lt") else bisect_right)(distinct, value)
         start, stop = (max(start, place), stop) if bound[0] == "g" else (start, min(stop, place))
     return [(start, stop)]
-
-
-def _combined(group: Group, parts: list[BoolArray]) -> BoolArray:
-    if group.how == "not":
-        return ~parts[0]
-    return (np.logical_and if group.how == "all" else np.logical_or).reduce(parts)
 
 
 def _filter(given: Any) -> Condition:

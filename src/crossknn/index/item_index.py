@@ -28,9 +28,10 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
-from crossknn.errors import InputError, nearest
+from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.files import StoredArray, as_path, rows_of
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale, all_scores
+from crossknn.index.database import DatabaseStore, TextsOf, items_in, parts_beside
 from crossknn.index.filters import Fields, parse_filter
 from crossknn.index.graphs import NEIGHBOURS, nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states, work_folder
@@ -110,6 +111,7 @@ class ItemIndex:
         items: Ids, texts, titles and further fields of the items.
         cache: What methods computed from the index once, in memory.
         folder: Where the index is kept, if it is.
+        database: Where the items are, if `over` was given one.
         exact: Searches multiply all vectors even where there is an approximate index of them.
     """
 
@@ -130,6 +132,7 @@ class ItemIndex:
         self.exact, self._lists = False, dict[str, FaissStore]()
         self._added, self._lock = dict[str, Retriever](), threading.Lock()
         self._fields = Fields(items.extra)
+        self.database: DatabaseStore | None = None
         if unknown := sorted(set(self._encode) - set(self.vectors)):
             raise InputError(f"query_vectors names {unknown[0]!r}, but no vectors have that name")
 
@@ -241,7 +244,11 @@ class ItemIndex:
         folder: Path | None,
     ) -> ItemIndex:
         """An index of the parts that `save` or a change has left."""
-        found = parts["items"]
+        if (found := parts.get("items")) is None:
+            raise IndexFormatError(
+                f"{folder} keeps what belongs to items in a database: open it with  "
+                "ItemIndex.over(store, texts, folder=...)"
+            )
         columns = {name: found.arrays[name] for name in ("ids", "texts", "titles")}
         if "deleted" in found.arrays:
             columns["alive"] = np.ones(len(columns["ids"]), np.bool_)
@@ -251,12 +258,64 @@ class ItemIndex:
         others = {key: part for key, part in parts.items() if key != "items"}
         return cls(items, rows_of(found.arrays, "anchor_items"), others, encode, build, folder)
 
+    @classmethod
+    def over(
+        cls,
+        store: DatabaseStore,
+        texts: str | TextsOf,
+        *,
+        folder: str | Path | None = None,
+        encoder: GivenModel | None = None,
+        query_vectors: EncodeQueries | None = None,
+        seed: int = 0,
+    ) -> ItemIndex:
+        """An index whose items stay in a database: vectors, texts and fields.
+
+        What needs all vectors, such as a fit, reads them all into memory.
+
+        Args:
+            store: The database, such as `QdrantStore`.
+            texts: The field that holds the texts, or a function from ids to texts, of many at once.
+            folder: Keeps exact scores and what fits have found; made if it is not there.
+            encoder: The dual encoder that made the vectors, which are "dense" then, or else
+                "vectors".
+            query_vectors: Function from query texts (m) to vectors (m, d).
+            seed: Draws `anchor_items`.
+
+        Raises:
+            InputError: The encoder's vectors have other dimensions, or the folder is of other
+                items.
+        """
+        if not isinstance(store, DatabaseStore):
+            raise InputError(f"{store!r:.80} is not a database of items: give a QdrantStore, say")
+        model = None if encoder is None else RememberedModel.of("dual encoder", encoder)
+        n, d = store.shape
+        if model is not None and model.dimensions != d:
+            raise InputError(
+                f"the encoder makes vectors of {model.dimensions} dimensions, and those of "
+                f"{store.name} have {d}: give the encoder that made them"
+            )
+        values: Any = store
+        name, build = DUAL_ENCODER if model else GIVEN, secrets.token_hex(8)
+        parts: dict[str, Any] = {}
+        if folder is not None:
+            folder = as_path(folder, "the folder of the index")
+            build, parts = parts_beside(folder, store, build)
+        parts = {f"vectors/{name}": ItemVectors(values=values, encoder=model)} | parts
+        order = np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS]
+        encode = {} if query_vectors is None else {name: query_vectors}
+        index = cls(items_in(store, texts), order, parts, encode, build, folder)
+        index.database = store
+        return index
+
     def save(self, folder: str | Path) -> None:
         """Write the index to `folder`, which must be new, empty or an index, in one atomic step.
 
         Exact scores in the folder stay there. Functions for query vectors and added retrievers are
-        not saved. Raises `InputError` if the folder is something else or cannot be written.
+        not saved. Raises `InputError` if the folder is something else or cannot be written, or the
+        items are in a database.
         """
+        self._check_own_items()
         folder = as_path(folder, "the folder of the index")
         parts = self._stored()
         scores = self.scores
@@ -389,6 +448,7 @@ class ItemIndex:
     ) -> None:
         """Become the index with what `make` says of the newest one, in the folder first: all parts
         if `whole`, else what is added to some."""
+        self._check_own_items()
         folder, build = self.folder, secrets.token_hex(8)
         parts: dict[str, Artifact]
         with self._lock, nullcontext() if folder is None else changing(folder):
@@ -404,6 +464,14 @@ class ItemIndex:
                 build, parts = read_parts(folder)
             # In one step: a search that has begun goes on with its snapshot.
             self.__dict__ = self._with(ItemIndex._of(build, parts, self._encode, folder)).__dict__
+
+    def _check_own_items(self) -> None:
+        """`InputError` if a database has the items."""
+        if self.database is not None:
+            raise InputError(
+                f"the items stay in {self.database.name}: change them there, and give "
+                "ItemIndex.over a folder, which keeps what belongs to them"
+            )
 
     def _stored(self) -> dict[str, Artifact]:
         """What is kept of all parts."""
@@ -434,6 +502,8 @@ class ItemIndex:
         `crossknn.index.filters` has them all. The first filter on a field reads the field of all
         items. Raises `InputError` for a condition that is none, and an unknown field.
         """
+        if self.database is not None:
+            return self.database.allowed(conditions)
         if self._fields.records is not self.items.extra:
             self._fields = Fields(self.items.extra)
         return self._fields.mask(parse_filter(conditions))
@@ -457,7 +527,8 @@ class ItemIndex:
     def store(self, name: str) -> VectorStore:
         """Searches the item vectors `name`: by their approximate index, if there is one (see
         `add_nearest`), unless the index was loaded with `exact`."""
-        self._open("vectors", name)
+        if isinstance(values := self._open("vectors", name).values, DatabaseStore):
+            return values
         key, found = ("store", name), None
         if not self.exact:
             found = self.cache.get(key, (self.items,), lambda: self._nearest(name))

@@ -68,7 +68,8 @@ class Results:
         n_scored: Pairs whose score was used, stored scores included.
         seconds: Of the whole search; `scoring_seconds` was spent waiting for the scorer.
         stopped_by: `budget`, `target` (every query expects to have found enough), `deadline`,
-            `cancelled`, or `scorer`: it failed, for some queries or for all.
+            `cancelled`, `scorer`: it failed, for some queries or for all, or `store`: the database
+            of the items did.
         n_failed: Pairs that could not be scored.
         errors: Of each query why it failed, or None; its hits are those found before.
         n_backfilled: Items taken in item order.

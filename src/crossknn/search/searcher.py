@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from crossknn.data.queries import Texts, query_set
-from crossknn.errors import CrossknnError, InputError, ScorerError
+from crossknn.errors import CrossknnError, InputError, ScorerError, StoreError
+from crossknn.index.database import Column
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.models.folder import first_line
 from crossknn.retrievers.specs import FUSION
@@ -39,7 +40,8 @@ K = 10  # hits of a query if nothing is said
 PER_QUERY = 100  # pairs that a query may score if nothing is said
 _CELLS = 1 << 26  # approximate scores held at once (m x n), 256 MB; more queries come in turn
 Filter: TypeAlias = Mapping[str, Any] | Iterable[str] | BoolArray
-_REASONS = "cancelled", "deadline", "scorer", "budget", "target"  # of all parts the first is told
+# Of all parts the first is told.
+_REASONS = "cancelled", "deadline", "store", "scorer", "budget", "target"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -345,7 +347,7 @@ class _Run:
             stopped_by = stopped_by or "scorer"
         self.stops.add(stopped_by or ("target" if self.search.stopped.all() else "budget"))
         self.errors += self.failed
-        more = self.min_score is None and self.k > self.pairs
+        more = self.min_score is None and self.k > self.pairs and stopped_by != "store"
         best, calibrated = self.search.filled(self.k) if more else self.search.best(self.k), None
         final = best.scores + best.known
         if self.calibration is not None:
@@ -361,7 +363,10 @@ class _Run:
             from crossknn.search.missing import expected_missing
 
             best = replace(best, items=np.where(final >= self.min_score, best.items, NO_ITEM))
-            self.missing += expected_missing(self.search, self.min_score, self.chance)
+            if stopped_by == "store":
+                self.missing += [None] * len(self.asked)
+            else:
+                self.missing += expected_missing(self.search, self.min_score, self.chance)
         self.hits += hits_of(index.items, best, self.method.name, calibrated)
         if self.trace:
             self.picks += hits_of(index.items, self.search.picks(), self.method.name)
@@ -374,7 +379,12 @@ class _Run:
         stopped_by = self._stop()
         while stopped_by is None and self.broken is None:
             began = time.perf_counter()
-            pairs = self.search.ask()
+            try:
+                pairs = self.search.ask()
+                self._read(pairs)
+            except StoreError as error:
+                self.failure, self.broken = self.failure or error, str(error)
+                return "store"
             if not len(pairs):
                 break
             choosing = time.perf_counter() - began
@@ -382,6 +392,12 @@ class _Run:
             if stopped_by is None and self.search.round > 1 and self.search.unfinished.any():
                 stopped_by = self._stop(choosing)  # the next round takes as long to choose
         return stopped_by
+
+    def _read(self, pairs: Pairs) -> None:
+        """Read the texts of items in a database at once, not one by one."""
+        texts = self.searcher.index.items.texts
+        if isinstance(texts, Column):
+            texts.fetch(np.unique(pairs.item).tolist())
 
     def _stop(self, ahead: float = 0.0) -> str | None:
         """Why to stop now, or `ahead` seconds from now, if there is a reason."""

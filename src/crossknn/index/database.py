@@ -1,0 +1,292 @@
+"""Items whose vectors, texts and fields stay in a database.
+
+A database knows its items by ids, a search by positions: the ids are read once, in the database's
+own order. What is read of an item is kept for a while, since every round of a search asks for the
+vectors of all items scored so far. An item that was added later is left out until the store is
+opened again.
+
+Axes: m queries, n items, d dimensions.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from crossknn.data.items import Items
+from crossknn.errors import CrossknnError, InputError, StoreError
+from crossknn.index.filters import Condition, parse_filter
+from crossknn.index.storage import MANIFEST, read_parts, write_parts
+from crossknn.types import NO_ITEM, Artifact, BoolArray, Candidates, FloatArray, IntArray
+
+T = TypeVar("T")
+Id: TypeAlias = int | str
+Found: TypeAlias = tuple[Sequence[Id], Sequence[float]]
+"""Ids and inner products of the nearest items of one query, nearest first."""
+
+TextsOf: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
+"""Ids -> texts."""
+
+FEW = 2_000
+"""So few allowed items are named to the database; of more, what is not allowed is dropped."""
+
+_KEPT = 20_000  # vectors, and records, that are kept in memory
+_BLOCK = 1_000  # items that are read at once
+_MASKS = 16  # masks of filters that are kept
+_ITEMS = "store/items"
+
+
+class DatabaseStore(ABC):
+    """Item vectors in a database, which searches them; a `VectorStore`.
+
+    Subclasses say how one database searches, reads and filters.
+    """
+
+    values = None
+
+    def __init__(self, name: str, ids: Sequence[Id], dimensions: int) -> None:
+        """`name` is what messages call it; `ids` (n,) are those of the items, in their order."""
+        if not ids:
+            raise InputError(f"{name} holds no vectors: add some first")
+        self.name, self.shape = name, (len(ids), dimensions)
+        self._numbers = all(isinstance(key, int) for key in ids)
+        self._keys = self._as_keys(ids)
+        self._order = np.argsort(self._keys, kind="stable")
+        self._recent_vectors = Recent(self._vectors_at)
+        self._recent_records = Recent(self._records_at)
+        self._masks = dict[str, BoolArray]()
+
+    @abstractmethod
+    def _search(
+        self, vectors: FloatArray, count: int, among: Sequence[Id] | None
+    ) -> Sequence[Found]:
+        """The nearest `count` items of each vector (m, d), of all or of some."""
+
+    @abstractmethod
+    def _read(self, ids: Sequence[Id], *, vectors: bool) -> Mapping[Id, Any]:
+        """The vectors or the records of items, by id."""
+
+    @abstractmethod
+    def _matching(self, condition: Condition) -> Iterable[Id]:
+        """Ids of the items that meet a condition; `InputError` for a field that none has."""
+
+    def top(
+        self,
+        vectors: FloatArray,
+        count: int,
+        exclude: IntArray | None = None,
+        allowed: BoolArray | None = None,
+    ) -> Candidates:
+        """See `VectorStore.top`; as exact as the database's own search."""
+        n, among = self.shape[0], None
+        limit = count + (0 if exclude is None else exclude.shape[1])
+        if allowed is not None:
+            few = np.flatnonzero(allowed)
+            if len(few) <= FEW:
+                among = [self.id(item) for item in few.tolist()]
+            else:
+                limit = int(1.5 * limit * n / len(few))
+        rows: dict[int, tuple[IntArray, FloatArray]] = {}
+        waiting = [] if among == [] else [*range(len(vectors))]
+        while waiting:
+            with self.answering():
+                answers = self._search(vectors[waiting], min(limit, n), among)
+            for q, (ids, products) in zip([*waiting], answers, strict=True):
+                items, found = self.positions(ids), np.asarray(products, np.float32)
+                kept = items != NO_ITEM
+                if allowed is not None:
+                    kept &= allowed[items]
+                if exclude is not None:
+                    kept &= ~np.isin(items, exclude[q])
+                if kept.sum() >= count or len(ids) < limit:
+                    items, found = items[kept], found[kept]
+                    best = np.lexsort((items, -found))[:count]  # ties by position
+                    rows[q] = items[best], found[best]
+                    waiting.remove(q)
+            limit *= 4
+        nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        return Candidates.from_rows([rows.get(q, nothing) for q in range(len(vectors))])
+
+    def vectors(self, items: IntArray) -> FloatArray:
+        """See `VectorStore.vectors`."""
+        found = self._recent_vectors(np.maximum(items, 0).ravel().tolist())
+        return np.array(found, np.float32).reshape(*items.shape, self.shape[1])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
+        """All vectors (n, d): what a fit takes them as; read once."""
+        return self._all if dtype is None else self._all.astype(dtype, copy=False)
+
+    @cached_property
+    def _all(self) -> FloatArray:
+        n, d = self.shape
+        found = np.empty((n, d), np.float32)
+        for start in range(0, n, _BLOCK):
+            places = range(start, min(start + _BLOCK, n))
+            found[places.start : places.stop] = self._vectors_at(places)
+        return found
+
+    def id(self, item: int) -> Id:
+        """The id of the item at a position."""
+        key = self._keys[item].item()
+        return key if self._numbers else self._native(key.decode())
+
+    def positions(self, ids: Sequence[Id]) -> IntArray:
+        """Positions (p,) of ids, `NO_ITEM` for what was added later."""
+        keys = self._as_keys(ids)
+        near = np.minimum(np.searchsorted(self._keys, keys, sorter=self._order), self.shape[0] - 1)
+        items = self._order[near]
+        return np.where(self._keys[items] == keys, items, NO_ITEM)
+
+    def records(self, items: Sequence[int]) -> list[Mapping[str, Any]]:
+        """The fields of the items at these positions."""
+        return self._recent_records(items)
+
+    def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
+        """Mask (n,) of the items that meet conditions, as the database says (see
+        `ItemIndex.allowed`); asked once for each filter."""
+        key = repr(conditions)
+        if key not in self._masks:
+            condition = parse_filter(conditions)
+            mask = np.zeros(self.shape[0] + 1, np.bool_)  # the last one is of unknown items
+            with self.answering():
+                mask[self.positions([*self._matching(condition)])] = True
+            while len(self._masks) >= _MASKS:
+                self._masks.pop(next(iter(self._masks)), None)
+            self._masks[key] = mask[:-1]
+        return self._masks[key]
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Turns whatever the database raises inside into one `StoreError`."""
+        try:
+            yield
+        except CrossknnError:
+            raise
+        except Exception as error:
+            said = (str(error).strip().splitlines() or [""])[0]
+            raise StoreError(f"{self.name} failed: {type(error).__name__}: {said:.200}") from error
+
+    def _as_keys(self, ids: Sequence[Id]) -> Any:
+        """Ids as an array that can be searched: whole numbers, or bytes."""
+        if self._numbers:
+            return np.array(ids, np.uint64)
+        return np.array([str(key).encode() for key in ids], np.bytes_)
+
+    def _native(self, key: str) -> Id:
+        """An id as the database has it."""
+        return key
+
+    def _vectors_at(self, items: Sequence[int]) -> list[FloatArray]:
+        return self._of(items, vectors=True)
+
+    def _records_at(self, items: Sequence[int]) -> list[Mapping[str, Any]]:
+        return self._of(items, vectors=False)
+
+    def _of(self, items: Sequence[int], *, vectors: bool) -> list[Any]:
+        ids = [self.id(item) for item in items]
+        with self.answering():
+            found = self._read(ids, vectors=vectors)
+        if gone := [key for key in ids if key not in found]:
+            raise StoreError(f"{self.name} has no item {gone[0]!r} any more: open the store again")
+        return [found[key] for key in ids]
+
+
+class Recent(Generic[T]):
+    """What was read last of items, by position."""
+
+    def __init__(self, read: Callable[[Sequence[int]], Sequence[T]]) -> None:
+        self._read, self._kept, self._lock = read, dict[int, T](), threading.Lock()
+
+    def __call__(self, items: Sequence[int]) -> list[T]:
+        """Of each of the items, read now unless it is kept."""
+        with self._lock:
+            found = {item: self._kept[item] for item in items if item in self._kept}
+        new = [item for item in dict.fromkeys(items) if item not in found]
+        for start in range(0, len(new), _BLOCK):
+            part = new[start : start + _BLOCK]
+            found |= zip(part, self._read(part), strict=True)
+        with self._lock:
+            self._kept |= {item: found[item] for item in new[-_KEPT:]}
+            while len(self._kept) > _KEPT:
+                del self._kept[next(iter(self._kept))]
+        return [found[item] for item in items]
+
+
+class Column(Sequence[T]):
+    """A column (n,) of items, read when it is asked for."""
+
+    def __init__(self, n: int, read: Callable[[Sequence[int]], Sequence[T]]) -> None:
+        self._n, self._of = n, read
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, position: Any) -> Any:
+        places = range(self._n)[position]
+        return self.fetch(places) if isinstance(places, range) else self.fetch([places])[0]
+
+    def __iter__(self) -> Iterator[T]:
+        for start in range(0, self._n, _BLOCK):
+            yield from self.fetch(range(start, min(start + _BLOCK, self._n)))
+
+    def fetch(self, items: Sequence[int]) -> Sequence[T]:
+        """The entries at these positions, in one question to the database."""
+        return self._of(items)
+
+
+def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
+    """The items of a store: their texts are a field of it, or what a function makes of ids."""
+    n = store.shape[0]
+
+    def ids(items: Sequence[int]) -> list[str]:
+        return [str(store.id(item)) for item in items]
+
+    def told(items: Sequence[int]) -> list[str]:
+        if callable(texts):
+            made: list[Any] = [*texts(ids(items))]
+            if len(made) != len(items):
+                raise InputError(f"texts= made {len(made)} texts of {len(items)} ids")
+        else:
+            made = [record.get(texts) for record in store.records(items)]
+        for item, text in zip(items, made, strict=True):
+            if not isinstance(text, str):
+                raise InputError(
+                    f"the text of the item {store.id(item)!r} of {store.name} is {text!r:.80}: "
+                    "texts= must be the field that holds the texts, or a function from ids to texts"
+                )
+        return made
+
+    def others(items: Sequence[int]) -> list[Mapping[str, Any]]:
+        return [{k: v for k, v in r.items() if k != texts} for r in store.records(items)]
+
+    return Items(
+        ids=Column(n, ids),
+        texts=Column(n, Recent(told) if callable(texts) else told),
+        titles=Column(n, lambda items: [""] * len(items)),
+        extra=Column(n, others),
+    )
+
+
+def parts_beside(folder: Path, store: DatabaseStore, build: str) -> tuple[str, dict[str, Any]]:
+    """What names the building in `folder`, and what is kept there beside a store; a new folder is
+    made, as `build`. `InputError` for a folder that was made over other items."""
+    digest = zlib.crc32(np.ascontiguousarray(store._keys).tobytes())
+    if not (folder / MANIFEST).exists():
+        write_parts(folder, {_ITEMS: Artifact({"n": store.shape[0], "ids": digest}, {})}, build)
+    build, parts = read_parts(folder)
+    known = parts.pop(_ITEMS, None)
+    if known is None or known.meta != {"n": store.shape[0], "ids": digest}:
+        what = "an index of its own" if known is None else f"of {known.meta['n']:,} items"
+        raise InputError(
+            f"the folder {folder} is {what}, and {store.name} has {store.shape[0]:,} items, whose "
+            "ids do not match: give another folder, or collect and fit anew in a new one"
+        )
+    return build, parts

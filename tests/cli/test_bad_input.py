@@ -64,7 +64,9 @@ CASES = """
 2 'lang', a field of no item: SEARCH --filter '{"lang": "en"}'
 2 did you mean bm25: SEARCH --method rerank(retriever=bm52)
 2 anchor: SEARCH --method adacur
-2 --budgets: SEARCH --budgets 5
+2 did you mean --budget?: SEARCH --budgets 5
+2 --zzz (see: SEARCH --zzz 5
+2 did you mean 'bundled'?: SEARCH --scorer bundle
 2 no-index: SEARCH --scorer no-index
 2 two: SEARCH --scorer two-logits
 2 dual-encoder: SEARCH --scorer DUAL
@@ -120,6 +122,7 @@ CASES = """
 2 quer: compare docs.index --queries queries.txt --qrels qrels.tsv -k 1
 2 .png: compare docs.index --queries queries.txt --plot r.txt
 4 cannot be reached: SEARCH --scorer http://127.0.0.1:9/rerank
+4 is the server running, and are host and port right?: SEARCH --scorer http://127.0.0.1:9
 4 not 8 scores: SEARCH --scorer URL/nonsense
 4 not 8 scores: SEARCH --scorer URL/few
 4 nan: SEARCH --scorer URL/nan --method rerank(retriever=bm25)

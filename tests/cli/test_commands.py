@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faulty_server import Faulty, good, score
+from faulty_server import Faulty, answer, good, score
+from faulty_server import rows as answers
 from tiny_models import jsonl
 
 import crossknn as ck
@@ -93,6 +94,7 @@ def test_index_search_and_compare(command, folder):
         *(("axn(rounds=2)", b, 1) for b in (5, 10)),
     ]
     assert rows[0]["recall"] == rows[1]["recall"] == 1
+    assert "rcond=" in rows[-1]["settings"]
     assert list(rows[0]["measures"]) == ["nDCG@10", "R@10", "R@20", "R@100", "RR@10"]
     assert (folder / "recall.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -105,8 +107,9 @@ def test_text_output_can_be_read(build, folder, capsys):
     assert all(head in shown for head in ("round", "predicted", "exact", "the best so far"))
     assert "10 cross-encoder calls" in shown
     comparing = ["compare", "docs.index", "--queries", "queries.jsonl", "--budgets", "5", "-k", "1"]
-    assert run([*comparing, "--methods", "rerank(retriever=bm25)"]) == 0
+    assert run([*comparing, "--methods", "rerank(retriever=bm25), auto"]) == 0
     shown = capsys.readouterr().out
+    assert "\nauto\n" in shown  # as it was given, without all of its settings
     assert "recall of the k best items" in shown
     assert re.search(rf"^ +{N} +100\.0 \[100-100\]$", shown, re.MULTILINE)
     assert run(["estimate", "docs.index", "--anchor-queries", "3"]) == 0
@@ -424,6 +427,22 @@ def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
     assert "the results above are what was found before" in said
 
 
+def test_each_query_is_answered_by_a_line_when_the_endpoint_is_gone(build, endpoint, capsys):
+    build()
+    asked = ("search", "docs.index", "open threads", *BM25, "--budget", "10", *endpoint[0])
+    assert run([*asked]) == 0
+    endpoint[1].close()
+    capsys.readouterr()
+    assert run([*asked, "close files", "long queues", "--scorer-option", "retries=0"]) == 3
+    out, said = capsys.readouterr()
+    assert re.findall(r"^(?:close|long|no answer: .*reached).*$", out, re.MULTILINE)[::2] == [
+        "close files",
+        "long queues",
+    ]
+    assert out.count("\nno answer: http") == 2
+    assert "(2 of 3 queries ended early)" in said
+
+
 def test_the_demo_in_json_and_its_page(folder, capsys):
     assert run(["demo", "--budget", "20", "--json"]) == 0
     out, said = capsys.readouterr()
@@ -484,6 +503,25 @@ def test_try_ends_with_a_verdict_and_scores_no_pair_twice(folder, capsys):
     assert lines[0]["queries"] == 5
     assert lines[1]["verdict"]["queries"] == 5
     assert len(ck.ItemIndex.load("crossknn-try/index").scores) == before
+
+
+def test_try_reads_fields_of_other_names_and_notes_probabilities(folder, capsys):
+    texts = (f"kind {i} is made of {TOPICS[i % 5]} and is used on day {i}" for i in range(100))
+    names = ("key", "name", "body")
+    rows = ((f"i{i}", f"A thing {i}", text) for i, text in enumerate(texts))
+    jsonl(folder / "own.jsonl", (dict(zip(names, row, strict=True)) for row in rows))
+    shift = {"relevance_score": 0.5}
+    server = Faulty(
+        lambda body: [answer(json.dumps({"results": [r | shift for r in answers(body)]}).encode())]
+    )
+    fields = ("--id-field", "key", "--title-field", "name", "--text-field", "body")
+    assert run([*TRY, *fields, "--encoder", "none", "--scorer", server.url]) == 0
+    server.close()
+    said = capsys.readouterr().err
+    assert "100 items, 5 queries made of items" in said
+    assert "--scorer-option probabilities=true" in said
+    page = (folder / "crossknn-try" / "index.html").read_text()
+    assert "reach: share of the relevant items below" in page
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -96,6 +97,21 @@ def test_verdicts_say_what_is_clear_and_that_they_cannot_tell(means, expected, s
     for claim in found.claims:  # what is clear is not the contrary on other queries
         again = paired(others[claim.budget][claim.way] - others[claim.budget][claim.than]).sign
         assert claim.found.sign * again >= 0
+
+
+@pytest.mark.parametrize("mean", [0.53, 0.52, 0.51, 0.5])
+def test_an_unclear_verdict_says_how_many_queries_would_tell(mean):
+    few = ways(budgets=[20], m=20, retriever=0.5, rerank=mean, search=0.4)[20]
+    said = verdict_of({20: few}).sentence
+    assert "until more queries are judged" in said
+    [found] = re.findall(r"about (\d+) judged queries would tell \(20 now", said)
+    times = -(-int(found) // 20)  # the same differences, so many times
+    many = verdict_of({20: {way: np.tile(values, times) for way, values in few.items()}})
+    assert many.way == "rerank"
+    assert "would tell" not in many.sentence
+    if times > 2:
+        half = verdict_of({20: {way: np.tile(values, times // 2) for way, values in few.items()}})
+        assert half.way == "retriever"
 
 
 def test_corrected_p_values_and_ratios():

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import sys
+from difflib import get_close_matches
 
 import typer
 from rich.console import Console
@@ -81,7 +82,13 @@ def run(arguments: list[str], commands: typer.Typer = app) -> int:
             raise
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
-        return _say(message().rstrip(".").replace("\n", " ") + hint, error.exit_code)
+        said = message().rstrip(".").replace("\n", " ")
+        if context and (wrong := getattr(error, "option_name", None)) and "such" in said:
+            known = [name for option in context.command.params for name in option.opts]
+            close = get_close_matches(wrong, known, n=1, cutoff=0.65)
+            said = f"No such option: {wrong}"
+            said += f"; did you mean {close[0]}?" if close else ""
+        return _say(said + hint, error.exit_code)
 
 
 def _visible(record: logging.LogRecord) -> bool:

@@ -156,6 +156,7 @@ def run(
     from crossknn.scores.collect import Limits, exact_scores
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Searcher
+    from crossknn.spec import text_of
 
     stored = StoredScorer(scorer, o.open_store(scorer, index, store))
     searcher = Searcher(index, stored, fuse=fuse, seed=seed)
@@ -171,6 +172,7 @@ def run(
         with progress("exact search", "pairs") as report:
             texts, limits = (queries.texts, index.items.texts), Limits(workers=o.threads(workers))
             scores = exact_scores(stored.store, scorer, *texts, limits=limits, progress=report)
+        o.note_probabilities(scorer, scores)
     for chosen, by in groups:
         if exact:
             given = index, queries, scores, chosen, budgets, ks
@@ -185,7 +187,8 @@ def run(
                 table += [list(each.rows()) for each in judged]
     if json:
         for row in chain(*table):
-            print_json(row.as_dict())
+            parsed = parse_method(row.method)
+            print_json(row.as_dict() | {"settings": text_of(parsed.name, parsed, full=True)})
     else:
         show(table, ks if exact else ())
     if qrels:
@@ -206,7 +209,7 @@ def _diagnose(
     index: ItemIndex, scorer: Scorer, queries: QuerySet, qrels: Qrels, json: bool, **options: Any
 ) -> None:
     """Print the diagnosis; why there is none, if so."""
-    from crossknn.evaluation.diagnosis import TOP, diagnose
+    from crossknn.evaluation.diagnosis import diagnose
 
     try:
         with progress("diagnosis", "pairs") as report:
@@ -217,24 +220,16 @@ def _diagnose(
     if json:
         print_json({"diagnosis": found.as_dict()})
         return
-    legend = (
-        "reach: share of the relevant items below the retriever's first B, for B calls: what "
-        "searching deeper can add; trust: the measure after reranking minus the retriever's; "
-        f"beyond: how many of the search's top {TOP} lie below the retriever's first B; relevant: "
-        "which share of these is relevant"
-    )
     out.print()
     of = f", {found.measure} of {found.queries} judged queries: {found.retriever}, {found.method}"
     out.print(Text.assemble(("diagnosis", "bold"), of), soft_wrap=True)
     say(str(found))
-    out.print(Text(legend, "dim"), soft_wrap=True)
+    out.print(Text(found.legend, "dim"), soft_wrap=True)
     out.print(Text(found.sentence, "bold"), soft_wrap=True)
 
 
 def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
     """Print a block for each method: a line for each of its budgets, which has a row for each k."""
-    from crossknn.spec import text_of
-
     measures, offline = list(table[0][0].measures), any(rows[0].index_calls for rows in table)
     widths = [7, *[11] * offline, *[15] * len(ks), *(len(m) + 2 for m in measures)]
 
@@ -247,10 +242,7 @@ def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
     for rows in table:
         method, fused = rows[0].method, ", fused" * rows[0].fused
         if method + fused != previous:
-            parsed = parse_method(method)
-            full = text_of(parsed.name, parsed, full=True)
-            said = [(method + fused, "bold"), (f" = {full}" if full != method else "", "dim")]
-            out.print(Text.assemble(*said), soft_wrap=True)
+            out.print(Text(method + fused, "bold"), soft_wrap=True)
         previous = method + fused
         values = (rows[0].measures[measure] for measure in measures)
         line(

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 LATEST = 5
 """Fits to searches that `index info` shows, at most."""
 
+_SAID = {
+    "graphs": "item graphs, by neighbours",
+    "late": "late-interaction models",
+    "anchor_queries": "queries scored with every item",
+    "scores": "stored scores",
+}
+"""Entries of a summary that have other names where a person reads them."""
+
 app = typer.Typer(help="Build, extend, inspect and verify an index.", no_args_is_help=True)
 
 Items = Annotated[
@@ -33,9 +41,6 @@ Items = Annotated[
         "standard input.",
     ),
 ]
-IdField = Annotated[str | None, Option(help="Field that holds the id.")]
-TitleField = Annotated[str | None, Option(help="Field that holds the title.")]
-TextField = Annotated[str | None, Option(help="Field that holds the text.")]
 Tfidf = Annotated[bool, Option("--tfidf", help="Add the TF-IDF retriever.")]
 Graph = Annotated[
     int | None,
@@ -88,9 +93,9 @@ def build(
     graph_from: GraphFrom = None,
     nearest: Nearest = None,
     template: o.Template = "{title}\\n{text}",
-    id_field: IdField = None,
-    title_field: TitleField = None,
-    text_field: TextField = None,
+    id_field: o.IdField = None,
+    title_field: o.TitleField = None,
+    text_field: o.TextField = None,
     limit: Annotated[
         int | None, Option(min=1, help="Read only this many items, from the first.")
     ] = None,
@@ -206,9 +211,9 @@ def add_items(
     replace: Annotated[
         bool, Option("--replace", help="Replace the items whose ids the index has already.")
     ] = False,
-    id_field: IdField = None,
-    title_field: TitleField = None,
-    text_field: TextField = None,
+    id_field: o.IdField = None,
+    title_field: o.TitleField = None,
+    text_field: o.TextField = None,
     json: o.AsJson = False,
 ) -> None:
     """Add ITEMS to an index, without building it again.
@@ -293,7 +298,7 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
         learned = {"learned": [asdict(fit) for fit in fits]}
         print_json(_summary(index, folder) | learned | {"details": index.description()})
         return
-    answer(_summary(index, folder), json)
+    _say_summary(_summary(index, folder))
     for fit in fits[-LATEST:]:
         say(f"learned from {fit.queries:,} queries, {fit.pairs:,} scores{_worth(fit)}")
 
@@ -334,7 +339,16 @@ def _add_nearest(index: ItemIndex, wanted: bool | None) -> None:
 
 
 def _answer(index: ItemIndex, folder: Path, json: bool, began: float) -> None:
-    answer(_summary(index, folder) | {"seconds": round(time.perf_counter() - began, 2)}, json)
+    summary = _summary(index, folder) | {"seconds": round(time.perf_counter() - began, 2)}
+    if json:
+        print_json(summary)
+    else:
+        _say_summary(summary)
+
+
+def _say_summary(summary: dict[str, Any]) -> None:
+    """A line for each thing that an index holds."""
+    answer({_SAID.get(name, name): value for name, value in summary.items() if value}, False)
 
 
 def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:

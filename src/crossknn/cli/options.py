@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossknn.cli.output import note
 from crossknn.errors import InputError, MissingExtraError
 from crossknn.scorers.base import Scorer
+from crossknn.types import FloatArray
 
 if TYPE_CHECKING:
     from crossknn.data.queries import QuerySet
@@ -86,6 +88,11 @@ Neighbours = Annotated[
 Template = Annotated[
     str, typer.Option("--template", help="How the text of an item is made from its fields.")
 ]
+IdField = Annotated[str | None, typer.Option("--id-field", help="Field that holds the id.")]
+TitleField = Annotated[
+    str | None, typer.Option("--title-field", help="Field that holds the title.")
+]
+TextField = Annotated[str | None, typer.Option("--text-field", help="Field that holds the text.")]
 MaxCalls = Annotated[
     int | None, typer.Option("--max-calls", min=1, help="Stop after this many cross-encoder calls.")
 ]
@@ -177,6 +184,17 @@ def open_scorer(
             )
         given["model"] = model
     return CrossEncoder(name, cores=max(1, threads(None) // workers), **given)
+
+
+def note_probabilities(scorer: Scorer, scores: FloatArray) -> None:
+    """Say what helps if all scores of an endpoint lie between 0 and 1."""
+    if is_url(str(getattr(scorer, "name", ""))) and scores.min() >= 0 and scores.max() <= 1:
+        note(
+            "all scores of the endpoint lie between 0 and 1: if they are probabilities, give "
+            "--scorer-option probabilities=true, which turns them back into logits. Logits rank "
+            "the same but are predicted better: searches of two corpora of three found 4 to 25 "
+            "points more of the true neighbours"
+        )
 
 
 def fuse_of(text: str) -> str | dict[str, float]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from crossknn.cli import options as o
-from crossknn.cli.output import note, out, print_json, progress
+from crossknn.cli.output import note, out, print_json, progress, say
 from crossknn.errors import CrossknnError, InputError, visible
 from crossknn.methods import DEFAULT, parse_method
 
@@ -211,6 +211,9 @@ def show(results: Results, json: bool) -> None:
         out.print(Text(visible(text), style="bold"))
         for rank, hit in enumerate(results[q], start=1):
             _show_hit(rank, hit)
+        if results.errors[q] is not None:
+            what = "ended early" if results[q] else "no answer"
+            say(f"{what}: {results.errors[q]}")
         if said := results.completeness(q):
             out.print(Text(said, style="dim"))
         if results.none_relevant and (chance := results.none_relevant[q] or 0) >= 0.5:

@@ -86,6 +86,9 @@ def command(
     encoder: Annotated[
         str, Option(help="'bundled', a model folder, a hub name or none.")
     ] = "bundled",
+    id_field: o.IdField = None,
+    title_field: o.TitleField = None,
+    text_field: o.TextField = None,
     folder: Annotated[
         Path, Option("--out", help="Keeps the index, the scores and the page.")
     ] = Path("crossknn-try"),
@@ -115,7 +118,10 @@ def command(
     if qrels is not None and queries is None:
         raise InputError("--qrels judges queries: give them, too, with --queries FILE")
     o.check_out(folder)
-    given, judged = read_items(o.source(items)), None
+    given = read_items(
+        o.source(items), id_field=id_field, title_field=title_field, text_field=text_field
+    )
+    judged = None
     if queries is None:
         made = questions_from(given, n_queries, seed)
         given, asked, judged = made.items, made.queries, made.qrels
@@ -164,6 +170,7 @@ def command(
             f"{q + 1} of {m}: reranking finds {found[0]} of the true top {one.k}, searching "
             f"{found[1]}: {' '.join(asked.texts[q].split()):.60}"
         )
+    o.note_probabilities(exact, np.stack(rows))
     trial = Trial.run(index, asked.take(range(m)), np.stack(rows), judged, budget=budget, seed=seed)
     with progress("verdict", "pairs") as report:
         verdict = diagnose(
@@ -193,7 +200,7 @@ def command(
         note(f"next: crossknn compare {saved} --queries FILE --qrels FILE, which has these scores")
     head, *lines = verdict.table()
     about = f"{items}: {index.n:,} items; cross-encoder {scorer}, retriever {trial.retriever}."
-    sections = [Section(title="By budget", blocks=[Table(head=head, rows=lines)])]
+    sections = [Section(title="By budget", blocks=[Table(head=head, rows=lines), verdict.legend])]
     write(trial, folder, "Does searching pay here?", f"{said} {about}", sections)
 
 

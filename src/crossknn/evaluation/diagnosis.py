@@ -7,6 +7,7 @@ Phantoms: items from beyond them that the cross-encoder has in its top 10 and th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -126,6 +127,22 @@ class Diagnosis:
         """The heads, and a line for each budget."""
         rows = [at.cells() for at in self.figures]
         return [[*rows[0]], *([*row.values()] for row in rows)]
+
+    @property
+    def legend(self) -> str:
+        """What the columns of the table are."""
+        of = "the retriever's first B items"
+        known = {
+            "retriever": f"{self.measure} of each way to answer, with B calls",
+            "agreement": f"rank correlation of retriever and cross-encoder on {of}, for B calls",
+            "reach": f"share of the relevant items below {of}: what searching deeper can add",
+            "trust": "the measure after reranking minus the retriever's",
+            f"beyond, of {TOP}": f"how many of the search's top {TOP} lie below {of}",
+            "relevant": "which share of these is relevant",
+        }
+        head = self.table()[0]
+        said = "; ".join(f"{name}: {what}" for name, what in known.items() if name in head)
+        return said.replace("retriever:", "retriever, rerank, search:", 1)
 
     def __str__(self) -> str:
         table = self.table()
@@ -300,6 +317,14 @@ def verdict_of(
             said.append(f"{text}, {_said(claim.found)}")
         elif way == alone and sign > 0:
             said.append(f"{one} is better than {other}, {_said(claim.found)}")
+    unclear = [c.found for c in claims[budget] if c.than == way and not c.found.sign]
+    # An interval's half-width falls with 1 / sqrt(n); Holm's correction asks half as many more.
+    needed = [1.5 * f.n * (1 - f.low / f.difference) ** 2 for f in unclear if f.difference > 0]
+    if needed:
+        enough_queries = math.ceil(max(*needed, gain.n + 1) / 10) * 10
+        said.append(
+            f"if it stays so, about {enough_queries:,} judged queries would tell ({gain.n} now)"
+        )
     return Verdict(
         way=way,
         budget=budget,

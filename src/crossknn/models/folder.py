@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,6 +101,8 @@ def existing(path_or_name: str | Path) -> Path | None:
     path, name = as_path(path_or_name, "the model").expanduser(), str(path_or_name)
     if name and path.exists():  # Path("") would be the current folder
         return path
+    if get_close_matches(name, ["bundled"], cutoff=0.8):
+        raise InputError(f"there is no model {name!r}: did you mean 'bundled'?")
     looks_local = isinstance(path_or_name, Path) or name.startswith((".", "/", "~"))
     if looks_local or name.count("/") > 1 or "\\" in name or " " in name or not name:
         raise InputError(f"there is no model folder {name!r}")
@@ -114,7 +117,11 @@ def snapshot(name: str, revision: str | None, allow: Sequence[str]) -> Path:
     with refusing(
         f"there is no folder {name!r}, and the Hugging Face hub gave no model of that name"
     ):
-        return Path(snapshot_download(name, revision=revision, **files))
+        try:
+            return Path(snapshot_download(name, revision=revision, **files))
+        except FileNotFoundError:  # neither the hub nor what was kept of it
+            unreachable = f"there is no folder {name!r}, and the Hugging Face hub cannot be reached"
+    raise InputError(f"{unreachable}: give the folder of a model, or 'bundled'")
 
 
 def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:

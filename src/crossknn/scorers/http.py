@@ -167,7 +167,7 @@ class HttpScorer(BatchedScorer):
 
         Raises TimeoutError, or ConnectionError if there was no connection or it broke.
         """
-        from urllib3.exceptions import HTTPError, ReadTimeoutError
+        from urllib3.exceptions import HTTPError, NewConnectionError, ReadTimeoutError
 
         most = min(self._timeout, max(deadline.left(), 1e-3))
         until = time.monotonic() + most
@@ -186,7 +186,9 @@ class HttpScorer(BatchedScorer):
         except (ReadTimeoutError, TimeoutError) as error:
             raise TimeoutError from error
         except (HTTPError, OSError, ValueError) as error:
-            raise ConnectionError(_reason(error)) from error
+            refused = isinstance(error, NewConnectionError)
+            advice = " (is the server running, and are host and port right?)" * refused
+            raise ConnectionError(_reason(error) + advice) from error
         asked = answer.headers.get("Retry-After") or ""
         return answer.status, data, float(asked) if asked.isdecimal() else 0.0
 
@@ -244,5 +246,5 @@ def _reason(error: BaseException) -> str:
     """What went wrong, without the objects that urllib3 puts around it."""
     while error.args and isinstance(error.args[-1], Exception):
         error = error.args[-1]
-    said = re.sub(r"^.*\[Errno -?\d+\] ", "", " ".join(str(error).split()))
+    said = re.sub(r"^.*\[Errno -?\d+\] (.*?)\)?$", r"\1", " ".join(str(error).split()))
     return said or type(error).__name__

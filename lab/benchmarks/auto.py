@@ -31,10 +31,9 @@ from threadpoolctl import threadpool_limits
 
 from crossknn.evaluation.measures import bootstrap, holm, paired, recall
 from crossknn.index.stored import StoredMatrix
-from crossknn.linalg import top_k
+from crossknn.linalg import standardised, top_k
 from crossknn.methods import parse_method
 from crossknn.methods.factor_model import fit_sparse
-from crossknn.methods.prior import standardised
 from crossknn.retrievers.specs import open_retriever, stage_names
 from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate

@@ -62,7 +62,11 @@ class SyntheticIndex:
         self.vectors, self.retrievers, self.late, self.fitted = {"dense": vectors}, {}, {}, {}
 
     def store(self, name):
-        return ArrayStore(self.vectors[name])
+        items = self.vectors[name]
+        return self.cache.get(("store", name), (items,), lambda: ArrayStore(items))
+
+    def lists(self, name, rows):
+        return None
 
     def has_query_vectors(self, name):
         return name in self.vectors

@@ -102,6 +102,16 @@ def isotonic(values: FloatArray, found: BoolArray) -> tuple[FloatArray, FloatArr
     return at[kept], height[kept]
 
 
+def standardised(values: FloatArray) -> FloatArray:
+    """Rows (..., n) about their mean, in their deviations; 0 where all are equal."""
+    exact = values.astype(np.float64)
+    exact -= exact.mean(axis=-1, keepdims=True)
+    size = exact.std(axis=-1, keepdims=True)
+    some = size > 1e-6 * np.abs(values).max(axis=-1, keepdims=True, initial=0)
+    exact /= np.where(some, size, np.inf)
+    return exact.astype(np.float32)
+
+
 def softmax(values: FloatArray) -> FloatArray:
     """Of one row of values: (b,) -> (b,), summing to 1."""
     weights = np.exp(values - values.max())

@@ -231,27 +231,47 @@ def test_what_cannot_be_is_said(spec, data, said):
 
 @pytest.mark.parametrize("option", ["smooth=0", "linear=0"])
 @pytest.mark.parametrize("anchors", ["true", "false"])
-def test_a_shortlist_is_half_the_retrievers_and_half_what_is_predicted_best(option, anchors):
+def test_what_the_linear_part_ranks_first_joins_a_pool(option, anchors):
     index, queries, scores = matrix(n=300).rows(0, 99)
-    spec = f"kriging(retriever=dense, {option}, use_anchors={anchors})"
-    predictor = parse_method(spec).plan(index, 24, 0).predictor
-    pool = predictor.retriever.top(queries, 41).items
+    spec = f"kriging(retriever=dense, {option}, use_anchors={anchors}, shortlist=40)"
+    plan = parse_method(spec).plan(index, 24, 0)
+    assert plan.shortlist == 40
+    predictor, observed = plan.predictor, first_scores(scores, 20)
     allowed = np.random.default_rng(0).random(300) < 0.9
-    state = predictor.update(predictor.start(queries), first_scores(scores, 20))
-    found = predictor.shortlist(state, pool, allowed)
-    assert found.shape == (6, 41)
-    np.testing.assert_array_equal(found[:, :21], pool[:, :21])
-    for row, items in enumerate(found):
-        assert len(set(items)) == 41
-        assert allowed[items[21:]].all()
-        assert set(items[21:]) - set(pool[row])
+    state = predictor.update(predictor.start(queries), observed)
+    found = predictor.joining(state, 20, observed.items, allowed)
+    assert found.shape == (6, 20)
+    for row, items in zip(observed.items, found, strict=True):
+        assert len(set(items)) == 20
+        assert allowed[items].all()
+        assert not set(items) & set(row)
     if option == "smooth=0":  # where the linear part is all there is
-        mean = predictor.predict(state).mean
+        whole = parse_method(spec.replace(", shortlist=40", "")).plan(index, 24, 0).predictor
+        mean = whole.predict(whole.update(whole.start(queries), observed)).mean
         mean[:, ~allowed] = -np.inf
-        np.put_along_axis(mean, pool[:, :21], -np.inf, axis=1)
-        np.testing.assert_array_equal(found[:, 21:], np.argsort(-mean, axis=1)[:, :20])
+        np.put_along_axis(mean, observed.items, -np.inf, axis=1)
+        best = np.argsort(-mean, axis=1)[:, :20]
+        assert np.mean([len(set(a) & set(b)) for a, b in zip(found, best, strict=True)]) >= 18
     state = predictor.update(predictor.start(queries), first_scores(np.ones_like(scores), 9))
-    np.testing.assert_array_equal(predictor.shortlist(state, pool), pool)
+    assert not predictor.joining(state, 20, observed.items).size
+
+
+@pytest.mark.parametrize("anchors", ["true", "false"])
+def test_a_pool_of_all_items_predicts_as_without_one(anchors):
+    index, queries, scores = matrix(n=300).rows(0, 99)
+    spec = f"kriging(use_anchors={anchors}, shortlist=299)"
+    pooled = parse_method(spec).plan(index, 60, 0).predictor
+    whole = parse_method(f"kriging(use_anchors={anchors})").plan(index, 60, 0).predictor
+    items = np.tile(np.random.default_rng(0).permutation(300), (6, 1))
+    states = [predictor.start(queries) for predictor in (pooled, whole)]
+    for b in (8, 12, 30):  # it grows by items and by scores
+        observed = first_scores(scores, b)
+        states = [p.update(s, observed) for p, s in zip((pooled, whole), states, strict=True)]
+        some = items[:, : 100 + 5 * b]
+        mean, std = pooled.predict(states[0], some)
+        expected = whole.predict(states[1])
+        np.testing.assert_allclose(mean, np.take_along_axis(expected.mean, some, 1), atol=2e-3)
+        np.testing.assert_allclose(std, np.take_along_axis(expected.std, some, 1), atol=2e-3)
 
 
 # When to stop

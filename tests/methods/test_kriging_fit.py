@@ -20,6 +20,7 @@ from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.learning import VECTORS
 from crossknn.index.item_index import ItemIndex
+from crossknn.linalg import standardised
 from crossknn.methods import parse_method
 from crossknn.methods.factor_model import fit_sparse
 from crossknn.methods.kriging import stored_prior
@@ -40,7 +41,6 @@ from crossknn.methods.prior import (
     KernelParameters,
     Prior,
     fit_dense,
-    standardised,
 )
 from crossknn.retrievers.specs import retriever_scores
 from crossknn.scorers import CallableScorer

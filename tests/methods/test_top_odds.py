@@ -59,7 +59,7 @@ def test_features_are_what_their_docstring_says():
     best = Candidates(*(np.stack([a, a]) for a in (padded, *row)))
     found_items, found = features(process, state, 1, best)
     assert found_items.tolist() == wanted.tolist()
-    factor, vectors = (a.astype(float) for a in process.arrays)
+    factor, vectors = process.arrays[0].astype(float), process.arrays[1].values.astype(float)
     order = np.argsort(-scores[1])
     for at, item in enumerate(wanted.tolist()):
         likeness = []

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
+from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.specs import Searchable
 from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries, Value
 
@@ -98,6 +99,9 @@ class Index(Searchable, Protocol):
     @property
     def artifacts(self) -> Mapping[str, Artifact]:
         """What fits have left, by name."""
+
+    def lists(self, name: str, rows: Any) -> VectorStore | None:
+        """Searches these rows (n, p), if the index has an approximate index of them."""
 
     @property
     def cache(self) -> Cache:

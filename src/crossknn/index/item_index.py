@@ -35,7 +35,14 @@ from crossknn.index.database import DatabaseStore, TextsOf, items_in, parts_besi
 from crossknn.index.filters import Fields, parse_filter
 from crossknn.index.graphs import NEIGHBOURS, nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states, work_folder
-from crossknn.index.nearest import LARGE, FaissStore, build_lists, open_lists, write_lists
+from crossknn.index.nearest import (
+    LARGE,
+    FaissStore,
+    build_lists,
+    fingerprint,
+    open_lists,
+    write_lists,
+)
 from crossknn.index.storage import (
     SCORES,
     Growth,
@@ -129,7 +136,7 @@ class ItemIndex:
         self._parts = dict(parts)
         self._build, self.folder = build, folder
         self.cache, self._encode = Cache(), dict(encode)
-        self.exact, self._lists = False, dict[str, FaissStore]()
+        self.exact, self._lists = False, dict[str, tuple[str, Any]]()
         self._added, self._lock = dict[str, Retriever](), threading.Lock()
         self._fields = Fields(items.extra)
         self.database: DatabaseStore | None = None
@@ -529,10 +536,8 @@ class ItemIndex:
         `add_nearest`), unless the index was loaded with `exact`."""
         if isinstance(values := self._open("vectors", name).values, DatabaseStore):
             return values
-        key, found = ("store", name), None
-        if not self.exact:
-            found = self.cache.get(key, (self.items,), lambda: self._nearest(name))
-        return ArrayStore(self.vectors[name]) if found is None else found
+        key = "store", name, self.exact
+        return self.cache.get(key, (self.items,), lambda: self._store(name))
 
     @property
     def fitted(self) -> Mapping[str, ItemVectors]:
@@ -735,45 +740,59 @@ class ItemIndex:
         self._put({f"graphs/{name}": Artifact({"neighbours": k}, {"neighbours": found})})
         return name
 
-    def add_nearest(self, name: str | None = None, *, progress: Progress | None = None) -> str:
+    def add_nearest(
+        self, name: str | None = None, rows: Any = None, *, progress: Progress | None = None
+    ) -> str:
         """Build an approximate index of the item vectors `name` (`crossknn.index.nearest`), by
-        default `unfitted`, which searches then use: for 200,000 items or more.
+        default `unfitted`, which searches then use: for 200,000 items or more. Or one of other
+        `rows` (n, p), for the method of that name.
 
         It needs the extra `faiss`. In the folder of the index a killed building goes on where it
         was. Returns the name. Raises `InputError` for a name that is none of vectors, or no room.
         """
-        name = default_vectors(self, name or unfitted(self) or "auto")
+        if rows is None:
+            name = default_vectors(self, name or unfitted(self) or "auto")
+            rows = self._rows(name)
+        assert name is not None
         if self.folder is None:
-            rows = self.vectors[name]
-            self._lists[name] = FaissStore(rows, build_lists(rows, progress=progress))
+            self._lists[name] = fingerprint(rows), build_lists(rows, progress=progress)
         else:
-            write_lists(*self._rows(self.folder, name), progress)
+            write_lists(self.folder / f"nearest-{name}", rows, progress)
         self.cache = Cache()
         return name
 
-    def _rows(self, folder: Path, name: str) -> tuple[Path, Any, str]:
-        """Where the approximate index of the vectors `name` lies, its rows, and what names them."""
-        rows = self._open("vectors", name).values
-        if not isinstance(rows, StoredArray):  # fitted since the index was opened
-            part = self.newest("vectors", name)
-            assert part is not None
-            rows = rows_of(part.arrays, "values")
-        return folder / f"nearest-{name}", rows, rows.files[0].digest
+    def lists(self, name: str, rows: Any) -> FaissStore | None:
+        """Searches the `rows` (n, p), if `add_nearest` has built an approximate index of them."""
+        if self.exact:
+            return None
+        key, known = ("lists", name), self._lists.get(name)
+        if known is not None and known[0] == fingerprint(rows):
+            return FaissStore(rows, known[1])
+        if self.folder is None:
+            return None
+        folder = self.folder / f"nearest-{name}"
+        return self.cache.get(key, (self.items,), lambda: open_lists(folder, rows))
 
-    def _nearest(self, name: str) -> FaissStore | None:
-        """The approximate index of the vectors `name`, if there is one."""
-        lists, found = self._lists.get(name), None
-        if lists is not None and lists.rows is self.vectors[name]:
-            found = lists
-        elif self.folder is not None:
-            found = open_lists(*self._rows(self.folder, name))
-        if found is None and self.n >= LARGE:
+    def _rows(self, name: str) -> Any:
+        """The vectors `name`, by rows."""
+        rows = self._open("vectors", name).values
+        if self.folder is None or isinstance(rows, StoredArray):
+            return rows
+        part = self.newest("vectors", name)  # fitted since the index was opened
+        assert part is not None
+        return rows_of(part.arrays, "values")
+
+    def _store(self, name: str) -> VectorStore:
+        found = self.lists(name, self._rows(name))
+        if found is not None:
+            return found
+        if self.n >= LARGE and not self.exact:
             logger.warning(
                 "each round of a search multiplies all %s vectors; crossknn index add INDEX "
                 "--nearest (extra faiss) makes an index that finds the best of them sooner",
                 f"{self.n:,}",
             )
-        return found
+        return ArrayStore(self.vectors[name])
 
     def add_words(self, name: str) -> None:
         """Fit the word model `bm25` or `tfidf`; `InputError` for another name, or no room."""

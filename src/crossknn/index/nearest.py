@@ -13,6 +13,7 @@ Axes: m queries, n items, c candidates, d dimensions.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import IndexFormatError, needs_extra
-from crossknn.files import exclusive_lock, translate_os_errors, write_file
+from crossknn.files import digest, exclusive_lock, translate_os_errors, write_file
 from crossknn.linalg import inner, top_k
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Progress
 
@@ -56,7 +57,7 @@ class FaissStore:
     def vectors(self, items: IntArray) -> FloatArray:
         """See `VectorStore.vectors`."""
         found: FloatArray = self.rows[items.ravel()]
-        return found.reshape(*items.shape, -1)
+        return found.reshape(*items.shape, self.shape[1])
 
     def top(
         self,
@@ -142,18 +143,18 @@ def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None
     return lists
 
 
-def write_lists(folder: Path, rows: Any, key: str, progress: Progress | None = None) -> None:
-    """Build the lists of the vectors that `key` names in `folder`, unless they are there.
+def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> None:
+    """Build the lists of vectors (n, d) in `folder`, unless they are there.
 
     Raises `InputError` for a full disk, or if another process builds them.
     """
     with translate_os_errors(folder, "the approximate index"):
         folder.mkdir(exist_ok=True)
         with exclusive_lock(folder, what="an approximate index"):
-            if _about(folder) != _wanted(rows, key):
+            if _about(folder) != _wanted(rows):
                 for old in folder.iterdir():  # of other vectors
                     old.unlink()
-                write_file(folder / _ABOUT, json.dumps(_wanted(rows, key)).encode())
+                write_file(folder / _ABOUT, json.dumps(_wanted(rows)).encode())
             if not (folder / _FILE).exists():
                 import faiss
 
@@ -161,11 +162,11 @@ def write_lists(folder: Path, rows: Any, key: str, progress: Progress | None = N
                 write_file(folder / _FILE, faiss.serialize_index(lists).tobytes())
 
 
-def open_lists(folder: Path, rows: Any, key: str) -> FaissStore | None:
+def open_lists(folder: Path, rows: Any) -> FaissStore | None:
     """The store over the lists in `folder`, mapped; None where there are none of these vectors."""
     if not (folder / _FILE).exists():
         return None
-    if _about(folder) != _wanted(rows, key):
+    if _about(folder) != _wanted(rows):
         logger.warning(
             "%s is an approximate index of other vectors, and is not used: build it again with  "
             "crossknn index add INDEX --nearest",
@@ -183,8 +184,17 @@ def open_lists(folder: Path, rows: Any, key: str) -> FaissStore | None:
     return FaissStore(rows, lists)
 
 
-def _wanted(rows: Any, key: str) -> dict[str, Any]:
-    return {"version": 1, "vectors": key, "shape": [int(size) for size in rows.shape]}
+def fingerprint(rows: Any) -> str:
+    """Names vectors (n, d): by the checksums of their file, or else by 64 of them."""
+    if (files := getattr(rows, "files", None)) is not None:
+        return digest(file.digest for file in files)
+    some = rows[np.unique(np.linspace(0, len(rows) - 1, 64).astype(np.int64))]
+    return hashlib.blake2b(np.ascontiguousarray(some).tobytes(), digest_size=16).hexdigest()
+
+
+def _wanted(rows: Any) -> dict[str, Any]:
+    shape = [int(size) for size in rows.shape]
+    return {"version": 1, "vectors": fingerprint(rows), "shape": shape}
 
 
 def _about(folder: Path) -> Any:

@@ -154,7 +154,11 @@ class StoredMatrix:
 
     def store(self, name: str) -> ArrayStore:
         """Searches the item vectors `name` exactly."""
-        return ArrayStore(self.spaces[name].items)
+        items = self.spaces[name].items
+        return self.cache.get(("store", name), (items,), lambda: ArrayStore(items))
+
+    def lists(self, name: str, rows: Any) -> None:
+        """There is no approximate index."""
 
     @property
     def retrievers(self) -> Mapping[str, Retriever]:

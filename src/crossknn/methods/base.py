@@ -18,6 +18,9 @@ Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
 """A search whose outcome can be judged: its plan, a queries, and their exact scores (a, n)."""
 
 COUNTS = ("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k")
+WHOLE, POOL = 50_000, 400
+"""Items up to which rounds predict all of them, and how many each retriever gives to a pool."""
+
 SHARES = ("anchor_share", "retriever_share", "blend", "set_share", "rcond", "target_recall")
 """Options that are 1 or more, and those between 0 and 1, in every method that has them."""
 
@@ -78,6 +81,13 @@ class Method(ABC):
     @cached_property
     def _text(self) -> str:
         return text_of(self.name, self)
+
+
+def pool_size(index: Index, shortlist: int | None, pool: int = POOL) -> int | None:
+    """The shortlist, by default `pool` of more than 50,000 items; None for all items."""
+    if shortlist is None:
+        return pool if index.n > WHOLE else None
+    return shortlist if shortlist < index.n else None
 
 
 def part(budget: int, share: float) -> int:

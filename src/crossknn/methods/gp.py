@@ -13,24 +13,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
-from crossknn.linalg import top_k
-from crossknn.methods.base import Method, equal_rounds
+from crossknn.methods.base import Method, equal_rounds, pool_size
+from crossknn.methods.features import Affine, Feature, Values, of_retriever
 from crossknn.methods.posterior import (
     Directional,
     Linear,
-    LowRankPlusResidual,
     Model,
     Posterior,
     Whitened,
 )
 from crossknn.retrievers.base import Retriever, stages_of
+from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.specs import AUTO, default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
@@ -39,27 +38,37 @@ from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Observed, Q
 BLOCK = 16_384
 """Items predicted together: bounds what is computed at once to b x BLOCK covariances."""
 
-Feature: TypeAlias = Callable[[Queries], FloatArray]
-"""Values (m, n) of a basis function at all items, for m queries."""
-
 KEPT = 2**31
 """Bytes of covariances, of all queries, that are kept from one round to the next."""
+
+
+class Pooled(NamedTuple):
+    """What is known of the items that a query was predicted before: it grows with them."""
+
+    items: IntArray
+    points: FloatArray
+    basis: FloatArray
+    rows: Whitened
 
 
 @dataclass(frozen=True, slots=True)
 class Posteriors:
     """State of a Gaussian process over m queries.
 
-    `basis` (f, m, n) holds the basis functions, `own` (m, d) the queries' vectors where they count
-    as observed. A query whose scores say too little has no posterior among `known`. `points` of the
-    items predicted before, of given ones, are kept for the next rounds.
+    `basis` (f, m, n) holds the basis functions; in its place `values` gives them of some items.
+    `own` (m, d) are the queries' vectors where they count as observed, and `best` (m, f) their
+    basis functions. A query whose scores say too little has no posterior among `known`. `pooled`
+    are kept for the next rounds.
     """
 
     queries: Queries
-    basis: FloatArray
+    basis: FloatArray | None
+    values: Sequence[Values]
+    linear: Sequence[Affine | None]
     own: FloatArray | None
+    best: FloatArray | None
     known: dict[int, Posterior]
-    points: dict[int | bytes, FloatArray]
+    pooled: dict[int, Pooled]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,111 +76,171 @@ class GaussianProcess(Predictor[Posteriors]):
     """Predicts by the posterior of each query, and chooses by mean + `beta` * std.
 
     An item's point is its rows of `arrays`, (n, d) each, side by side. The basis functions are 1
-    (with `intercept`) and the `features` (m, n) of queries. With `own`, a query's own vector counts
-    as an item with the best score known and the best basis functions of all (BAGEL, ReBOL). Until a
-    query has scores that differ and, without trends, more of them than basis functions, `retriever`
+    (with `intercept`) and the `features` of queries. With `own`, a query's own vector counts as an
+    item with the best score known and the best basis functions of all (BAGEL, ReBOL). Until a query
+    has scores that differ and, without trends, more of them than basis functions, `retriever`
     ranks.
 
-    Between rounds b * n * 4 bytes of a query with b scores are kept. Where these would be more than
-    `KEPT`, each round computes all of it again.
+    With `near`, which searches the points (and in one column more a feature that is the same for
+    all queries), it predicts over a pool: before each round the items join it that the linear part
+    of the prediction ranks first. Without, it predicts all items. Between rounds b * n * 4 bytes of
+    a query with b scores are kept. Where these would be more than `KEPT`, each round computes all
+    of it again.
     """
 
-    arrays: Sequence[FloatArray]
+    arrays: Sequence[FloatArray | VectorStore]
     model: Model
     retriever: Retriever
     beta: float
     intercept: bool = True
     features: Sequence[Feature] = ()
     own: Callable[[Queries], FloatArray] | None = None
+    near: VectorStore | None = None
 
     has_std = True
 
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return int(self.arrays[0].shape[0])
+
     def points(self, items: IntArray | slice) -> FloatArray:
         """Points (c, p) of items (c,), in single precision or better."""
-        single = [a[items].astype(np.promote_types(a.dtype, "f4"), copy=False) for a in self.arrays]
+        rows = [_rows(array, items) for array in self.arrays]
+        single = [a.astype(np.promote_types(a.dtype, "f4"), copy=False) for a in rows]
         return np.hstack(single) if len(single) > 1 else single[0]
 
     def start(self, queries: Queries) -> Posteriors:
-        shape = len(queries), len(self.arrays[0])
+        own, shape = None if self.own is None else self.own(queries), (len(queries), self.n)
+        if self.near is not None:
+            values = [feature.of_some(queries) for feature in self.features]
+            linear = [feature.linear and feature.linear(queries) for feature in self.features]
+            best = None if own is None else self._best(queries)
+            return Posteriors(queries, None, values, linear, own, best, {}, {})
         basis = [np.broadcast_to(np.float32(1), shape)] * self.intercept
-        basis += [feature(queries) for feature in self.features]
+        basis += [feature.of_all(queries) for feature in self.features]
         known = np.stack(basis) if basis else np.empty((0, *shape), np.float32)
-        return Posteriors(queries, known, None if self.own is None else self.own(queries), {}, {})
+        best = None if own is None else known.max(axis=2).T
+        return Posteriors(queries, known, (), (), own, best, {}, {})
+
+    def _best(self, queries: Queries) -> FloatArray:
+        """The largest values of the basis functions: (m, f)."""
+        best: list[FloatArray] = [np.ones(len(queries))] * self.intercept
+        best += [f.best(queries) if f.best else f.of_all(queries).max(1) for f in self.features]
+        return np.stack(best, axis=1) if best else np.empty((len(queries), 0))
+
+    def basis(
+        self, state: Posteriors, q: int, items: IntArray | slice, points: FloatArray
+    ) -> FloatArray:
+        """Basis functions (c, f) of a query at items (c,), whose points (c, p) these are."""
+        if state.basis is not None:
+            return state.basis[:, q, items].T
+        where = np.arange(*items.indices(self.n)) if isinstance(items, slice) else items
+        columns = [np.ones(len(where), np.float32)] * self.intercept
+        columns += [values(q, where, points) for values in state.values]
+        return np.stack(columns, axis=1) if columns else np.empty((len(where), 0), np.float32)
 
     def update(self, state: Posteriors, observed: Observed) -> Posteriors:
         known = {}
         for q, items, scores in observed.rows():
-            points, basis = self.points(items), state.basis[:, q, items].T
+            points = self.points(items)
+            basis = self.basis(state, q, items, points)
             few = not self.model.trends and len(scores) <= basis.shape[1]
             if few or np.ptp(scores) == 0:
                 continue
             exact = scores.astype(np.float64)
             if state.own is not None:
                 points = np.vstack([state.own[q].astype(points.dtype), points])
-                basis = np.vstack([state.basis[:, q].max(axis=1), basis])
+                assert state.best is not None
+                basis = np.vstack([state.best[q], basis])
                 exact = np.append(exact.max(), exact)
             known[q] = self.model.posterior(points, exact, basis, state.known.get(q))
         return replace(state, known=known)
 
     def predict(self, state: Posteriors, items: IntArray | None = None) -> Prediction:
-        m, count = (len(state.queries), state.basis.shape[2]) if items is None else items.shape
-        mean, std = np.empty((m, count), np.float32), np.full((m, count), np.nan, np.float32)
+        m, count = (len(state.queries), self.n) if items is None else items.shape
+        mean, std = np.zeros((m, count), np.float32), np.full((m, count), np.nan, np.float32)
         if len(state.known) < m:
-            scores = self.retriever.scores(state.queries)
-            mean[:] = scores if items is None else np.take_along_axis(scores, items, axis=1)
-        keep = 4 * count * sum(len(each.points) for each in state.known.values()) <= KEPT
-        # Of all items, all queries share one pass: so many rows more are nearly free.
-        shared = items is None and len(state.known) > 0
-        groups = [[*state.known]] if shared else [[q] for q in state.known]
-        kernel = self.model.kernel
-        for part, queries in product(_blocks(count), groups):
-            block = part if items is None else items[queries[0], part]
-            key = part.start if items is None else block.tobytes()
-            points = state.points[key] if key in state.points else self.points(block)
-            if keep and items is not None:
-                state.points[key] = points
-            known = [state.known[q] for q in queries]
+            mean[:] = self.retriever.scores(state.queries, items)
+        if items is not None:
+            for q, each in state.known.items():
+                row = items[q][items[q] != NO_ITEM]
+                pooled = state.pooled[q] = self._pooled(state, q, each, row)
+                mean[q, : len(row)], std[q, : len(row)] = each.at(pooled.rows, pooled.basis)
+            return Prediction(mean, std)
+        queries, kernel = [*state.known], self.model.kernel
+        known = [*state.known.values()]
+        keep = 4 * count * sum(len(each.points) for each in known) <= KEPT
+        # All queries share one pass: so many rows more are nearly free.
+        for part in _blocks(count) if known else ():
+            points = self.points(part)
             none = Whitened(kernel.variance(points))
-            rows = [each.kept.pop(key, none) for each in known]
+            rows = [each.kept.pop(part.start, none) for each in known]
             new = [each.points[row.count :] for each, row in zip(known, rows, strict=True)]
             ends = np.cumsum([len(each) for each in new])[:-1]
             found = np.split(kernel(np.vstack(new), points), ends)
             for q, each, row, covariances in zip(queries, known, rows, found, strict=True):
                 row = row.extended(each, covariances)
-                mean[q, part], std[q, part] = each.at(row, state.basis[:, q, block].T)
+                mean[q, part], std[q, part] = each.at(row, self.basis(state, q, part, points))
                 if keep:
-                    each.kept[key] = row
+                    each.kept[part.start] = row
         return Prediction(mean, std)
+
+    def _pooled(self, state: Posteriors, q: int, each: Posterior, items: IntArray) -> Pooled:
+        """What is known of `items` (c,): those of the last time, if they come first, and more."""
+        kernel, known = self.model.kernel, state.pooled.get(q)
+        if known is not None and not np.array_equal(items[: len(known.items)], known.items):
+            known = None
+        new = items if known is None else items[len(known.items) :]
+        points = self.points(new)
+        basis = self.basis(state, q, new, points)
+        rows = Whitened(kernel.variance(points)).extended(each, kernel(each.points, points))
+        if known is None:
+            return Pooled(items, points, basis, rows)
+        before = known.rows
+        more = kernel(each.points[before.count :], known.points)
+        both = before.extended(each, more).beside(rows) if len(new) else before.extended(each, more)
+        if not len(new):
+            return known._replace(rows=both)
+        points, basis = np.vstack([known.points, points]), np.vstack([known.basis, basis])
+        return Pooled(items, points, basis, both)
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
         if self.beta == 0 or prediction.std is None:
             return prediction.mean
         return prediction.mean + self.beta * np.nan_to_num(prediction.std)
 
-    def shortlist(
-        self, state: Posteriors, pool: IntArray, allowed: BoolArray | None = None
+    def joining(
+        self, state: Posteriors, count: int, exclude: IntArray, allowed: BoolArray | None = None
     ) -> IntArray:
-        """`pool`; or half of it, and half what the kernel's linear term ranks first, if it has one:
-        that is computed once, so that a million items stay searchable."""
-        kernel = self.model.kernel
-        if not isinstance(kernel, LowRankPlusResidual) or not state.known:
-            return pool
-        known = state.known.items()
-        terms = np.stack([kernel.linear_term(each.pull, each.points) for _, each in known])
-        trend = np.stack([each.weights @ state.basis[:, q] for q, each in known])
-        linear = trend.astype(np.float32)
-        for part in _blocks(linear.shape[1]):
-            linear[:, part] += kernel.linear_scores(terms, self.points(part))
-        if allowed is not None:
-            linear[:, ~allowed] = -np.inf
-        chosen = pool.copy()
-        for q, best in zip(state.known, linear, strict=True):
-            kept = pool[q][pool[q] != NO_ITEM][: pool.shape[1] - pool.shape[1] // 2]
-            best[kept] = -np.inf
-            more = top_k(best[None], pool.shape[1] - len(kept)).items[0]
-            chosen[q] = NO_ITEM
-            chosen[q, : len(kept) + len(more)] = np.append(kept, more)
-        return chosen
+        """What the linear part of the prediction ranks first."""
+        if self.near is None or not state.known:
+            return super().joining(state, count, exclude, allowed)
+        queries, known = [*state.known], [*state.known.values()]
+        directions = np.zeros((len(known), self.near.shape[1]), np.float32)
+        for row, q, each in zip(directions, queries, known, strict=True):
+            p = each.points.shape[1]
+            row[:p] = self.model.kernel.direction(each.pull, each.points)
+            weights = each.weights[self.intercept :]
+            for weight, feature, linear in zip(weights, self.features, state.linear, strict=True):
+                if linear is not None:
+                    row[:p] += weight * linear.weights[q]
+                elif feature.fixed is not None:
+                    row[-1] += weight
+        found = self.near.top(directions, count, exclude[queries], allowed).items
+        items = np.full((len(state.queries), found.shape[1]), NO_ITEM)
+        items[queries] = found
+        return items
+
+
+def _rows(array: FloatArray | VectorStore, items: IntArray | slice) -> FloatArray:
+    if isinstance(array, np.ndarray):
+        return array[items]
+    if not isinstance(items, slice):
+        return array.vectors(items)
+    if array.values is not None:
+        return array.values[items]
+    return array.vectors(np.arange(*items.indices(array.shape[0])))
 
 
 def _blocks(n: int) -> Iterator[slice]:
@@ -192,7 +261,8 @@ class GP(Method):
             each stage of a fusion (universal kriging).
         query: count the query's vector as an item with the best score known; by default where the
             index can make one.
-        shortlist: restrict a query to so many items of the retriever.
+        shortlist: rounds predict so many items of the retriever, and those that the linear part of
+            the prediction ranks first; by default all up to 50,000 items, else 400.
     """
 
     name = "gp"
@@ -216,8 +286,10 @@ class GP(Method):
         if self.query or (self.query is None and index.has_query_vectors(vectors)):
             own = partial(index.query_vectors, name=need_query_vectors(index, vectors, self.name))
         kernel = Directional(self.scale, matern=self.kernel == "matern")
+        store, pool = index.store(vectors), pool_size(index, self.shortlist)
+        stages = stages_of(retriever) if self.mean == "retriever" else ()
         predictor = GaussianProcess(
-            arrays=[index.vectors[vectors]],
+            arrays=[store],
             model=Model(
                 kernel=Linear() if self.kernel == "linear" else kernel,
                 noise=self.noise,
@@ -226,12 +298,14 @@ class GP(Method):
             retriever=retriever,
             beta=self.beta,
             intercept=self.mean in ("constant", "retriever"),
-            features=[r.scores for r in stages_of(retriever)] if self.mean == "retriever" else (),
+            features=[of_retriever(stage, store) for stage in stages],
             own=own,
+            near=None if pool is None else store,
         )
         return Plan(
             retriever=retriever,
             predictor=predictor,
             batches=equal_rounds(budget, self.rounds),
-            shortlist=self.shortlist,
+            shortlist=pool,
+            stages=stages,
         )

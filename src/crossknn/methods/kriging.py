@@ -23,20 +23,15 @@ import numpy as np
 
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
-from crossknn.linalg import top_k
-from crossknn.methods.base import Method, Rehearsal, equal_rounds
-from crossknn.methods.gp import Feature, GaussianProcess
+from crossknn.linalg import standardised, top_k
+from crossknn.methods.base import POOL, Method, Rehearsal, equal_rounds, pool_size
+from crossknn.methods.features import Affine, Feature, PointStore, Spread, of_retriever
+from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model
-from crossknn.methods.prior import (
-    RANK,
-    KernelParameters,
-    Prior,
-    fit_dense,
-    flat_trends,
-    standardised,
-)
+from crossknn.methods.prior import RANK, KernelParameters, Prior, fit_dense, flat_trends
 from crossknn.methods.top_odds import AMONG, LARGE, Recorder, TopOdds, logistic_weights
 from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.specs import (
     AUTO,
     HYBRID,
@@ -66,6 +61,9 @@ FOLDS = 10
 TOP, FEWEST = 100, 20
 """Of searches for a large k: how many are best, and anchors, at least, that tell their odds."""
 
+LARGE_POOL = 4 * POOL
+"""Of items that are chosen by their odds: these compare three hundred."""
+
 NEVER = float("inf")
 
 
@@ -86,8 +84,9 @@ class Kriging(Method):
         beta: standard deviations that are added to the prediction to rank items; by default 1
             where no other query is known, else 0.
         vectors: name of the item vectors of the content kernel.
-        shortlist: restricts a query to so many items: half the retriever's best, half those that
-            the linear part of the prediction ranks first after a round.
+        shortlist: rounds predict so many items of each retriever, and those that the linear part of
+            the prediction ranks first; by default all up to 50,000 items, else
+            400, or 1,600 for a `k` of 50 or more.
         k: how many are to be found: from 50 on items are chosen by the odds of being among the
             100 best, too (`crossknn.methods.top_odds`), if the index has 20 anchors or more.
         target_recall: a query ends when it expects to have found this share of its true top `k`,
@@ -141,9 +140,10 @@ class Kriging(Method):
         first = min(max(budget // self.rounds, LEAST), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
         retriever, names = open_retriever(index, self.retriever, seed), self._names(index)
+        vectors = default_vectors(index, self.vectors)
         predictor = process(
             index,
-            default_vectors(index, self.vectors),
+            vectors,
             retriever,
             names,
             prior,
@@ -152,14 +152,19 @@ class Kriging(Method):
             seed,
             lead_of(index, names, self.retriever),
         )
-        if self.k >= LARGE and prior is not None:
+        by_odds = self.k >= LARGE and prior is not None
+        pool = pool_size(index, self.shortlist, LARGE_POOL if by_odds else POOL)
+        if pool is not None:
+            predictor = replace(predictor, near=near_of(index, prior, vectors))
+        if by_odds and prior is not None:
             weights = self._top_weights(index, prior, seed)
             predictor = TopOdds(**vars(predictor), weights=weights) if len(weights) else predictor
         return Plan(
             retriever=retriever,
             predictor=predictor,
             batches=(first, *(left // later + (r < left % later) for r in range(later))),
-            shortlist=self.shortlist,
+            shortlist=pool,
+            stages=[open_retriever(index, name, seed) for name in names],
         )
 
     def _top_weights(self, index: Index, prior: Prior, seed: int) -> FloatArray:
@@ -325,7 +330,7 @@ def stored_prior(index: Index) -> Prior | None:
             "again with  crossknn fit INDEX stored"
         )
         return None
-    return Prior.from_artifact(artifact)
+    return index.cache.get("prior", (artifact,), lambda: Prior.from_artifact(artifact))
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,20 +390,23 @@ def process(
     With a prior also in cokriging and the items' mean scores; its factors come before an item's
     vector. Without one the query counts as observed, if it has a vector.
     """
+    store, rank = index.store(vectors), 0 if prior is None else prior.factor.shape[1]
     kernel = LowRankPlusResidual(
-        rank=0 if prior is None else prior.factor.shape[1],
+        rank=rank,
         share=parameters.share,
         amount=1.0 if prior is None else prior.variance or 1.0,
         rest=Directional(parameters.scale, parameters.smooth, parameters.linear),
     )
-    features = [_standard(open_retriever(index, name, seed)) for name in names]
-    own, items = None, index.vectors[vectors]
+    spread = partial(_spread, index)
+    stages = [open_retriever(index, name, seed) for name in names]
+    features = [of_retriever(stage, store, rank, spread) for stage in stages]
+    own = None
     if prior is not None:
-        features += _learned(index, prior)
+        features += _learned(index, prior, store.shape[1])
     elif index.has_query_vectors(vectors):
         own = partial(index.query_vectors, name=vectors)
     return GaussianProcess(
-        arrays=[items] if prior is None else [prior.factor, items],
+        arrays=[store] if prior is None else [prior.factor, store],
         model=Model(
             kernel=kernel,
             noise=parameters.noise,
@@ -413,18 +421,44 @@ def process(
     )
 
 
-def _standard(retriever: Retriever) -> Feature:
-    return lambda queries: standardised(retriever.scores(queries))
+def near_of(index: Index, prior: Prior | None, vectors: str) -> VectorStore:
+    """Searches the items' points, and in the last column their mean scores, by inner product."""
+    if prior is None:
+        return index.store(vectors)
+    points = points_of(index, prior, vectors)
+    return replace(points, lists=index.lists(NAME, points))
 
 
-def _learned(index: Index, prior: Prior) -> list[Feature]:
-    """Columns that other queries taught: cokriging, if there is any, and the items' mean."""
-    mean, cokriging, features = standardised(prior.mean), prior.cokriging, list[Feature]()
+def points_of(index: Index, prior: Prior, vectors: str) -> PointStore:
+    """The items' points, and in the last column their mean scores."""
+    return PointStore(prior.factor, index.store(vectors), prior.column)
+
+
+def _spread(index: Index, store: VectorStore) -> Spread:
+    n = store.shape[0]
+    return index.cache.get(("spread", n), (store,), lambda: Spread.of(store.vectors, n))
+
+
+def _learned(index: Index, prior: Prior, d: int) -> list[Feature]:
+    """Columns that other queries taught: cokriging, if there is any, and the items' mean. Points
+    are the prior's factors, then vectors (d,)."""
+    mean, cokriging, features = prior.column, prior.cokriging, list[Feature]()
     if cokriging is not None:
 
-        def likely(queries: Queries) -> FloatArray:
-            coordinates = cokriging(index.query_vectors(queries, str(prior.space)))
-            return standardised(coordinates.astype(np.float32) @ prior.factor.T)
+        def coordinates(queries: Queries) -> FloatArray:
+            found = cokriging(index.query_vectors(queries, str(prior.space)))
+            return found.astype(np.float32)
 
-        features.append(likely)
-    return [*features, lambda queries: np.broadcast_to(mean, (len(queries), len(mean)))]
+        def linear(queries: Queries) -> Affine:
+            weights, offsets = prior.spread.standardised(coordinates(queries))
+            return Affine(np.pad(weights, ((0, 0), (0, d))), offsets)
+
+        def likely(queries: Queries) -> FloatArray:
+            return standardised(coordinates(queries) @ prior.factor.T)
+
+        features.append(Feature(of_all=likely, linear=linear))
+
+    def average(queries: Queries) -> FloatArray:
+        return np.broadcast_to(mean, (len(queries), len(mean)))
+
+    return [*features, Feature(of_all=average, fixed=mean)]

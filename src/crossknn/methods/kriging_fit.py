@@ -12,7 +12,8 @@ from crossknn.errors import InputError
 from crossknn.files import scratch
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
-from crossknn.methods.base import equal_rounds
+from crossknn.linalg import standardised
+from crossknn.methods.base import equal_rounds, pool_size
 from crossknn.methods.factor_model import fit_sparse
 from crossknn.methods.kriging import (
     NAME,
@@ -20,10 +21,11 @@ from crossknn.methods.kriging import (
     fit_anchors,
     fit_top_weights,
     lead_of,
+    near_of,
     process,
 )
 from crossknn.methods.posterior import FLOOR, Directional, squared_distances
-from crossknn.methods.prior import RANK, KernelParameters, Prior, standardised
+from crossknn.methods.prior import RANK, KernelParameters, Prior
 from crossknn.retrievers.specs import (
     AUTO,
     HYBRID,
@@ -48,7 +50,6 @@ MOST = 160
 FOLDS = 5
 BUDGET = 100
 ROUNDS = 10
-SHORTLIST = 5_000
 STEP = 2**0.5
 """By this factor a step changes one parameter."""
 
@@ -254,19 +255,26 @@ def _searched(index: Index, retriever: Spec, rank: int) -> Iterator[Revealed]:
     name = default_vectors(index)
     for fold, prior in cross_fitted(index, retriever, rank, FOLDS, SEED):
         rows = np.intersect1d(fold, searched)
-        queries, scores, q = index.anchors.queries.take(rows), exact[rows], len(rows)
+        queries, scores = index.anchors.queries.take(rows), exact[rows]
         predictor = process(index, name, stage, names, prior, KernelParameters(), seed=SEED)
-        plan = Plan(retriever=stage, predictor=predictor, batches=batches, shortlist=SHORTLIST)
+        pool = pool_size(index, None)
+        if pool is not None:
+            predictor = replace(predictor, near=near_of(index, prior, name))
+        plan = Plan(retriever=stage, predictor=predictor, batches=batches, shortlist=pool)
         items = simulate(plan, queries, scores).observed().items
-        factor, points = (a[items].astype(np.float64) for a in (prior.factor, index.vectors[name]))
+        points = np.stack([predictor.points(row) for row in items]).astype(np.float64)
+        factor, points = np.split(points, [prior.factor.shape[1]], axis=2)
+        state = predictor.start(queries)
+        basis = [
+            predictor.basis(state, r, row, predictor.points(row)) for r, row in enumerate(items)
+        ]
         trend = prior.trends[-1]  # of all columns
-        basis = np.take_along_axis(predictor.start(queries).basis, items[None], axis=2)
         yield Revealed(
             products=factor @ factor.transpose(0, 2, 1),
             distances=np.stack([squared_distances(own, own) for own in points]),
-            variance=np.full(q, prior.variance),
-            basis=basis.transpose(1, 2, 0).astype(np.float64),
-            weights=np.tile(trend.mean, (q, 1)),
-            precision=np.tile(trend.precision, (q, 1, 1)),
+            variance=np.full(len(rows), prior.variance),
+            basis=np.stack(basis).astype(np.float64),
+            weights=np.tile(trend.mean, (len(rows), 1)),
+            precision=np.tile(trend.precision, (len(rows), 1, 1)),
             scores=np.take_along_axis(scores, items, axis=1).astype(np.float64),
         )

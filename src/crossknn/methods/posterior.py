@@ -40,6 +40,9 @@ class Linear:
     def unit(self, points: FloatArray) -> float:
         return float(self.variance(points).mean()) or 1.0
 
+    def direction(self, weights: FloatArray, points: FloatArray) -> FloatArray:
+        return weights @ points
+
 
 @dataclass(frozen=True, slots=True)
 class Directional:
@@ -71,6 +74,10 @@ class Directional:
     def unit(self, points: FloatArray) -> float:
         return self.smooth + self.linear or 1.0
 
+    def direction(self, weights: FloatArray, points: FloatArray) -> FloatArray:
+        near, far = self.at(np.array([0.4, 0.8]))  # cosines of 0.8 and 0.6
+        return (near - far) / 0.2 * ((weights / lengths(points)) @ points)
+
 
 @dataclass(frozen=True, slots=True)
 class LowRankPlusResidual:
@@ -93,22 +100,16 @@ class LowRankPlusResidual:
     def unit(self, points: FloatArray) -> float:
         return self.amount * self.rest.unit(points)
 
-    def linear_term(self, weights: FloatArray, points: FloatArray) -> FloatArray:
-        """sum_b weights_b k(points_b, .) without g, as a vector (p,)."""
-        factors, vectors = points[:, : self.rank], points[:, self.rank :]
-        rest = self.amount * self.rest.linear * ((weights / lengths(vectors)) @ vectors)
-        return np.concatenate([self.share * (weights @ factors), rest])
-
-    def linear_scores(self, terms: FloatArray, points: FloatArray) -> FloatArray:
-        """Values of linear terms (m, p) at points (c, p): (m, c)."""
-        factors, vectors = points[:, : self.rank], points[:, self.rank :]
-        rest = terms[:, self.rank :] @ vectors.T / lengths(vectors)
-        return rest + terms[:, : self.rank] @ factors.T
+    def direction(self, weights: FloatArray, points: FloatArray) -> FloatArray:
+        rest = self.amount * self.rest.direction(weights, points[:, self.rank :])
+        return np.concatenate([self.share * (weights @ points[:, : self.rank]), rest])
 
 
 Kernel: TypeAlias = Linear | Directional | LowRankPlusResidual
 """Called with points (a, p) and (c, p), their covariances (a, c); `variance` of each point with
-itself (c,); `unit`, the mean variance of points: what noise is a share of."""
+itself (c,); `unit`, the mean variance of points: what noise is a share of; `direction`, the vector
+(p,) whose inner products are nearly sum_b weights_b k(points_b, .), but for a constant: g by a line
+through its values at cosines of 0.6 and 0.8."""
 
 
 def squared_distances(left: FloatArray, right: FloatArray) -> FloatArray:
@@ -263,6 +264,21 @@ class Whitened:
     def count(self) -> int:
         """Scored points that are in it."""
         return sum(map(len, self.blocks))
+
+    def beside(self, other: Whitened) -> Whitened:
+        """With the columns of `other`, of as many scored points, in one block, on the right."""
+        (rows,), blocks, start = other.blocks or (np.empty((0, len(other.variance))),), [], 0
+        for block in self.blocks:
+            blocks.append(np.hstack([block, rows[start : start + len(block)]]))
+            start += len(block)
+        return Whitened(
+            np.append(self.variance, other.variance),
+            np.append(
+                np.broadcast_to(self.explained, self.variance.shape),
+                np.broadcast_to(other.explained, other.variance.shape),
+            ),
+            tuple(blocks),
+        )
 
     def extended(self, posterior: Posterior, covariances: FloatArray) -> Whitened:
         """With k(new, others) (b', c), overwritten, of the scored points that are not in it yet: as

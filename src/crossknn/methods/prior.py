@@ -18,13 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.files import scratch
-from crossknn.linalg import solve_scaled
+from crossknn.linalg import solve_scaled, standardised
+from crossknn.methods.features import Spread
 from crossknn.methods.posterior import Trend, lengths
 from crossknn.types import Artifact, BoolArray, FloatArray, IntArray, Progress
 
@@ -162,8 +164,20 @@ class Prior:
         """Whether it was fitted to scores of more queries than the anchors."""
         return self.queries > self.n_anchor_queries
 
+    @cached_property
+    def column(self) -> FloatArray:
+        """The items' mean scores, standardised: (n,)."""
+        return standardised(self.mean)
+
+    @cached_property
+    def spread(self) -> Spread:
+        """Of the factors."""
+        return Spread.of(lambda items: self.factor[items], len(self.factor))
+
     def cut(self, rank: int) -> Prior:
         """With the strongest factors alone."""
+        if rank >= self.factor.shape[1]:
+            return self
         known = self.cokriging
         if known is not None:
             known = replace(known, solved=known.solved[:, :rank])
@@ -210,16 +224,6 @@ _TRENDS: Mapping[str, str] = {
     "trend_means": "mean",
     "trend_precisions": "precision",
 }
-
-
-def standardised(values: FloatArray) -> FloatArray:
-    """Rows (..., n) about their mean, in their deviations; 0 where all are equal."""
-    exact = values.astype(np.float64)
-    exact -= exact.mean(axis=-1, keepdims=True)
-    size = exact.std(axis=-1, keepdims=True)
-    some = size > 1e-6 * np.abs(values).max(axis=-1, keepdims=True, initial=0)
-    exact /= np.where(some, size, np.inf)
-    return exact.astype(np.float32)
 
 
 def trend_columns(retrievers: int, lead: int, cokriging: bool) -> BoolArray:

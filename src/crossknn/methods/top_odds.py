@@ -62,7 +62,7 @@ def features(
     rank = np.argsort(np.argsort(-known.scores, kind="stable")).astype(np.float32)
     found = [
         _standard(mean),
-        *state.basis[1:, q, items],
+        *process.basis(state, q, items, points).T[1:],
         np.sqrt(np.square(points[:, : kernel.rank]).sum(axis=1)) / size,
         std / size,
         (rank @ near).astype(np.float64) / (min(NEAREST, b) * max(b - 1, 1)),

@@ -115,7 +115,7 @@ class VectorPredictor(Predictor[QueryVectors]):
                 raise InputError("scores of all items need their vectors as an array, not a store")
             approx = inner(state.current, self.items.values)
         else:
-            rows = zip(items, state.current, strict=True)
+            rows = zip(np.maximum(items, 0), state.current, strict=True)
             approx = np.stack([self.items.vectors(row) @ u for row, u in rows])
         return Prediction(_on_exact_scale(state, approx))
 

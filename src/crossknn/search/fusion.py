@@ -71,10 +71,14 @@ class Fused(Predictor[tuple[Any, FloatArray]]):
     def acquisition(self, prediction: Prediction) -> FloatArray:
         return self.predictor.acquisition(prediction)
 
-    def shortlist(
-        self, state: tuple[Any, FloatArray], pool: IntArray, allowed: BoolArray | None = None
+    def joining(
+        self,
+        state: tuple[Any, FloatArray],
+        count: int,
+        exclude: IntArray,
+        allowed: BoolArray | None = None,
     ) -> IntArray:
-        return self.predictor.shortlist(state[0], pool, allowed)
+        return self.predictor.joining(state[0], count, exclude, allowed)
 
     def top(self, state: tuple[Any, FloatArray], *args: Any) -> Candidates:
         if self.predictor.predicts_scores:

@@ -27,6 +27,10 @@ from crossknn.types import (
     Ranking,
 )
 
+JOINING = 4
+"""Items that may join a shortlist before each round, for each that the largest round scores; at
+least so many that four rounds double it."""
+
 _NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
 _COLUMNS = {
     "items": (NO_ITEM, np.int64),
@@ -169,8 +173,10 @@ class Search:
         count = min(k, self.available) - best.items.shape[1]
         if count <= 0:
             return best
-        predictor = self.plan.predictor
-        more = predictor.top(self._informed(), count, self._rows["items"], self.allowed, self._pool)
+        predictor, pool = self.plan.predictor, self._pool
+        if pool is not None:
+            pool = joined(pool, self.plan.retriever.top(self.queries, k, self.allowed).items)
+        more = predictor.top(self._informed(), count, self._rows["items"], self.allowed, pool)
         none, width = more.items == NO_ITEM, more.items.shape[1]
         empty = {n: np.full((len(none), width), fill, kind) for n, (fill, kind) in _COLUMNS.items()}
         approx = np.where(none, np.nan, more.scores)
@@ -289,15 +295,25 @@ class Search:
         if self._belief is None:
             self._belief = predictor.start(self.queries)
         self._belief = predictor.update(self._belief, self.observed())
-        if plan.shortlist is not None and self._pool is None:
-            pool = predictor.shortlist(self._belief, self._retrieved, self.allowed)
-            self._pool = np.sort(pool, axis=1)
+        if plan.shortlist is not None:
+            self._pool = self._restriction(plan.shortlist, seen)
         wanted = self._allocate(calls, seen) if plan.stop or plan.share else self._equal()
         count = int(wanted.max())
         given = self._belief, count, seen, self.allowed, self._pool
         if plan.last is not None and self.round >= len(plan.batches):
             return wanted, predictor.top_by(plan.last, *given)
         return wanted, predictor.top(*given)
+
+    def _restriction(self, shortlist: int, seen: IntArray) -> IntArray:
+        """What each query is restricted to, (m, s): what it was, and what joins it."""
+        if self._pool is None:
+            stages = [s.top(self.queries, shortlist, self.allowed) for s in self.plan.stages]
+            pool = joined(self._retrieved, *(found.items for found in stages))
+        else:
+            pool = self._pool
+        count = JOINING * max(shortlist // JOINING**2, *self.plan.batches[1:], 1)
+        more = self.plan.predictor.joining(self._belief, count, seen, self.allowed)
+        return joined(pool, more)
 
     def _allocate(self, calls: int, seen: IntArray) -> IntArray:
         """Stop the queries that have found enough; of this round's calls, those of the others."""
@@ -321,8 +337,7 @@ class Search:
     def _unscored(self, seen: IntArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
         """Predicted means and standard deviations (c,) of the unscored items of each query that has
         not stopped; only of queries where something can be said."""
-        pool = None if self._pool is None else np.maximum(self._pool, 0)
-        prediction = self.plan.predictor.predict(self._belief, pool)
+        prediction = self.plan.predictor.predict(self._belief, self._pool)
         if prediction.std is None:
             return
         for q in np.flatnonzero(~self._stopped).tolist():
@@ -351,6 +366,21 @@ class Search:
         self._backfilled[q] += len(extra)
         unknown = np.full(len(extra), np.nan)
         return np.r_[items, extra], np.r_[approx, unknown], np.r_[std, unknown]
+
+
+def joined(pool: IntArray, *more: IntArray) -> IntArray:
+    """Rows (m, s) of items, and after them what else is in the rows of `more`, each item once."""
+    rows = []
+    for row in zip(pool, *more, strict=True):
+        items = np.concatenate(row)
+        items = items[items != NO_ITEM]
+        _, first = np.unique(items, return_index=True)
+        rows.append(items[np.sort(first)])
+    width = max(map(len, rows), default=0)
+    filled = np.full((len(rows), width), NO_ITEM, np.int64)
+    for r, items in enumerate(rows):
+        filled[r, : len(items)] = items
+    return filled
 
 
 def simulate(plan: Plan, queries: Queries, scores: FloatArray) -> Search:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -49,18 +49,20 @@ class Predictor(ABC, Generic[State]):
 
     @abstractmethod
     def predict(self, state: State, items: IntArray | None = None) -> Prediction:
-        """Approximate scores of `items` (m, p), or of all n items: (m, n)."""
+        """Approximate scores of `items` (m, p), any for `NO_ITEM`, or of all n items: (m, n)."""
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
         """What `top` ranks unscored items by, (m, p): by default their approximate scores."""
         return prediction.mean
 
-    def shortlist(self, state: State, pool: IntArray, allowed: BoolArray | None = None) -> IntArray:
-        """What a query is restricted to after its first scores, (m, s) padded with `NO_ITEM`.
+    def joining(
+        self, state: State, count: int, exclude: IntArray, allowed: BoolArray | None = None
+    ) -> IntArray:
+        """Items (m, c) that join those a query is restricted to, before a round: by default none.
 
-        `pool` (m, s) is the retriever's best, and what is returned unless this is overridden.
+        `exclude` (m, e) are the items scored so far; about `count` are asked for.
         """
-        return pool
+        return np.empty((len(exclude), 0), np.int64)
 
     def top(
         self,
@@ -72,9 +74,8 @@ class Predictor(ABC, Generic[State]):
     ) -> Candidates:
         """The `count` items of each query of the highest acquisition value, and their means.
 
-        `exclude` (m, e) and `pool` (m, s) are rows of positions padded with `NO_ITEM`; a pool, in
-        ascending order, restricts its query to the items in it. Override where an index can do
-        this faster.
+        `exclude` (m, e) and `pool` (m, s) are rows of positions padded with `NO_ITEM`; a pool
+        restricts its query to the items in it. Override where an index can do this faster.
         """
         return self.top_by(self.acquisition, state, count, exclude, allowed, pool)
 
@@ -88,7 +89,7 @@ class Predictor(ABC, Generic[State]):
         pool: IntArray | None = None,
     ) -> Candidates:
         """`top` by another acquisition value than its own."""
-        prediction = self.predict(state, None if pool is None else np.maximum(pool, 0))
+        prediction = self.predict(state, pool)
         promise = acquisition(prediction)
         if pool is None:
             best = items = top_k(mask(promise, exclude, allowed), count).items
@@ -97,8 +98,12 @@ class Predictor(ABC, Generic[State]):
             out |= pool == NO_ITEM
             if allowed is not None:
                 out |= ~allowed[pool]
-            best = top_k(np.where(out, -np.inf, promise), count).items
-            items = np.take_along_axis(pool, np.maximum(best, 0), axis=1)
+            order = np.argsort(pool, axis=1)  # ties by position
+            promise = np.take_along_axis(np.where(out, -np.inf, promise), order, axis=1)
+            best = top_k(promise, count).items
+            ended, best = best, np.take_along_axis(order, np.maximum(best, 0), axis=1)
+            items = np.take_along_axis(pool, best, axis=1)
+            best = np.where(ended == NO_ITEM, NO_ITEM, best)
         none, place = best == NO_ITEM, np.maximum(best, 0)
         means = np.take_along_axis(prediction.mean, place, axis=1)
         std = None if prediction.std is None else np.take_along_axis(prediction.std, place, axis=1)
@@ -118,18 +123,19 @@ class Plan:
     """What a method does: its retriever, its predictor, and how many items each round scores.
 
     `batches` sum to the budget; if there are none, the retriever's ranking is the answer.
-    `shortlist` restricts every query to that many items of the retriever (AXN 3: very large
-    corpora), or those that the predictor puts in their place. `stop` ends a query before its budget
-    does; with `share`, queries spend a budget together, and `batches` sum to an equal part of it.
-    Both need a predictor with standard deviations (`has_std`). `known` is what fusion adds to exact
-    scores; the predictor then predicts the sum. `last` gives the acquisition values of the last
-    round in the place of the predictor.
+    `shortlist` restricts every query to that many items of the retriever, and of each of `stages`
+    (AXN 3: very large corpora), and those that the predictor lets join them. `stop` ends a query
+    before its budget does; with `share`, queries spend a budget together, and `batches` sum to an
+    equal part of it. Both need a predictor with standard deviations (`has_std`). `known` is what
+    fusion adds to exact scores; the predictor then predicts the sum. `last` gives the acquisition
+    values of the last round in the place of the predictor.
     """
 
     retriever: Retriever
     predictor: Predictor[Any]
     batches: tuple[int, ...]
     shortlist: int | None = None
+    stages: Sequence[Retriever] = ()
     stop: Stop | None = None
     share: SharedBudget | None = None
     known: KnownPart | None = None

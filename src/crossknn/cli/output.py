@@ -42,19 +42,19 @@ def answer(summary: Mapping[str, Any], as_json: bool) -> None:
     else:
         for name, value in summary.items():
             if value is not None:
-                say(f"{name.replace('_', ' ')}: {_plain(value, name)}")
+                say(f"{name.replace('_', ' ')}: {plain(value, name)}")
 
 
-def _plain(value: Any, name: str = "") -> str:
+def plain(value: Any, name: str = "") -> str:
     """A value as a person writes it; those of `..seconds` as a duration.
 
-    >>> _plain({"dense": 16, "bm25": 8}), _plain(7300.0, "search_seconds"), _plain(12345)
+    >>> plain({"dense": 16, "bm25": 8}), plain(7300.0, "search_seconds"), plain(12345)
     ('dense 16, bm25 8', '2.0 hours', '12,345')
     """
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_plain(entry)}" for key, entry in value.items()) or "none"
+        return ", ".join(f"{key} {plain(entry)}" for key, entry in value.items()) or "none"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value)) or "none"
+        return ", ".join(map(plain, value)) or "none"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value).lower() if isinstance(value, bool) else str(value)
     if name.endswith("seconds"):

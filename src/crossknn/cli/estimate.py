@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 EPILOG = o.examples(
     "crossknn estimate docs.jsonl --anchor-queries 100",
     "crossknn estimate docs.jsonl --items 100M --dimensions 384",
-    "crossknn estimate docs.index --scorer http://localhost:8080/rerank --budget 50",
 )
 _BATCH, _WORDS, _SECONDS = 16, 10, 1.0
 _POWERS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}

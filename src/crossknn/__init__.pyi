@@ -34,6 +34,7 @@ from .fitting.mining import Mined as Mined
 from .fitting.mining import TrainingRows as TrainingRows
 from .fitting.mining import mine as mine
 from .index.item_index import ItemIndex as ItemIndex
+from .index.pgvector import PgVectorStore as PgVectorStore
 from .index.qdrant import QdrantStore as QdrantStore
 from .methods import parse_method as parse_method
 from .methods import parse_methods as parse_methods

@@ -93,8 +93,15 @@ def test_what_is_read_is_what_was_put(store):
     assert store.positions([4, IDS[-1], 3]).tolist() == [NO_ITEM, N - 1, 1]
 
 
-@pytest.mark.parametrize("spec", ["axn(rounds=4)", "axn(blend=0.5)", "tour", "rerank"])
-def test_a_search_picks_the_same_items_as_one_in_memory(store, spec):
+@pytest.mark.parametrize(
+    ("spec", "whole"),
+    [
+        *(("axn(rounds=4)", 0), ("axn(blend=0.5)", 0), ("tour", 0), ("rerank", 0)),
+        *(("axn(rounds=4)", N), ("kriging(rounds=4)", N), ("gp", N), ("auto", N)),
+    ],
+)
+def test_a_search_picks_the_same_items_as_one_in_memory(store, spec, whole, monkeypatch):
+    monkeypatch.setattr(store, "whole", whole)
     rng = np.random.default_rng(3)
     asked = {f"query {i}": rng.normal(size=D).astype(np.float32) for i in range(3)}
     exact = {text: VECTORS @ (v + rng.normal(size=D) / 2) for text, v in asked.items()}
@@ -202,10 +209,12 @@ def test_what_belongs_to_the_items_is_kept_beside(embedded, tmp_path):
         opened(few)
 
 
-def test_a_database_that_goes_away_leaves_the_best_so_far(tmp_path):
+@pytest.mark.parametrize("whole", [0, N])  # fails at the next search, or the next texts
+def test_a_database_that_goes_away_leaves_the_best_so_far(tmp_path, whole):
     folder = tmp_path / "docs.shard"
     open_shard = shard(folder)
     store = ck.QdrantStore(open_shard, folder)
+    store.whole = whole
     index = ck.ItemIndex.over(store, "body", query_vectors=lambda texts: VECTORS[: len(texts)])
     asked = []
 

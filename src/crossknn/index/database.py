@@ -15,7 +15,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -50,7 +50,8 @@ class DatabaseStore(ABC):
     Subclasses say how one database searches, reads and filters.
     """
 
-    values = None
+    whole = 50_000
+    """So few vectors are read into memory, once, for methods that predict all items."""
 
     def __init__(self, name: str, ids: Sequence[Id], dimensions: int) -> None:
         """`name` is what messages call it; `ids` (n,) are those of the items, in their order."""
@@ -60,8 +61,8 @@ class DatabaseStore(ABC):
         self._numbers = all(isinstance(key, int) for key in ids)
         self._keys = self._as_keys(ids)
         self._order = np.argsort(self._keys, kind="stable")
-        self._recent_vectors = Recent(self._vectors_at)
-        self._recent_records = Recent(self._records_at)
+        self._recent_vectors = Recent[FloatArray](partial(self._of, vectors=True))
+        self._recent_records = Recent[Mapping[str, Any]](partial(self._of, vectors=False))
         self._masks = dict[str, BoolArray]()
 
     @abstractmethod
@@ -120,8 +121,13 @@ class DatabaseStore(ABC):
         found = self._recent_vectors(np.maximum(items, 0).ravel().tolist())
         return np.array(found, np.float32).reshape(*items.shape, self.shape[1])
 
+    @property
+    def values(self) -> FloatArray | None:
+        """All vectors (n, d), of few items."""
+        return self._all if self.shape[0] <= self.whole else None
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
-        """All vectors (n, d): what a fit takes them as; read once."""
+        """All vectors (n, d), for fits; read once."""
         return self._all if dtype is None else self._all.astype(dtype, copy=False)
 
     @cached_property
@@ -129,8 +135,9 @@ class DatabaseStore(ABC):
         n, d = self.shape
         found = np.empty((n, d), np.float32)
         for start in range(0, n, _BLOCK):
-            places = range(start, min(start + _BLOCK, n))
-            found[places.start : places.stop] = self._vectors_at(places)
+            found[start : start + _BLOCK] = self._of(
+                range(start, min(start + _BLOCK, n)), vectors=True
+            )
         return found
 
     def id(self, item: int) -> Id:
@@ -183,12 +190,6 @@ class DatabaseStore(ABC):
     def _native(self, key: str) -> Id:
         """An id as the database has it."""
         return key
-
-    def _vectors_at(self, items: Sequence[int]) -> list[FloatArray]:
-        return self._of(items, vectors=True)
-
-    def _records_at(self, items: Sequence[int]) -> list[Mapping[str, Any]]:
-        return self._of(items, vectors=False)
 
     def _of(self, items: Sequence[int], *, vectors: bool) -> list[Any]:
         ids = [self.id(item) for item in items]

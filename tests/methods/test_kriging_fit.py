@@ -18,7 +18,7 @@ from synthetic import matrix
 
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.learning import VECTORS
+from crossknn.fitting.learning import VECTORS, searched_scores
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
@@ -475,6 +475,20 @@ def test_searches_get_better_by_what_others_left_behind_and_the_index_keeps_it(l
     loaded = ItemIndex.load(tmp_path / "index", query_vectors=library.vectors_of)
     assert_same(stored_prior(loaded), prior)
     assert library.recall(loaded) == late
+
+
+def test_a_fit_says_how_far_it_is(library):
+    index, seen = library.index(), []
+    collect_anchors(index, library.scorer, library.texts(0, 10))
+    fit_prior(index, retriever="vectors", progress=lambda *step: seen.append(step))
+    assert seen == [(N, 3 * N), (2 * N, 3 * N), (3 * N, 3 * N)]
+    library.search(index, 20, 24)
+    scores, seen = searched_scores(index, library.scorer.fingerprint), []
+    fit_prior(index, scores, retriever="vectors", progress=lambda *step: seen.append(step))
+    done, total = zip(*seen, strict=True)
+    assert done == tuple(sorted(done))
+    assert len(done) > 2
+    assert done[-1] == total[0]
 
 
 def test_parameters_are_those_given_then_those_fitted_then_the_defaults(library):

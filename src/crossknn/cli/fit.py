@@ -233,7 +233,8 @@ def _fit_stored(
 
     began = time.perf_counter()
     spec = HYBRID if retriever is None else parse(retriever)
-    found = fit_from_store(index, scorer, retriever=spec, rank=rank)
+    with progress("fitting kriging's prior", "steps") as report:
+        found = fit_from_store(index, scorer, retriever=spec, rank=rank, progress=report)
     note(
         f"search with --method 'kriging(retriever={found.retriever})', or axn, to use what was "
         "fitted"

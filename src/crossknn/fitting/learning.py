@@ -28,7 +28,7 @@ from crossknn.scorers.base import Scorer
 from crossknn.scores.store import SparseScores
 from crossknn.search.plan import Predictor
 from crossknn.spec import Spec, parse
-from crossknn.types import FloatArray, IntArray, Observed, Queries
+from crossknn.types import FloatArray, IntArray, Observed, Progress, Queries
 
 logger = logging.getLogger(__name__)
 
@@ -78,14 +78,19 @@ def history(index: ItemIndex) -> list[Learned]:
 
 
 def fit_from_store(
-    index: ItemIndex, scorer: Scorer, *, retriever: Spec = HYBRID, rank: int = RANK
+    index: ItemIndex,
+    scorer: Scorer,
+    *,
+    retriever: Spec = HYBRID,
+    rank: int = RANK,
+    progress: Progress | None = None,
 ) -> Prior:
     """Fit kriging's prior, and item vectors for `axn`, to the scores by `scorer` in the store.
 
     Kriging's prior has the kernel parameters that the anchors choose. Queries scored with every
     item that are no anchors, as `compare` leaves them, are ground truth and left out. Partly scored
     queries also give the vectors `stored`, by alternating least squares from the index's own,
-    unless it has other fitted vectors.
+    unless it has other fitted vectors. `progress` is as for `fit_prior`.
 
     Raises InputError for scores of another cross-encoder than the anchors', and if there are none.
     """
@@ -104,7 +109,8 @@ def fit_from_store(
         )
     scores = searched_scores(index, fingerprint or "")
     parameters = fit_hyperparameters(index, retriever, rank=rank)
-    found = _fit(index, scores, retriever=retriever, rank=rank, parameters=parameters)
+    how = dict[str, Any](retriever=retriever, rank=rank, parameters=parameters)
+    found = _fit(index, scores, progress=progress, **how)
     base = unfitted(index)
     if len(scores) and base and index.has_query_vectors(base) and set(index.fitted) <= {VECTORS}:
         # The scale is that of these scores: no random pairs are among them to tell a better one.

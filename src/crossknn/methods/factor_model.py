@@ -95,6 +95,8 @@ def fit_sparse(
     if any(len(row.scores) for row in held):
         _, counts = _fit(fitted, rank, (SWEEPS, SWEEPS), held, progress)
     model, _ = _fit(rows, rank, counts, progress=progress)
+    if progress:
+        progress(4 * SWEEPS, 4 * SWEEPS)
     if query_vectors is not None and anchors is not None and anchors[2] is not None:
         query_vectors = np.concatenate([query_vectors, anchors[2]])
     return _prior(model, rows, query_vectors, lead)

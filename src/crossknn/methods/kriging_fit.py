@@ -39,7 +39,7 @@ from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec, parse
-from crossknn.types import FloatArray, Queries
+from crossknn.types import FloatArray, Progress, Queries
 
 LEAST = 20
 """Anchors, at least: fewer than so many leave the parameters as they are."""
@@ -68,6 +68,7 @@ def fit_prior(
     rank: int = RANK,
     parameters: KernelParameters | None = None,
     top_weights: FloatArray | None = None,
+    progress: Progress | None = None,
 ) -> Prior:
     """Fit how items vary together, for `kriging` searches from now on; kept with the index.
 
@@ -78,6 +79,8 @@ def fit_prior(
         parameters: of the kernel, where a search gives none.
         top_weights: of `crossknn.methods.top_odds`, if they are known; else the anchors are
             searched for them.
+        progress: Called with (steps done, the most there may be): sweeps, or items of anchors that
+            were read. A fit that is stopped begins anew; the scores that it is fitted to stay.
 
     Raises:
         InputError: scores of fewer than two queries, or no item vectors.
@@ -92,9 +95,9 @@ def fit_prior(
     if anchors is not None:
         fingerprint = index.scorer_fingerprint("anchors")
     if scores:
-        prior = _from_searches(index, scores, retriever, rank)
+        prior = _from_searches(index, scores, retriever, rank, progress)
     elif anchors is not None:
-        prior = fit_anchors(index, retriever, rank, SEED)
+        prior = fit_anchors(index, retriever, rank, SEED, progress=progress)
     else:
         raise InputError(
             "the index has no scores to fit to: search it, "
@@ -116,7 +119,13 @@ def fit_prior(
     return prior
 
 
-def _from_searches(index: Index, scores: SparseScores, retriever: Spec, rank: int) -> Prior:
+def _from_searches(
+    index: Index,
+    scores: SparseScores,
+    retriever: Spec,
+    rank: int,
+    progress: Progress | None = None,
+) -> Prior:
     """The prior that earlier searches teach, and the anchors, if there are any."""
     anchors, space = index.anchors, unfitted(index) or default_vectors(index)
     has_queries = index.has_query_vectors(space)
@@ -134,6 +143,7 @@ def _from_searches(index: Index, scores: SparseScores, retriever: Spec, rank: in
         lead=lead_of(index, stage_names(index, retriever)),
         rank=rank,
         anchors=dense,
+        progress=progress,
     )
     return replace(prior, space=space if has_queries else None)
 

@@ -1,11 +1,15 @@
 """Kill every writing command and damage every kind of file, many times; count what was lost.
 
-    python lab/benchmarks/campaign.py [--kills 200] [--damages 2000] [--work FOLDER]
+    python lab/benchmarks/campaign.py [--kills 200] [--damages 2000] [--steps 1000] [--changes 400]
+        [--work FOLDER]
 
 Kills: a command that scores with a counting endpoint is killed at a random moment and run again;
 its answer must be that of an undisturbed run, and pairs that were asked twice must be those of the
 requests in flight. Damages: a bit is flipped, a file truncated or a block zeroed, files drawn by
-their bytes, every tenth time a score matrix; a search, or a replay, must answer as before or refuse in one sentence. Trials are drawn by number
+their bytes, every tenth time a score matrix; a search, or a replay, must answer as before or refuse
+in one sentence. Steps: items are added, replaced, deleted, compacted and searched at random, 1,000 steps a
+trial, beside a dictionary that must agree (`updates.py`). Changes: adding, replacing, deleting and compacting
+are killed at each of their steps in turn; the index must be that of before or after. Trials are drawn by number
 and kept in the folder, so that a stopped campaign goes on. Writes benchmarks/results/campaign.json.
 """
 
@@ -29,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import updates
 
 from crossknn.cli.app import run
 from crossknn_lab.cli import app as lab
@@ -235,6 +240,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--damages", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--changes", type=int, default=400)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "campaign")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/campaign.json")
     options = parser.parse_args()
@@ -245,6 +252,10 @@ def main() -> int:
     campaign = Campaign(options.work.resolve(), f"http://127.0.0.1:{server.server_port}/rerank")
     kills = trials(options.work / "kills.jsonl", options.kills, campaign.kill)
     damages = trials(options.work / "damages.jsonl", options.damages, campaign.damage)
+    steps = trials(options.work / "steps.jsonl", options.steps, updates.steps)
+    changes = trials(options.work / "changes.jsonl", options.changes, updates.kill)
+    differing = [s for s in steps if s["differs"]]
+    lossy = [c for c in changes if not (c["whole"] and c["same answer"])]
     bad_kills = [k for k in kills if not k["same answer"] or k["requests twice"] > IN_FLIGHT]
     bad = [d for d in damages if d["verdict"] in ("silent change", "traceback")]
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
@@ -257,10 +268,14 @@ def main() -> int:
         "kills that lost something": bad_kills,
         "damages": dict(Counter(d["verdict"] for d in damages)),
         "damages that were not seen": bad,
+        "random steps": sum(s["steps"] for s in steps),
+        "random steps that differed": differing,
+        "killed changes": dict(Counter(c["change"] for c in changes if c["killed"])),
+        "killed changes that lost something": lossy,
     }
     options.out.write_text(json.dumps(made, indent=1) + "\n")
     print(json.dumps(made, indent=1))
-    return int(bool(bad_kills or bad))
+    return int(bool(bad_kills or bad or differing or lossy))
 
 
 if __name__ == "__main__":

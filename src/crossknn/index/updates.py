@@ -18,7 +18,7 @@ Axes: n items, k new items, d dimensions, r values of an item.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from itertools import compress
 from typing import Any
 
@@ -82,9 +82,8 @@ def growth(
     made = {name: _vectors(parts, name, new, given, progress) for name in own}
     grown = {"items": Growth({"template": items.template}, columns_of(new))}
 
-    def regressed(values: FloatArray, added: int) -> FloatArray:
-        known = None if base is None else own[base].values
-        return regress(known, values, None if base is None else made[base], k, n - added)
+    known, vectors = (None, None) if base is None else (own[base].values, made[base])
+    regressed = cache(lambda added: regression(known, vectors, k, n - added))
 
     for key, part in parts.items():
         kind, _, name = key.partition("/")
@@ -96,7 +95,7 @@ def growth(
             if part.item_map is not None and part.base in made:
                 values = part.item_map(made[part.base])
             else:
-                values = regressed(part.values, part.added)
+                values = regressed(part.added)(part.values)
             grown[key] = Growth({**meta, "added": part.added + k}, {"values": values})
         elif isinstance(part, WordMatcher):
             grown[key] = Growth(*part.rows(new.texts))
@@ -107,21 +106,18 @@ def growth(
             grown[key] = Growth(
                 {**part.artifact().meta, "states": total + len(states.values)}, rows
             )
-        elif key in COLUMNS:
-            added = part.meta.get("added", 0)
-            rows = {"added": regressed(part.arrays["scores"].T, added)}
-            grown[key] = Growth({**part.meta, "added": added + k}, rows)
-        elif key in ROWS:
-            added = part.meta.get("added", 0)
-            held = [column for column in ROWS[key] if column in part.arrays]
-            rows = {column: regressed(part.arrays[column], added) for column in held}
+        elif key in ROWS or key in COLUMNS:
+            added, arrays = part.meta.get("added", 0), part.arrays
+            values = {name: arrays[name] for name in ROWS.get(key, ()) if name in arrays}
+            values |= {"added": arrays["scores"].T} if key in COLUMNS else {}
+            rows = {name: regressed(added)(each) for name, each in values.items()}
             grown[key] = Growth({**part.meta, "added": added + k}, rows)
     for key, part in parts.items():
         kind, _, name = key.partition("/")
         if kind == "graphs":
             width = part.arrays["neighbours"].shape[1]
-            if (space := f"vectors/{name}") in parts:
-                both = np.concatenate([parts[space].values, grown[space].rows["values"]])
+            if (of := f"vectors/{name}") in parts:
+                both = np.concatenate([parts[of].values, grown[of].rows["values"]])
                 near = nearest_by_vectors(both, width, first=n)
             else:
                 matcher = parts[f"words/{name}"]
@@ -132,34 +128,41 @@ def growth(
     return grown
 
 
-def regress(
-    known: FloatArray | None, values: FloatArray, new: FloatArray | None, k: int, n: int
-) -> FloatArray:
-    """Values (k, r) of new items by ridge regression on vectors, from the first n items.
+def regression(
+    known: FloatArray | None, new: FloatArray | None, k: int, n: int
+) -> Callable[[FloatArray], FloatArray]:
+    """Ridge regression on vectors: from values (n or more, r) of items, or (n or more,), to those
+    of the k new ones, (k, r) or (k,).
 
-    With X the known vectors about their mean, at most `LEARN_FROM` of them, and Y the values about
-    theirs: mean + (new - mean X) (X'X + ridge I)^-1 X'Y. Without vectors it is the mean.
+    With X the vectors of the first n items, or of `LEARN_FROM` of them, about their mean, and Y the
+    values about theirs: mean + (new - mean X) (X'X + ridge I)^-1 X'Y. Without vectors, the mean.
 
     Args:
-        known: Vectors (n or more, d) of the items. new: Those of the k new ones.
-        values: (n or more, r), or (n or more,).
+        known: Vectors (n or more, d) of the items.
+        new: Those of the new ones, (k, d).
     """
     chosen: IntArray | slice = slice(0, n)
     if n > LEARN_FROM:
-        chosen = np.sort(np.random.default_rng(0).permutation(n)[:LEARN_FROM])
-    target = np.asarray(values[chosen], np.float64)
-    middle = target.mean(axis=0)
-    if known is None or new is None:
-        return np.broadcast_to(middle, (k, *target.shape[1:])).astype(np.float32)
-    vectors = np.asarray(known[chosen], np.float64)
-    centre = vectors.mean(axis=0)
-    vectors -= centre
-    products = vectors.T @ vectors
-    # A ridge above 0 even where all vectors are equal.
-    ridge = RIDGE * np.trace(products) / len(vectors) + np.finfo(np.float32).tiny
-    products[np.diag_indices_from(products)] += ridge
-    slopes = np.linalg.solve(products, vectors.T @ (target - middle))
-    return (middle + (np.asarray(new, np.float64) - centre) @ slopes).astype(np.float32)
+        chosen = np.sort(np.random.default_rng(0).choice(n, LEARN_FROM, replace=False))
+    if known is not None and new is not None:
+        vectors = np.asarray(known[chosen], np.float64)
+        centre = vectors.mean(axis=0)
+        vectors -= centre
+        products = vectors.T @ vectors
+        # A ridge above 0 even where all vectors are equal.
+        ridge = RIDGE * np.trace(products) / len(vectors) + np.finfo(np.float32).tiny
+        products[np.diag_indices_from(products)] += ridge
+        inverse = np.linalg.solve(products, vectors.T)
+
+    def predicted(values: FloatArray) -> FloatArray:
+        target = np.asarray(values[chosen], np.float64)
+        middle = target.mean(axis=0)
+        found = np.broadcast_to(middle, (k, *target.shape[1:]))
+        if new is not None:
+            found = found + (new - centre) @ (inverse @ (target - middle))
+        return found.astype(np.float32)
+
+    return predicted
 
 
 def compacted(parts: Mapping[str, Any], items: Items, order: IntArray) -> dict[str, Artifact]:
@@ -200,15 +203,12 @@ def compacted(parts: Mapping[str, Any], items: Items, order: IntArray) -> dict[s
         elif key.startswith("graphs/"):
             taken["neighbours"] = partial(_neighbours, arrays["neighbours"], rows, place)
         elif key in COLUMNS:
-            kept = (
-                alive[arrays["items"]]
-                if "items" in arrays
-                else np.ones(len(arrays["scores"]), np.bool_)
-            )
+            kept = np.ones(len(arrays["scores"]), np.bool_)
+            if "items" in arrays:
+                kept = alive[arrays["items"]]
+                taken["items"] = partial(_rows, place, arrays["items"][kept])
             taken["scores"] = partial(_scores, arrays, kept, rows)
             taken["queries"] = partial(list, compress(arrays["queries"], kept))
-            if "items" in arrays:
-                taken["items"] = partial(_rows, place, arrays["items"][kept])
         for name in set(ROWS.get(key, ())) & set(arrays):
             taken[name] = partial(_rows, arrays[name], rows)
         names = [name for name in arrays if key not in COLUMNS or name != "added"]

@@ -17,7 +17,7 @@ import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Self
@@ -89,38 +89,36 @@ class WordMatcher(AllScores):
     def query_weights(self, text: str) -> Mapping[int, float]:
         """Weights of the query's known terms."""
 
-    @abstractmethod
-    def item_weights(self, text: str) -> Mapping[str, float]:
-        """Weights of the words of an item that is added."""
+    def item_weights(self, text: str) -> Mapping[int, float]:
+        """Weights of the terms of an item that is added."""
+        return self.query_weights(text)
 
     def rows(self, texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a stored matcher gets with k more items: its new `meta`, and rows of its columns."""
-        number, new = self.vocabulary.number, dict[str, int]()
-        weights = [self.item_weights(text) for text in texts]
-        terms = [
-            number[word] if word in number else new.setdefault(word, len(number) + len(new))
-            for row in weights
-            for word in row
-        ]
-        values = [weight for row in weights for weight in row.values()]
+        known = self.vocabulary.number
+        new = [*dict.fromkeys(w for text in texts for w in words(text) if w not in known)]
+        idf = np.full(len(new), self.new_idf, np.float32)
+        terms = Vocabulary([*self.vocabulary.terms, *new])
+        longer = replace(self, vocabulary=terms, idf=np.append(self.idf, idf))
+        weights = [longer.item_weights(text) for text in texts]
         rows = {
-            "terms": [*new],
-            "idf": np.full(len(new), self.new_idf, np.float32),
+            "terms": new,
+            "idf": idf,
             "added.counts": np.array([len(row) for row in weights], np.int64),
-            "added.terms": np.array(terms, np.int64),
-            "added.weights": np.array(values, np.float32),
+            "added.terms": np.array([*chain.from_iterable(weights)], np.int64),
+            "added.weights": np.array([w for row in weights for w in row.values()], np.float32),
         }
         return self._meta(self.n + len(texts)), rows
-
-    @property
-    @abstractmethod
-    def new_idf(self) -> float:
-        """The `idf` of a word that no item had when the model was fitted."""
 
     @property
     def n_fitted(self) -> int:
         """Number of items when the model was fitted."""
         return self.n - len(self.added.get("counts", ()))
+
+    @property
+    def new_idf(self) -> float:
+        """The `idf` of a word that no item had when the model was fitted."""
+        return 1.0
 
     @cached_property
     def _tail(self) -> tuple[FloatArray, IntArray, IntArray]:
@@ -187,33 +185,26 @@ class BM25(WordMatcher):
             columns = model.build_index_from_ids(terms, tokens, show_progress=False)
             found = tuple(columns[name] for name in ("data", "indices", "indptr"))
         idf = np.ones(len(number), np.float32)  # it is part of the items' weights
-        length = sum(map(len, tokens)) / len(texts)
+        length = sum(map(len, tokens)) / len(texts) or 1.0
         return cls(Vocabulary(list(number)), len(texts), *found, idf, mean_length=length)
 
     def query_weights(self, text: str) -> Mapping[int, float]:
         """A term counts as often as the query repeats it."""
         return self.vocabulary.counts(text)
 
-    def item_weights(self, text: str) -> Mapping[str, float]:
-        """idf tf / (tf + k1 (1 - b + b length / mean length)), as in the fit."""
+    def item_weights(self, text: str) -> Mapping[int, float]:
+        """idf tf / (tf + k1 (1 - b + b length / mean length)), as in the fit, with the fit's
+        idf = ln(1 + (n - df + 0.5) / (df + 0.5))."""
         if self.mean_length is None:
             raise InputError("the words were fitted by an older version: build the index again")
-        found = words(text)
-        damp = K1 * (1 - B + B * len(found) / (self.mean_length or 1))
-        counts = Counter(found).items()
-        return {word: self._idf(word) * count / (count + damp) for word, count in counts}
-
-    @property
-    def new_idf(self) -> float:
-        """1: it is part of the items' weights."""
-        return 1.0
-
-    def _idf(self, word: str) -> float:
-        """ln(1 + (n - df + 0.5) / (df + 0.5)); df is the number of a term's items in the fit."""
-        term, df = self.vocabulary.number.get(word), 1
-        if term is not None and term + 1 < len(self.starts):
-            df = int(self.starts[term + 1] - self.starts[term])
-        return math.log(1 + (self.n_fitted - df + 0.5) / (df + 0.5))
+        length, found = len(words(text)), dict[int, float]()
+        for term, count in self.vocabulary.counts(text).items():
+            df = 1
+            if term + 1 < len(self.starts):
+                df = int(self.starts[term + 1] - self.starts[term])
+            idf = math.log(1 + (self.n_fitted - df + 0.5) / (df + 0.5))
+            found[term] = idf * count / (count + K1 * (1 - B + B * length / self.mean_length))
+        return found
 
 
 class TFIDF(WordMatcher):
@@ -229,15 +220,6 @@ class TFIDF(WordMatcher):
     def query_weights(self, text: str) -> Mapping[int, float]:
         """The query's unit-length TF-IDF weights."""
         return self.vocabulary.weights(text, self.idf)
-
-    def item_weights(self, text: str) -> Mapping[str, float]:
-        """Unit-length weights."""
-        number, found = self.vocabulary.number, dict[str, float]()
-        for word, count in Counter(words(text)).items():
-            idf = float(self.idf[number[word]]) if word in number else self.new_idf
-            found[word] = (1 + math.log(count)) * idf
-        length = math.hypot(*found.values())
-        return {word: weight / length for word, weight in found.items()}
 
     @property
     def new_idf(self) -> float:

@@ -244,10 +244,9 @@ class CheckedFile:
             for chunk in chunks[self._unchecked[chunks]].tolist():
                 self._check(slice(chunk, chunk + 1))
 
-    @property
-    def digest(self) -> str:
-        """Names the contents: 32 hexadecimal digits."""
-        return hashlib.blake2b(self._sums.tobytes(), digest_size=16).hexdigest()
+    def digest(self, size: int) -> str:
+        """Names the whole chunks of the first `size` bytes: 32 hexadecimal digits."""
+        return hashlib.blake2b(self._sums[: size // CHUNK].tobytes(), digest_size=16).hexdigest()
 
     def damaged(self, how: str) -> IndexFormatError:
         """The error for a damage."""

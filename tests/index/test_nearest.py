@@ -143,3 +143,27 @@ def test_a_killed_building_goes_on(folder, tmp_path, monkeypatch):
     again = ck.ItemIndex.load(tmp_path / "index").store("vectors").top(ASKED, 50)
     whole = ck.ItemIndex.load(folder).store("vectors").top(ASKED, 50)
     np.testing.assert_array_equal(again.items, whole.items)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_items_that_are_added_are_found_beside_the_lists_and_then_in_them(saved, folder, tmp_path):
+    index = ck.ItemIndex.load(folder) if saved else plain(NEAR)
+    if saved:
+        index.save(tmp_path / "index")
+    index.add_nearest()
+    n = index.n
+    index.add(
+        [{"id": f"new {q}", "text": f"the nearest of {q}"} for q in range(M)], vectors=ASKED * 1.2
+    )
+    index.delete(["new 3"])
+    allowed = index.items.alive
+    for within in (n, n + M):
+        store = index.store("vectors")
+        assert store._lists.ntotal == within
+        found = store.top(ASKED, 10, None, allowed)
+        exact = ArrayStore(index.vectors["vectors"]).top(ASKED, 10, None, allowed)
+        assert recall(found, exact) >= 0.97
+        assert np.isin(exact.items[exact.items >= n], found.items).all()
+        assert len(np.unique(exact.items[exact.items >= n])) > M // 2
+        assert n + 3 not in found.items
+        index.add_nearest()  # into the lists

@@ -766,7 +766,7 @@ class ItemIndex:
         if self.exact:
             return None
         key, known = ("lists", name), self._lists.get(name)
-        if known is not None and known[0] == fingerprint(rows):
+        if known is not None and known[0] == fingerprint(rows, known[1].ntotal):
             return FaissStore(rows, known[1])
         if self.folder is None:
             return None

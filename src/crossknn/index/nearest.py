@@ -16,13 +16,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossknn.errors import IndexFormatError, needs_extra
-from crossknn.files import digest, exclusive_lock, translate_os_errors, write_file
+from crossknn.files import exclusive_lock, translate_os_errors, write_file
 from crossknn.linalg import inner, top_k
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Progress
 
@@ -72,6 +73,9 @@ class FaissStore:
         extra = 0 if exclude is None else exclude.shape[1]
         wanted = min(max(SURPLUS * count, count + LEAST) + extra, self.shape[0])
         found = self._found(_even(vectors), wanted, allowed)
+        later = np.arange(self._lists.ntotal, self.shape[0])  # added since, and searched exactly
+        later = later if allowed is None else later[allowed[later]]
+        found = np.hstack([found, np.tile(later, (len(vectors), 1))])
         return self._among(vectors, count, found, exclude)
 
     def _found(self, vectors: FloatArray, wanted: int, allowed: BoolArray | None) -> IntArray:
@@ -151,22 +155,26 @@ def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> No
     with translate_os_errors(folder, "the approximate index"):
         folder.mkdir(exist_ok=True)
         with exclusive_lock(folder, what="an approximate index"):
-            if _about(folder) != _wanted(rows):
+            count, file = _held(folder, rows), folder / _FILE
+            if count is None:
                 for old in folder.iterdir():  # of other vectors
                     old.unlink()
+            elif count < len(rows) and file.exists():  # rows were added: they go into its lists
+                os.replace(file, folder / f"{_FILE}.part")
+            if count != len(rows):
                 write_file(folder / _ABOUT, json.dumps(_wanted(rows)).encode())
-            if not (folder / _FILE).exists():
+            if not file.exists():
                 import faiss
 
                 lists = build_lists(rows, folder, progress)
-                write_file(folder / _FILE, faiss.serialize_index(lists).tobytes())
+                write_file(file, faiss.serialize_index(lists).tobytes())
 
 
 def open_lists(folder: Path, rows: Any) -> FaissStore | None:
     """The store over the lists in `folder`, mapped; None where there are none of these vectors."""
     if not (folder / _FILE).exists():
         return None
-    if _about(folder) != _wanted(rows):
+    if _held(folder, rows) is None:
         logger.warning(
             "%s is an approximate index of other vectors, and is not used: build it again with  "
             "crossknn index add INDEX --nearest",
@@ -184,17 +192,30 @@ def open_lists(folder: Path, rows: Any) -> FaissStore | None:
     return FaissStore(rows, lists)
 
 
-def fingerprint(rows: Any) -> str:
-    """Names vectors (n, d): by the checksums of their file, or else by 64 of them."""
-    if (files := getattr(rows, "files", None)) is not None:
-        return digest(file.digest for file in files)
-    some = rows[np.unique(np.linspace(0, len(rows) - 1, 64).astype(np.int64))]
-    return hashlib.blake2b(np.ascontiguousarray(some).tobytes(), digest_size=16).hexdigest()
+def fingerprint(rows: Any, count: int | None = None) -> str:
+    """Names the first `count` vectors, or all: by 64 of them and, in a file, its checksums."""
+    count = len(rows) if count is None else count
+    some = rows[np.unique(np.linspace(0, count - 1, 64).astype(np.int64))]
+    files = getattr(rows, "files", ())
+    sums = [file.digest(count * some[0].nbytes) for file in files]
+    data = np.ascontiguousarray(some).tobytes() + "".join(sums).encode()
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _wanted(rows: Any) -> dict[str, Any]:
-    shape = [int(size) for size in rows.shape]
-    return {"version": 1, "vectors": fingerprint(rows), "shape": shape}
+def _wanted(rows: Any, count: int | None = None) -> dict[str, Any]:
+    shape = [len(rows) if count is None else count, int(rows.shape[1])]
+    return {"version": 1, "vectors": fingerprint(rows, count), "shape": shape}
+
+
+def _held(folder: Path, rows: Any) -> int | None:
+    """How many of the first rows the lists in `folder` are of; None for lists of others."""
+    about = _about(folder)
+    try:
+        count = int(about["shape"][0])
+        same = 0 < count <= len(rows) and about == _wanted(rows, count)
+    except (TypeError, LookupError, ValueError):
+        return None
+    return count if same else None
 
 
 def _about(folder: Path) -> Any:

@@ -101,7 +101,7 @@ def _live(
     scorer = CrossEncoder(max_length=96, threads=1)  # most docstrings say early what they do
     stored = StoredScorer(scorer, index.scores)
     asked = [search] if search else list(demo.SEARCHES)
-    show(Searcher(index, stored).search(asked, k=5, budget=budget), json)
+    show(Searcher(index, stored).search(asked, k=5 if search else 2, budget=budget), json)
     if search is not None:
         return
     # The first of one order, so that a longer run has the scores of a shorter one.

@@ -22,6 +22,7 @@ from test_filters import RECORDS, filters, meets
 
 import crossknn as ck
 from crossknn.errors import InputError, StoreError
+from crossknn.methods.kriging_fit import fit_prior
 from crossknn.types import NO_ITEM
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact")
@@ -97,6 +98,7 @@ def test_what_is_read_is_what_was_put(store):
     ("spec", "whole"),
     [
         *(("axn(rounds=4)", 0), ("axn(blend=0.5)", 0), ("tour", 0), ("rerank", 0)),
+        *(("kriging(rounds=4,shortlist=300)", 0), ("gp(shortlist=300)", 0)),
         *(("axn(rounds=4)", N), ("kriging(rounds=4)", N), ("gp", N), ("auto", N)),
     ],
 )
@@ -207,6 +209,31 @@ def test_what_belongs_to_the_items_is_kept_beside(embedded, tmp_path):
         InputError, match=r"is of 3,000 items, and .* has 9 items, whose ids do not"
     ):
         opened(few)
+
+
+def test_fits_over_a_database_are_those_in_memory(tmp_path):
+    few, folder = slice(0, 400), tmp_path / "docs.shard"
+    store = ck.QdrantStore(
+        shard(folder, VECTORS[few], range(400), PAYLOADS[few]), folder, exact=True
+    )
+    given = {text: VECTORS[place] for place, text in enumerate(["one", "two", "three", "four"])}
+
+    def encode(texts):
+        return np.array([given[text] for text in texts])
+
+    texts = [payload["body"] for payload in PAYLOADS[few]]
+    memory = ck.ItemIndex.build(texts, vectors=VECTORS[few], query_vectors=encode, bm25=False)
+    picked = []
+    for index in (
+        memory,
+        ck.ItemIndex.over(store, "body", query_vectors=encode, folder=tmp_path / "beside"),
+    ):
+        ck.collect_anchors(index, FormulaScorer(), ["one", "two", "three"])
+        fit_prior(index)
+        searcher = ck.Searcher(index, FormulaScorer(), "kriging(rounds=3)")
+        found = searcher.search("four", budget=40, trace=True)
+        picked.append([hit.position for hit in found.trace[0]])
+    assert sorted(picked[0]) == sorted(picked[1])
 
 
 @pytest.mark.parametrize("whole", [0, N])  # fails at the next search, or the next texts

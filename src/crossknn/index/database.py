@@ -197,7 +197,8 @@ class DatabaseStore(ABC):
             found = self._read(ids, vectors=vectors)
         if gone := [key for key in ids if key not in found]:
             raise StoreError(f"{self.name} has no item {gone[0]!r} any more: open the store again")
-        return [found[key] for key in ids]
+        rows = [found[key] for key in ids]
+        return [*np.array(rows, np.float32)] if vectors else rows
 
 
 class Recent(Generic[T]):
@@ -291,3 +292,8 @@ def parts_beside(folder: Path, store: DatabaseStore, build: str) -> tuple[str, d
             "ids do not match: give another folder, or collect and fit anew in a new one"
         )
     return build, parts
+
+
+def plain_id(key: Any) -> Id:
+    """An id as a number or a text, where a client has UUIDs as objects."""
+    return key if isinstance(key, int) else str(key)

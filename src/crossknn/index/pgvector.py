@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from crossknn.errors import InputError, nearest, needs_extra
-from crossknn.index.database import DatabaseStore, Found, Id
+from crossknn.index.database import DatabaseStore, Found, Id, plain_id
 from crossknn.index.filters import Among, Between, Condition, Missing, combined, evaluate, fields_of
 from crossknn.types import FloatArray
 
@@ -79,8 +79,9 @@ class PgVectorStore(DatabaseStore):
             rows = "from {table} where {vector} is not null"
             ids = self._rows(f"select {{id}} {rows} order by {{id}}")
             dimensions = self._rows(f"select vector_dims({{vector}}) {rows} limit 1")
-        found = [key if isinstance(key, int) else str(key) for (key,) in ids]
-        super().__init__(self.name, found, dimensions[0][0] if dimensions else 0)
+        super().__init__(
+            self.name, [plain_id(key) for (key,) in ids], dimensions[0][0] if dimensions else 0
+        )
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows that a query returns; its names are those of the table."""
@@ -105,7 +106,7 @@ class PgVectorStore(DatabaseStore):
             for vector in vectors.tolist():
                 asked = literal(str(vector))
                 rows = self._rows(query, asked, *only, asked, literal(count))
-                answers.append(([_plain(key) for key, _ in rows], [p for _, p in rows]))
+                answers.append(([plain_id(key) for key, _ in rows], [p for _, p in rows]))
         return answers
 
     def _read(self, ids: Sequence[Id], *, vectors: bool) -> Mapping[Id, Any]:
@@ -114,7 +115,7 @@ class PgVectorStore(DatabaseStore):
         query = f"select chosen_id, {what} from {some}"
         if not vectors:
             query += ", lateral (select {fields}) as one"
-        return {_plain(key): found for key, found in self._rows(query, self._sql.Literal([*ids]))}
+        return {plain_id(key): found for key, found in self._rows(query, self._sql.Literal([*ids]))}
 
     def _matching(self, condition: Condition) -> Iterable[Id]:
         for field in fields_of(condition):
@@ -131,7 +132,7 @@ class PgVectorStore(DatabaseStore):
         )
         met = evaluate(condition, self._leaf, group)
         query = "select {id} from {table} where {vector} is not null and {}"
-        return (_plain(key) for (key,) in self._rows(query, met))
+        return (plain_id(key) for (key,) in self._rows(query, met))
 
     def _leaf(self, leaf: Among | Between | Missing) -> Any:
         """A condition on one column, in the language of JSON paths, which has our comparisons."""
@@ -148,8 +149,3 @@ class PgVectorStore(DatabaseStore):
             given, test = {"among": [*leaf.values]}, "@ == $among[*]"
         parts = held, literal(f"$[*] ? ({test})"), literal(json.dumps(given))
         return sql("coalesce(jsonb_path_exists({}, {}::jsonpath, {}), false)").format(*parts)
-
-
-def _plain(key: Any) -> Id:
-    """An id as a number or a text: psycopg has UUIDs as objects."""
-    return key if isinstance(key, int) else str(key)

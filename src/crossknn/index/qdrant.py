@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError, nearest, needs_extra
-from crossknn.index.database import DatabaseStore, Found, Id
+from crossknn.index.database import DatabaseStore, Found, Id, plain_id
 from crossknn.index.filters import (
     Among,
     Between,
@@ -82,16 +82,16 @@ class QdrantStore(DatabaseStore):
         # Stored vectors are unit ones for Cosine: their products with the query are |query| cos.
         lengths = np.linalg.norm(vectors, axis=1) if self._cosine else np.ones(len(vectors))
         return [
-            ([_plain(p.id) for p in points], [p.score * length for p in points])
+            ([plain_id(p.id) for p in points], [p.score * length for p in points])
             for points, length in zip(answers, lengths.tolist(), strict=True)
         ]
 
     def _read(self, ids: Sequence[Id], *, vectors: bool) -> Mapping[Id, Any]:
         found = self._engine.read(ids, vectors)
         if not vectors:
-            return {_plain(point.id): point.payload or {} for point in found}
+            return {plain_id(point.id): point.payload or {} for point in found}
         name = self._engine.vector
-        return {_plain(p.id): p.vector[name] if name else p.vector for p in found}
+        return {plain_id(p.id): p.vector[name] if name else p.vector for p in found}
 
     def _matching(self, condition: Condition) -> Iterable[Id]:
         for field in fields_of(condition):
@@ -159,11 +159,11 @@ class _Server:
 
     def ids(self, only: Any) -> Iterator[Id]:
         """Ids of all points, or of those that a filter allows."""
-        points, offset = self.page(only, _PAGE, None, payload=False)
-        yield from (_plain(point.id) for point in points)
-        while offset is not None:
+        pages, offset = 0, None
+        while not pages or offset is not None:
             points, offset = self.page(only, _PAGE, offset, payload=False)
-            yield from (_plain(point.id) for point in points)
+            yield from (plain_id(point.id) for point in points)
+            pages += 1
 
     def check_field(self, name: str, of: str) -> None:
         """`InputError` for a field that no point has."""
@@ -263,8 +263,3 @@ def _check_dates(leaf: Between) -> None:
                 f"the filter compares {leaf.field!r} with {value!r}: Qdrant orders numbers and "
                 "dates, such as '2024-05-31', but no other texts"
             ) from None
-
-
-def _plain(key: Any) -> Id:
-    """An id as a number or a text: a shard has UUIDs as objects."""
-    return key if isinstance(key, int) else str(key)

@@ -104,9 +104,9 @@ def test_estimates_of_approximate_search_are_near_what_is_measured(monkeypatch):
     assert 1 / FACTOR < lists.seconds / took < FACTOR
     assert lists.disk == pytest.approx(len(faiss.serialize_index(built)), rel=0.3)
     store = FaissStore(rows, built)
-    assert 1 / FACTOR < near / seconds(lambda: store.top(rows[:1], costs.POOLED)) < FACTOR
+    assert 1 / FACTOR < near / seconds(lambda: store.top(rows[:1], costs.POOL)) < FACTOR
     monkeypatch.setattr(costs, "LARGE", n + 1)
     exact, none = nearest(n, rows[: costs.ROWS])
     assert none is None
-    measured = seconds(lambda: ArrayStore(rows).top(rows[:1], costs.POOLED))
+    measured = seconds(lambda: ArrayStore(rows).top(rows[:1], costs.POOL))
     assert 1 / FACTOR < exact / measured < FACTOR

@@ -29,6 +29,7 @@ import numpy as np
 from crossknn.errors import MissingExtraError
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import LARGE, PROBES, FaissStore, build_lists
+from crossknn.methods.base import POOL, WHOLE
 from crossknn.methods.kriging import Kriging
 from crossknn.retrievers.dense import ArrayStore
 from crossknn.scorers.base import Encoder
@@ -40,9 +41,6 @@ ROWS = 25_600
 
 TEXTS, SMALL, ENCODED = 10_000, 2_000, 64
 """Texts of the probes of words and rounds, of their growth and memory, and of encoding."""
-
-POOLED, FEW = 400, 50_000
-"""Items that rounds predict, and so many up to which they predict all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def estimate(
     held = tracemalloc.get_traced_memory()[1] / SMALL
     tracemalloc.stop()
     width = small.vectors["vectors"].itemsize * d
-    method = Kriging(shortlist=None if n <= FEW else POOLED)
+    method = Kriging(shortlist=None if n <= WHOLE else POOL)
 
     def grown(work: Callable[[ItemIndex], object]) -> float:
         """Seconds of `work` on n items: a line through those on few and on more."""
@@ -99,8 +97,8 @@ def estimate(
 
     scores = rng.standard_normal((1, TEXTS), np.float32)
     word = grown(lambda known: known.retrievers["bm25"].top(few, 100))
-    rounds = grown(search) if n <= FEW else seconds(lambda: search(index))
-    times = 1 if n <= FEW else len(method.plan(index, budget, 0).batches)
+    rounds = grown(search) if n <= WHOLE else seconds(lambda: search(index))
+    times = 1 if n <= WHOLE else len(method.plan(index, budget, 0).batches)
     near, lists = nearest(n, rows)
     with TemporaryDirectory() as folder:
         small.save(folder)
@@ -120,7 +118,7 @@ def estimate(
         "query: words": Cost(word, basis=some),
         "query: nearest vectors": Cost(times * near, basis=basis),
         "query: rounds": Cost(
-            rounds, basis=some if n <= FEW else f"{TEXTS:,} texts; the same for all n"
+            rounds, basis=some if n <= WHOLE else f"{TEXTS:,} texts; the same for all n"
         ),
         "query: scoring": Cost(calls / pairs_per_second, calls=calls, basis="a second of scoring"),
     }
@@ -130,7 +128,7 @@ def nearest(n: int, rows: FloatArray) -> tuple[float, Cost | None]:
     """Seconds of a search for nearest vectors, and the cost of an approximate index: None where
     there is none, or faiss is missing."""
     p, d = rows.shape
-    exact = seconds(lambda: ArrayStore(rows).top(rows[:1], POOLED)) * n / p
+    exact = seconds(lambda: ArrayStore(rows).top(rows[:1], POOL)) * n / p
     if n < LARGE:
         return exact, None
     try:
@@ -142,10 +140,10 @@ def nearest(n: int, rows: FloatArray) -> tuple[float, Cost | None]:
     count, among = lists.nlist * sqrt(n / p), 40 * lists.nlist
     compared = seconds(lambda: rows[:4096] @ rows[: lists.nlist].T) / 4096 / lists.nlist
     store, code = FaissStore(rows, lists), lists.code_size + 8
-    top = seconds(lambda: store.top(rows[:1], POOLED))
-    one = seconds(lambda: lists.search(rows[:1], POOLED))  # of one list, and then of all
+    top = seconds(lambda: store.top(rows[:1], POOL))
+    one = seconds(lambda: lists.search(rows[:1], POOL))  # of one list, and then of all
     lists.nprobe = lists.nlist
-    per_code = max(seconds(lambda: lists.search(rows[:1], POOLED)) - one, 0) / p
+    per_code = max(seconds(lambda: lists.search(rows[:1], POOL)) - one, 0) / p
     adding = seconds(lambda: lists.add(rows), 0) / p
     training = max(built - p * adding - 10 * among * lists.nlist * compared, 0)
     comparing = compared * count * (10 * 40 * count + n)

@@ -306,11 +306,13 @@ def fit_top_weights(
         return np.empty(0)
     values, within, batches = [], [], (LEAST, *equal_rounds(TOP - LEAST, 19))
     stage, names = open_retriever(index, retriever, seed), stage_names(index, mean)
-    known = index, default_vectors(index), stage, names
+    known, pool = (index, default_vectors(index), stage, names), pool_size(index, None, LARGE_POOL)
     for fold, prior in cross_fitted(index, mean, rank, 3, seed, retriever):
         plain = process(*known, prior, prior.parameters, seed=seed)
+        if pool is not None:
+            plain = replace(plain, near=points_of(index, prior, known[1]))
         recorder, exact = Recorder(**vars(plain)), anchors.scores[fold]
-        plan = Plan(retriever=stage, predictor=recorder, batches=batches)
+        plan = Plan(retriever=stage, predictor=recorder, batches=batches, shortlist=pool)
         simulate(plan, anchors.queries.take(fold), exact)
         truth = top_k(exact, TOP).items
         for q, items, found in recorder.records[::3]:

@@ -85,6 +85,15 @@ def test_top_is_that_of_all_inner_products(store, allowed):
         np.testing.assert_allclose(found.scores[q][kept], products, rtol=1e-4, atol=1e-4)
 
 
+def test_a_filter_goes_to_the_database_as_it_is(store):
+    query = np.ones((1, D), np.float32)
+    mask = store.allowed({"part": {"lt": 6}})
+    assert mask.sum() > 2_000
+    by_filter, by_mask = store.top(query, 500, None, mask), store.top(query, 500, None, mask.copy())
+    assert by_filter.items.tolist() == by_mask.items.tolist()
+    assert mask[by_filter.items].all()
+
+
 def test_what_is_read_is_what_was_put(store):
     asked = np.array([[N - 1, 5], [0, 5]])
     np.testing.assert_allclose(store.vectors(asked), VECTORS[asked], rtol=1e-6)

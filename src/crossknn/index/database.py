@@ -52,6 +52,8 @@ class DatabaseStore(ABC):
 
     whole = 50_000
     """So few vectors are read into memory, once, for methods that predict all items."""
+    filters = False
+    """Whether `_search` takes a condition."""
 
     def __init__(self, name: str, ids: Sequence[Id], dimensions: int) -> None:
         """`name` is what messages call it; `ids` (n,) are those of the items, in their order."""
@@ -63,13 +65,14 @@ class DatabaseStore(ABC):
         self._order = np.argsort(self._keys, kind="stable")
         self._recent_vectors = Recent[FloatArray](partial(self._of, vectors=True))
         self._recent_records = Recent[Mapping[str, Any]](partial(self._of, vectors=False))
-        self._masks = dict[str, BoolArray]()
+        self._masks = dict[str, tuple[Condition, BoolArray]]()
 
     @abstractmethod
     def _search(
-        self, vectors: FloatArray, count: int, among: Sequence[Id] | None
+        self, vectors: FloatArray, count: int, among: Sequence[Id] | Condition | None
     ) -> Sequence[Found]:
-        """The nearest `count` items of each vector (m, d), of all or of some."""
+        """The nearest `count` items of each vector (m, d): of all, of some, or of those that meet a
+        condition."""
 
     @abstractmethod
     def _read(self, ids: Sequence[Id], *, vectors: bool) -> Mapping[Id, Any]:
@@ -87,13 +90,17 @@ class DatabaseStore(ABC):
         allowed: BoolArray | None = None,
     ) -> Candidates:
         """See `VectorStore.top`; as exact as the database's own search."""
-        n, among = self.shape[0], None
+        n = self.shape[0]
+        among: Sequence[Id] | Condition | None = None
         limit = count + (0 if exclude is None else exclude.shape[1])
         if allowed is not None:
             few = np.flatnonzero(allowed)
             if len(few) <= FEW:
                 among = [self.id(item) for item in few.tolist()]
-            else:
+            elif self.filters:
+                known = (condition for condition, mask in self._masks.values() if mask is allowed)
+                among = next(known, None)
+            if among is None:
                 limit = int(1.5 * limit * n / len(few))
         rows: dict[int, tuple[IntArray, FloatArray]] = {}
         waiting = [] if among == [] else [*range(len(vectors))]
@@ -167,8 +174,8 @@ class DatabaseStore(ABC):
                 mask[self.positions([*self._matching(condition)])] = True
             while len(self._masks) >= _MASKS:
                 self._masks.pop(next(iter(self._masks)), None)
-            self._masks[key] = mask[:-1]
-        return self._masks[key]
+            self._masks[key] = condition, mask[:-1]
+        return self._masks[key][1]
 
     @contextmanager
     def answering(self) -> Iterator[None]:

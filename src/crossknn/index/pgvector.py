@@ -90,9 +90,7 @@ class PgVectorStore(DatabaseStore):
         said = self._sql.SQL(query).format(*values, **getattr(self, "_words", {}))
         return self._connection.execute(said).fetchall()
 
-    def _search(
-        self, vectors: FloatArray, count: int, among: Sequence[Id] | None
-    ) -> Sequence[Found]:
+    def _search(self, vectors: FloatArray, count: int, among: Any) -> Sequence[Found]:
         exact, some, literal = self._exact or count > _WIDEST, "{table}", self._sql.Literal
         if among is not None:
             some = "(select * from {table} where {id} = any({}::{ids}[]) offset 0) as chosen"

@@ -52,6 +52,8 @@ class QdrantStore(DatabaseStore):
         StoreError: Qdrant cannot be reached.
     """
 
+    filters = True
+
     def __init__(
         self, client: Any, collection: str | Path, *, vector: str = "", exact: bool = False
     ) -> None:
@@ -75,9 +77,10 @@ class QdrantStore(DatabaseStore):
         super().__init__(self.name, ids, dimensions)
 
     def _search(
-        self, vectors: FloatArray, count: int, among: Sequence[Id] | None
+        self, vectors: FloatArray, count: int, among: Sequence[Id] | Condition | None
     ) -> Sequence[Found]:
-        only = None if among is None else self._engine.only(among)
+        given = self._engine.only if isinstance(among, Sequence) else self._engine.filter
+        only = None if among is None else given(among)  # type: ignore[arg-type]
         answers = self._engine.search(vectors.tolist(), count, only)
         # Stored vectors are unit ones for Cosine: their products with the query are |query| cos.
         lengths = np.linalg.norm(vectors, axis=1) if self._cosine else np.ones(len(vectors))

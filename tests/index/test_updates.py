@@ -214,7 +214,10 @@ def test_everything_that_an_index_has_takes_in_new_items(tmp_path, saved):
         exact = [score_of("a cat in a tree", hit.text) for hit in hits]
         assert [hit.score for hit in hits] == np.float32(exact).tolist()
     kept = index.anchors.scores.copy()
+    late = index.artifacts["kriging"]
     index.compact()
+    with pytest.raises(InputError, match="'kriging' is of 38 items, and the index has 36 now"):
+        index.put_artifact("kriging", late.meta, late.arrays)
     living = [i for i in range(n) if i not in (0, 35)]
     assert (index.n, index.added["artifacts/kriging"]) == (36, 7)
     np.testing.assert_array_equal(index.anchors.scores, kept[:, living])

@@ -12,6 +12,10 @@ from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.specs import Searchable
 from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries, Value
 
+ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
+COLUMNS = ("artifacts/anchors", "artifacts/item_scores")
+"""Artifacts with something for each item: rows of these arrays, or columns of `scores`."""
+
 
 class Cache:
     """What is computed from an index once and kept with it in memory.
@@ -75,6 +79,13 @@ def all_scores(arrays: Mapping[str, Any]) -> FloatArray:
     """Scores (q, n) of all items: those that were collected, and of the items that were added."""
     scores: FloatArray = arrays["scores"]
     return np.hstack([scores, arrays["added"].T]) if "added" in arrays else scores
+
+
+def n_items(key: str, arrays: Mapping[str, Any]) -> int | None:
+    """Of how many items an artifact is; None for one that has nothing for each item."""
+    if key in COLUMNS and "scores" in arrays:
+        return int(np.shape(arrays["scores"])[1]) + len(arrays.get("added", ()))
+    return next((len(arrays[name]) for name in ROWS.get(key, ()) if name in arrays), None)
 
 
 @runtime_checkable

@@ -30,7 +30,7 @@ from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.files import StoredArray, as_path, rows_of
-from crossknn.index.base import Anchors, Cache, ItemScores, Scale, all_scores
+from crossknn.index.base import Anchors, Cache, ItemScores, Scale, all_scores, n_items
 from crossknn.index.database import DatabaseStore, TextsOf, items_in, parts_beside
 from crossknn.index.filters import Fields, parse_filter
 from crossknn.index.graphs import NEIGHBOURS, nearest_by_vectors, nearest_items
@@ -809,6 +809,10 @@ class ItemIndex:
         """
         if not name.isidentifier():
             raise InputError(f"an artifact cannot be named {name!r}; use another name")
+        if (n := n_items(f"artifacts/{name}", arrays)) not in (None, self.n):
+            raise InputError(
+                f"{name!r} is of {n} items, and the index has {self.n} now: fit or collect it again"
+            )
         self._put({f"artifacts/{name}": Artifact(meta, dict(arrays))})
 
     def description(self) -> dict[str, Any]:

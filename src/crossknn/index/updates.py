@@ -26,7 +26,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.errors import InputError
-from crossknn.index.base import all_scores
+from crossknn.index.base import COLUMNS, ROWS, all_scores
 from crossknn.index.graphs import nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states
 from crossknn.index.storage import Growth, columns_of
@@ -48,10 +48,6 @@ LEARN_FROM = 20_000
 
 RIDGE = 30.0
 """Items of average length that the ridge counts for, as in kriging's prior."""
-
-ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
-COLUMNS = ("artifacts/anchors", "artifacts/item_scores")
-"""Artifacts with something for each item: rows of these arrays, or columns of `scores`."""
 
 
 def growth(
@@ -109,7 +105,7 @@ def growth(
         elif key in ROWS or key in COLUMNS:
             added, arrays = part.meta.get("added", 0), part.arrays
             values = {name: arrays[name] for name in ROWS.get(key, ()) if name in arrays}
-            values |= {"added": arrays["scores"].T} if key in COLUMNS else {}
+            values |= {"added": arrays["scores"].T} if key in COLUMNS and "scores" in arrays else {}
             rows = {name: regressed(added)(each) for name, each in values.items()}
             grown[key] = Growth({**part.meta, "added": added + k}, rows)
     for key, part in parts.items():
@@ -202,7 +198,7 @@ def compacted(parts: Mapping[str, Any], items: Items, order: IntArray) -> dict[s
             taken["starts"] = partial(np.append, 0, np.cumsum(counts[rows]))
         elif key.startswith("graphs/"):
             taken["neighbours"] = partial(_neighbours, arrays["neighbours"], rows, place)
-        elif key in COLUMNS:
+        elif key in COLUMNS and "scores" in arrays:
             kept = np.ones(len(arrays["scores"]), np.bool_)
             if "items" in arrays:
                 kept = alive[arrays["items"]]

@@ -166,16 +166,17 @@ class DatabaseStore(ABC):
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
         """Mask (n,) of the items that meet conditions, as the database says (see
         `ItemIndex.allowed`); asked once for each filter."""
-        key = repr(conditions)
-        if key not in self._masks:
-            condition = parse_filter(conditions)
-            mask = np.zeros(self.shape[0] + 1, np.bool_)  # the last one is of unknown items
-            with self.answering():
-                mask[self.positions([*self._matching(condition)])] = True
-            while len(self._masks) >= _MASKS:
-                self._masks.pop(next(iter(self._masks)), None)
-            self._masks[key] = condition, mask[:-1]
-        return self._masks[key][1]
+        if (known := self._masks.get(key := repr(conditions))) is not None:
+            return known[1]
+        condition = parse_filter(conditions)
+        mask = np.zeros(self.shape[0] + 1, np.bool_)  # the last one is of unknown items
+        with self.answering():
+            mask[self.positions([*self._matching(condition)])] = True
+        mask.flags.writeable = False
+        while len(self._masks) >= _MASKS:
+            self._masks.pop(next(iter(self._masks)), None)
+        known = self._masks[key] = condition, mask[:-1]
+        return known[1]
 
     @contextmanager
     def answering(self) -> Iterator[None]:

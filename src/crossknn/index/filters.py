@@ -174,7 +174,7 @@ class _Column:
     def mask(self, leaf: Among | Between | Missing) -> BoolArray:
         """(n,) which records meet the condition."""
         if isinstance(leaf, Missing):
-            return self.missing
+            return self.missing.copy()
         met = np.zeros(len(self.missing), np.bool_)
         asked = leaf.values if isinstance(leaf, Among) else [*leaf.bounds.values()]
         for kind in {kind_of(value): value for value in asked}:

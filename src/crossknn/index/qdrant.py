@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,11 @@ class QdrantStore(DatabaseStore):
     def __init__(
         self, client: Any, collection: str | Path, *, vector: str = "", exact: bool = False
     ) -> None:
-        kind = _Shard if hasattr(client, "query_batch") else _Server
-        self._engine = engine = kind(client, str(collection), vector, exact)
+        embedded = hasattr(client, "query_batch")
+        with needs_extra("vectors in Qdrant", "qdrant"):
+            models = import_module("qdrant_edge" if embedded else "qdrant_client.models")
+        given = client, models, str(collection), vector, exact
+        self._engine = engine = _Shard(*given) if embedded else _Server(*given)
         self.name = f"the Qdrant collection {str(collection)!r}"
         with self.answering():
             about = engine.vectors_config()
@@ -108,16 +112,9 @@ class QdrantStore(DatabaseStore):
 class _Server:
     """Qdrant's requests, as a `QdrantClient` names them."""
 
-    def __init__(self, client: Any, collection: str, vector: str, exact: bool) -> None:
-        self.client, self.collection, self.vector, self.exact = client, collection, vector, exact
-        self.named = [vector] if vector else True
-        self.models = self.requests()
-
-    def requests(self) -> Any:
-        """The module that has the classes of requests."""
-        with needs_extra("vectors in Qdrant", "qdrant"):
-            from qdrant_client import models
-        return models
+    def __init__(self, client: Any, models: Any, collection: str, vector: str, exact: bool) -> None:
+        self.client, self.models, self.collection = client, models, collection
+        self.vector, self.exact, self.named = vector, exact, [vector] if vector else True
 
     def vectors_config(self) -> dict[str, tuple[int, str]]:
         """Dimensions and distance of the dense vectors, by name."""
@@ -213,11 +210,6 @@ class _Server:
 
 class _Shard(_Server):
     """The same for an embedded `EdgeShard`, whose folder says what its vectors are."""
-
-    def requests(self) -> Any:
-        with needs_extra("vectors in Qdrant", "qdrant"):
-            import qdrant_edge
-        return qdrant_edge
 
     def vectors_config(self) -> dict[str, tuple[int, str]]:
         try:

@@ -65,7 +65,7 @@ class SyntheticIndex:
         items = self.vectors[name]
         return self.cache.get(("store", name), (items,), lambda: ArrayStore(items))
 
-    def lists(self, name, rows):
+    def lists(self, name, rows=None):
         return None
 
     def has_query_vectors(self, name):

@@ -1,12 +1,11 @@
 """What searching a pool by approximate vector search loses against predicting all items.
 
-    python lab/benchmarks/pool.py [--matrices FOLDER] [--wide MATRIX INDEX] [--queries N] [--out FILE]
+    python lab/benchmarks/pool.py [--matrices FOLDER] [--queries N] [--out FILE]
 
 On each stored matrix every method searches twice: with all items predicted each round and exact
 products, and over a pool of 400 items of each retriever that grows by what the linear part of the
 prediction ranks first, found by faiss. The difference in recall is given with its standard error
-over queries. The approximate index is built whatever the number of items. `--wide` adds the scores
-that lab/benchmarks/wide.py makes, of 112,332 items; a query's anchors are the other 29.
+over queries. The approximate index is built whatever the number of items.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-import crossknn as ck
 from crossknn.index.nearest import FaissStore, build_lists
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
@@ -50,13 +48,18 @@ class Approximate:
         return getattr(self._matrix, name)
 
     def store(self, name):
-        return self.lists(name, self._matrix.vectors[name])
+        return self._found(name, self._matrix.vectors[name], True)
 
-    def lists(self, name, rows):
-        known = self._lists.get(name)
-        if known is None:
-            known = self._lists[name] = FaissStore(rows, build_lists(rows))
-        return known
+    def lists(self, name, rows=None):
+        return self._found(name, self._matrix.vectors[name] if rows is None else rows, False)
+
+    def _found(self, name, rows, rescored):
+        if name not in self._lists:
+            self._lists[name] = build_lists(rows)
+        key = name, rescored
+        if key not in self._lists:
+            self._lists[key] = FaissStore(rows, self._lists[name], rescored=rescored)
+        return self._lists[key]
 
 
 def difference(name, matrix, parts):
@@ -88,14 +91,6 @@ def difference(name, matrix, parts):
                 "error": float(loss.std() / np.sqrt(len(loss))),
             }
     return found
-
-
-def wide_parts(matrix: Path, folder: Path):
-    """Each query with the other 29 as its anchors."""
-    index = ck.ItemIndex.load(folder)
-    known = np.load(matrix)["scores"].astype(np.float32)
-    print("wide is not read yet", index.n, known.shape)
-    return []
 
 
 def main() -> None:

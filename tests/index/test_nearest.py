@@ -9,8 +9,14 @@ import pytest
 
 import crossknn as ck
 from crossknn.errors import IndexFormatError
+from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.nearest import FEW, FaissStore
+from crossknn.linalg import top_k
+from crossknn.methods.kriging import points_of, stored_prior
+from crossknn.methods.kriging_fit import add_points, fit_prior
 from crossknn.retrievers.dense import ArrayStore
+from crossknn.search.loop import simulate
+from crossknn.types import Queries
 
 pytest.importorskip("faiss")
 
@@ -167,3 +173,45 @@ def test_items_that_are_added_are_found_beside_the_lists_and_then_in_them(saved,
         assert len(np.unique(exact.items[exact.items >= n])) > M // 2
         assert n + 3 not in found.items
         index.add_nearest()  # into the lists
+
+
+def recall_of(index, method, queries, scores):
+    plan = ck.parse_method(method).plan(index, 60, 0)
+    best = simulate(plan, queries, scores).best(10).items
+    truth = top_k(scores, 10).items
+    return np.mean([np.isin(t, b).mean() for t, b in zip(truth, best, strict=True)])
+
+
+@pytest.mark.parametrize("method", ["kriging", "kriging(use_anchors=false)", "gp"])
+def test_a_pool_loses_nothing_against_all_items(method, tmp_path):
+    n, m = 4000, 24
+    values = NEAR[:n].astype(np.float32)
+    turn = np.random.default_rng(2).standard_normal((D, D)) / np.sqrt(D)
+    asked = np.random.default_rng(3).standard_normal((m + 20, D)).astype(np.float32)
+    scores = (asked @ (values + 0.5 * values @ turn).T).astype(np.float32)
+    encode = {"vectors": lambda texts: asked[[int(text) for text in texts]]}
+    items = [str(p) for p in range(n)]
+    index = ck.ItemIndex.build(items, vectors=values, query_vectors=encode, bm25=False)
+    index.save(tmp_path / "index")
+    if method == "kriging":
+        score = ck.CallableScorer(
+            lambda pairs: [float(scores[int(q), int(i)]) for q, i in pairs], name="scores"
+        )
+        collect_anchors(index, score, [str(m + q) for q in range(20)])
+        fit_prior(index)
+    queries = Queries([str(q) for q in range(m)])
+    full = recall_of(index, method, queries, scores[:m])
+    index.add_nearest("vectors")
+    add_points(index)
+    loaded = ck.ItemIndex.load(tmp_path / "index", query_vectors=encode)
+    assert loaded.lists("vectors") is not None
+    if method == "kriging":
+        points = points_of(loaded, stored_prior(loaded), "vectors")
+        assert loaded.lists("kriging", points) is not None
+        found = points.vectors(np.array([5, 9]))
+        rank = stored_prior(loaded).factor.shape[1]
+        np.testing.assert_array_equal(found[:, rank:-1], values[[5, 9]])
+    option = ", shortlist=400)" if "(" in method else "(shortlist=400)"
+    pooled = recall_of(loaded, method.rstrip(")") + option, Queries([*queries.texts]), scores[:m])
+    assert full > 0.5
+    assert pooled >= full - 0.03

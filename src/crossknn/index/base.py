@@ -111,8 +111,9 @@ class Index(Searchable, Protocol):
     def artifacts(self) -> Mapping[str, Artifact]:
         """What fits have left, by name."""
 
-    def lists(self, name: str, rows: Any) -> VectorStore | None:
-        """Searches these rows (n, p), if the index has an approximate index of them."""
+    def lists(self, name: str, rows: Any = None) -> VectorStore | None:
+        """Searches the item vectors `name`, or `rows` (n, p) of a method of that name, by the codes
+        of their approximate index alone; None if there is none."""
 
     @property
     def cache(self) -> Cache:

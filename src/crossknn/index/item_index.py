@@ -761,17 +761,22 @@ class ItemIndex:
         self.cache = Cache()
         return name
 
-    def lists(self, name: str, rows: Any) -> FaissStore | None:
-        """Searches the `rows` (n, p), if `add_nearest` has built an approximate index of them."""
-        if self.exact:
+    def lists(self, name: str, rows: Any = None) -> FaissStore | None:
+        """Searches the item vectors `name`, or other `rows` (n, p), by the codes of what
+        `add_nearest` has built alone."""
+        rows = self._rows(name) if rows is None else rows
+        found = self._open_lists(name, rows)
+        return found and FaissStore(rows, found, rescored=False)
+
+    def _open_lists(self, name: str, rows: Any) -> Any:
+        known = self._lists.get(name)
+        if self.exact or (known is None and self.folder is None):
             return None
-        key, known = ("lists", name), self._lists.get(name)
-        if known is not None and known[0] == fingerprint(rows, known[1].ntotal):
-            return FaissStore(rows, known[1])
-        if self.folder is None:
-            return None
+        if known is not None:
+            return known[1] if known[0] == fingerprint(rows, known[1].ntotal) else None
+        assert self.folder is not None
         folder = self.folder / f"nearest-{name}"
-        return self.cache.get(key, (self.items,), lambda: open_lists(folder, rows))
+        return self.cache.get(("lists", name), (self.items,), lambda: open_lists(folder, rows))
 
     def _rows(self, name: str) -> Any:
         """The vectors `name`, by rows."""
@@ -783,9 +788,9 @@ class ItemIndex:
         return rows_of(part.arrays, "values")
 
     def _store(self, name: str) -> VectorStore:
-        found = self.lists(name, self._rows(name))
-        if found is not None:
-            return found
+        rows = self._rows(name)
+        if (found := self._open_lists(name, rows)) is not None:
+            return FaissStore(rows, found)
         if self.n >= LARGE and not self.exact:
             logger.warning(
                 "each round of a search multiplies all %s vectors; crossknn index add INDEX "

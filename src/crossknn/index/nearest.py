@@ -50,9 +50,10 @@ class FaissStore:
 
     values = None
 
-    def __init__(self, rows: Any, lists: Any) -> None:
-        """`rows` are the vectors, by positions; `lists` the faiss index over them."""
-        self.rows, self._lists = rows, lists
+    def __init__(self, rows: Any, lists: Any, *, rescored: bool = True) -> None:
+        """`rows` are the vectors, by positions; `lists` the faiss index over them. Unless
+        `rescored`, candidates keep the scores of their codes."""
+        self.rows, self._lists, self._rescored = rows, lists, rescored
         self.shape: tuple[int, int] = (len(rows), rows.shape[1])
 
     def vectors(self, items: IntArray) -> FloatArray:
@@ -71,15 +72,31 @@ class FaissStore:
         if allowed is not None and (few := np.flatnonzero(allowed[:])).size <= FEW:
             return self._among(vectors, count, np.tile(few, (len(vectors), 1)), exclude)
         extra = 0 if exclude is None else exclude.shape[1]
-        wanted = min(max(SURPLUS * count, count + LEAST) + extra, self.shape[0])
-        found = self._found(_even(vectors), wanted, allowed)
+        surplus = max(SURPLUS * count, count + LEAST) if self._rescored else count
+        wanted = min(surplus + extra, self.shape[0])
+        scores, found = self._found(_even(vectors), wanted, allowed)
         later = np.arange(self._lists.ntotal, self.shape[0])  # added since, and searched exactly
         later = later if allowed is None else later[allowed[later]]
-        found = np.hstack([found, np.tile(later, (len(vectors), 1))])
-        return self._among(vectors, count, found, exclude)
+        if self._rescored:
+            found = np.hstack([found, np.tile(later, (len(vectors), 1))])
+            return self._among(vectors, count, found, exclude)
+        if len(later):
+            found = np.hstack([found, np.tile(later, (len(vectors), 1))])
+            scores = np.hstack([scores, inner(vectors, self.vectors(later))])
+        rows = []
+        for q, (items, known) in enumerate(zip(found, scores, strict=True)):
+            out = items == NO_ITEM
+            if exclude is not None:
+                out |= np.isin(items, exclude[q])
+            best = top_k(np.where(out, -np.inf, known)[None], count)
+            rows.append((items[best.items[0]], best.scores[0]))
+        return Candidates.from_rows(rows)
 
-    def _found(self, vectors: FloatArray, wanted: int, allowed: BoolArray | None) -> IntArray:
-        """Candidates (m, c) by the quantized vectors, `NO_ITEM` where the lists held too few."""
+    def _found(
+        self, vectors: FloatArray, wanted: int, allowed: BoolArray | None
+    ) -> tuple[FloatArray, IntArray]:
+        """Scores by the codes, and candidates, (m, c) each; `NO_ITEM` where the lists held too
+        few."""
         import faiss
 
         share = 1.0 if allowed is None else float(allowed.mean())
@@ -89,8 +106,8 @@ class FaissStore:
         if allowed is not None:
             options["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))  # type: ignore
         parameters = faiss.SearchParametersIVF(**options)
-        found: IntArray = self._lists.search(vectors, wanted, params=parameters)[1]
-        return found
+        scores, found = self._lists.search(vectors, wanted, params=parameters)
+        return scores, found
 
     def _among(
         self, vectors: FloatArray, count: int, found: IntArray, exclude: IntArray | None
@@ -170,8 +187,8 @@ def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> No
                 write_file(file, faiss.serialize_index(lists).tobytes())
 
 
-def open_lists(folder: Path, rows: Any) -> FaissStore | None:
-    """The store over the lists in `folder`, mapped; None where there are none of these vectors."""
+def open_lists(folder: Path, rows: Any) -> Any:
+    """The lists in `folder`, mapped; None where there are none of these vectors."""
     if not (folder / _FILE).exists():
         return None
     if _held(folder, rows) is None:
@@ -184,12 +201,11 @@ def open_lists(folder: Path, rows: Any) -> FaissStore | None:
     with needs_extra("approximate search", "faiss"):
         import faiss
     try:
-        lists = faiss.read_index(str(folder / _FILE), faiss.IO_FLAG_MMAP_IFC)
+        return faiss.read_index(str(folder / _FILE), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
         raise IndexFormatError(
             f"{folder / _FILE} cannot be read: delete the folder {folder.name} and build it again"
         ) from error
-    return FaissStore(rows, lists)
 
 
 def fingerprint(rows: Any, count: int | None = None) -> str:

@@ -157,7 +157,7 @@ class StoredMatrix:
         items = self.spaces[name].items
         return self.cache.get(("store", name), (items,), lambda: ArrayStore(items))
 
-    def lists(self, name: str, rows: Any) -> None:
+    def lists(self, name: str, rows: Any = None) -> None:
         """There is no approximate index."""
 
     @property

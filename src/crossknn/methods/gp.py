@@ -300,7 +300,7 @@ class GP(Method):
             intercept=self.mean in ("constant", "retriever"),
             features=[of_retriever(stage, store) for stage in stages],
             own=own,
-            near=None if pool is None else store,
+            near=None if pool is None else index.lists(vectors) or store,
         )
         return Plan(
             retriever=retriever,

@@ -426,7 +426,7 @@ def process(
 def near_of(index: Index, prior: Prior | None, vectors: str) -> VectorStore:
     """Searches the items' points, and in the last column their mean scores, by inner product."""
     if prior is None:
-        return index.store(vectors)
+        return index.lists(vectors) or index.store(vectors)
     points = points_of(index, prior, vectors)
     return replace(points, lists=index.lists(NAME, points))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from crossknn.errors import InputError
 from crossknn.files import scratch
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
+from crossknn.index.nearest import LARGE
 from crossknn.linalg import standardised
 from crossknn.methods.base import equal_rounds, pool_size
 from crossknn.methods.factor_model import fit_sparse
@@ -22,7 +24,9 @@ from crossknn.methods.kriging import (
     fit_top_weights,
     lead_of,
     near_of,
+    points_of,
     process,
+    stored_prior,
 )
 from crossknn.methods.posterior import FLOOR, Directional, squared_distances
 from crossknn.methods.prior import RANK, KernelParameters, Prior
@@ -116,7 +120,17 @@ def fit_prior(
         n_anchor_queries=count,
     )
     index.put_artifact(NAME, *prior.kept())
+    if index.n >= LARGE and find_spec("faiss") is not None:
+        add_points(index)
     return prior
+
+
+def add_points(index: ItemIndex, progress: Progress | None = None) -> None:
+    """Build the approximate index of the items' points, if the index has a prior: vectors, what
+    other queries teach of an item, and its mean score. With it a round costs the pool's size."""
+    if (prior := stored_prior(index)) is not None:
+        points = points_of(index, prior, default_vectors(index))
+        index.add_nearest(NAME, points, progress=progress)
 
 
 def _from_searches(

@@ -84,13 +84,15 @@ def command(
     saved = (items / MANIFEST).is_file()
     texts = ItemIndex.load(items).items.texts if saved else read_items(o.source(items)).texts
     if count is not None:
-        from crossknn.evaluation.costs import estimate
+        from crossknn.evaluation.costs import Cost, estimate
         from crossknn.scorers.opening import DualEncoder
 
         n, opened = number(count), DualEncoder(encoder)
         speed = pairs_per_second(o.open_scorer(scorer, model, scorer_option), texts)
         with err.status("measuring encoding, words and searches"):
             costs = estimate(n, texts, opened, speed, budget=budget, dimensions=dimensions)
+        if calls := anchor_queries * n:
+            costs["anchors"] = Cost(calls / speed, calls=calls, basis="a second of scoring")
         answer({k: asdict(cost) if json else written(cost) for k, cost in costs.items()}, json)
         return
     n, speed = len(texts), pairs_per_second(o.open_scorer(scorer, model, scorer_option), texts)

@@ -148,14 +148,14 @@ def regression(
         # A ridge above 0 even where all vectors are equal.
         ridge = RIDGE * np.trace(products) / len(vectors) + np.finfo(np.float32).tiny
         products[np.diag_indices_from(products)] += ridge
-        inverse = np.linalg.solve(products, vectors.T)
+        inverse = np.linalg.inv(products)
 
     def predicted(values: FloatArray) -> FloatArray:
         target = np.asarray(values[chosen], np.float64)
         middle = target.mean(axis=0)
         found = np.broadcast_to(middle, (k, *target.shape[1:]))
         if new is not None:
-            found = found + (new - centre) @ (inverse @ (target - middle))
+            found = found + (new - centre) @ (inverse @ (vectors.T @ (target - middle)))
         return found.astype(np.float32)
 
     return predicted

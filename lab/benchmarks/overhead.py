@@ -42,7 +42,6 @@ BESIDE = (
     ("gp(mean=retriever, query=true)", 0),
     ("auto", 100),
     ("auto", 0),
-    ("kriging(retriever=dense, shortlist=10000)", 100),
 )
 """Those compared by the number of items."""
 
@@ -185,9 +184,8 @@ def main() -> None:
         together = min(max(CELLS // n, 2), 32)
         same = {"n": n, "d": options.d, "budget": options.budget, "rounds": 10, "queries": together}
         for spec, anchors in BESIDE:
-            if "shortlist" not in spec or n > 10_000:
-                repeats = 3 if n < 1_000_000 else 2
-                beside.append(apart(spec, **same, repeats=repeats, anchors=anchors))
+            repeats = 3 if n < 1_000_000 else 2
+            beside.append(apart(spec, **same, repeats=repeats, anchors=anchors))
     known = {"cores": len(os.sched_getaffinity(0)), **setting, "rows": rows, "by_items": beside}
     options.out.write_text(json.dumps(known, indent=1) + "\n")
 

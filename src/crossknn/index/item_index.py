@@ -776,7 +776,7 @@ class ItemIndex:
             return known[1] if known[0] == fingerprint(rows, known[1].ntotal) else None
         assert self.folder is not None
         folder = self.folder / f"nearest-{name}"
-        return self.cache.get(("lists", name), (self.items,), lambda: open_lists(folder, rows))
+        return self.cache.get(("lists", name), (rows,), lambda: open_lists(folder, rows))
 
     def _rows(self, name: str) -> Any:
         """The vectors `name`, by rows."""

@@ -433,7 +433,12 @@ def near_of(index: Index, prior: Prior | None, vectors: str) -> VectorStore:
 
 def points_of(index: Index, prior: Prior, vectors: str) -> PointStore:
     """The items' points, and in the last column their mean scores."""
-    return PointStore(prior.factor, index.store(vectors), prior.column)
+    store = index.store(vectors)
+    return index.cache.get(
+        ("points", vectors),
+        (prior, store),
+        lambda: PointStore(prior.factor, store, prior.column),
+    )
 
 
 def _spread(index: Index, store: VectorStore) -> Spread:

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from index_helpers import FormulaScorer, LengthEncoder, contents, corpus, score_of
+from late_helpers import WordStates
 from references.living_items import LivingItems
 
 import crossknn as ck
@@ -21,7 +22,9 @@ from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.index import storage
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.updates import regression
+from crossknn.index.vectors import ItemVectors, Linear
 from crossknn.methods.kriging_fit import fit_prior
+from crossknn.retrievers.base import CandidateLists
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.types import Queries
 
@@ -230,6 +233,53 @@ def test_everything_that_an_index_has_takes_in_new_items(tmp_path, saved):
     exact = [score_of("two dogs", text) for text in index.items.texts]
     row = list(index.anchors.queries.texts).index("two dogs")
     np.testing.assert_array_equal(index.anchors.scores[row], np.float32(exact))
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_states_and_fitted_vectors_of_new_items(tmp_path, saved):
+    base, n, k = LengthEncoder(), 30, 12
+    index = ItemIndex.build(corpus(n), encoder=base, bm25=False)
+    weight, offset = np.float32([[1, 2], [3, 4], [5, 6]]), np.float32([7, 8])
+    own = index.vectors["dense"]
+    moved = Linear(weight, offset)
+    given = {"method": "mf", "base": "dense", "map": moved}
+    index.add_fitted("mapped", ItemVectors(values=moved(own), item_map=moved, **given))
+    index.add_fitted("free", ItemVectors(values=moved(own).astype(np.float16), **given))
+    index.add_late(WordStates())
+    index.add_graph("mapped", 2)
+    if saved:
+        index.save(tmp_path / "index")
+    index.add(corpus(n + k)[n:])
+    index.delete(["i2"])
+    if saved:
+        given = {"dense": base, "cmc": WordStates()}
+        index = ItemIndex.load(tmp_path / "index", encoder=given)
+    new = base.encode_items([each["title"] + "\n" + each["text"] for each in corpus(n + k)[n:]])
+    np.testing.assert_array_equal(index.vectors["mapped"][n:], moved(new))
+    assert index.vectors["free"].dtype == np.float16
+    assert index.graphs["mapped"].shape == (n + k, 2)
+    assert index.added == {"vectors/mapped": k, "vectors/free": k, "graphs/mapped": k}
+    for places in (np.arange(n + k), np.delete(np.arange(n + k), 2)):
+        states, expected = index.late["cmc"].states, WordStates().encode_items(index.items.texts)
+        np.testing.assert_array_equal(states.starts, expected.starts)
+        np.testing.assert_array_equal(states.values, expected.values)
+        assert index.vectors["free"].shape == (len(places), 2)
+        for method in ("axn(vectors=free)", "rerank(retriever=cmc(retriever=dense))"):
+            hits = ck.Searcher(index, FormulaScorer(), method).search("a cat", k=5, budget=15)[0]
+            assert "i2" not in {hit.id for hit in hits}
+        if index.n == n + k:
+            index.compact()
+
+
+def test_lists_name_the_newest_item_of_an_id():
+    index = build([record(i) for i in range(4)])
+    add(index, [record(1, 1)], replace=True)
+    index.delete(["i3"])
+    lists = CandidateLists({"query": ["i3", "i1", "i0"]}, index.items.ids)
+    index.add_retriever("lists", lists)
+    found = ck.Searcher(index, None, "retrieve(retriever=lists)").search("query", k=2)[0]
+    assert [hit.text for hit in found] == [record(1, 1)["text"], record(0)["text"]]
+    assert lists.scores(Queries(["query"])).shape == (1, 5)
 
 
 @pytest.mark.parametrize("method", ["axn(rounds=4)", "gp", "kriging(mean=dense, retriever=dense)"])

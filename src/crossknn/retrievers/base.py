@@ -224,7 +224,7 @@ class CandidateLists(Ranked):
 
     def __init__(self, lists: Mapping[str, RankedIds], ids: Sequence[str]) -> None:
         position = {item_id: p for p, item_id in enumerate(ids)}
-        self.n = len(position)
+        self.n = len(ids)
         self._rows = {text: _row(text, ranked, position) for text, ranked in lists.items()}
 
     @staticmethod

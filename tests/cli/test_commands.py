@@ -548,7 +548,7 @@ def test_try_takes_queries_and_judgements_of_yours(folder, capsys):
     assert "1 of 5" not in said
 
 
-def test_items_come_and_go(command, build, folder):
+def test_items_come_and_go(command, build, folder, capsys):
     build("--lsa", "8", "--graph", "3")
     new = [{"id": "d1", "text": "walruses on files"}, {"id": "w", "text": "about a walrus"}]
     jsonl(folder / "new.jsonl", new)
@@ -560,6 +560,10 @@ def test_items_come_and_go(command, build, folder):
     (folder / "gone.txt").write_text("w\nd7\n")
     made = command("index", "delete", "docs.index", "d3", "--ids", "gone.txt")[0]
     assert (made["items"], made["deleted"]) == (N - 2, 4)
+    capsys.readouterr()
+    assert run(["compare", "docs.index", "--queries", "queries.jsonl", "--scorer", "bundled"]) == 2
+    assert "4 are deleted: compact the index first" in capsys.readouterr().err
+    assert len(ck.ItemIndex.load("docs.index").scores) == 0
     made = command("index", "compact", "docs.index")[0]
     assert made["items"] == N - 2
     assert "deleted" not in made

@@ -97,6 +97,7 @@ def command(
         )
     chosen, costs = parse_methods(methods), o.numbers(budgets, "budgets")
     index = ItemIndex.load(folder)
+    index.check_compact("a comparison")  # before anything is scored
     ks = o.neighbours(k, index.n, folder)
     given = o.read_queries(queries, limit)
     o.add_lists(index, lists, given)

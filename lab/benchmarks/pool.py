@@ -59,6 +59,7 @@ class Approximate:
         key = name, rescored
         if key not in self._lists:
             self._lists[key] = FaissStore(rows, self._lists[name], rescored=rescored)
+            self._lists[key].values = None
         return self._lists[key]
 
 
@@ -104,7 +105,7 @@ def main() -> None:
     paths = [p for folder in options.matrices for p in sorted(folder.glob("*.npz"))]
     for path in paths:
         matrix = StoredMatrix.load(path)
-        if "dense" not in matrix.vectors:
+        if "dense" not in matrix.vectors or matrix.n < 2000:
             continue
         parts = [matrix.rows(0, options.queries)]
         for name in options.methods:

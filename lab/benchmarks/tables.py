@@ -165,6 +165,38 @@ def learned(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         yield str(searches), *(_interval(gains[searches, k]) for k in neighbours)
 
 
+def scale(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Milliseconds outside scoring, by the number of items."""
+    sizes = sorted({row["n"] for row in found})
+    cells = {(row["method"], row["n"]): row for row in found}
+    yield "method", *(f"{n:,} items: ms (95%), first, MB" for n in sizes)
+    for method in dict.fromkeys(row["method"] for row in found):
+        rows = [cells.get((method, n)) for n in sizes]
+        yield (
+            method,
+            *(
+                f"{r['ms']:.1f} ({r['p95_ms']:.1f}), {r['first_ms']:,.0f}, {r['memory_mb']:.0f}"
+                if r
+                else "-"
+                for r in rows
+            ),
+        )
+
+
+def pool(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Recall that a pool and approximate search lose, in points: the mean over matrices and the
+    worst of them."""
+    cells = [*found["rows"][0]["cells"]]
+    yield "method", *cells
+    for method in dict.fromkeys(row["method"] for row in found["rows"]):
+        of = [row for row in found["rows"] if row["method"] == method]
+        losses = {cell: [row["cells"][cell]["loss"] for row in of] for cell in cells}
+        yield (
+            method,
+            *(f"{-sum(lost) / len(lost):+z.1f} ({-max(lost):+z.1f})" for lost in losses.values()),
+        )
+
+
 def _interval(gain: Sequence[float]) -> str:
     mean, low, high = gain
     return f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}]"
@@ -175,6 +207,8 @@ TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("answers.md", "reach.json", answers),
     ("answers.md", "reach.json", gains),
     ("answers.md", "reach.json", verdicts),
+    ("performance.md", "scale.json", scale),
+    ("performance.md", "pool.json", pool),
     ("performance.md", "paired.json", paired),
     ("answers.md", "reach_change.json", changes),
     ("kriging.md", "auto.json", beside),

@@ -94,6 +94,8 @@ def test_axn_asks_the_store_each_round_and_picks_as_with_all_vectors(folder):
     for exact in (False, True):
         encode = lambda texts: ASKED[: len(texts)]  # noqa: E731
         index = ck.ItemIndex.load(folder, query_vectors={"vectors": encode}, exact=exact)
+        if not exact:
+            index.store("vectors").values = None  # as of more than 50,000 items
         results = ck.Searcher(index, scorer, "axn", fuse=None).search(["a", "b"], 20, 100)
         assert results.n_scored == 200
         tops.append([{hit.id for hit in hits} for hits in results])
@@ -211,6 +213,8 @@ def test_a_pool_loses_nothing_against_all_items(method, tmp_path):
         found = points.vectors(np.array([5, 9]))
         rank = stored_prior(loaded).factor.shape[1]
         np.testing.assert_array_equal(found[:, rank:-1], values[[5, 9]])
+    again = recall_of(loaded, method, Queries([*queries.texts]), scores[:m])
+    assert abs(again - full) < 0.02  # of so few items all are predicted
     option = ", shortlist=400)" if "(" in method else "(shortlist=400)"
     pooled = recall_of(loaded, method.rstrip(")") + option, Queries([*queries.texts]), scores[:m])
     assert full > 0.5

@@ -29,9 +29,9 @@ import numpy as np
 from crossknn.errors import MissingExtraError
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import LARGE, PROBES, FaissStore, build_lists
-from crossknn.methods.base import POOL, WHOLE
+from crossknn.methods.base import POOL
 from crossknn.methods.kriging import Kriging
-from crossknn.retrievers.dense import ArrayStore
+from crossknn.retrievers.dense import WHOLE, ArrayStore
 from crossknn.scorers.base import Encoder
 from crossknn.search.loop import simulate
 from crossknn.types import FloatArray, Queries

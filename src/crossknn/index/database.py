@@ -25,6 +25,7 @@ from crossknn.data.items import Items
 from crossknn.errors import CrossknnError, InputError, StoreError
 from crossknn.index.filters import Condition, parse_filter
 from crossknn.index.storage import MANIFEST, read_parts, write_parts
+from crossknn.retrievers.dense import WHOLE
 from crossknn.types import NO_ITEM, Artifact, BoolArray, Candidates, FloatArray, IntArray
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class DatabaseStore(ABC):
     Subclasses say how one database searches, reads and filters.
     """
 
-    whole = 50_000
+    whole = WHOLE
     """So few vectors are read into memory, once, for methods that predict all items."""
     filters = False
     """Whether `_search` takes a condition."""

@@ -17,6 +17,7 @@ import hashlib
 import json
 import logging
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import numpy as np
 from crossknn.errors import IndexFormatError, needs_extra
 from crossknn.files import exclusive_lock, translate_os_errors, write_file
 from crossknn.linalg import inner, top_k
+from crossknn.retrievers.dense import WHOLE
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Progress
 
 logger = logging.getLogger(__name__)
@@ -48,13 +50,16 @@ _FILE, _ABOUT = "lists.faiss", "about.json"
 class FaissStore:
     """Vectors (n, d) that faiss searches; a `VectorStore`."""
 
-    values = None
-
     def __init__(self, rows: Any, lists: Any, *, rescored: bool = True) -> None:
         """`rows` are the vectors, by positions; `lists` the faiss index over them. Unless
         `rescored`, candidates keep the scores of their codes."""
         self.rows, self._lists, self._rescored = rows, lists, rescored
         self.shape: tuple[int, int] = (len(rows), rows.shape[1])
+
+    @cached_property
+    def values(self) -> FloatArray | None:
+        """All vectors (n, d), of few items."""
+        return np.asarray(self.rows) if self.shape[0] <= WHOLE else None
 
     def vectors(self, items: IntArray) -> FloatArray:
         """See `VectorStore.vectors`."""
@@ -148,7 +153,7 @@ def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None
             quantizer, even, count, even // 2, 4, faiss.METRIC_INNER_PRODUCT
         )
         lists.cp.niter, lists.cp.seed = _ROUNDS, 0
-        lists.cp.min_points_per_centroid = 1
+        lists.cp.min_points_per_centroid = lists.pq.cp.min_points_per_centroid = 1
         chosen = np.random.default_rng(0).permutation(n)[: _PER_LIST * count]
         lists.train(_even(rows[np.sort(chosen)]))
     saved = lists.ntotal

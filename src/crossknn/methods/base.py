@@ -10,6 +10,7 @@ from typing import ClassVar, TypeAlias
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
+from crossknn.retrievers.dense import WHOLE
 from crossknn.search.plan import Plan
 from crossknn.spec import check_options, text_of
 from crossknn.types import FloatArray, Queries
@@ -18,8 +19,8 @@ Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
 """A search whose outcome can be judged: its plan, a queries, and their exact scores (a, n)."""
 
 COUNTS = ("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k")
-WHOLE, POOL = 50_000, 400
-"""Items up to which rounds predict all of them, and how many each retriever gives to a pool."""
+POOL = 400
+"""Items that each retriever gives to a pool."""
 
 SHARES = ("anchor_share", "retriever_share", "blend", "set_share", "rcond", "target_recall")
 """Options that are 1 or more, and those between 0 and 1, in every method that has them."""

@@ -15,6 +15,9 @@ from crossknn.errors import InputError
 from crossknn.linalg import inner, mask, top_k
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
 
+WHOLE = 50_000
+"""Items up to which a round may multiply all vectors."""
+
 
 @runtime_checkable
 class VectorStore(Protocol):

@@ -162,6 +162,23 @@ def test_a_score_matrix_costs_only_what_the_index_lacks(build, command, folder, 
     assert command("collect", "docs.index", "--anchors", "queries.jsonl")[0]["calls"] == 0
 
 
+def test_an_approximate_index_is_built_on_request_and_for_many_items(command, build, monkeypatch):
+    pytest.importorskip("faiss")
+    lists = Path("docs.index") / "nearest-lsa" / "lists.faiss"
+    build()
+    assert not lists.exists()
+    command("index", "add", "docs.index", "--nearest")
+    assert lists.exists()
+    lists.unlink()
+    monkeypatch.setattr("crossknn.cli.index.LARGE", N)
+    build("--no-nearest")
+    assert not lists.exists()
+    build()
+    assert lists.exists()
+    assert command("search", "docs.index", "about queues", "--budget", "10")[0]["n_calls"] == 10
+    assert run(["index", "add", "docs.index"]) == 2
+
+
 def test_graphs_and_words_are_added_without_encoding_again(build, command, folder, capsys):
     build()
     options = ("--method", "gar(retriever=bm25, neighbours=4, batch=2)", "--budget", "6", "-k", "3")

@@ -19,7 +19,16 @@ from crossknn.evaluation.replay import RecallRow
 from crossknn.evaluation.replay import replay as replay_of
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import parse_method
-from crossknn.plots import OTHERS, Curve, conclusion, curves, family, picture, recall_against_cost
+from crossknn.plots import (
+    OTHERS,
+    Curve,
+    conclusion,
+    curves,
+    end_label,
+    family,
+    picture,
+    recall_against_cost,
+)
 
 ROOT = Path(__file__).parents[2]
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"
@@ -129,6 +138,36 @@ def reach() -> None:
         panels[1].set_xlabel("relevant items that the retriever misses (%)")
 
 
+def scale() -> None:
+    """Milliseconds outside scoring over the number of items, beside the square root."""
+    rows = read("scale.json")
+    sizes = sorted({row["n"] for row in rows})
+    names = {"auto": "auto", "auto, prior": "auto with a prior", "axn": "axn", "rerank": "rerank"}
+    drawn = {name: [r["ms"] for r in rows if r["method"] == name] for name in names}
+    times, larger = max(line[-1] / line[0] for line in drawn.values()), sizes[-1] / sizes[0]
+    if times >= larger**0.5:
+        raise SystemExit("the growth is that of the square root: write another title")
+    title = f"{larger:.0f} times as many items cost at most {times:.1f} times the milliseconds"
+    note = (
+        "Outside scoring: 100 calls, one query at a time, one thread, d = 384. Dotted: the growth "
+        "of the square root of the number of items."
+    )
+    with picture(IMAGES / "scale.png", title=title, note=note) as (panel,):
+        for (name, line), colour in zip(drawn.items(), OTHERS, strict=False):
+            panel.plot(sizes[: len(line)], line, color=colour, marker="o", ms=4)
+            end_label(panel, names[name], (sizes[len(line) - 1], line[-1]), colour)
+            root = [line[0] * (n / sizes[0]) ** 0.5 for n in sizes]
+            panel.plot(sizes, root, color=colour, lw=0.8, ls=":", alpha=0.7)
+        panel.set_xscale("log")
+        panel.set_yscale("log")
+        panel.set_xticks(sizes, [f"{n:,}" for n in sizes])
+        panel.set_yticks(ticks := [1, 3, 10, 30, 100], map(str, ticks))
+        panel.minorticks_off()
+        panel.set_xlabel("items")
+        panel.set_title("milliseconds per query")
+        panel.grid(axis="y")
+
+
 def learning() -> None:
     """Recall after so many searches whose scores were learned from."""
     found = read("learning_curve.json")["wordnet-act"]
@@ -183,5 +222,5 @@ def evidence() -> None:
 if __name__ == "__main__":
     for file in sys.argv[1:]:
         replay(Path(file))
-    for draw in (recall, gain, reach, learning, evidence):
+    for draw in (recall, gain, reach, learning, scale, evidence):
         draw()

@@ -37,7 +37,8 @@ TextsOf: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
 """Ids -> texts."""
 
 FEW = 2_000
-"""So few allowed items are named to the database; of more, what is not allowed is dropped."""
+"""Up to so many allowed items, a search sends their ids to the database; of more, it asks for more
+items and drops those that are not allowed."""
 
 _KEPT = 20_000  # vectors, and records, that are kept in memory
 _BLOCK = 1_000  # items that are read at once

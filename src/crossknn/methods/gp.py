@@ -187,23 +187,24 @@ class GaussianProcess(Predictor[Posteriors]):
         return Prediction(mean, std)
 
     def _pooled(self, state: Posteriors, q: int, each: Posterior, items: IntArray) -> Pooled:
-        """What is known of `items` (c,): those of the last time, if they come first, and more."""
+        """What predictions of `items` (c,) need. Where they begin with the items of the round before,
+        what was computed for those is kept."""
         kernel, known = self.model.kernel, state.pooled.get(q)
         if known is not None and not np.array_equal(items[: len(known.items)], known.items):
             known = None
         new = items if known is None else items[len(known.items) :]
+        if known is not None:
+            scored = each.points[known.rows.count :]
+            before = known.rows.extended(each, kernel(scored, known.points))
+            if not len(new):
+                return known._replace(rows=before)
         points = self.points(new)
         basis = self.basis(state, q, new, points)
         rows = Whitened(kernel.variance(points)).extended(each, kernel(each.points, points))
         if known is None:
             return Pooled(items, points, basis, rows)
-        before = known.rows
-        more = kernel(each.points[before.count :], known.points)
-        both = before.extended(each, more).beside(rows) if len(new) else before.extended(each, more)
-        if not len(new):
-            return known._replace(rows=both)
         points, basis = np.vstack([known.points, points]), np.vstack([known.basis, basis])
-        return Pooled(items, points, basis, both)
+        return Pooled(items, points, basis, before.beside(rows))
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
         if self.beta == 0 or prediction.std is None:

@@ -164,7 +164,7 @@ class Kriging(Method):
             predictor=predictor,
             batches=(first, *(left // later + (r < left % later) for r in range(later))),
             shortlist=pool,
-            stages=[open_retriever(index, name, seed) for name in names],
+            stages=() if pool is None else [open_retriever(index, name, seed) for name in names],
         )
 
     def _top_weights(self, index: Index, prior: Prior, seed: int) -> FloatArray:

@@ -187,7 +187,7 @@ class GaussianProcess(Predictor[Posteriors]):
         return Prediction(mean, std)
 
     def _pooled(self, state: Posteriors, q: int, each: Posterior, items: IntArray) -> Pooled:
-        """What predictions of `items` (c,) need. Where they begin with the items of the round before,
+        """What predictions of `items` (c,) need. If they begin with the items of the round before,
         what was computed for those is kept."""
         kernel, known = self.model.kernel, state.pooled.get(q)
         if known is not None and not np.array_equal(items[: len(known.items)], known.items):

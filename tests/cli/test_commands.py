@@ -485,6 +485,11 @@ def test_the_live_demo_searches_and_compares(folder, capsys, monkeypatch):
     assert run(["demo", "--live", "--n-queries", "2"]) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for text in (*demo.SEARCHES, "rerank the first 50", "for each of 2"))
+    live = re.search(
+        r"sample's 60 sentences.* first for (\d+), among the first ten for (\d+)", shown
+    )
+    assert live is not None
+    assert [int(live[1]) >= 30, int(live[2]) >= 53] == [True, True]  # by stored scores: 33, 55
     best = re.findall(r"^  1 +\S+  (\S+)", shown, re.MULTILINE)
     right = [r"zipfile.ZipFile.extract(all)?", r"shutil.copytree", r"random.Random.choice"]
     right += [r"datetime.date.(iso)?weekday", r"statistics.median", r"getpass.\w*getpass"]

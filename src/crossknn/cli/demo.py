@@ -73,6 +73,35 @@ _LEAD = (
 )
 
 
+def _sample_live(budget: int, seed: int) -> None:
+    """Ask the sample's own sentences, scored by the bundled cross-encoder: three answers, and how
+    often the right item is found."""
+    from crossknn.sample import sample
+    from crossknn.scorers import CrossEncoder
+    from crossknn.search.searcher import Searcher
+
+    with err.status("asking the sample's sentences; the bundled cross-encoder scores"):
+        found, scorer = sample(), CrossEncoder("bundled", threads=o.threads(None))
+        texts = found.queries.texts
+        results = Searcher(found.index, scorer).search(texts, k=10, budget=budget, seed=seed)
+    ranks = [
+        next((rank for rank, hit in enumerate(hits) if hit.id in found.qrels[query]), 10)
+        for query, hits in zip(found.queries.ids, results, strict=True)
+    ]
+    for text, hits, rank in zip(texts[:3], results, ranks, strict=False):
+        say(text)
+        for place in sorted({0, rank} - {10}):
+            title = " ".join(hits[place].text.split())
+            say(f"  {place + 1}  {title:.100}{'  <- the right one' if place == rank else ''}")
+        say("")
+    first, among = (sum(rank < k for rank in ranks) for k in (1, 10))
+    say(
+        f"the sample's {len(ranks)} sentences, scored now by the bundled cross-encoder: the right "
+        f"meaning is first for {first}, among the first ten for {among}"
+    )
+    say("")
+
+
 def _live(
     search: str | None, budget: int, folder: Path, n_queries: int, seed: int, json: bool
 ) -> None:
@@ -87,6 +116,8 @@ def _live(
     from crossknn.trial import Trial
 
     began, cores = time.perf_counter(), o.threads(None)
+    if search is None and not json:
+        _sample_live(budget, seed)
     texts = folder / f"python-{platform.python_version()}"
     saved = texts / "docs.index"
     if not (saved / MANIFEST).is_file():

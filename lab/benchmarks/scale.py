@@ -139,11 +139,11 @@ def measure(folder: Path, name: str, warm: int = 100, timed: int = 50, calls: in
     queries = around(some, warm + timed, 7)
     spec, prior = METHODS[name]
     if not prior:
-        index._parts.pop(f"artifacts/{NAME}", None)
+        index._parts.held.pop(f"artifacts/{NAME}", None)
     words = None
     if "bm25" in index.retrievers:
         words = Clock(index.retrievers["bm25"])
-        index._parts["words/bm25"] = words
+        index._parts.held["words/bm25"] = words
     target = np.random.default_rng(3).standard_normal((2, D)).astype(np.float32)
 
     def score(pairs):

@@ -23,7 +23,8 @@ import numpy as np
 from crossknn.data.queries import Qrels, QuerySet, item_as_query, judged
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, digest, translate_os_errors, write_file
-from crossknn.index.item_index import ANCHORS, ITEM_SCORES, ItemIndex
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.parts import ANCHORS, ITEM_SCORES
 from crossknn.index.stored import DUAL_ENCODER, read_arrays
 from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import as_scorer

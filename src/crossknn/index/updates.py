@@ -17,10 +17,11 @@ Axes: n items, k new items, d dimensions, r values of an item.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import compress
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,9 +30,11 @@ from crossknn.errors import InputError
 from crossknn.index.base import COLUMNS, ROWS, all_scores
 from crossknn.index.graphs import nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states
-from crossknn.index.storage import Growth, columns_of
+from crossknn.index.parts import Parts
+from crossknn.index.storage import Growth, changing, columns_of, commit, read_parts
 from crossknn.index.vectors import ItemVectors, check_vectors
 from crossknn.retrievers.lexical import WordMatcher
+from crossknn.retrievers.specs import unfitted
 from crossknn.types import (
     NO_ITEM,
     Artifact,
@@ -50,33 +53,67 @@ RIDGE = 30.0
 """Items of average length that the ridge counts for, as in kriging's prior."""
 
 
+Change: TypeAlias = Callable[[Parts], Mapping[str, Growth | Artifact]]
+"""Says what becomes of the parts of an index: each anew, or what is added to it."""
+
+
+def changed(parts: Parts, make: Change, *, whole: bool = False) -> Parts:
+    """The newest parts, changed, in the folder first: all of them if `whole`, or else some."""
+    folder, build = parts.folder, secrets.token_hex(8)
+    if folder is None:
+        stored = parts.stored()
+        for key, part in make(parts).items():
+            made = part.of(stored[key]) if isinstance(part, Growth) else part
+            stored[key] = Artifact(made.meta, dict(made.arrays))
+        return Parts.of(build, stored, parts.encode, None).after(parts)
+    with changing(folder):
+        before, known = read_parts(folder)
+        newest = Parts.of(before, known, parts.encode, folder).after(parts)
+        commit(folder, make(newest), build, None if whole else before)
+        return Parts.of(*read_parts(folder), parts.encode, folder).after(parts)
+
+
+def deletion(index: Parts, ids: Sequence[str]) -> dict[str, Growth]:
+    """What deleting items adds to the parts of an index; `InputError` for an unknown id."""
+    items = index.items
+    return {"items": Growth({"template": items.template}, {"deleted": items.positions(ids)})}
+
+
 def growth(
-    parts: Mapping[str, Any],
-    items: Items,
+    index: Parts,
     new: Items,
     given: Mapping[str, FloatArray],
-    base: str | None,
+    *,
+    replace: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Growth]:
-    """What k new items add to each part of an index.
+    """What k new items add to each part of an index of n items.
 
     Args:
-        parts: All parts, opened, of n items.
         given: Vectors (k, d) of the new items, by name: those that nothing else makes.
-        base: Name of the vectors that regressions start from.
+        replace: Items whose ids the index has take the place of these.
         progress: Called with (items encoded, k).
 
     Raises:
-        InputError: Without the vectors that must be given, or for others that do not fit.
+        InputError: For an id that the index has (unless `replace`), without the vectors that must
+            be given, or for others that do not fit.
     """
+    parts, items, base = index.opened, index.items, unfitted(index)
     n, k = len(items), len(new)
+    old = [items.position(i) for i in new.ids if i in items]
+    if old and not replace:
+        raise InputError(
+            f"the index has an item {items.ids[old[0]]!r} already: give another id, or "
+            "replace it (replace=True, --replace)"
+        )
     own = {key[8:]: part for key, part in parts.items() if _is_own(key, part)}
     if unknown := sorted(set(given) - set(own)):
         raise InputError(
             f"vectors are given for {unknown[0]!r}, but the index has {', '.join(own) or 'none'}"
         )
     made = {name: _vectors(parts, name, new, given, progress) for name in own}
-    grown = {"items": Growth({"template": items.template}, columns_of(new))}
+    deleted = {"deleted": np.array(old, np.int64)} if old else {}
+    grown = {"items": Growth({"template": items.template}, columns_of(new) | deleted)}
 
     known, vectors = (None, None) if base is None else (own[base].values, made[base])
     regressed = cache(lambda added: regression(known, vectors, k, n - added))
@@ -161,14 +198,11 @@ def regression(
     return predicted
 
 
-def compacted(parts: Mapping[str, Any], items: Items, order: IntArray) -> dict[str, Artifact]:
+def compacted(index: Parts) -> dict[str, Artifact]:
     """The parts of an index without its deleted items, in the same order; each array is made when
     it is asked for. Word models are fitted again, and so forget which items were added.
-
-    Args:
-        parts: All parts, opened, of n items.
-        order: Positions of anchor items, or of as many as are still there.
     """
+    parts, items, order = index.opened, index.items, np.asarray(index.anchor_items)
     n = len(items)
     alive = np.ones(n, np.bool_) if items.alive is None else items.alive
     rows, place = np.flatnonzero(alive), np.full(n + 1, NO_ITEM)  # the last one for NO_ITEM

@@ -33,23 +33,34 @@ AT_ONCE = 2**25
 """Scores of all items, of so many queries together, that a fit computes at once."""
 
 
-class Searchable(Protocol):
+class Embedded(Protocol):
+    """Items by their vectors."""
+
+    @property
+    def vectors(self) -> Mapping[str, FloatArray]:
+        """Item vectors (n, d) by name, float32 or float16, possibly memory-mapped."""
+
+    @property
+    def fitted(self) -> Mapping[str, Any]:
+        """Those of `vectors` that were fitted to a cross-encoder, the latest last."""
+
+    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
+        """Query vectors (m, d) in the space of `vectors[name]`, or `InputError`; kept in
+        `queries.vectors`."""
+
+    def has_query_vectors(self, name: str) -> bool:
+        """Whether queries have vectors in the space of `vectors[name]`."""
+
+
+class Searchable(Embedded, Protocol):
     """What of an index retrievers are made of."""
 
     @property
     def n(self) -> int:
         """Number of items."""
 
-    @property
-    def vectors(self) -> Mapping[str, FloatArray]:
-        """Item vectors (n, d) by name, float32 or float16, possibly memory-mapped."""
-
     def store(self, name: str) -> VectorStore:
         """Searches the item vectors `name` by inner product."""
-
-    @property
-    def fitted(self) -> Mapping[str, Any]:
-        """Those of `vectors` that were fitted to a cross-encoder, the latest last."""
 
     @property
     def retrievers(self) -> Mapping[str, Retriever]:
@@ -66,13 +77,6 @@ class Searchable(Protocol):
     @property
     def artifacts(self) -> Mapping[str, Artifact]:
         """What fits have left, by name."""
-
-    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
-        """Query vectors (m, d) in the space of `vectors[name]`, or `InputError`; kept in
-        `queries.vectors`."""
-
-    def has_query_vectors(self, name: str) -> bool:
-        """Whether queries have vectors in the space of `vectors[name]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +201,7 @@ def retriever_scores(
     return list(found)
 
 
-def default_vectors(index: Searchable, name: str = "auto") -> str:
+def default_vectors(index: Embedded, name: str = "auto") -> str:
     """`name`, checked; for `auto` the vectors fitted last, with query vectors, or `unfitted`.
 
     Raises `InputError` if there are no such vectors.
@@ -213,7 +217,7 @@ def default_vectors(index: Searchable, name: str = "auto") -> str:
     return name
 
 
-def unfitted(index: Searchable) -> str | None:
+def unfitted(index: Embedded) -> str | None:
     """Vectors that are not fitted: the dual encoder's, or else your own, or else LSA's."""
     return min(
         set(index.vectors) - set(index.fitted),

@@ -1,0 +1,291 @@
+"""What an index is made of: items, and named parts, `kind/name`, in memory or in its folder, where
+they are opened when first needed.
+
+    vectors/dense      item vectors, the index's own and fitted ones    `ItemVectors`
+    words/bm25         word models                                      BM25, TF-IDF, LSA
+    late/cmc           states of late-interaction models                `LateStates`
+    graphs/dense       item graphs, by the vectors or words             neighbours (n, k)
+    artifacts/anchors  what fits and collecting have left               `Artifact`
+
+Axes: m queries, n items, d dimensions.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossknn.data.items import Items
+from crossknn.errors import IndexFormatError, InputError, nearest
+from crossknn.files import StoredArray, rows_of
+from crossknn.index.base import Cache
+from crossknn.index.database import DatabaseStore
+from crossknn.index.late import LateStates
+from crossknn.index.nearest import LARGE, FaissStore, fingerprint, open_lists
+from crossknn.index.storage import as_json, columns_of, read_parts, write_parts
+from crossknn.index.vectors import EncodeQueries, ItemVectors, RememberedModel, check_vectors
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.dense import ArrayStore, VectorStore
+from crossknn.retrievers.lexical import BM25, LSA, TFIDF
+from crossknn.types import Artifact, FloatArray, Named, Queries, Value
+
+logger = logging.getLogger(__name__)
+
+DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
+ANCHORS, ITEM_SCORES = "anchors", "item_scores"
+"""Artifacts: exact scores of train queries, and of items in the query's place, with every item."""
+
+WORDS: Mapping[str, Any] = {"bm25": BM25, "tfidf": TFIDF, LSA_NAME: LSA}
+
+
+class StoredRecords(Sequence[Mapping[str, Any]]):
+    """n JSON objects, parsed on access."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, position: Any) -> Any:
+        return json.loads(self._texts[position])
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(json.loads, self._texts)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The items of an index and its parts; a value: whoever holds it goes on with what it is of.
+
+    Args:
+        items: The items (n).
+        anchor_items: Positions of items, in a random order.
+        held: The other parts by key, opened or as they are kept.
+        build: Names this building of the index.
+        encode: Functions that make query vectors, by the names of the vectors.
+        folder: Where the index is kept, if it is.
+        added: Retrievers that were added, by name.
+        lists: Approximate indexes of vectors in memory, by name, and these vectors' `fingerprint`.
+        cache: What was computed from these parts.
+    """
+
+    items: Items
+    anchor_items: Any
+    held: dict[str, Any]
+    build: str
+    encode: Mapping[str, EncodeQueries]
+    folder: Path | None = None
+    added: dict[str, Retriever] = field(default_factory=dict)
+    lists: dict[str, tuple[str, Any]] = field(default_factory=dict)
+    cache: Cache = field(default_factory=Cache)
+
+    @classmethod
+    def of(
+        cls,
+        build: str,
+        kept: Mapping[str, Artifact],
+        encode: Mapping[str, EncodeQueries],
+        folder: Path | None,
+    ) -> Parts:
+        """The parts that `save` or a change has left."""
+        if (found := kept.get("items")) is None:
+            raise IndexFormatError(
+                f"{folder} keeps what belongs to items in a database: open it with  "
+                "ItemIndex.over(store, texts, folder=...)"
+            )
+        columns = {name: found.arrays[name] for name in ("ids", "texts", "titles")}
+        if "deleted" in found.arrays:
+            columns["alive"] = np.ones(len(columns["ids"]), np.bool_)
+            columns["alive"][found.arrays["deleted"]] = False
+        extra = StoredRecords(found.arrays["extra"])
+        items = Items(**columns, extra=extra, template=found.meta["template"])
+        others = {key: part for key, part in kept.items() if key != "items"}
+        return cls(items, rows_of(found.arrays, "anchor_items"), others, build, encode, folder)
+
+    def stored(self) -> dict[str, Artifact]:
+        """What is kept of all parts."""
+        parts = {key: _artifact(part, key) for key, part in self.held.items()}
+        columns = {**columns_of(self.items), "anchor_items": np.asarray(self.anchor_items)}
+        return parts | {"items": Artifact({"template": self.items.template}, columns)}
+
+    def put(self, parts: Mapping[str, Any]) -> Parts:
+        """With more parts, or without those that are None; in the folder first, if there is one."""
+        written = {key: part and _artifact(part, key) for key, part in parts.items()}
+        if self.folder is not None:
+            write_parts(self.folder, written, self.build, keep=True)
+        kept = {key: part for key, part in self.held.items() if key not in parts}
+        new = {k: written[k] if isinstance(p, Artifact) else p for k, p in parts.items()}
+        kept |= {key: part for key, part in new.items() if part is not None}
+        return replace(self, held=kept, cache=Cache())
+
+    def newest(self, kind: str, name: str) -> Artifact | None:
+        """The part as the folder has it now, where another process may have put it."""
+        key = f"{kind}/{name}"
+        if self.folder is None:
+            part = self.held.get(key)
+            return part and _artifact(part, key)
+        return read_parts(self.folder, self.build)[1].get(key)
+
+    def names(self, kind: str) -> list[str]:
+        """Names of the parts of a kind, the latest last."""
+        return [key.partition("/")[2] for key in self.held if key.startswith(f"{kind}/")]
+
+    def open(self, kind: str, name: str) -> Any:
+        """A part, read when it is first asked for."""
+        key = f"{kind}/{name}"
+        if key not in self.held:
+            raise unknown(kind, name, self.names(kind))
+        part = self.held[key]
+        if isinstance(part, Artifact) and kind in _READERS:
+            part = self.held[key] = _READERS[kind](part, name)
+        return part
+
+    def named(self, kind: str, get: Callable[[Any], Value]) -> Named[Value]:
+        """What `get` takes from the parts of a kind, by name."""
+        return Named(self.names(kind), lambda name: get(self.open(kind, name)))
+
+    @property
+    def opened(self) -> dict[str, Any]:
+        """All parts, opened."""
+        return {key: self.open(*key.split("/", 1)) for key in self.held}
+
+    def after(self, before: Parts) -> Parts:
+        """These parts, with the models, approximate indexes and retrievers in memory of others."""
+        for key, part in before.held.items():
+            model = getattr(part, "encoder", None)
+            if model is not None and model.opened is not None and key in self.held:
+                same: RememberedModel | None = self.open(*key.split("/", 1)).encoder
+                if same is not None and same.state() == model.state():
+                    same.opened = model.opened
+        same_n = len(self.items) == len(before.items)
+        if before.added and not same_n:
+            logger.warning("dropped the retrievers %s: add them again", ", ".join(before.added))
+        return replace(self, lists=before.lists, added=before.added if same_n else {})
+
+    @property
+    def metas(self) -> dict[str, Mapping[str, Any]]:
+        """What is said of each part, by key: values for JSON."""
+        return {key: _artifact(part, key).meta for key, part in self.held.items()}
+
+    @property
+    def vectors(self) -> Mapping[str, FloatArray]:
+        """Item vectors (n, d) by name."""
+        return self.named("vectors", lambda part: np.asarray(part.values))
+
+    def rows(self, name: str) -> Any:
+        """The vectors `name`, by rows, mapped if there is a folder."""
+        rows = self.open("vectors", name).values
+        if self.folder is None or isinstance(rows, StoredArray):
+            return rows
+        part = self.newest("vectors", name)  # fitted since the index was opened
+        assert part is not None
+        return rows_of(part.arrays, "values")
+
+    def approximate(self, name: str, rows: Any) -> Any:
+        """The approximate index of the vectors `name`, or of other `rows`, if there is one."""
+        if (known := self.lists.get(name)) is not None:
+            return known[1] if known[0] == fingerprint(rows, known[1].ntotal) else None
+        if self.folder is None:
+            return None
+        folder = self.folder / f"nearest-{name}"
+        return self.cache.get(("lists", name), (rows,), lambda: open_lists(folder, rows))
+
+    def store(self, name: str, *, exact: bool) -> VectorStore:
+        """Searches the vectors `name`, by their approximate index if there is one, or `exact`."""
+        if isinstance(values := self.open("vectors", name).values, DatabaseStore):
+            return values
+        key = "store", name, exact
+        return self.cache.get(key, (self.items,), lambda: self._store(name, exact))
+
+    def _store(self, name: str, exact: bool) -> VectorStore:
+        if not exact:
+            if (found := self.approximate(name, rows := self.rows(name))) is not None:
+                return FaissStore(rows, found)
+            if len(self.items) >= LARGE:
+                logger.warning(
+                    "each round of a search multiplies all %s vectors; crossknn index add INDEX "
+                    "--nearest (extra faiss) makes an index that finds the best of them sooner",
+                    f"{len(self.items):,}",
+                )
+        return ArrayStore(self.vectors[name])
+
+    @property
+    def fitted(self) -> Mapping[str, ItemVectors]:
+        """Vectors fitted to a cross-encoder, by name, the latest last."""
+        parts = {name: self.open("vectors", name) for name in self.names("vectors")}
+        return {name: part for name, part in parts.items() if part.method}
+
+    @property
+    def matchers(self) -> list[str]:
+        """Word models that are retrievers themselves."""
+        return [name for name in self.names("words") if name != LSA_NAME]
+
+    @property
+    def retrievers(self) -> Mapping[str, Retriever]:
+        """Retrievers that are not made of vectors: `matchers`, and those that were added."""
+        names = dict.fromkeys([*self.matchers, *self.added])
+        return Named(names, lambda name: self.added.get(name) or self.open("words", name))
+
+    def model_of(self, name: str) -> RememberedModel | None:
+        """The model that made the vectors or states `name`, if it is known."""
+        kind = "late" if name in self.names("late") else "vectors"
+        return self.open(kind, name).encoder if name in self.names(kind) else None
+
+    def has_query_vectors(self, name: str) -> bool:
+        """See `Searchable.has_query_vectors`."""
+        return name in self.vectors and self._encoder(name) is not None
+
+    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
+        """See `Searchable.query_vectors`."""
+        d, encode = self.open("vectors", name).values.shape[1], self._encoder(name)
+        if name in queries.vectors:
+            made = queries.vectors[name]
+        elif encode is not None:
+            made = encode(queries)
+        else:
+            raise InputError(
+                f"the index cannot make query vectors for its item vectors {name!r}: build or load "
+                "it with query_vectors=, or search with blend=0 and retriever=bm25"
+            )
+        what = f"the {name!r} query vectors"
+        queries.vectors[name] = check_vectors(made, len(queries), d, what)
+        return queries.vectors[name]
+
+    def _encoder(self, name: str) -> Callable[[Queries], FloatArray] | None:
+        """What makes query vectors in the space of `vectors[name]`, if anything does."""
+        if name in self.encode:
+            return lambda queries: self.encode[name](queries.texts)
+        if f"words/{name}" in self.held:
+            return lambda queries: self.open("words", name).encode_queries(queries.texts)
+        part: ItemVectors = self.open("vectors", name)
+        encoder, base = part.encoder, part.base
+        if encoder is not None:
+            return lambda queries: part.map(encoder.get().encode_queries(queries.texts))
+        if base is not None and self.has_query_vectors(base):
+            return lambda queries: part.map(self.query_vectors(queries, base))
+        return None
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> InputError:
+    """The error that says that the index lacks something."""
+    return InputError(f"the index has no {what} {name!r} ({nearest(name, known)})")
+
+
+_READERS: Mapping[str, Callable[[Artifact, str], Any]] = {
+    "vectors": ItemVectors.of,
+    "words": lambda part, name: WORDS[name].of(part),
+    "late": LateStates.of,
+}
+
+
+def _artifact(part: Any, key: str) -> Artifact:
+    """What is kept of a part; `InputError` for `meta` that is no JSON."""
+    made = part if isinstance(part, Artifact) else part.artifact()
+    return Artifact(json.loads(as_json(made.meta, key)), made.arrays)

@@ -5,10 +5,14 @@ JOBS ?= 2
 # Share of the slow tests that is run, drawn by seed: none, a tenth in CI, all in a campaign.
 SLOW ?= 0
 
-.PHONY: demo test test-all campaign campaign-tenth lint docs-examples package clean
+.PHONY: demo serve test test-all campaign campaign-tenth lint docs-examples package clean
 
 demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
+
+# The service and its page at http://127.0.0.1:8000, over the documentation of this Python.
+serve: .venv-serve/$(STAMP)
+	.venv-serve/bin/crossknn serve
 
 # One thread in each of the processes: more would wait for each other.
 test: .venv-test/$(STAMP)
@@ -53,6 +57,12 @@ package:
 	.venv-demo/bin/python -m pip install .
 	touch $@
 
+.venv-serve/$(STAMP): pyproject.toml $(shell find src -type f)
+	$(PYTHON) -m venv --clear .venv-serve
+	.venv-serve/bin/python -m pip install --upgrade pip
+	.venv-serve/bin/python -m pip install '.[serve]'
+	touch $@
+
 .venv-test/$(STAMP): pyproject.toml lab/pyproject.toml
 	$(PYTHON) -m venv --clear .venv-test
 	.venv-test/bin/python -m pip install --quiet --editable '.[plots,dev]' --editable lab
@@ -65,4 +75,4 @@ package:
 	touch $@
 
 clean:
-	rm -rf .venv-demo .venv-test .venv-torch .venv-package build dist crossknn-demo
+	rm -rf .venv-demo .venv-serve .venv-test .venv-torch .venv-package build dist crossknn-demo

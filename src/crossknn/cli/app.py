@@ -13,7 +13,19 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from crossknn import __version__
-from crossknn.cli import collect, compare, demo, estimate, fit, index, mine, model, search, trial
+from crossknn.cli import (
+    collect,
+    compare,
+    demo,
+    estimate,
+    fit,
+    index,
+    mine,
+    model,
+    search,
+    serve,
+    trial,
+)
 from crossknn.errors import CrossknnError, visible
 
 EPILOG = (
@@ -31,7 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(index.app, name="index")
-for module in (collect, fit, search, compare, mine, estimate, demo):
+for module in (collect, fit, search, serve, compare, mine, estimate, demo):
     app.command(module.__name__.split(".")[-1], epilog=module.EPILOG)(module.command)
 app.command("try", epilog=trial.EPILOG)(trial.command)
 app.add_typer(model.app, name="model")

@@ -102,23 +102,13 @@ def _sample_live(budget: int, seed: int) -> None:
     say("")
 
 
-def _live(
-    search: str | None, budget: int, folder: Path, n_queries: int, seed: int, json: bool
-) -> None:
+def python_index(folder: Path) -> Path:
+    """The index of the documentation of this Python below a folder; made if it is not there."""
     from crossknn import demo
-    from crossknn.data.reading import read_dataset
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.storage import MANIFEST
-    from crossknn.scorers import CrossEncoder
-    from crossknn.scores.collect import Limits, exact_scores
-    from crossknn.scores.stored import StoredScorer
-    from crossknn.search.searcher import Searcher
-    from crossknn.trial import Trial
 
-    began, cores = time.perf_counter(), o.threads(None)
-    if search is None and not json:
-        _sample_live(budget, seed)
-    texts = folder / f"python-{platform.python_version()}"
+    began, texts = time.perf_counter(), folder / f"python-{platform.python_version()}"
     saved = texts / "docs.index"
     if not (saved / MANIFEST).is_file():
         with progress("reading the standard library", "modules") as report:
@@ -128,10 +118,30 @@ def _live(
         with progress("encoding", "items") as report:
             ItemIndex.build(data.items, encoder="bundled", progress=report).save(saved)
         note(f"index: {saved} ({time.perf_counter() - began:.0f} s)")
+    return saved
+
+
+def _live(
+    search: str | None, budget: int, folder: Path, n_queries: int, seed: int, json: bool
+) -> None:
+    from crossknn.data.reading import read_dataset
+    from crossknn.demo import SEARCHES
+    from crossknn.index.item_index import ItemIndex
+    from crossknn.scorers import CrossEncoder
+    from crossknn.scores.collect import Limits, exact_scores
+    from crossknn.scores.stored import StoredScorer
+    from crossknn.search.searcher import Searcher
+    from crossknn.trial import Trial
+
+    began, cores = time.perf_counter(), o.threads(None)
+    if search is None and not json:
+        _sample_live(budget, seed)
+    saved = python_index(folder)
+    texts = saved.parent
     data, index = read_dataset(texts, split="test"), ItemIndex.load(saved)
     scorer = CrossEncoder(max_length=96, threads=1)  # most docstrings say early what they do
     stored = StoredScorer(scorer, index.scores)
-    asked = [search] if search else list(demo.SEARCHES)
+    asked = [search] if search else list(SEARCHES)
     show(Searcher(index, stored).search(asked, k=5 if search else 2, budget=budget), json)
     if search is not None:
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -178,32 +177,10 @@ def _queries(texts: list[str], file: Path | None) -> Any:
     return read(texts) if file is None else o.read_queries(file)
 
 
-def _as_json(results: Results) -> dict[str, Any]:
-    answers = []
-    for q, (name, text) in enumerate(zip(results.query_ids, results.queries, strict=True)):
-        entry: dict[str, Any] = {"id": name, "query": text, "error": results.errors[q]}
-        if results.none_relevant is not None:
-            entry["none_relevant"] = results.none_relevant[q]
-        if results.expected_missing is not None:
-            entry["best_score"] = results.best_scores[q]
-            entry["expected_missing"] = results.expected_missing[q]
-        entry["hits"] = [
-            asdict(hit) | {"probability": hit.probability if hit.round else None}
-            for hit in results[q]
-        ]
-        if results.trace is not None:
-            steps = ("round", "id", "approx", "std", "score")
-            entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in results.trace[q]]
-        answers.append(entry)
-    whole = ("method", "budget", "n_calls", "n_scored", "n_failed", "n_backfilled", "truncated")
-    how = ("stopped_by", "error", "seconds", "scoring_seconds")
-    return {name: getattr(results, name) for name in (*whole, *how)} | {"results": answers}
-
-
 def show(results: Results, json: bool) -> None:
     """Print the answers, as text or as one JSON object."""
     if json:
-        print_json(_as_json(results))
+        print_json(results.to_dict())
         return
     for q, text in enumerate(results.queries):
         if results.trace is not None and results.trace[q]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +147,29 @@ class Results:
             except OSError as error:
                 raise InputError(f"{path} cannot be written: {error.strerror}") from error
         return {query: {hit.id: hit.final_score for hit in hits} for query, hits in answers}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON has it: what it cost, and for each query its hits and, if asked for,
+        every pick."""
+        answers = []
+        for q, (name, text) in enumerate(zip(self.query_ids, self.queries, strict=True)):
+            entry: dict[str, Any] = {"id": name, "query": text, "error": self.errors[q]}
+            if self.none_relevant is not None:
+                entry["none_relevant"] = self.none_relevant[q]
+            if self.expected_missing is not None:
+                entry["best_score"] = self.best_scores[q]
+                entry["expected_missing"] = self.expected_missing[q]
+            entry["hits"] = [
+                asdict(hit) | {"probability": hit.probability if hit.round else None}
+                for hit in self.hits[q]
+            ]
+            if self.trace is not None:
+                steps = ("round", "id", "approx", "std", "score")
+                entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in self.trace[q]]
+            answers.append(entry)
+        whole = ("method", "budget", "n_calls", "n_scored", "n_failed", "n_backfilled", "truncated")
+        how = ("stopped_by", "error", "seconds", "scoring_seconds")
+        return {name: getattr(self, name) for name in (*whole, *how)} | {"results": answers}
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each hit: qid, query, docno, score, rank (from 0), round,

@@ -7,7 +7,7 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -40,6 +40,7 @@ K = 10  # hits of a query if nothing is said
 PER_QUERY = 100  # pairs that a query may score if nothing is said
 _CELLS = 1 << 26  # approximate scores held at once (m x n), 256 MB; more queries come in turn
 Filter: TypeAlias = Mapping[str, Any] | Iterable[str] | BoolArray
+OnRound: TypeAlias = Callable[[int, list[list[Hit]]], None]
 # Of all parts the first is told.
 _REASONS = "cancelled", "deadline", "store", "scorer", "budget", "target"
 
@@ -127,6 +128,7 @@ class Searcher:
         trace: bool = False,
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
+        on_round: OnRound | None = None,
     ) -> Results:
         """The k best items of each query, by exact score or, with fusion, by final score.
 
@@ -149,6 +151,8 @@ class Searcher:
             trace: Keep every pick, for explanations.
             progress: Called with (done, total) scored pairs.
             cancel: Once it is set, the search stops at the next batch with the best so far.
+            on_round: Called after each round with its number, from 1, and for each query the hits
+                that were scored in it.
 
         Returns:
             The hits of each query, best first, and what they cost.
@@ -193,6 +197,7 @@ class Searcher:
             deadline=Deadline(spend.deadline, cancel),
             cancel=cancel,
             progress=progress,
+            on_round=on_round,
             trace=trace,
         )
         truncated = getattr(self.scorer, "truncated", 0)
@@ -298,6 +303,7 @@ class _Run:
     deadline: Deadline
     cancel: threading.Event | None
     progress: Progress | None
+    on_round: OnRound | None
     trace: bool
 
     def __post_init__(self) -> None:
@@ -389,9 +395,17 @@ class _Run:
                 break
             choosing = time.perf_counter() - began
             stopped_by = self._stop() or self._score(pairs)
+            if self.on_round is not None:
+                self._tell(self.on_round)
             if stopped_by is None and self.search.round > 1 and self.search.unfinished.any():
                 stopped_by = self._stop(choosing)  # the next round takes as long to choose
         return stopped_by
+
+    def _tell(self, on_round: OnRound) -> None:
+        """What was scored in the round that has ended."""
+        picks, now = self.search.picks(), self.search.round
+        picks = replace(picks, items=np.where(picks.rounds == now, picks.items, NO_ITEM))
+        on_round(now, hits_of(self.searcher.index.items, picks, self.method.name))
 
     def _read(self, pairs: Pairs) -> None:
         """Read the texts of items in a database at once, not one by one."""

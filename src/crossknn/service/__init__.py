@@ -1,0 +1,1 @@
+"""The HTTP service: searches of many clients on one scorer (extra `serve`)."""

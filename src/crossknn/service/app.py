@@ -1,0 +1,431 @@
+"""The routes of the service, its limits, and what becomes of errors."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from fastapi import FastAPI, Header, Request, Response, Security
+from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
+from fastapi.sse import format_sse_event
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from crossknn import __version__
+from crossknn.errors import CrossknnError, InputError, visible
+from crossknn.files import exclusive_lock, translate_os_errors
+from crossknn.service import engine as e
+from crossknn.service import shapes as s
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+MOST_BYTES = 8 << 20  # of a request's body
+HEAD_SECONDS = 10.0  # in which the head of a request has to come
+BODY_SECONDS = 20.0  # and its body
+MOST_JUDGED = 64 << 20  # bytes of a file of judgements
+RETRY_AFTER = 1  # seconds
+_OPEN = ("/healthz", "/readyz", "/openapi.json", "/page")
+_EVENTS = "text/event-stream"
+_KEY = [Security(HTTPBearer(auto_error=False))]  # `_Guard` checks it, before the body is read
+_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+
+
+class Json(Response):
+    """JSON in ASCII, so that any text can be sent."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, default=str, separators=(",", ":")).encode()
+
+
+def error(status: int, message: str, headers: dict[str, str] | None = None, **more: Any) -> Json:
+    """An answer that says what went wrong."""
+    said = {"message": visible(message)[:2000], "status": status, **more}
+    return Json({"error": said}, status, headers)
+
+
+_ERRORS: dict[int | str, Any] = {
+    status: {"model": s.ErrorAnswer, "description": said}
+    for status, said in {
+        400: "The body is not JSON.",
+        401: "The API key is missing or wrong.",
+        404: "There is no such index or item.",
+        413: "The body is too large.",
+        422: "A field is wrong; the message names it.",
+        429: "The service is busy; Retry-After says when to come again.",
+        503: "The scorer or a database is down, and there is no answer without it.",
+    }.items()
+}
+
+
+def create_app(engine: e.Engine, *, keys: Sequence[str] = ()) -> FastAPI:
+    """The service as an ASGI application; with `keys`, for those alone who have one of them."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(engine.close)
+
+    app = FastAPI(
+        title="crossknn",
+        version=__version__,
+        summary="k-nearest-neighbour search directly with a cross-encoder, on a budget of calls",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        responses=_ERRORS,
+        telemetry=None,
+    )
+    app.add_middleware(_Guard, engine=engine, keys=tuple(key.encode() for key in keys))
+    _handle_errors(app)
+    _add_searches(app, engine)
+    _add_compatible(app, engine)
+    _add_rest(app, engine)
+    return app
+
+
+class _Guard:
+    """Looks at each request first: its key, and how fast it comes; and counts it at the end."""
+
+    def __init__(self, app: ASGIApp, engine: e.Engine, keys: Sequence[bytes]) -> None:
+        self.app, self.engine, self.keys = app, engine, keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        arrived, status, whole, size = time.monotonic(), 500, False, 0
+        scope.setdefault("state", {})["arrived"] = arrived
+
+        async def in_time() -> Message:
+            nonlocal whole, size
+            if whole:
+                return await receive()
+            try:
+                left = arrived + BODY_SECONDS - time.monotonic()
+                message = await asyncio.wait_for(receive(), max(left, 0))
+            except TimeoutError:
+                raise HTTPException(
+                    408, f"the body did not come within {BODY_SECONDS:g} s"
+                ) from None
+            whole = not message.get("more_body", False)
+            size += len(message.get("body", b""))
+            if size > MOST_BYTES:
+                said = f"the body is larger than {MOST_BYTES >> 20} MiB: send less at once"
+                raise HTTPException(413, said, {"Connection": "close"})
+            return message
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            if self._may(scope):
+                await self.app(scope, in_time, noted)
+            else:
+                refusal = error(
+                    401,
+                    "give an API key in the header  Authorization: Bearer KEY",
+                    {"WWW-Authenticate": "Bearer", "Connection": "close"},
+                )
+                await refusal(scope, in_time, noted)
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self.engine.metrics.request(route, status, time.monotonic() - arrived)
+
+    def _may(self, scope: Scope) -> bool:
+        path = scope["path"]
+        if (
+            not self.keys
+            or path == "/"
+            or any(path == p or path.startswith(p + "/") for p in _OPEN)
+        ):
+            return True
+        given = next((v for name, v in scope["headers"] if name == b"authorization"), b"")
+        kind, _, key = given.partition(b" ")
+        same = [hmac.compare_digest(key.strip(), known) for known in self.keys]
+        return kind.lower() == b"bearer" and any(same)
+
+
+class Patient(H11Protocol):
+    """Closes a connection on which no request is complete after `HEAD_SECONDS`."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(HEAD_SECONDS, self._look, None)
+
+    def _look(self, before: object) -> None:
+        """Hang up if nothing has come since the request that was there `before`."""
+        if self.transport.is_closing():
+            return
+        waits = self.cycle is None or self.cycle.response_complete
+        if waits and self.cycle is before:
+            self.transport.close()
+        else:
+            self.loop.call_later(HEAD_SECONDS, self._look, self.cycle)
+
+
+def _handle_errors(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def wrong(_: Request, found: RequestValidationError) -> Json:
+        said = found.errors()
+        first = said[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
+        more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
+        status = 400 if first["type"] == "json_invalid" else 422
+        return error(status, f"{where[:200]}: {first['msg']}{more}", field=where[:200])
+
+    @app.exception_handler(CrossknnError)
+    async def ours(_: Request, found: CrossknnError) -> Json:
+        return error(422 if isinstance(found, InputError) else 503, str(found))
+
+    @app.exception_handler(e.BusyError)
+    async def busy(_: Request, found: e.BusyError) -> Json:
+        said = "the service has as many requests as it takes at once: come again"
+        return error(429, said, {"Retry-After": str(RETRY_AFTER)})
+
+    @app.exception_handler(HTTPException)
+    async def http(_: Request, found: HTTPException) -> Json:
+        return error(found.status_code, str(found.detail), dict(found.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def any_other(_: Request, found: Exception) -> Json:
+        logger.error("a request failed", exc_info=found)
+        return error(500, f"the service failed: {type(found).__name__}; its log says more")
+
+
+def _add_searches(app: FastAPI, engine: e.Engine) -> None:
+    @app.post(
+        "/search",
+        response_model=s.SearchAnswer,
+        responses={200: {"content": {_EVENTS: {}}, "description": "The answer, or its rounds."}},
+        dependencies=_KEY,
+    )
+    async def search(
+        body: s.SearchBody, request: Request, accept: Annotated[str, Header()] = ""
+    ) -> Response:
+        """The k best items by cross-encoder score, under a budget of calls.
+
+        As server-sent events it sends `round` after each round, then `result`, or `error`.
+        """
+        settings = engine.settings
+        budget = s.budget_of(body.budget, body.deadline_ms, settings.budget)
+        queries = body.queries or [body.query or ""]
+        _check_pairs(budget.total or (budget.per_query or 0) * len(queries), engine)
+        asked = e.Request(
+            index=_index(engine, body.index),
+            queries=queries,
+            k=body.k,
+            budget=budget,
+            arrived=request.state.arrived,
+            method=body.method,
+            filter=body.filter,
+            explain=body.explain,
+        )
+        if body.stream or _EVENTS in accept:
+            return StreamingResponse(_events(engine, asked), media_type=_EVENTS)
+        found = await run(engine, lambda cancel: engine.search(asked, cancel))
+        return Json(s.search_answer(found.results, found.degraded, found.first_ranks))
+
+
+async def run(engine: e.Engine, work: Callable[[threading.Event], T]) -> T:
+    """What `work` returns on a thread of the engine; it is told when nobody waits any more."""
+    cancel = threading.Event()
+    try:
+        return await asyncio.wrap_future(engine.submit(lambda: work(cancel)))
+    except asyncio.CancelledError:
+        cancel.set()
+        raise
+
+
+async def _events(engine: e.Engine, asked: e.Request) -> AsyncIterator[bytes]:
+    loop, events = asyncio.get_running_loop(), asyncio.Queue[tuple[str, Any] | None]()
+    cancel = threading.Event()
+
+    def tell(event: tuple[str, Any] | None) -> None:
+        loop.call_soon_threadsafe(events.put_nowait, event)
+
+    def work() -> None:
+        try:
+            found = engine.search(
+                asked, cancel, lambda r, picks: tell(("round", s.round_event(r, picks)))
+            )
+            answer = s.search_answer(found.results, found.degraded, found.first_ranks)
+            tell(("result", answer))
+        except Exception as failure:
+            known = isinstance(failure, CrossknnError)
+            said = str(failure) if known else f"the service failed: {type(failure).__name__}"
+            if not known:
+                logger.error("a search failed", exc_info=failure)
+            status = 422 if isinstance(failure, InputError) else 503 if known else 500
+            tell(("error", {"error": {"message": visible(said), "status": status}}))
+        tell(None)
+
+    try:
+        engine.submit(work)
+        while (event := await events.get()) is not None:
+            data = json.dumps(event[1], default=str)
+            yield format_sse_event(event=event[0], data_str=data)
+    finally:
+        cancel.set()
+
+
+def _add_compatible(app: FastAPI, engine: e.Engine) -> None:
+    @app.post("/retrieval", dependencies=_KEY)
+    async def retrieval(body: s.DifyBody, request: Request) -> Response:
+        """Dify's external knowledge API."""
+        setting = body.retrieval_setting
+        found = await _plain(
+            engine,
+            request,
+            index=_index(engine, body.knowledge_id),
+            queries=[body.query],
+            k=setting.top_k,
+            budget=s.budget_of(body.budget, None, engine.settings.budget),
+            filter=s.dify_filter(body.metadata_condition),
+        )
+        least = None if setting.score_threshold_enabled is False else setting.score_threshold
+        return Json(s.dify_answer(found.results[0], least))
+
+    @app.post("/v1/vector_stores/{name}/search", dependencies=_KEY)
+    async def vector_store(name: str, body: s.OpenAIBody, request: Request) -> Response:
+        """OpenAI's search of a vector store, the name of an index."""
+        queries = [body.query] if isinstance(body.query, str) else body.query
+        found = await _plain(
+            engine,
+            request,
+            index=_index(engine, name),
+            queries=queries,
+            k=body.max_num_results,
+            budget=s.budget_of(body.budget, None, engine.settings.budget),
+            filter=s.openai_filter(body.filters),
+        )
+        options = body.ranking_options
+        least = None if options is None else options.score_threshold
+        return Json(s.openai_answer(queries, list(found.results), body.max_num_results, least))
+
+
+async def _plain(engine: e.Engine, request: Request, **given: Any) -> e.Answer:
+    """A search of at most as many hits as there are items."""
+    given["k"] = min(given["k"], len(engine.searcher(given["index"]).index))
+    _check_pairs((given["budget"].per_query or 0) * len(given["queries"]), engine)
+    asked = e.Request(arrived=request.state.arrived, **given)
+    return await run(engine, lambda cancel: engine.search(asked, cancel))
+
+
+def _index(engine: e.Engine, name: str | None) -> str:
+    """The name of an index that is served; 404 if it is not."""
+    try:
+        engine.searcher(name)
+    except InputError as unknown:
+        raise HTTPException(404, str(unknown)) from None
+    return name or next(iter(engine.searchers))
+
+
+def _check_pairs(pairs: int, engine: e.Engine) -> None:
+    most = engine.settings.most_pairs
+    if pairs > most:
+        raise InputError(f"the request asks for {pairs:,} calls; this service gives up to {most:,}")
+
+
+def _add_rest(app: FastAPI, engine: e.Engine) -> None:
+    @app.get("/indexes", dependencies=_KEY)
+    async def indexes() -> Response:
+        """What is served: indexes, methods, and what a request costs by default."""
+        known = engine.settings
+        return Json(
+            {
+                "indexes": [
+                    {"name": name, "items": len(searcher.index)}
+                    for name, searcher in engine.searchers.items()
+                ],
+                "methods": list(engine.methods),
+                "method": known.method,
+                "budget": known.budget,
+                "most_pairs": known.most_pairs,
+                "deadline_ms": known.deadline * 1000,
+            }
+        )
+
+    @app.get("/items/{item_id:path}", dependencies=_KEY)
+    async def item(item_id: str, index: str | None = None) -> Response:
+        """An item: its title, text and further fields."""
+        items = engine.searcher(_index(engine, index)).index.items
+        if item_id not in items:
+            raise HTTPException(404, f"there is no item {item_id!r:.200}")
+        found = items[items.position(item_id)]
+        fields = dict(found.extra)
+        return Json({"id": found.id, "title": found.title, "text": found.text, "extra": fields})
+
+    @app.post("/judgements", status_code=201, dependencies=_KEY)
+    async def judgements(body: s.JudgementBody) -> Response:
+        """Keep which of two lists is better, as a line of `INDEX.judgements.jsonl`."""
+        name = _index(engine, body.index)
+        index = engine.searchers[name].index
+        index.items.positions([*body.left, *body.right])
+        if index.folder is None:
+            raise InputError("the index is not in a folder: there is no place for judgements")
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        line = json.dumps(body.model_dump() | {"index": name, "at": at}) + "\n"
+        path = index.folder.with_name(index.folder.name + ".judgements.jsonl")
+        await asyncio.to_thread(_append, path, line.encode())
+        return Json({"file": path.name}, 201)
+
+    @app.get("/healthz")
+    async def healthz() -> Response:
+        """The process lives."""
+        return Json({"status": "ok"})
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        """The service takes requests; `scorer` says why nothing was scored lately, if so."""
+        if engine.closing:
+            return error(503, "the service is stopping")
+        return Json({"status": "ready", "scorer": engine.shared.failure or "ok"})
+
+    @app.get("/metrics", dependencies=_KEY)
+    async def metrics() -> Response:
+        """Counters in Prometheus' format."""
+        return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    page = Path(str(files("crossknn.service"))) / "page"
+    app.mount("/page", StaticFiles(directory=page), name="page")
+
+    @app.get("/", include_in_schema=False)
+    async def first() -> Response:
+        html = (page / "index.html").read_bytes()
+        return Response(html, headers={"Content-Security-Policy": _POLICY}, media_type="text/html")
+
+
+def _append(path: Path, line: bytes) -> None:
+    """Add a line, whole, to a file that several processes may write."""
+    with exclusive_lock(path.parent, wait=True), translate_os_errors(path.parent, "judgements"):
+        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            size = os.fstat(handle).st_size
+            if size + len(line) > MOST_JUDGED:
+                raise InputError(f"{path.name} is full: move it away")
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                line = b"\n" + line  # a writing was cut by a full disk
+            os.write(handle, line)
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,407 @@
+"""Many searches at once on one scorer, whose batches their pairs share.
+
+Each search runs on a thread of its own, as `Searcher.search` does; what they have in common is the
+scorer. It takes the pairs that all of them wait for, fills a batch, and tells each its scores.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import numpy as np
+
+from crossknn.errors import InputError, ScorerError, nearest
+from crossknn.index.item_index import ItemIndex
+from crossknn.methods import DEFAULT, METHODS, parse_method
+from crossknn.models.folder import first_line
+from crossknn.scorers.base import Scorer
+from crossknn.scorers.streaming import Call, Deadline
+from crossknn.scores.stored import StoredScorer
+from crossknn.search.results import Hit, Results
+from crossknn.search.searcher import FAILURES_IN_A_ROW, Budget, OnRound, Searcher
+from crossknn.service.metrics import Metrics
+from crossknn.types import FloatArray, IntArray, Pairs
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+DEPTH = 1000  # how far down the first stage's ranking an explanation looks
+_PATIENCE = 10.0  # seconds: the order of calls without a deadline is that of calls with this one
+_POLL = 0.1  # seconds between two looks of a waiting search at whether it was cancelled
+_FIRST_STAGE = "retrieve"
+_SELF_TEST = (
+    "how do I open a zip file",
+    (
+        "How to open a zip file: unpack all files of the zip archive into a folder.",
+        "How to open a door without a key.",
+        "Bananas are rich in potassium.",
+    ),
+)
+
+
+class BusyError(Exception):
+    """There are as many requests as the service takes at once."""
+
+
+class _Waiting(Call):
+    """Pairs that a search waits for: positions not yet in a batch, and answers to be read.
+
+    An answer is positions (b,) and their scores (b,), None where they could not be scored, or why
+    the call has failed.
+    """
+
+    def __init__(
+        self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], deadline: Deadline
+    ) -> None:
+        super().__init__(pairs, queries, items, deadline)
+        self.asked = self.texts(np.arange(len(pairs)))  # read here: it may fail in a database
+        self.left = deque(range(len(pairs)))
+        self.answers = SimpleQueue[tuple[IntArray, FloatArray | None] | ScorerError]()
+        self.until = time.monotonic() + min(deadline.left(), _PATIENCE)
+
+
+class SharedScorer:
+    """A scorer that many threads share, and its batches too.
+
+    A batch holds an equal share of each waiting call; what is left of it goes to the calls with the
+    earliest deadlines. A call that fails with others in its batch is tried again alone, so that
+    only the one at fault hears of it.
+
+    Args:
+        batch: Pairs of a batch.
+    """
+
+    def __init__(self, scorer: Scorer, metrics: Metrics, *, batch: int = 64) -> None:
+        self.scorer, self.metrics, self.batch = scorer, metrics, batch
+        self.fingerprint = scorer.fingerprint
+        self.failure: str | None = None  # why nothing was scored lately, if so
+        self._in_a_row = 0  # failures since a pair was scored
+        self._calls: list[_Waiting] = []
+        self._changed, self._closed = threading.Condition(), threading.Event()
+        metrics.queue.set_function(lambda: sum(len(call.left) for call in list(self._calls)))
+        for _ in range(max(1, getattr(scorer, "workers", 0))):
+            threading.Thread(target=self._work, name="crossknn-batches", daemon=True).start()
+
+    @property
+    def truncated(self) -> int:
+        """Pairs that the scorer cut so far."""
+        return int(getattr(self.scorer, "truncated", 0))
+
+    def close(self) -> None:
+        """End all calls."""
+        with self._changed:
+            self._closed.set()
+            self._changed.notify_all()
+
+    def score(
+        self,
+        pairs: Pairs,
+        queries: Sequence[str],
+        items: Sequence[str],
+        *,
+        time_left: float | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Iterator[tuple[IntArray, FloatArray]]:
+        """Yields (positions (b,), scores (b,)) as they come; see `Scorer.score`."""
+        call = _Waiting(pairs, queries, items, Deadline(time_left, cancel))
+        return self._stream(call)
+
+    def _stream(self, call: _Waiting) -> Iterator[tuple[IntArray, FloatArray]]:
+        open = len(call.pairs)
+        with self._changed:
+            self._calls.append(call)
+            self._changed.notify()
+        try:
+            while open and not call.deadline.over() and not self._closed.is_set():
+                try:
+                    answer = call.answers.get(timeout=max(0, min(_POLL, call.deadline.left())))
+                except Empty:
+                    continue
+                if isinstance(answer, ScorerError):
+                    raise answer
+                positions, scores = answer
+                open -= len(positions)
+                if scores is not None:
+                    yield positions, scores
+        finally:
+            call.deadline.end()
+            with self._changed:
+                self._calls.remove(call)
+
+    def _work(self) -> None:
+        while (parts := self._take()) is not None:
+            self._score(parts)
+
+    def _take(self) -> list[tuple[_Waiting, IntArray]] | None:
+        """The next batch: calls and positions of theirs; None when closed."""
+        with self._changed:
+            while True:
+                if self._closed.is_set():
+                    return None
+                waiting = [c for c in self._calls if c.left and not c.deadline.over()]
+                if waiting:
+                    break
+                self._changed.wait()
+            waiting.sort(key=lambda call: call.until)
+            room, share = self.batch, max(1, self.batch // len(waiting))
+            taken: dict[_Waiting, list[int]] = {call: [] for call in waiting}
+            for most in (share, room):
+                for call in waiting:
+                    count = min(most, room, len(call.left))
+                    taken[call] += [call.left.popleft() for _ in range(count)]
+                    room -= count
+        return [(call, np.array(found, np.int64)) for call, found in taken.items() if found]
+
+    def _score(self, parts: list[tuple[_Waiting, IntArray]]) -> None:
+        """Tell the calls the scores of a batch, or why there are none."""
+        owner = np.repeat(np.arange(len(parts)), [len(positions) for _, positions in parts])
+        place = np.concatenate([positions for _, positions in parts])
+        open, began = np.ones(len(place), np.bool_), time.perf_counter()
+        failure: Exception | None = None
+        try:
+            for where, scores in self._run(parts):
+                open[where], scores = False, np.asarray(scores, np.float32)
+                self.failure, self._in_a_row = None, 0
+                for part in np.unique(owner[where]).tolist():
+                    own = owner[where] == part
+                    parts[part][0].answers.put((place[where[own]], scores[own]))
+        except Exception as error:  # whatever a model or an endpoint raises
+            failure = error
+            logger.debug("a batch of %d pairs failed", len(place), exc_info=error)
+        self.metrics.batch(int((~open).sum()), len(parts), time.perf_counter() - began)
+        rest = [(call, place[open & (owner == p)]) for p, (call, _) in enumerate(parts)]
+        rest = [(call, positions) for call, positions in rest if len(positions)]
+        if failure is None:
+            for call, positions in rest:
+                call.answers.put((positions, None))
+            return
+        self._in_a_row = 1 if not open.all() else self._in_a_row + 1
+        if len(rest) > 1 and self._in_a_row < FAILURES_IN_A_ROW:
+            for part in rest:
+                self._score([part])
+            return
+        self.failure = said = _said(failure)
+        kind = type(failure) if isinstance(failure, ScorerError) else ScorerError
+        for call, positions in rest:
+            own = kind(said)
+            queries = np.unique(call.pairs.query[positions])
+            own.query = int(queries[0]) if len(queries) == 1 else None
+            call.answers.put(own)
+
+    def _run(self, parts: list[tuple[_Waiting, IntArray]]) -> Iterator[tuple[IntArray, FloatArray]]:
+        texts = [call.asked[position] for call, found in parts for position in found.tolist()]
+        queries = {text: q for q, text in enumerate(dict.fromkeys(query for query, _ in texts))}
+        asked = np.array([queries[query] for query, _ in texts], np.int64)
+        pairs, items = Pairs(asked, np.arange(len(texts))), [item for _, item in texts]
+        left = max(call.deadline.left() for call, _ in parts)
+        limit = None if left == np.inf else max(left, 0.0)
+        return self.scorer.score(pairs, [*queries], items, time_left=limit, cancel=self._closed)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, ScorerError):
+        return str(error)
+    return f"the scorer failed: {type(error).__name__}: {first_line(error)}"
+
+
+def self_test(scorer: Scorer) -> None:
+    """Raises `InputError` unless the scorer puts three pairs into the right order."""
+    query, items = _SELF_TEST
+    scores, pairs = np.full(3, np.nan), Pairs(np.zeros(3, np.int64), np.arange(3))
+    for positions, found in scorer.score(pairs, [query], items):
+        scores[positions] = found
+    if not scores[0] > scores[1] > scores[2]:
+        shown = ", ".join(f"{score:.2f}" for score in scores)
+        raise InputError(
+            f"the cross-encoder fails its self-test: for {query!r} it scores a right, a similar "
+            f"and a wrong text {shown}, which should fall; check the model, or start with "
+            "--no-self-test if it knows no English"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What a service gives, and at most.
+
+    Args:
+        method: Of a request that names none.
+        methods: Specs that requests may name beside the bare names of all methods but `exact`.
+        budget: Pairs of a query, of a request that says nothing, and `most_pairs` of a request.
+        deadline: Seconds from its arrival that a request may take, and takes if it says nothing.
+        requests: At once; more are refused.
+    """
+
+    method: str = DEFAULT
+    methods: Sequence[str] = ()
+    budget: int = 100
+    most_pairs: int = 10_000
+    deadline: float = 10.0
+    requests: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A search: of which index, and the arguments of `Searcher.search`; `arrived` is the time on
+    the monotonic clock, from which its deadline counts."""
+
+    index: str
+    queries: Sequence[str]
+    k: int
+    budget: Budget
+    arrived: float
+    method: str | None = None
+    filter: Any = None
+    explain: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a search found; `degraded` if it is less than what was asked for, and with `explain` the
+    first stage's rank of each hit, None beyond `DEPTH`."""
+
+    results: Results
+    degraded: bool
+    first_ranks: Sequence[Sequence[int | None]] | None
+
+
+class Engine:
+    """Indexes by name, one scorer for all of their searches, and threads to run these on."""
+
+    def __init__(
+        self, indexes: Mapping[str, ItemIndex], scorer: Scorer, settings: Settings | None = None
+    ) -> None:
+        self.settings = settings = Settings() if settings is None else settings
+        self.metrics = Metrics()
+        self.shared = SharedScorer(scorer, self.metrics)
+        self.methods = {name: name for name in (DEFAULT, *METHODS) if name != "exact"}
+        self.methods |= {spec: spec for spec in (settings.method, *settings.methods)}
+        for spec in self.methods:
+            parse_method(spec)
+        self.searchers = {
+            name: Searcher(index, self._scorer(index), settings.method)
+            for name, index in indexes.items()
+        }
+        self.closing = False
+        self._live, self._lock = 0, threading.Lock()
+        self._pool = ThreadPoolExecutor(settings.requests, "crossknn-search")
+        self._cancel = threading.Event()
+        self.metrics.live.set_function(lambda: self._live)
+
+    def _scorer(self, index: ItemIndex) -> Scorer:
+        named = self.shared.fingerprint is not None
+        return StoredScorer(self.shared, index.scores) if named else self.shared
+
+    def close(self) -> None:
+        """End all searches with the best so far, and wait for them."""
+        self.closing = True
+        self._cancel.set()
+        self._pool.shutdown()
+        self.shared.close()
+
+    def searcher(self, name: str | None) -> Searcher:
+        """That of the index `name`; of the first one without a name."""
+        if name is None:
+            return next(iter(self.searchers.values()))
+        if name not in self.searchers:
+            raise InputError(
+                f"there is no index {name!r:.80} here: {nearest(name, self.searchers)}"
+            )
+        return self.searchers[name]
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Run `work` on a thread; `BusyError` if there are as many as may be."""
+        with self._lock:
+            if self._live >= self.settings.requests or self.closing:
+                raise BusyError
+            self._live += 1
+        future = self._pool.submit(work)
+        future.add_done_callback(self._ended)
+        return future
+
+    def _ended(self, _: Future[Any]) -> None:
+        with self._lock:
+            self._live -= 1
+
+    def search(
+        self, asked: Request, cancel: threading.Event, on_round: OnRound | None = None
+    ) -> Answer:
+        """The answer to a request. What cannot be scored, or not in time, is answered by the first
+        stage."""
+        began, searcher = time.monotonic(), self.searcher(asked.index)
+        method = self._method(asked.method)
+        limit = min(asked.budget.deadline or np.inf, self.settings.deadline)
+        left = max(limit - (began - asked.arrived), 1e-3)
+        given: dict[str, Any] = {"k": asked.k, "filter": asked.filter}
+
+        def counted(round: int, picks: list[list[Hit]]) -> None:
+            self.metrics.round()
+            if on_round is not None:
+                on_round(round, picks)
+
+        failure: ScorerError | None = None
+        try:
+            results = searcher.search(
+                list(asked.queries),
+                budget=replace(asked.budget, deadline=left),
+                method=method,
+                trace=asked.explain,
+                cancel=_Either(cancel, self._cancel),
+                on_round=counted,
+                **given,
+            )
+        except ScorerError as error:
+            failure = error
+        first = replace(asked.budget, deadline=None, total=None, target_recall=None)
+        if failure is not None or not all(results.hits):
+            plain = searcher.search(list(asked.queries), budget=first, method=_FIRST_STAGE, **given)
+            if failure is not None:
+                said = (str(failure),) * len(plain)
+                results = replace(plain, method=method, stopped_by="scorer", errors=said)
+            else:
+                both = zip(results.hits, plain.hits, strict=True)
+                results = replace(results, hits=tuple(found or other for found, other in both))
+        ranks = self._ranks(searcher, asked, results) if asked.explain else None
+        degraded = results.stopped_by not in ("budget", "target") or results.n_failed > 0
+        self.metrics.search(results, began - asked.arrived, degraded=degraded)
+        return Answer(results=results, degraded=degraded, first_ranks=ranks)
+
+    def _method(self, name: str | None) -> str:
+        if name is None:
+            return self.settings.method
+        if name not in self.methods:
+            raise InputError(
+                f"this service does not offer the method {name!r:.80}: "
+                f"{nearest(name, self.methods)}"
+            )
+        return name
+
+    def _ranks(
+        self, searcher: Searcher, asked: Request, results: Results
+    ) -> list[list[int | None]]:
+        depth = min(DEPTH, len(searcher.index))
+        first = searcher.search(
+            list(asked.queries), k=depth, method=_FIRST_STAGE, filter=asked.filter
+        )
+        places = [{hit.id: rank for rank, hit in enumerate(hits, 1)} for hits in first]
+        return [
+            [known.get(hit.id) for hit in hits] for known, hits in zip(places, results, strict=True)
+        ]
+
+
+class _Either(threading.Event):
+    """Set once one of two events is."""
+
+    def __init__(self, one: threading.Event, other: threading.Event) -> None:
+        super().__init__()
+        self._events = one, other
+
+    def is_set(self) -> bool:
+        return any(event.is_set() for event in self._events)

@@ -1,0 +1,68 @@
+"""What the service counts, as Prometheus reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from crossknn.search.results import Results
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Metrics:
+    """The counters of one service, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        own: Any = {"registry": self._registry}
+        self._requests = Counter("crossknn_requests", "HTTP requests.", ["route", "status"], **own)
+        self._latency = Histogram(
+            "crossknn_request_seconds", "Seconds of a request.", ["route"], buckets=_SECONDS, **own
+        )
+        self._calls = Counter("crossknn_calls", "Pairs that the scorer scored.", **own)
+        self._hits = Counter("crossknn_store_hits", "Scores read from the store.", **own)
+        self._rounds = Counter("crossknn_rounds", "Rounds of searches.", **own)
+        self._batches = Counter("crossknn_batches", "Batches by the requests in it.", ["of"], **own)
+        self._steps = Counter("crossknn_seconds", "Seconds of searches by step.", ["step"], **own)
+        self._stops = Counter("crossknn_searches", "Searches by what ended them.", ["by"], **own)
+        self._degraded = Counter("crossknn_degraded", "Answers of less than was asked for.", **own)
+        self.queue = Gauge("crossknn_queue", "Pairs that wait for the scorer.", **own)
+        self.live = Gauge("crossknn_live", "Requests under way.", **own)
+        for step in ("waiting", "choosing", "scoring", "scorer"):
+            self._steps.labels(step)
+
+    def request(self, route: str, status: int, seconds: float) -> None:
+        """Count an HTTP request."""
+        self._requests.labels(route, status).inc()
+        self._latency.labels(route).observe(seconds)
+
+    def batch(self, pairs: int, calls: int, seconds: float) -> None:
+        """Count a batch of so many scored pairs, of so many calls, which took the scorer so
+        long."""
+        self._calls.inc(pairs)
+        self._batches.labels("one" if calls == 1 else "several").inc()
+        self._steps.labels("scorer").inc(seconds)
+
+    def round(self) -> None:
+        """Count a round."""
+        self._rounds.inc()
+
+    def search(self, results: Results, waited: float, *, degraded: bool) -> None:
+        """Count a search that began `waited` seconds after its arrival."""
+        self._hits.inc(max(results.n_scored - results.n_calls, 0))
+        self._steps.labels("waiting").inc(waited)
+        self._steps.labels("scoring").inc(results.scoring_seconds)
+        self._steps.labels("choosing").inc(results.seconds - results.scoring_seconds)
+        self._stops.labels(results.stopped_by).inc()
+        if degraded:
+            self.degraded()
+
+    def degraded(self) -> None:
+        """Count an answer of less than was asked for."""
+        self._degraded.inc()
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' format."""
+        return generate_latest(self._registry)

@@ -1,0 +1,185 @@
+"""Bad requests, keys, other routes and the shapes of others: one JSON error each with a sentence."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from service_helpers import QUERIES, TEXTS, Words, plain, served
+
+JSON = {"content-type": "application/json"}
+
+
+def said(answer, status):
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    error = answer.json()["error"]
+    assert error["status"] == status
+    return error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({}, "either query or queries"),
+        ({"query": "a", "queries": ["b"]}, "either query or queries"),
+        ({"query": "a", "colour": 1}, "colour"),
+        ({"query": 1}, "query"),
+        ({"query": ""}, "query"),
+        ({"query": "a" * 40_000}, "query"),
+        ({"query": "a", "k": "5"}, "k"),
+        ({"query": "a", "k": 0}, "k"),
+        ({"query": "a", "k": 41}, "the index has 40 items"),
+        ({"query": "a", "budget": -1}, "budget"),
+        ({"query": "a", "budget": True}, "budget"),
+        ({"query": "a", "budget": {"total": 5, "per_query": 5}}, "both total and per_query"),
+        ({"query": "a", "budget": {"seconds": 5}}, "budget"),
+        ({"query": "a", "budget": 10**9}, "up to 10,000"),
+        ({"query": "a", "method": "exact"}, "does not offer"),
+        ({"query": "a", "method": "kriging(rank=3)"}, "does not offer"),
+        ({"query": "a", "method": "anncur"}, "anchor"),
+        ({"query": "a", "method": "/etc/passwd"}, "does not offer"),
+        ({"query": "a", "filter": {"colour": "red"}}, "colour"),
+        ({"query": "a", "filter": {}}, "filter"),
+        ({"query": "a", "filter": ["nobody"]}, "nobody"),
+        ({"query": "a", "filter": {"lang": "fr"}}, "allows no item"),
+        ({"query": "a", "deadline_ms": -1}, "deadline_ms"),
+        ({"query": "a", "deadline_ms": "soon"}, "deadline_ms"),
+        ({"query": "a\ud800"}, "query"),
+        ({"query": "a", "\ud800": 1}, "unicode"),
+        ({"queries": ["a"] * 101}, "queries"),
+        ([], "the body"),
+        (None, "the body"),
+    ],
+)
+def test_a_wrong_search_is_refused_in_a_sentence(client, body, told):
+    answer = client.post("/search", content=json.dumps(body), headers=JSON)
+    assert told in said(answer, 422)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"query": "a", "k": 1e99999}']
+)
+def test_what_is_no_json_is_refused(client, body):
+    answer = client.post("/search", content=body, headers=JSON)
+    assert answer.status_code in (400, 422)
+    assert answer.json()["error"]["message"]
+
+
+def test_other_errors(client):
+    assert "8 MiB" in said(client.post("/search", content=b" " * (9 << 20), headers=JSON), 413)
+    assert "no index" in said(client.post("/search", json={"query": "a", "index": "../x"}), 404)
+    assert said(client.get("/nowhere"), 404)
+    assert said(client.get("/search"), 405)
+    assert "no item" in said(client.get("/items/nobody"), 404)
+    assert said(client.post("/search", content=b"{}", headers={"content-type": "text/plain"}), 422)
+
+
+def test_keys(indexes, words):
+    with served(indexes, words, keys=["first-key", "second-key"]) as client:
+        body = {"query": "a", "k": 1, "budget": 2}
+        for headers in ({}, {"Authorization": "Bearer third-key"}, {"Authorization": "first-key"}):
+            answer = client.post("/search", json=body, headers=headers)
+            assert "API key" in said(answer, 401)
+            assert answer.headers["www-authenticate"] == "Bearer"
+        assert not words.batches
+        good = {"Authorization": "Bearer second-key"}
+        assert client.post("/search", json=body, headers=good).status_code == 200
+        assert said(client.get("/metrics"), 401)
+        for path in ("/healthz", "/readyz", "/", "/openapi.json"):
+            assert client.get(path).status_code == 200
+        assert "access-control-allow-origin" not in client.get("/", headers={"Origin": "x"}).headers
+
+
+def test_items_and_indexes(client):
+    known = client.get("/indexes").json()
+    assert known["indexes"] == [{"name": "docs", "items": 40}, {"name": "faq", "items": 9}]
+    assert "exact" not in known["methods"]
+    found = client.get("/items/zip file").json()
+    assert found == {
+        "id": "zip file",
+        "title": "",
+        "text": TEXTS[0]["text"].strip(),
+        "extra": {"lang": "de", "year": 2000},
+    }
+
+
+def test_judgements_are_appended(client, indexes):
+    body = {
+        "query": QUERIES[0],
+        "side": "right",
+        "left": ["sort list"],
+        "right": ["zip file", "sort list"],
+        "left_method": "rerank",
+        "right_method": "auto",
+        "budget": 20,
+    }
+    path = indexes["docs"].folder.with_name("docs.judgements.jsonl")
+    assert client.post("/judgements", json=body).status_code == 201
+    path.write_bytes(path.read_bytes() + b'{"cut')
+    assert client.post("/judgements", json=body | {"side": "same"}).status_code == 201
+    assert "nobody" in said(client.post("/judgements", json=body | {"left": ["nobody"]}), 422)
+    assert "side" in said(client.post("/judgements", json=body | {"side": "both"}), 422)
+    first, cut, second = path.read_text().splitlines()
+    assert json.loads(first) | body == json.loads(first)
+    assert (cut, json.loads(second)["side"]) == ('{"cut', "same")
+
+
+def test_dify(client, indexes):
+    body = {
+        "knowledge_id": "docs",
+        "query": QUERIES[0],
+        "retrieval_setting": {"top_k": 3, "score_threshold": 0.1},
+        "metadata_condition": {
+            "logical_operator": "and",
+            "conditions": [
+                {"name": ["lang"], "comparison_operator": "is", "value": "en"},
+                {"name": ["year"], "comparison_operator": "≥", "value": 2010},
+            ],
+        },
+    }
+    records = client.post("/retrieval", json=body).json()["records"]
+    wanted = {"lang": "en", "year": {"gte": 2010}}
+    assert [[r["metadata"]["id"] for r in records]] == plain(
+        indexes["docs"], Words(), QUERIES[0], k=3, filter=wanted
+    )
+    assert all(0 < r["score"] <= 1 and r["title"] and r["content"] for r in records)
+    body["metadata_condition"]["logical_operator"] = "or"
+    either = client.post("/retrieval", json=body).json()["records"]
+    assert all(r["metadata"]["lang"] == "en" or r["metadata"]["year"] >= 2010 for r in either)
+    body["retrieval_setting"]["score_threshold"] = 1.0
+    assert client.post("/retrieval", json=body).json() == {"records": []}
+    body["metadata_condition"]["conditions"][0]["comparison_operator"] = "contains"
+    assert "contains" in said(client.post("/retrieval", json=body), 422)
+    assert "no index" in said(client.post("/retrieval", json=body | {"knowledge_id": "x"}), 404)
+
+
+def test_openai(client, indexes):
+    body = {
+        "query": QUERIES[:2],
+        "max_num_results": 4,
+        "filters": {
+            "type": "and",
+            "filters": [
+                {"type": "eq", "key": "lang", "value": "en"},
+                {
+                    "type": "or",
+                    "filters": [
+                        {"type": "in", "key": "year", "value": [2001, 2003]},
+                        {"type": "gte", "key": "year", "value": 2007},
+                    ],
+                },
+            ],
+        },
+    }
+    page = client.post("/v1/vector_stores/docs/search", json=body).json()
+    assert page["object"] == "vector_store.search_results.page"
+    years = [hit["attributes"]["year"] for hit in page["data"]]
+    assert len(years) == 4
+    assert all(year in (2001, 2003) or year >= 2007 for year in years)
+    assert all(hit["attributes"]["lang"] == "en" for hit in page["data"])
+    scores = [hit["score"] for hit in page["data"]]
+    assert scores == sorted(scores, reverse=True)
+    body["filters"] = {"type": "eq", "key": "lang"}
+    assert "needs a key" in said(client.post("/v1/vector_stores/docs/search", json=body), 422)
+    assert said(client.post("/v1/vector_stores/absent/search", json=body), 404)

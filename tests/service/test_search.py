@@ -1,0 +1,207 @@
+"""POST /search: what it finds, how requests share batches, and what happens when pairs fail."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from service_helpers import QUERIES, TEXTS, Words, ids, plain, served
+
+import crossknn as ck
+from crossknn.errors import ScorerError
+from crossknn.scorers.streaming import NothingScoredError
+from crossknn.service.engine import self_test
+
+
+@pytest.mark.parametrize("method", ["auto", "rerank", "retrieve", "axn"])
+def test_items_are_those_of_the_searcher(client, indexes, method):
+    body = {"queries": QUERIES, "k": 5, "budget": 12, "method": method, "index": "docs"}
+    answer = client.post("/search", json=body)
+    assert answer.status_code == 200
+    assert not answer.json()["degraded"]
+    assert ids(answer) == plain(indexes["docs"], Words(), QUERIES, k=5, budget=12, method=method)
+
+
+def test_filters_budgets_and_explanations(client, indexes):
+    body = {
+        "query": QUERIES[0],
+        "k": 3,
+        "budget": {"per_query": 9},
+        "filter": {"lang": "en", "year": {"gte": 2010}},
+        "explain": True,
+    }
+    answer = client.post("/search", json=body)
+    found = answer.json()["results"][0]
+    assert all(hit["extra"]["lang"] == "en" for hit in found["hits"])
+    assert len(found["trace"]) == 9
+    first = plain(
+        indexes["docs"], Words(), QUERIES[0], k=15, method="retrieve", filter=body["filter"]
+    )
+    assert [first[0].index(hit["id"]) + 1 for hit in found["hits"]] == [
+        hit["first_rank"] for hit in found["hits"]
+    ]
+    both = [TEXTS[3]["id"], TEXTS[8]["id"]]
+    named = client.post("/search", json={"query": "x", "k": 2, "filter": both})
+    assert sorted(ids(named)[0]) == sorted(both)
+
+
+def test_a_stream_has_the_rounds_and_then_the_answer(client):
+    body = {"query": QUERIES[0], "k": 3, "budget": 20}
+    whole = client.post("/search", json=body | {"explain": True}).json()
+    answer = client.post("/search", json=body, headers={"accept": "text/event-stream"})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    blocks = [
+        dict(line.split(": ", 1) for line in block.split("\n"))
+        for block in answer.text.strip().split("\n\n")
+    ]
+    events = [(block["event"], json.loads(block["data"])) for block in blocks]
+    assert [name for name, _ in events[:-1]] == ["round"] * (len(events) - 1)
+    picked = [pick["id"] for name, data in events[:-1] for pick in data["picks"][0]]
+    assert picked == [pick["id"] for pick in whole["results"][0]["trace"]]
+    assert events[-1][0] == "result"
+    assert [h["id"] for h in events[-1][1]["results"][0]["hits"]] == ids_of(whole)
+    wrong = client.post("/search", json=body | {"stream": True, "filter": {"colour": "red"}})
+    assert "event: error" in wrong.text
+    assert "colour" in wrong.text
+
+
+def ids_of(whole):
+    return [hit["id"] for hit in whole["results"][0]["hits"]]
+
+
+def test_requests_share_batches_and_find_the_same(client, words, indexes):
+    words.gate.clear()  # so that all of them wait at once
+    bodies = [{"query": query, "k": 5, "budget": 12} for query in QUERIES]
+    with ThreadPoolExecutor() as pool:
+        answers = [pool.submit(client.post, "/search", json=body) for body in bodies]
+        while _live(client) < len(QUERIES):
+            time.sleep(0.01)
+        time.sleep(0.2)
+        words.gate.set()
+        found = [answer.result() for answer in answers]
+    assert [ids(answer)[0] for answer in found] == plain(
+        indexes["docs"], Words(), QUERIES, k=5, budget=12
+    )
+    together = [len({query for query, _ in batch}) for batch in words.batches]
+    assert max(together) > 1
+    apart = Words()
+    for query in QUERIES:
+        plain(indexes["docs"], apart, query, k=5, budget=12)
+    assert len(words.batches) < len(apart.batches)
+    assert 'crossknn_batches_total{of="several"}' in client.get("/metrics").text
+
+
+def _live(client):
+    return client.engine._live
+
+
+def test_what_was_scored_is_not_scored_again(client, words):
+    body = {"query": QUERIES[0], "k": 5, "budget": 12}
+    first = client.post("/search", json=body).json()
+    asked = sum(map(len, words.batches))
+    again = client.post("/search", json=body).json()
+    assert sum(map(len, words.batches)) == asked == first["n_calls"] == 12
+    assert again["n_calls"] == 0
+    assert "crossknn_store_hits_total 12.0" in client.get("/metrics").text
+
+
+def test_a_pair_that_fails_is_left_out(client, words, indexes):
+    bad = TEXTS[6]["text"]
+
+    def fault(pairs):
+        if any(text == bad for _, text in pairs):
+            raise ValueError("this pair again")
+
+    words.fault = fault
+    answer = client.post("/search", json={"query": QUERIES[0], "k": 40, "budget": 40})
+    found = answer.json()
+    assert (found["degraded"], found["n_failed"], len(found["results"][0]["hits"])) == (True, 1, 39)
+    assert "crossknn_degraded_total 1.0" in client.get("/metrics").text
+
+
+def test_only_the_query_at_fault_hears_of_it(client, words, indexes):
+    def fault(pairs):
+        if any(query == "poison" for query, _ in pairs):
+            raise NothingScoredError("poison cannot be scored")
+
+    words.fault = fault
+    words.gate.clear()
+    with ThreadPoolExecutor() as pool:
+        queries = [QUERIES[0], "poison", QUERIES[1]]
+        bodies = [{"query": query, "k": 5, "budget": 12} for query in queries]
+        answers = [pool.submit(client.post, "/search", json=body) for body in bodies]
+        while _live(client) < 3:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        words.gate.set()
+        good, bad, other = [answer.result() for answer in answers]
+    assert [good.json()["degraded"], other.json()["degraded"]] == [False, False]
+    assert ids(good) + ids(other) == plain(indexes["docs"], Words(), QUERIES[:2], k=5, budget=12)
+    assert "poison cannot be scored" in bad.json()["error"]
+
+
+def test_a_dead_scorer_leaves_the_first_stage(client, words, indexes):
+    def fault(pairs):
+        raise ScorerError("the endpoint is down")
+
+    words.fault = fault
+    body = {"query": QUERIES[0], "k": 5, "budget": 12}
+    answer = client.post("/search", json=body)
+    assert answer.status_code == 200
+    assert answer.json()["degraded"]
+    assert answer.json()["stopped_by"] == "scorer"
+    assert "the endpoint is down" in answer.json()["error"]
+    assert ids(answer) == plain(indexes["docs"], Words(), QUERIES[0], k=5, method="retrieve")
+    assert "the endpoint is down" in client.get("/readyz").json()["scorer"]
+    words.fault = lambda pairs: None
+    assert not client.post("/search", json=body).json()["degraded"]
+    assert client.get("/readyz").json()["scorer"] == "ok"
+
+
+def test_deadlines_count_from_the_arrival(indexes, words):
+    def slow(pairs):
+        time.sleep(0.05)
+
+    words.fault = slow
+    with served(indexes, words) as client:
+        client.post("/search", json={"query": "warm", "k": 1, "budget": 1})
+        began = time.monotonic()
+        answer = client.post(
+            "/search", json={"query": QUERIES[0], "k": 5, "budget": 40, "deadline_ms": 200}
+        )
+        assert time.monotonic() - began < 0.4
+    assert answer.json()["stopped_by"] == "deadline"
+    assert answer.json()["degraded"]
+    assert 0 < answer.json()["n_scored"] < 40
+    assert ids(answer)[0]
+
+
+def test_a_full_service_says_when_to_come_again(indexes, words):
+    with served(indexes, words, requests=1) as client, ThreadPoolExecutor() as pool:
+        words.gate.clear()
+        first = pool.submit(client.post, "/search", json={"query": "x", "k": 1, "budget": 2})
+        while not _live(client):
+            time.sleep(0.01)
+        second = client.post("/search", json={"query": "y"})
+        words.gate.set()
+        assert first.result().status_code == 200
+    assert second.status_code == 429
+    assert int(second.headers["retry-after"]) > 0
+    assert "come again" in second.json()["error"]["message"]
+
+
+def test_a_scorer_with_the_wrong_order_fails_the_self_test():
+    self_test(ck.CrossEncoder())
+    with pytest.raises(ck.InputError, match="self-test"):
+        self_test(ck.CallableScorer(lambda pairs: [len(text) % 7 for _, text in pairs]))
+
+
+def test_no_thread_stays_behind(indexes, words):
+    before = threading.active_count()
+    with served(indexes, words) as client:
+        client.post("/search", json={"query": "x", "k": 1, "budget": 2})
+    time.sleep(0.3)
+    assert threading.active_count() <= before + 1

@@ -1,0 +1,154 @@
+"""`crossknn serve` as a process, and what slow connections get."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+import uvicorn
+from service_helpers import QUERIES, Words, plain
+
+import crossknn as ck
+from crossknn.cli.app import run
+from crossknn.service import app
+from crossknn.service.engine import Engine
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def ask(url, body=None, key=None):
+    headers = {"Content-Type": "application/json"} | (
+        {"Authorization": f"Bearer {key}"} if key else {}
+    )
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=20) as answer:
+        return json.loads(answer.read())
+
+
+def wait_for(url):
+    for _ in range(200):
+        try:
+            return ask(url)
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.05)
+    raise TimeoutError(url)
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_it_is_told_to_stop(indexes, tmp_path):
+    (tmp_path / "keys.txt").write_text("a-good-key\n")
+    port = free_port()
+    command = [sys.executable, "-m", "crossknn", "serve", "docs", "faq", "--keys", "keys.txt"]
+    process = subprocess.Popen(
+        [*command, "--port", str(port), "--deadline", "5s"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"COLUMNS": "200"},
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        assert wait_for(f"{url}/readyz")["status"] == "ready"
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            ask(f"{url}/search", {"query": "a"})
+        found = ask(f"{url}/search", {"query": QUERIES[0], "k": 3, "budget": 9}, "a-good-key")
+        assert [hit["id"] for hit in found["results"][0]["hits"]] == plain(
+            indexes["docs"], ck.CrossEncoder(), QUERIES[0], k=3, budget=9
+        )[0]
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert f"serving docs, faq at {url}" in said
+    assert "Traceback" not in said
+    assert len(ck.ItemIndex.load(tmp_path / "docs").scores) == 9  # kept, for whoever comes next
+
+
+@pytest.fixture
+def server(indexes, monkeypatch):
+    monkeypatch.setattr(app, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(app, "BODY_SECONDS", 0.4)
+    engine = Engine(indexes, ck.CallableScorer(Words(), "words"))
+    made = uvicorn.Config(
+        app.create_app(engine), port=free_port(), http=app.Patient, log_level="error"
+    )
+    server = uvicorn.Server(made)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    wait_for(f"http://127.0.0.1:{made.port}/readyz")
+    yield made.port
+    server.should_exit = True
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def read_all(connection):
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_slow_connections_are_hung_up(server):
+    with socket.create_connection(("127.0.0.1", server), timeout=5) as slow:
+        slow.sendall(b"POST /search HTTP/1.1\r\nHost: x\r\n")
+        assert read_all(slow) == b""
+    with socket.create_connection(("127.0.0.1", server), timeout=5) as again:
+        again.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" in again.recv(65536)
+        again.sendall(b"GET /healthz HTTP/1.1\r\nHo")
+        assert read_all(again) in (b"", b'{"status":"ok"}')
+    head = b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", server), timeout=5) as body:
+        body.sendall(head + b"Content-Length: 100\r\n\r\n{")
+        answer = read_all(body)
+    assert re.match(rb"HTTP/1.1 408", answer)
+    assert b'{"error":{"message":"the body did not come' in answer
+
+
+def test_bodies_in_chunks_have_a_limit_too(server):
+    head = b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", server), timeout=5) as large:
+        large.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        chunk = b"%x\r\n" % (1 << 20) + b" " * (1 << 20) + b"\r\n"
+        try:
+            for _ in range(20):
+                large.sendall(chunk)
+        except ConnectionError:
+            pass
+        large.settimeout(2)
+        assert b"413" in large.recv(65536).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["absent"], "absent"),
+        (["docs", "docs"], "two indexes are called 'docs'"),
+        (["docs", "--keys", "no-such-file"], "no-such-file"),
+        (["docs", "--keys", "short.txt"], "8 printable"),
+        (["docs", "--method", "nonsense"], "nonsense"),
+        (["docs", "--deadline", "soon"], "not a duration"),
+    ],
+)
+def test_wrong_options_are_one_sentence(indexes, tmp_path, monkeypatch, capsys, arguments, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.txt").write_text("abc")
+    assert run(["serve", *arguments, "--port", "0"]) in (2, 6)
+    said = capsys.readouterr().err
+    assert told in said
+    assert len(said.strip().splitlines()) == 1

@@ -72,6 +72,13 @@ def test_a_trial_counts_what_it_says(trial, sample):
         assert trial.search.items[q, case.found - 1] == right
 
 
+def test_a_single_query_and_a_single_call_are_written_in_the_singular(sample):
+    one = sample.queries.take([0])
+    trial = Trial.run(sample.index, one, sample.scores[:1], sample.qrels, budget=1)
+    assert trial.sentence.startswith("With 1 call for one query, searching")
+    assert "crossknn, 1 call" in dict(trial.groups()["the cross-encoder's own top 10, found"])
+
+
 def test_a_trial_claims_only_what_the_intervals_support():
     def said(difference, low, high, p_value):
         found = {"difference": difference, "low": low, "high": high, "p_value": p_value, "n": 60}

@@ -79,6 +79,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return "known: " + ", ".join(names)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, for a message; the noun is given in the singular.
+
+    >>> counted(1, "query"), counted(2000, "query"), counted(0, "call")
+    ('1 query', '2,000 queries', '0 calls')
+    """
+    plural = noun.removesuffix("y") + "ies" if noun.endswith("y") else noun + "s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def visible(text: str) -> str:
     """Control characters shown as escapes: a text never moves a terminal's cursor.
 

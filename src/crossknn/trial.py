@@ -15,7 +15,7 @@ from crossknn.data.items import Items, items_from
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.data.records import given_records
 from crossknn.demo import first_sentence
-from crossknn.errors import InputError
+from crossknn.errors import InputError, counted
 from crossknn.evaluation.diagnosis import FEWEST
 from crossknn.evaluation.measures import Comparison, paired
 from crossknn.evaluation.replay import Outcome, compare
@@ -144,7 +144,7 @@ class Trial:
         """Bars: by what is counted, each way's name and share."""
         names = {
             "rerank": f"rerank the first {self.budget}",
-            "crossknn": f"crossknn, {self.budget} calls",
+            "crossknn": f"crossknn, {counted(self.budget, 'call')}",
             "exact": f"all {self.index.n:,} scored",
         }
         found = {}
@@ -164,8 +164,9 @@ class Trial:
         said = [_said(self.recall, f"of the cross-encoder's own top {self.k}")]
         if self.answers is not None:
             said.insert(0, _said(self.answers, f"of the right items among the {RETURNED} returned"))
-        calls = f"With {self.budget} calls for each of {len(self.queries)} queries"
-        return f"{calls}, searching instead of reranking {', and '.join(said)}."
+        asked, calls = len(self.queries), counted(self.budget, "call")
+        of = f"each of {asked:,} queries" if asked > 1 else "one query"
+        return f"With {calls} for {of}, searching instead of reranking {', and '.join(said)}."
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -188,8 +189,8 @@ class Trial:
             for c in cases[:RETURNED]
         ]
         about = (
-            f"Searching found the right item for {len(cases)} queries where reranking missed it, "
-            f"and missed it for {opposite} where reranking found it."
+            f"Searching found the right item for {counted(len(cases), 'query')} where reranking "
+            f"missed it, and missed it for {opposite} where reranking found it."
         )
         ends = [Section(title="What reranking missed", blocks=[about, missed])] * bool(missed)
         return Page(title=title, lead=lead, sections=[shown, *ends, *sections])

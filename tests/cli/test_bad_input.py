@@ -38,6 +38,7 @@ FILES: dict[str, bytes] = {
     "empty.jsonl": b"",
     "twice.jsonl": lines([{"id": "a", "text": "x"}, {"id": "b", "text": "y"}] * 2).encode(),
     "broken.jsonl": b'{"id": "a", "text": "x"}\n{"id": "b", "text": \n',
+    "body.jsonl": b'{"key": 1, "body": "x"}\n',
     "queries.txt": b"topic one\ntopic two\n",
     "qrels.tsv": b"query-id\tcorpus-id\tscore\nq9\td1\t1\n",
     "ids.txt": b"d1\nnobody\n",
@@ -48,6 +49,10 @@ CASES = """
 2 repeats the id 'a': index build twice.jsonl new.index
 2 broken.jsonl, line 2: index build broken.jsonl new.index
 2 absent.jsonl: index build absent.jsonl new.index
+2 name it with --text-field: index build body.jsonl new.index
+2 name it with --text-field: try body.jsonl
+2 name it with --text-field: estimate body.jsonl
+2 'text' or 'query': search docs.index --queries body.jsonl
 2 'body': index build docs.jsonl new.index --template {body}
 2 torch-model: index build docs.jsonl torch-model --encoder none
 2 docs.jsonl: index build docs.jsonl docs.jsonl/new.index --encoder none
@@ -64,7 +69,9 @@ CASES = """
 2 'lang', a field of no item: SEARCH --filter '{"lang": "en"}'
 2 did you mean bm25: SEARCH --method rerank(retriever=bm52)
 2 anchor: SEARCH --method adacur
-2 did you mean --budget?: SEARCH --budgets 5
+2 --budget, --total-budget: SEARCH --budgets 5
+2 create it first: SEARCH --run absent/run.trec
+2 equal to 1000: demo --budget 5000
 2 --zzz (see: SEARCH --zzz 5
 2 did you mean 'bundled'?: SEARCH --scorer bundle
 2 no-index: SEARCH --scorer no-index
@@ -83,7 +90,8 @@ CASES = """
 2 docs.jsonl: fit docs.index stored --store docs.jsonl
 2 cannot read: fit docs.index stored --retriever rerank(bm52
 2 anchor: fit anchored.index stored --store queries.db
-2 did you mean als: fit docs.index alz --queries queries.txt
+2 did you mean als: fit docs.index alz
+2 stored: fit docs.index kriging
 2 bm25: FIT --name bm25
 2 mine: FIT --vectors mine
 2 500ms: FIT --deadline soon

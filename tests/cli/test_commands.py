@@ -275,9 +275,8 @@ def test_compare_diagnoses_with_fusion_and_without_exact_search(build, command, 
     assert "axn(rounds=3), fused" in shown
     assert run([*given, "--no-exact", "--fuse", "none", "--limit", "4"]) == 0
     printed = capsys.readouterr()
-    assert (
-        "4 judged queries have a relevant item in the index, and a verdict needs 5" in printed.err
-    )
+    assert "a verdict needs 5 judged queries" in printed.err
+    assert "and got 4" in printed.err
     assert "fused" not in printed.out
 
 
@@ -566,7 +565,7 @@ def test_try_takes_queries_and_judgements_of_yours(folder, capsys):
     Path("wrong.tsv").write_text("".join(f"q{i}\t0\tnone{i}\t1\n" for i in range(6)))
     assert run([*TRY, *given[:2], "--qrels", "wrong.tsv", "--out", "new"]) == 2
     said = capsys.readouterr().err
-    assert "0 judged queries have a relevant item in the index" in said
+    assert "relevant item in the index, and got 0" in said
     assert "1 of 5" not in said
 
 

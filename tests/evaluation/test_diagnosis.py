@@ -230,9 +230,9 @@ def test_what_has_no_value_is_null(world):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"qrels": {f"q{q}": {"1": 1} for q in range(4)}}, "4 judged queries have a relevant"),
-        ({"qrels": {f"q{q}": {"1": 0} for q in range(9)}}, "0 judged queries have a relevant"),
-        ({"qrels": {f"q{q}": {"gone": 1} for q in range(9)}}, "0 judged queries have a relevant"),
+        ({"qrels": {f"q{q}": {"1": 1} for q in range(4)}}, "in the index, and got 4"),
+        ({"qrels": {f"q{q}": {"1": 0} for q in range(9)}}, "in the index, and got 0"),
+        ({"qrels": {f"q{q}": {"gone": 1} for q in range(9)}}, "in the index, and got 0"),
         ({"qrels": {"other": {"1": 1}}}, "the qrels judge none"),
         ({"queries": ["a", "b"]}, "queries with ids"),
         ({"budgets": [20, 81]}, "give budgets of at most 80"),

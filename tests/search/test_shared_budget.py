@@ -124,7 +124,9 @@ def test_the_sum_is_the_total_unless_nothing_is_left(spec, m, per, extra, seed, 
 
 
 def test_what_cannot_be_shared_is_said():
-    with pytest.raises(InputError, match="total_budget is 5, less than one call for each of 6"):
+    with pytest.raises(
+        InputError, match="total_budget is 5, less than one call for each query: give 6"
+    ):
         started(SPECS[0], 5)
 
 

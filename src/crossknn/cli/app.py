@@ -6,7 +6,6 @@ import errno
 import logging
 import os
 import sys
-from difflib import get_close_matches
 
 import typer
 from rich.console import Console
@@ -75,7 +74,7 @@ def run(arguments: list[str], commands: typer.Typer = app) -> int:
             return _say(INTERRUPTED, 130)
         return code if isinstance(code, int) else 0
     except CrossknnError as error:
-        return _say(str(error), error.exit_code)
+        return _say("; ".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code)
     except KeyboardInterrupt:
         return _say(INTERRUPTED, 130)
     except BrokenPipeError:
@@ -95,12 +94,7 @@ def run(arguments: list[str], commands: typer.Typer = app) -> int:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
         said = message().rstrip(".").replace("\n", " ")
-        if context and (wrong := getattr(error, "option_name", None)) and "such" in said:
-            known = [name for option in context.command.params for name in option.opts]
-            close = get_close_matches(wrong, known, n=1, cutoff=0.65)
-            said = f"No such option: {wrong}"
-            said += f"; did you mean {close[0]}?" if close else ""
-        return _say(said + hint, error.exit_code)
+        return _say(said + hint, error.exit_code) if said else error.exit_code  # help was shown
 
 
 def _visible(record: logging.LogRecord) -> bool:

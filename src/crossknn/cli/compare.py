@@ -13,7 +13,7 @@ from typer import Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import err, note, out, print_json, progress, say
-from crossknn.errors import InputError
+from crossknn.errors import InputError, counted
 from crossknn.methods import DEFAULT, Method, parse_method, parse_methods
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def command(
         fuse=fuse,
         exact=not no_exact,
     )
-    data = f"{index.n:,} items, {len(given)} queries"
+    data = f"{counted(index.n, 'item')}, {counted(len(given), 'query')}"
     if plot is not None:
         recall_against_cost(rows, plot, note=f"{data}. Bands: 95% intervals.")
         note(f"plot: {plot}")

@@ -14,6 +14,7 @@ from crossknn.cli import options as o
 from crossknn.cli import trial as shown
 from crossknn.cli.output import err, note, progress, say
 from crossknn.cli.search import show
+from crossknn.errors import counted
 
 FOLDER = Path("crossknn-demo")
 EPILOG = o.examples(
@@ -26,7 +27,7 @@ def command(
         bool, Option("--live", help="Search the documentation of your own Python instead.")
     ] = False,
     search: Annotated[str | None, Option(help="Answer this from that documentation.")] = None,
-    budget: Annotated[int, Option(min=1, help="Cross-encoder calls for each query.")] = 50,
+    budget: Annotated[int, Option(min=1, max=1000, help="Cross-encoder calls per query.")] = 50,
     folder: Annotated[Path, Option(help="Where the demo keeps its files.")] = FOLDER,
     n_queries: Annotated[int, Option(min=1, help="Live: queries that are compared.")] = 10,
     seed: o.Seed = 0,
@@ -51,7 +52,7 @@ def command(
     if not json:
         say(
             f"{len(found.queries)} sentences with a marked word, {found.index.n:,} meanings of "
-            f"nouns: which is meant? {budget} cross-encoder calls for each."
+            f"nouns: which is meant? {counted(budget, 'cross-encoder call')} for each."
         )
         say("")
     with err.status("searching"):
@@ -149,8 +150,8 @@ def _live(
     order = np.random.default_rng(seed).permutation(len(data))
     queries = data.queries.take(order[:n_queries].tolist())
     note(
-        f"to compare, everything is scored for {len(queries)} sentences taken out of docstrings: "
-        f"{len(queries) * index.n:,} pairs, kept in the index"
+        f"to compare, everything is scored for {counted(len(queries), 'sentence')} taken out of "
+        f"docstrings: {len(queries) * index.n:,} pairs, kept in the index"
     )
     with progress("exact search", "pairs") as report:
         limits = Limits(workers=cores)

@@ -59,6 +59,7 @@ def command(
     anchor_queries: Annotated[
         int, Option(min=0, help="Number of anchor queries to score with every item.")
     ] = 0,
+    text_field: o.TextField = None,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,
@@ -82,7 +83,8 @@ def command(
 
         items = FOLDER / "corpus.jsonl"
     saved = (items / MANIFEST).is_file()
-    texts = ItemIndex.load(items).items.texts if saved else read_items(o.source(items)).texts
+    given = ItemIndex.load(items).items if saved else None
+    texts = (given or read_items(o.source(items), text_field=text_field)).texts
     if count is not None:
         from crossknn.evaluation.costs import Cost, estimate
         from crossknn.scorers.opening import DualEncoder

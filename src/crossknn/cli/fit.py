@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, progress
-from crossknn.errors import InputError
+from crossknn.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
@@ -108,10 +108,11 @@ def command(
     """
     from crossknn.data.queries import QuerySet
     from crossknn.data.reading import read_qrels
-    from crossknn.fitting.fit import fit
+    from crossknn.fitting.fit import METHODS, fit
     from crossknn.fitting.pseudo_queries import pseudo_queries
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import Limits
+    from crossknn.spec import parse
 
     at_once = o.threads(workers)
     if method == "stored":
@@ -136,6 +137,9 @@ def command(
     judged = None if qrels is None else read_qrels(qrels)
     if method == "calibration" and judged is None:
         raise InputError("calibration needs relevance judgements: give --qrels FILE")
+    if method not in JUDGED and (named := parse(method).name) not in METHODS:
+        hint = nearest(named, (*METHODS, *JUDGED, "stored"))
+        raise InputError(f"unknown METHOD {named!r}: {hint}")
     if queries is None:
         raise InputError("--queries is missing: give a file of training queries, or 'auto'")
     if ray and (model or scorer_option or o.is_url(scorer)):

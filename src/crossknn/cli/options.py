@@ -290,10 +290,15 @@ def neighbours(text: str | None, n: int, of: Path) -> list[int]:
     return ks
 
 
+def check_parent(option: str, path: Path | None) -> None:
+    """`InputError` if the folder that is to hold `path` does not exist."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {path.parent}; create it first")
+
+
 def check_out(folder: Path) -> None:
     """`InputError` if --out is no folder and cannot be made one."""
-    if not folder.absolute().parent.is_dir():
-        raise InputError(f"--out {folder}: there is no folder {folder.parent}; create it first")
+    check_parent("--out", folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is a file; give a folder")
 
@@ -310,6 +315,5 @@ def check_picture(option: str, path: Path | None) -> None:
         return
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"{option} {path}: the name must end in .png, .pdf or .svg")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{option} {path}: there is no folder {path.parent}; create it first")
+    check_parent(option, path)
     check_plots(option)

@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import note, out, print_json, progress, say
-from crossknn.errors import CrossknnError, InputError, visible
+from crossknn.errors import CrossknnError, InputError, counted, visible
 from crossknn.methods import DEFAULT, parse_method
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def command(
     from crossknn.search.searcher import Budget, Searcher
 
     chosen = parse_method(method)
+    o.check_parent("--run", run)
     given = _queries(query or [], queries)
     index = ItemIndex.load(folder)
     o.add_lists(index, lists, None if queries is None else given)
@@ -127,9 +128,9 @@ def command(
             trace=explain,
             progress=report,
         )
+    show(results, json)
     if run is not None:
         results.to_run(run)
-    show(results, json)
     if exact is not None and exact.fingerprint is None and results.error is None:
         note("scores are not kept: name the model behind the endpoint with --endpoint-model")
     if learn and isinstance(exact, StoredScorer) and exact.store is index.scores:
@@ -197,18 +198,20 @@ def show(results: Results, json: bool) -> None:
             out.print(Text(f"probably no relevant item ({chance:.0%})", style="dim"))
         out.print()
     notes = [
-        f"{results.method}: {results.n_calls} cross-encoder calls "
-        f"({results.n_scored} scores used), {results.seconds:.2f} s"
+        f"{results.method}: {counted(results.n_calls, 'cross-encoder call')} "
+        f"({counted(results.n_scored, 'score')} used), {results.seconds:.2f} s"
     ]
     if results.stopped_by != "budget":
         notes.append(f"stopped by {results.stopped_by}")
     if results.n_failed:
-        notes.append(f"{results.n_failed} pairs could not be scored")
+        notes.append(f"{counted(results.n_failed, 'pair')} could not be scored")
     if results.truncated:
-        notes.append(f"{results.truncated} pairs were truncated to the model's maximum length")
+        notes.append(
+            f"{counted(results.truncated, 'pair')} truncated to the model's maximum length"
+        )
     if results.n_backfilled:
         notes.append(
-            f"{results.n_backfilled} items taken in index order: the retriever returned too few"
+            f"{counted(results.n_backfilled, 'item')} in index order: the retriever found too few"
         )
     out.print(Text("; ".join(notes), style="dim"))
 

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from crossknn.cli import options as o
 from crossknn.cli.estimate import pairs_per_second
 from crossknn.cli.output import note, out, print_json, progress, say
-from crossknn.errors import InputError, visible
+from crossknn.errors import InputError, counted, visible
 
 if TYPE_CHECKING:
     from crossknn.data.items import Items
@@ -43,8 +43,8 @@ def show(trial: Trial, json: bool) -> None:
     if cases:
         other = f" (and {opposite} the other way round)" if opposite else ""
         shown = f", {'the first ' if len(cases) > _CASES else ''}{min(_CASES, len(cases))} here"
-        said = f"Found by searching, missed by reranking: {len(cases)} queries{other}{shown}"
-        out.print(Text(said, "bold"), soft_wrap=True)
+        said = f"Found by searching, missed by reranking: {counted(len(cases), 'query')}"
+        out.print(Text(said + other + shown, "bold"), soft_wrap=True)
     for case in cases[:_CASES]:
         title, *rest = visible(case.text).splitlines() or [""]
         about = f"{title}: {' '.join(rest)}" if rest else title
@@ -71,7 +71,7 @@ def write(trial: Trial, folder: Path, title: str, lead: str, sections: Any = ())
 
 
 def command(
-    items: Annotated[Path, Argument(help="JSONL, CSV, TSV, text lines or a BEIR folder.")],
+    items: Annotated[Path, Argument(metavar="ITEMS", help="JSONL, CSV, TSV, text or BEIR folder.")],
     queries: Annotated[
         Path | None, Option(help="Your queries; else some are made of items.")
     ] = None,
@@ -145,10 +145,10 @@ def command(
     then = f"; then at most {more:,} for the verdict on all {weighed} queries" * bool(more)
     cost = m * len(given) + more
     note(
-        f"{len(given):,} items, {len(asked)} queries{' made of items' * (queries is None)}; the "
-        f"cross-encoder scores {speed:,.0f} pairs a second here: everything for {m} queries"
-        f"{shortened} is {m * len(given):,} pairs{then}; {cost / speed / 60:.1f} minutes, or less "
-        "where scores are kept from before"
+        f"{len(given):,} items, {counted(len(asked), 'query')}{' made of items' * (not queries)}"
+        f"; the cross-encoder scores {speed:,.0f} pairs a second here: everything for "
+        f"{counted(m, 'query')}{shortened} is {m * len(given):,} pairs{then}; "
+        f"{cost / speed / 60:.1f} minutes, or less where scores are kept from before"
     )
     saved = folder / "index"
     index = ItemIndex.load(saved) if (saved / MANIFEST).is_file() else None

@@ -21,6 +21,8 @@ from crossknn.types import BoolArray, IntArray
 
 T = TypeVar("T")
 
+ADVICE = "if the text is in another field, name it with --text-field (text_field= in Python)"
+
 DEFAULT_TEMPLATE = "{title}\n{text}"
 """How title and text become one string; the ends are stripped, so either may be empty."""
 
@@ -140,7 +142,7 @@ def items_from(
         record.add_id(record.id(id_name) if id_name else str(record.number), ids)
         has_title = title_field is not None or title in record.fields
         values = {"title": record.text(title).strip() if has_title else ""}
-        values |= {name: record.text(field).strip() for name, field in names.items()}
+        values |= {name: record.text(field, ADVICE).strip() for name, field in names.items()}
         text = template.format_map(values).strip()
         if not (allow_empty or text):
             raise InputError(f"{record.place} has an empty text")

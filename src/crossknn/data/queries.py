@@ -20,6 +20,7 @@ from crossknn.errors import InputError
 
 ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "mention_id")
 TEXT_FIELDS = ("text", "query")
+ADVICE = "call the field that holds the query 'text' or 'query'"
 
 Qrels: TypeAlias = dict[str, dict[str, int]]
 """Query id -> item id -> grade."""
@@ -131,7 +132,7 @@ def _text(record: Record) -> str:
         )
     name = record.first_of(TEXT_FIELDS)
     if name is not None or "mention" not in record.fields:
-        return record.text(name or "text").strip()
+        return record.text(name or "text", ADVICE).strip()
     parts = ("context_left", "mention", "context_right")
     left, mention, right = (record.text(part) if part in record.fields else "" for part in parts)
     if not mention.strip():

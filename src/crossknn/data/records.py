@@ -37,16 +37,19 @@ class Record(NamedTuple):
         """The first of the field names that the record has."""
         return next((name for name in names if name in self.fields), None)
 
-    def field(self, name: str) -> object:
-        """A field's value; `InputError` if it is missing, with the nearest one there is."""
+    def field(self, name: str, advice: str = "") -> object:
+        """A field's value; `InputError` if it is missing, with the nearest one and `advice`."""
         if name not in self.fields:
             hint = nearest(name, map(str, self.fields))
-            raise InputError(f"{self.place} has no field {name!r} ({hint})")
+            error = InputError(f"{self.place} has no field {name!r} ({hint})")
+            if advice:
+                error.add_note(advice)
+            raise error
         return self.fields[name]
 
-    def text(self, name: str) -> str:
+    def text(self, name: str, advice: str = "") -> str:
         """A field's value as text; numbers are written out, null is empty."""
-        value = self.field(name)
+        value = self.field(name, advice)
         if isinstance(value, str):
             return _without_surrogates(value, self.place)
         if value is None:

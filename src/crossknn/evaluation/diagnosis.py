@@ -262,8 +262,8 @@ def relevant_to(judgements: Judgements) -> list[IntArray]:
     found = [relevant_items(row) for row in judgements.rows]
     if (known := sum(map(bool, map(len, found)))) < FEWEST:
         raise InputError(
-            f"{known} judged queries have a relevant item in the index, and a verdict needs "
-            f"{FEWEST} or more: check that the ids agree, or judge more; search works without"
+            f"a verdict needs {FEWEST} judged queries with a relevant item in the index, and got "
+            f"{known}: check that the ids agree, or judge more; search works without"
         )
     return found
 

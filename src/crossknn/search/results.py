@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.data.items import Items
-from crossknn.errors import InputError
+from crossknn.errors import InputError, counted
 from crossknn.types import NO_ITEM, FloatArray, Ranking
 
 
@@ -114,7 +114,7 @@ class Results:
         if self.min_score is None or self.expected_missing is None:
             return ""
         best, missing = self.best_scores[query], self.expected_missing[query]
-        found = f"{len(self.hits[query])} items reach {self.min_score:g}"
+        found = f"{counted(len(self.hits[query]), 'item')} scored {self.min_score:g} or more"
         if not self.hits[query]:
             reached = "nothing was scored" if best is None else f"the best score is {best:.2f}"
             found = f"no item that was scored reaches {self.min_score:g}: {reached}"
@@ -193,8 +193,8 @@ class Results:
     def __repr__(self) -> str:
         hits = sum(map(len, self.hits))
         return (
-            f"<Results of {self.method}: {len(self)} queries, {hits} hits, {self.n_calls} calls, "
-            f"{self.seconds:.2f} s, stopped by {self.stopped_by}>"
+            f"<Results of {self.method}: {counted(len(self), 'query')}, {counted(hits, 'hit')}, "
+            f"{counted(self.n_calls, 'call')}, {self.seconds:.2f} s, stopped by {self.stopped_by}>"
         )
 
     def __len__(self) -> int:

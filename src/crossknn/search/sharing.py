@@ -41,7 +41,7 @@ def most_of(share: SharedBudget, m: int, *, known: bool) -> int:
         )
     if share.total < m:
         raise InputError(
-            f"total_budget is {share.total}, less than one call for each of {m} queries: raise it"
+            f"total_budget is {share.total}, less than one call for each query: give {m} or more"
         )
     return MOST * -(-share.total // m)
 

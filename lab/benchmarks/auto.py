@@ -1,6 +1,7 @@
 """The default method beside all others, in three situations: nothing known, sparse pairs, anchors.
 
     python lab/benchmarks/auto.py run WORK MATRIX.npz... [--seeds 0,1,2] [--only SITUATION]
+    python lab/benchmarks/auto.py best WORK MATRIX.npz... [--only SITUATION]
     python lab/benchmarks/auto.py report WORK     # benchmarks/results/auto.json
 
 Every seed draws which queries are anchors and which are tests. `nothing`: the anchors' scores are
@@ -9,6 +10,9 @@ vectors fitted to them. `dense`: all their scores. Rivals' settings are chosen f
 situation, budget and k on dev queries, the last third of the anchors. A cell is a file in WORK: one
 method's recall, query by query, and what is there is not searched again. A rival's cells of a seed
 count where that seed has all that were among the best three on dev queries with seed 0.
+
+`best` searches for the best item alone, and only with the default and reranking: each query of a
+matrix is a test once, and anchors are drawn from the others. Its cells are of the seed `all`.
 
 Cells named `before ...` are of the kriging before averaged trends: the same cells, searched at
 commit 9dc2f32.
@@ -45,7 +49,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "auto.json"
 BUDGETS, KS, PAIRS = (50, 100, 200, 500), (1, 10, 100), 30_000
 HALVES = (50, 100, 250)
 """Calls of the default, which is compared with the best rival at twice as many."""
-SEEDS = (0, 1, 2)
+SEEDS, ALL = (0, 1, 2), "all"
 SITUATIONS = ("nothing", "sparse", "dense")
 RIVALS = {
     "rerank": ["rerank(retriever=dense)", "rerank(retriever=hybrid)"],
@@ -98,13 +102,15 @@ def cases(path: Path, seed: int, dev: bool) -> Iterator[tuple[str, StoredMatrix,
     yield "dense", drawn, drawn
 
 
-def recalls(method: str, index: StoredMatrix, drawn: StoredMatrix) -> dict[str, list[float]]:
+def recalls(
+    method: str, index: StoredMatrix, drawn: StoredMatrix, ks: Sequence[int] = KS
+) -> dict[str, list[float]]:
     """Recall of each test query by budget and k, as `100 10`."""
     tests = slice(drawn.n_anchors, None)
     queries, scores, found = index.queries(tests), drawn.scores[tests], {}
-    truth = {k: top_k(scores, k).items for k in KS}
-    for budget, k in product(sorted({*BUDGETS, *HALVES}), KS):
-        if budget > drawn.n // 2 or (method != AUTO and budget not in BUDGETS):
+    truth, all_budgets = {k: top_k(scores, k).items for k in ks}, method == AUTO and len(ks) > 1
+    for budget, k in product(sorted({*BUDGETS, *HALVES}), ks):
+        if budget > drawn.n // 2 or not (all_budgets or budget in BUDGETS):
             continue
         if k == KS[0] or (method == AUTO and k == KS[-1]):  # only the default minds k, a large one
             chosen = parse_method(method)
@@ -179,6 +185,42 @@ def _search(work: Path, of: str, index: StoredMatrix, drawn: StoredMatrix, situa
             found = recalls(method, index, drawn)
         file.write_text(json.dumps({"key": key, "recall": found}))
         print(f"{time.perf_counter() - began:6.1f} s  {key}", flush=True)
+
+
+def parts(whole: StoredMatrix) -> Iterator[StoredMatrix]:
+    """Each part of the queries as tests, and as many of the others as there were as anchors."""
+    q, anchors = len(whole.scores), whole.n_anchors
+    order = np.random.default_rng(0).permutation(q)
+    for tests in np.array_split(order, -(-q // (q - anchors))):
+        rows = np.append(order[~np.isin(order, tests)][:anchors], tests)
+        assert whole.dense_queries is not None
+        yield replace(
+            whole,
+            scores=whole.scores[rows],
+            dense_queries=whole.dense_queries[rows],
+            firsts={name: values[rows] for name, values in whole.firsts.items()},
+            query_ids=tuple(whole.query_ids[row] for row in rows),
+            **dict.fromkeys(("anchor_items", "labels", "qrels")),
+        )
+
+
+def best(work: Path, paths: list[Path], only: list[str]) -> None:
+    """Search for the best item, each query once, in the cells that are not there yet."""
+    for path, situation in product(paths, only):
+        for method in (AUTO, *(RIVALS["rerank"] if situation == "nothing" else ())):
+            key = f"{path.stem} {situation} {ALL} test {method}"
+            file = work / f"{hashlib.sha1(key.encode()).hexdigest()[:16]}.json"
+            if file.exists():
+                continue
+            found: dict[str, list[float]] = {}
+            for drawn in parts(StoredMatrix.load(path)):
+                index = drawn if situation == "dense" else replace(drawn, n_anchors=0)
+                with threadpool_limits(1):
+                    index = sparse(index, drawn) if situation == "sparse" else index
+                    for at, values in recalls(method, index, drawn, KS[:1]).items():
+                        found.setdefault(at, []).extend(values)
+            file.write_text(json.dumps({"key": key, "recall": found}))
+            print(key, flush=True)
 
 
 Recalls: TypeAlias = dict[str, dict[str, FloatArray]]
@@ -301,7 +343,9 @@ if __name__ == "__main__":
         else:
             files.append(Path(word))
     Path(folder).mkdir(parents=True, exist_ok=True)
-    if command == "run":
+    if command == "best":
+        best(Path(folder), files, (options["--only"] or ",".join(SITUATIONS)).split(","))
+    elif command == "run":
         seeds = [int(seed) for seed in (options["--seeds"] or "0").split(",")]
         run(Path(folder), files, seeds, (options["--only"] or ",".join(SITUATIONS)).split(","))
     else:

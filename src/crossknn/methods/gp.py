@@ -55,13 +55,15 @@ class Pooled(NamedTuple):
 class Posteriors:
     """State of a Gaussian process over m queries.
 
-    `basis` (f, m, n) holds the basis functions; in its place `values` gives them of some items.
-    `own` (m, d) are the queries' vectors where they count as observed, and `best` (m, f) their
-    basis functions. A query whose scores say too little has no posterior among `known`. `pooled`
-    are kept for the next rounds.
+    `points` (n, p) are those of all items, and `basis` (f, m, n) holds the basis functions; with a
+    pool both are None, and `values` gives the basis functions of some items. `own` (m, d) are the
+    queries' vectors where they count as observed, and `best` (m, f) their basis functions. A query
+    whose scores say too little has no posterior among `known`. `pooled` are kept for the next
+    rounds.
     """
 
     queries: Queries
+    points: FloatArray | None
     basis: FloatArray | None
     values: Sequence[Values]
     linear: Sequence[Affine | None]
@@ -116,12 +118,13 @@ class GaussianProcess(Predictor[Posteriors]):
             values = [feature.of_some(queries) for feature in self.features]
             linear = [feature.linear and feature.linear(queries) for feature in self.features]
             best = None if own is None else self._best(queries)
-            return Posteriors(queries, None, values, linear, own, best, {}, {})
+            return Posteriors(queries, None, None, values, linear, own, best, {}, {})
         basis = [np.broadcast_to(np.float32(1), shape)] * self.intercept
         basis += [feature.of_all(queries) for feature in self.features]
         known = np.stack(basis) if basis else np.empty((0, *shape), np.float32)
         best = None if own is None else known.max(axis=2).T
-        return Posteriors(queries, known, (), (), own, best, {}, {})
+        points = self.points(slice(None))
+        return Posteriors(queries, points, known, (), (), own, best, {}, {})
 
     def _best(self, queries: Queries) -> FloatArray:
         """The largest values of the basis functions: (m, f)."""
@@ -173,8 +176,9 @@ class GaussianProcess(Predictor[Posteriors]):
         keep = 4 * count * sum(len(each.points) for each in known) <= KEPT
         # All queries share one pass: so many rows more are nearly free.
         for part in _blocks(count) if known else ():
-            points = self.points(part)
-            none = Whitened(kernel.variance(points))
+            points = self.points(part) if state.points is None else state.points[part]
+            first = any(part.start not in each.kept for each in known)
+            none = Whitened(kernel.variance(points) if first else np.empty(0))
             rows = [each.kept.pop(part.start, none) for each in known]
             new = [each.points[row.count :] for each, row in zip(known, rows, strict=True)]
             ends = np.cumsum([len(each) for each in new])[:-1]

@@ -54,7 +54,8 @@ def features(
     assert best.std is not None
     kept = items != NO_ITEM
     items, mean, std = items[kept], best.scores[q, kept], best.std[q, kept]
-    points, size = process.points(items), float(known.scores.std())
+    points = process.points(items) if state.points is None else state.points[items]
+    size = float(known.scores.std())
     # A candidate's own variance does not change which scored items it correlates with most.
     likeness = kernel(known.points, points)
     likeness /= np.sqrt(kernel.variance(known.points))[:, None]

@@ -1,7 +1,7 @@
 """Kill every writing command and damage every kind of file, many times; count what was lost.
 
     python lab/benchmarks/campaign.py [--kills 200] [--damages 2000] [--steps 1000] [--changes 400]
-        [--work FOLDER]
+        [--lists 100] [--work FOLDER]
 
 Kills: a command that scores with a counting endpoint is killed at a random moment and run again;
 its answer must be that of an undisturbed run, and pairs that were asked twice must be those of the
@@ -9,7 +9,8 @@ requests in flight. Damages: a bit is flipped, a file truncated or a block zeroe
 their bytes, every tenth time a score matrix; a search, or a replay, must answer as before or refuse
 in one sentence. Steps: items are added, replaced, deleted, compacted and searched at random, 1,000 steps a
 trial, beside a dictionary that must agree (`updates.py`). Changes: adding, replacing, deleting and compacting
-are killed at each of their steps in turn; the index must be that of before or after. Trials are drawn by number
+are killed at each of their steps in turn; the index must be that of before or after. Lists: the
+building of an approximate index is killed at a random moment; nothing may be lost, and it must go on. Trials are drawn by number
 and kept in the folder, so that a stopped campaign goes on. Writes benchmarks/results/campaign.json.
 """
 
@@ -242,6 +243,7 @@ def main() -> int:
     parser.add_argument("--damages", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--changes", type=int, default=400)
+    parser.add_argument("--lists", type=int, default=100)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "campaign")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/campaign.json")
     options = parser.parse_args()
@@ -254,8 +256,12 @@ def main() -> int:
     damages = trials(options.work / "damages.jsonl", options.damages, campaign.damage)
     steps = trials(options.work / "steps.jsonl", options.steps, updates.steps)
     changes = trials(options.work / "changes.jsonl", options.changes, updates.kill)
+    lists = trials(options.work / "lists.jsonl", options.lists, updates.kill_lists)
     differing = [s for s in steps if s["differs"]]
     lossy = [c for c in changes if not (c["whole"] and c["same answer"])]
+    broken = [
+        each for each in lists if not (each["goes on"] and each["whole"] and each["same lists"])
+    ]
     bad_kills = [k for k in kills if not k["same answer"] or k["requests twice"] > IN_FLIGHT]
     bad = [d for d in damages if d["verdict"] in ("silent change", "traceback")]
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
@@ -272,10 +278,13 @@ def main() -> int:
         "random steps that differed": differing,
         "killed changes": dict(Counter(c["change"] for c in changes if c["killed"])),
         "killed changes that lost something": lossy,
+        "killed buildings of lists": sum(each["killed"] for each in lists),
+        "killed buildings that went on with some": sum(each["held"] > 0 for each in lists),
+        "killed buildings of lists that lost something": broken,
     }
     options.out.write_text(json.dumps(made, indent=1) + "\n")
     print(json.dumps(made, indent=1))
-    return int(bool(bad_kills or bad or differing or lossy))
+    return int(bool(bad_kills or bad or differing or lossy or broken))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
 """Random additions, deletions, compactions and searches against a dictionary, and kills between.
 
 `crossknn index` must answer as the dictionary does after every step, and after a kill as before the
-change or after it. `campaign.py` runs both; a trial is drawn by its number.
+change or after it; an approximate index whose building was killed goes on where it was, and becomes
+the one of an undisturbed building. `campaign.py` runs all three; a trial is drawn by its number.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import tempfile
+import time
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import crossknn as ck
+from crossknn.index import nearest as approximate
 
 SPACE = "own"
 AT_ONCE = 1000
@@ -180,4 +185,71 @@ def kill(trial: int) -> dict[str, Any]:
         "whole": whole,
         "same answer": again,
         "data folders": left,
+    }
+
+
+@cache
+def unlisted(grown: bool) -> tuple[tempfile.TemporaryDirectory[str], float, bytes]:
+    """A folder with an index of 6,000 items, `grown` from 4,000 whose vectors have an approximate
+    index, the seconds of an undisturbed building of all, and the file that it writes."""
+    import faiss
+
+    faiss.omp_set_num_threads(1)  # processes are forked from this one
+    approximate._BLOCK = 256
+    place = tempfile.TemporaryDirectory()
+    index, folder = built(4000), Path(place.name) / "index"
+    index.save(folder)
+    if grown:
+        index.add_nearest(SPACE)
+    add(index, [record(number, 0) for number in range(4000, 6000)])
+    whole = Path(place.name) / "whole"
+    shutil.copytree(folder, whole)
+    began = time.perf_counter()
+    opened(whole).add_nearest(SPACE)
+    seconds = time.perf_counter() - began
+    return place, seconds, (whole / f"nearest-{SPACE}" / approximate._FILE).read_bytes()
+
+
+def listed(folder: Path, begun: Any) -> None:
+    """Build the approximate index, after saying so."""
+    index = opened(folder)
+    begun.set()
+    index.add_nearest(SPACE)
+
+
+def kill_lists(trial: int) -> dict[str, Any]:
+    """Kill the building of an approximate index at a random moment; then build it again."""
+    import faiss
+
+    of, seconds, whole = unlisted(trial % 2 == 1)
+    moment = float(np.random.default_rng([4, trial]).uniform(0, 0.9 * seconds))
+    context = get_context("fork")
+    begun = context.Event()
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "index"
+        shutil.copytree(Path(of.name) / "index", folder)
+        model = {f"i{number}": f"item {number}, 0" for number in range(6000)}
+        answer = expected(model, "query", 20)
+        child = context.Process(target=listed, args=(folder, begun))
+        child.start()
+        begun.wait()
+        time.sleep(moment)
+        child.kill()
+        child.join()
+        lists, calls = folder / f"nearest-{SPACE}", list[int]()
+        part = lists / approximate._BEGUN
+        held = faiss.read_index(str(part)).ntotal if part.exists() else 0
+        found = opened(folder)
+        same = nearest(found, "query", 20) == answer and found.verify() == []
+        found.add_nearest(SPACE, progress=lambda done, _: calls.append(done))
+        again = (lists / approximate._FILE).read_bytes() == whole
+        again &= nearest(opened(folder), "query", 20) == answer
+    return {
+        "moment": round(moment, 4),
+        "killed": child.exitcode == -signal.SIGKILL,
+        "grown": trial % 2 == 1,
+        "held": held,
+        "goes on": not calls or calls[0] == min(held + approximate._BLOCK, len(found)),
+        "whole": same,
+        "same lists": again,
     }

@@ -143,11 +143,14 @@ def test_a_killed_building_goes_on(folder, tmp_path, monkeypatch):
 
     with pytest.raises(Killed):
         index.add_nearest(progress=kill)
-    assert (tmp_path / "index" / "nearest-vectors" / "lists.faiss.part").exists()
+    lists = tmp_path / "index" / "nearest-vectors"
+    assert (lists / "begun.faiss").exists()
+    (lists / "lists.faiss.part").write_bytes(b"a kill while the whole is written")
     steps = []
     index.add_nearest(progress=lambda done, total: steps.append(done))
     assert steps[0] > 2048
     assert steps[-1] == N
+    assert sorted(path.name for path in lists.glob("*.*")) == ["about.json", "lists.faiss"]
     again = ck.ItemIndex.load(tmp_path / "index").store("vectors").top(ASKED, 50)
     whole = ck.ItemIndex.load(folder).store("vectors").top(ASKED, 50)
     np.testing.assert_array_equal(again.items, whole.items)

@@ -43,7 +43,7 @@ FEW = 20_000
 """So few allowed items are searched exactly."""
 
 _PER_LIST, _BLOCK, _ROUNDS = 40, 65_536, 10
-_FILE, _ABOUT = "lists.faiss", "about.json"
+_FILE, _BEGUN, _ABOUT = "lists.faiss", "begun.faiss", "about.json"
 
 
 class FaissStore:
@@ -139,7 +139,7 @@ def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None
         import faiss
 
     n, d = len(rows), rows.shape[1]
-    part = None if folder is None else folder / f"{_FILE}.part"
+    part = None if folder is None else folder / _BEGUN
     if part is not None and part.exists():
         lists = faiss.read_index(str(part))
     else:
@@ -161,8 +161,6 @@ def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None
         if part is not None and (lists.ntotal - saved >= 8 * _BLOCK or saved == 0):
             saved = lists.ntotal
             write_file(part, faiss.serialize_index(lists).tobytes())
-    if part is not None:
-        part.unlink(missing_ok=True)
     return lists
 
 
@@ -179,7 +177,7 @@ def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> No
                 for old in folder.iterdir():  # of other vectors
                     old.unlink()
             elif count < len(rows) and file.exists():  # rows were added: they go into its lists
-                os.replace(file, folder / f"{_FILE}.part")
+                os.replace(file, folder / _BEGUN)
             if count != len(rows):
                 write_file(folder / _ABOUT, json.dumps(_wanted(rows)).encode())
             if not file.exists():
@@ -187,6 +185,7 @@ def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> No
 
                 lists = build_lists(rows, folder, progress)
                 write_file(file, faiss.serialize_index(lists).tobytes())
+                (folder / _BEGUN).unlink(missing_ok=True)
 
 
 def open_lists(folder: Path, rows: Any) -> Any:

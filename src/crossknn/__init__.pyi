@@ -56,6 +56,7 @@ from .methods.rerank import Exact as Exact
 from .methods.rerank import Rerank as Rerank
 from .methods.rerank import Retrieve as Retrieve
 from .methods.tour import TOUR as TOUR
+from .rerank import rerank as rerank
 from .retrievers.base import Retriever as Retriever
 from .retrievers.dense import ArrayStore as ArrayStore
 from .retrievers.dense import DenseRetriever as DenseRetriever

@@ -1,0 +1,174 @@
+"""Reranking of given documents under a budget, like sentence-transformers' `CrossEncoder.rank`.
+
+The documents become an index of their own for one query: their words, the vectors that they carry
+(or LSA of their texts), and the order in which they came, which is a retriever, too.
+
+Axes: n documents, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from crossknn.data.items import items_from
+from crossknn.data.records import given_records
+from crossknn.errors import InputError
+from crossknn.index.item_index import ItemIndex
+from crossknn.index.vectors import check_vectors
+from crossknn.methods import Method
+from crossknn.retrievers.base import ItemPriors
+from crossknn.retrievers.lexical import words
+from crossknn.scorers.base import Scorer
+from crossknn.scorers.opening import as_scorer
+from crossknn.search.results import Results
+from crossknn.search.searcher import Budget, Searcher
+from crossknn.types import FloatArray, as_count
+
+Documents: TypeAlias = Iterable[str | Mapping[str, object]]
+
+EMBEDDING = "embedding"
+ORDER = "order"
+"""The retriever that ranks documents as they were given."""
+
+
+class Reranked(list[dict[str, Any]]):
+    """The answer of `rerank`; `results` has calls, seconds and why the search stopped."""
+
+    def __init__(self, entries: Iterable[dict[str, Any]], results: Results) -> None:
+        super().__init__(entries)
+        self.results = results
+
+
+def rerank(
+    query: str,
+    documents: Documents,
+    budget: int | Budget | None = None,
+    *,
+    scorer: Any = None,
+    top_k: int | None = None,
+    return_documents: bool = False,
+    vectors: FloatArray | None = None,
+    query_vector: FloatArray | None = None,
+    method: str | Method | None = None,
+    **options: Any,
+) -> Reranked:
+    """Order documents by a cross-encoder's scores, of which `budget` are computed.
+
+    >>> overlap = lambda pairs: [len(set(q.split()) & set(t.split())) for q, t in pairs]
+    >>> rerank("sort a list", ["zip a file", "sort a list", "lock"], scorer=overlap, top_k=1)
+    [{'corpus_id': 1, 'score': 3.0}]
+
+    Args:
+        query: A text.
+        documents: n texts, or mappings with `text`, and `title` and `embedding` if they have them,
+            in the order of whatever retrieved them.
+        budget: Documents that are scored; None scores all of them. Or a `Budget`, such as
+            `Budget(per_query=100, deadline=0.5)`.
+        scorer: Whatever `Searcher` takes; the bundled cross-encoder by default. A model that is
+            given by name stays open for the next call.
+        top_k: The best so many; None returns all documents.
+        return_documents: With `text`, which was scored.
+        vectors: (n, d) of the documents; by default their `embedding`, or else LSA of the texts.
+        query_vector: (d,) of the query, of the encoder that made the vectors.
+        method: What chooses the documents to score, a method or its spec; `order` names the given
+            order. By default `kriging` with the given order, BM25 and the vectors.
+        options: Others of `Searcher.search`: `seed`, `progress`, `cancel`.
+
+    Returns:
+        A list, the best first, of `corpus_id`, the position in `documents`, and `score`, a raw
+        logit. An entry with `"predicted": True` was not scored: it comes after all that were, by
+        approximate score, and its `score` is at most that of the entry before it. The documents
+        that failed or that a deadline left come last, in the given order.
+
+    Raises:
+        InputError: There are no documents, one is no text and no mapping, some have an embedding
+            and others not, or vectors, budget or `top_k` do not fit.
+        ScorerError: No document could be scored.
+    """
+    kept = None if top_k is None else as_count(top_k, "top_k")
+    if not isinstance(query, str):
+        raise InputError(f"the query is {query!r:.80}; give one text")
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        raise InputError(f"the documents are {documents!r:.80}; give a list of texts or mappings")
+    given = [*documents]
+    items = items_from(given_records(map(_text_of, given)), allow_empty=True)
+    n = len(items)
+    limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
+    if limits.per_query is None and limits.total is None:
+        limits = replace(limits, per_query=n)
+    everything = limits.deadline is None and n <= as_count(
+        limits.per_query or limits.total, "budget"
+    )
+    vectors = _embeddings(given) if vectors is None else vectors
+    encode = None if query_vector is None else lambda texts: np.asarray(query_vector)[None]
+    if vectors is None and encode is not None:
+        raise InputError("query_vector is given, but the documents have no vectors: give both")
+    has_words = any(map(words, items.texts))
+    exact = everything and method is None
+    index = ItemIndex.build(
+        items,
+        vectors=vectors,
+        query_vectors=encode,
+        bm25=has_words and not exact,
+        lsa=None if has_words and not exact else 0,
+    )
+    index.add_retriever(ORDER, ItemPriors(-np.log1p(np.arange(n))))
+    if method is None:
+        method = "exact" if exact else _method(index)
+    model = _model(scorer) if scorer is None or isinstance(scorer, str | Path) else scorer
+    found = Searcher(index, model, method).search(query, n, limits, **options)
+    # What could not be scored, or was left when the time was up, is last.
+    places = [hit.position for hit in found[0]]
+    scores = [hit.final_score for hit in found[0]] or [0.0]
+    known = {*places}
+    left = [place for place in range(n) if place not in known]
+    answer: list[dict[str, Any]] = []
+    for rank, place in enumerate([*places, *left][:kept]):
+        found_it = rank < len(places)
+        entry: dict[str, Any] = {"corpus_id": place, "score": scores[rank if found_it else -1]}
+        entry |= {"text": items.texts[place]} if return_documents else {}
+        predicted = not found_it or found[0][rank].predicted
+        answer.append(entry | ({"predicted": True} if predicted else {}))
+    return Reranked(answer, found)
+
+
+def _method(index: ItemIndex) -> str:
+    """What chooses the documents by default; without words and vectors the first ones."""
+    known = [*index.retrievers, *filter(index.has_query_vectors, index.vectors)]
+    if not index.vectors:
+        return f"rerank(retriever={ORDER})"
+    return f"kriging(retriever={ORDER}, mean=hybrid({', '.join(known)}))"
+
+
+def _text_of(entry: object) -> object:
+    """What of a document is read and scored."""
+    if not isinstance(entry, Mapping):
+        return entry
+    return {name: entry[name] for name in ("title", "text") if entry.get(name) is not None}
+
+
+def _embeddings(documents: Sequence[Any]) -> FloatArray | None:
+    """The vectors (n, d) that the documents carry; None if they carry none."""
+    found = [d.get(EMBEDDING) if isinstance(d, Mapping) else None for d in documents]
+    lacking = [position for position, vector in enumerate(found) if vector is None]
+    if len(lacking) == len(found):
+        return None
+    if lacking:
+        raise InputError(
+            f"document {lacking[0]} has no {EMBEDDING!r}, and others have: give all or none"
+        )
+    return check_vectors(
+        cast(FloatArray, found), len(found), None, "the documents' embeddings", half=True
+    )
+
+
+@lru_cache(maxsize=2)
+def _model(name: str | Path | None) -> Scorer:
+    """A cross-encoder that stays open for the next call."""
+    return as_scorer(name)

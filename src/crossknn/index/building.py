@@ -16,7 +16,7 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.errors import InputError
 from crossknn.files import as_path
-from crossknn.index.database import DatabaseStore, TextsOf, items_in, parts_beside
+from crossknn.index.database import ItemStore, TextsOf, items_in, parts_beside
 from crossknn.index.graphs import nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states
 from crossknn.index.parts import (
@@ -85,7 +85,7 @@ def build_parts(
 
 
 def parts_over(
-    store: DatabaseStore,
+    store: ItemStore,
     texts: str | TextsOf,
     folder: str | Path | None,
     encoder: GivenModel | None,
@@ -93,7 +93,7 @@ def parts_over(
     seed: int,
 ) -> Parts:
     """The parts of an index whose items stay in a database; see `ItemIndex.over`."""
-    if not isinstance(store, DatabaseStore):
+    if not hasattr(store, "records"):
         raise InputError(f"{store!r:.80} is not a database of items: give a QdrantStore, say")
     model = None if encoder is None else RememberedModel.of("dual encoder", encoder)
     n, d = store.shape

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from crossknn.data.items import Items
 from crossknn.errors import CrossknnError, InputError, StoreError
 from crossknn.index.filters import Condition, parse_filter
 from crossknn.index.storage import MANIFEST, read_parts, write_parts
-from crossknn.retrievers.dense import WHOLE
+from crossknn.retrievers.dense import WHOLE, VectorStore
 from crossknn.types import NO_ITEM, Artifact, BoolArray, Candidates, FloatArray, IntArray
 
 T = TypeVar("T")
@@ -46,6 +46,24 @@ _MASKS = 16  # masks of filters that are kept
 _ITEMS = "store/items"
 
 
+class ItemStore(VectorStore, Protocol):
+    """A vector store that knows the ids, texts and fields of its items: `ItemIndex.over` has it."""
+
+    name: str
+    """What messages call it."""
+    keys: Any
+    """The ids (n,), in the order of positions: an array of whole numbers, or of bytes."""
+
+    def id(self, item: int) -> Id:
+        """The id of the item at a position."""
+
+    def records(self, items: Sequence[int]) -> list[Mapping[str, Any]]:
+        """The fields of the items at these positions."""
+
+    def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
+        """Mask (n,) of the items that meet conditions (see `ItemIndex.allowed`)."""
+
+
 class DatabaseStore(ABC):
     """Item vectors in a database, which searches them; a `VectorStore`.
 
@@ -63,8 +81,8 @@ class DatabaseStore(ABC):
             raise InputError(f"{name} holds no vectors: add some first")
         self.name, self.shape = name, (len(ids), dimensions)
         self._numbers = all(isinstance(key, int) for key in ids)
-        self._keys = self._as_keys(ids)
-        self._order = np.argsort(self._keys, kind="stable")
+        self.keys = self._as_keys(ids)
+        self._order = np.argsort(self.keys, kind="stable")
         self._recent_vectors = Recent[FloatArray](partial(self._of, vectors=True))
         self._recent_records = Recent[Mapping[str, Any]](partial(self._of, vectors=False))
         self._masks = dict[str, tuple[Condition, BoolArray]]()
@@ -100,8 +118,9 @@ class DatabaseStore(ABC):
             if len(few) <= FEW:
                 among = [self.id(item) for item in few.tolist()]
             elif self.filters:
-                known = (condition for condition, mask in self._masks.values() if mask is allowed)
-                among = next(known, None)
+                among = next(
+                    (c for c, m in self._masks.values() if np.array_equal(m, allowed)), None
+                )
             if among is None:
                 limit = int(1.5 * limit * n / len(few))
         rows: dict[int, tuple[IntArray, FloatArray]] = {}
@@ -151,15 +170,15 @@ class DatabaseStore(ABC):
 
     def id(self, item: int) -> Id:
         """The id of the item at a position."""
-        key = self._keys[item].item()
+        key = self.keys[item].item()
         return key if self._numbers else self._native(key.decode())
 
     def positions(self, ids: Sequence[Id]) -> IntArray:
         """Positions (p,) of ids, `NO_ITEM` for what was added later."""
         keys = self._as_keys(ids)
-        near = np.minimum(np.searchsorted(self._keys, keys, sorter=self._order), self.shape[0] - 1)
+        near = np.minimum(np.searchsorted(self.keys, keys, sorter=self._order), self.shape[0] - 1)
         items = self._order[near]
-        return np.where(self._keys[items] == keys, items, NO_ITEM)
+        return np.where(self.keys[items] == keys, items, NO_ITEM)
 
     def records(self, items: Sequence[int]) -> list[Mapping[str, Any]]:
         """The fields of the items at these positions."""
@@ -212,7 +231,7 @@ class DatabaseStore(ABC):
 
 
 class Recent(Generic[T]):
-    """What was read last of items, by position."""
+    """What was read last of items, by position; what is None is asked for again."""
 
     def __init__(self, read: Callable[[Sequence[int]], Sequence[T]]) -> None:
         self._read, self._kept, self._lock = read, dict[int, T](), threading.Lock()
@@ -226,7 +245,7 @@ class Recent(Generic[T]):
             part = new[start : start + _BLOCK]
             found |= zip(part, self._read(part), strict=True)
         with self._lock:
-            self._kept |= {item: found[item] for item in new[-_KEPT:]}
+            self._kept |= {i: found[i] for i in new[-_KEPT:] if found[i] is not None}
             while len(self._kept) > _KEPT:
                 del self._kept[next(iter(self._kept))]
         return [found[item] for item in items]
@@ -254,7 +273,7 @@ class Column(Sequence[T]):
         return self._of(items)
 
 
-def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
+def items_in(store: ItemStore, texts: str | TextsOf) -> Items:
     """The items of a store: their texts are a field of it, or what a function makes of ids."""
     n = store.shape[0]
 
@@ -287,10 +306,10 @@ def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
     )
 
 
-def parts_beside(folder: Path, store: DatabaseStore, build: str) -> tuple[str, dict[str, Any]]:
+def parts_beside(folder: Path, store: ItemStore, build: str) -> tuple[str, dict[str, Any]]:
     """What names the building in `folder`, and what is kept there beside a store; a new folder is
     made, as `build`. `InputError` for a folder that was made over other items."""
-    digest = zlib.crc32(np.ascontiguousarray(store._keys).tobytes())
+    digest = zlib.crc32(np.ascontiguousarray(store.keys).tobytes())
     if not (folder / MANIFEST).exists():
         write_parts(folder, {_ITEMS: Artifact({"n": store.shape[0], "ids": digest}, {})}, build)
     build, parts = read_parts(folder)

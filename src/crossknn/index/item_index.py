@@ -26,7 +26,7 @@ from crossknn.errors import InputError
 from crossknn.files import as_path
 from crossknn.index import building, updates
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale, all_scores, n_items
-from crossknn.index.database import DatabaseStore, TextsOf
+from crossknn.index.database import ItemStore, TextsOf
 from crossknn.index.filters import Fields, parse_filter
 from crossknn.index.graphs import NEIGHBOURS
 from crossknn.index.late import LateStates, work_folder
@@ -62,7 +62,7 @@ class ItemIndex:
         exact: Searches multiply all vectors even where there is an approximate index of them.
     """
 
-    def __init__(self, parts: Parts, database: DatabaseStore | None = None) -> None:
+    def __init__(self, parts: Parts, database: ItemStore | None = None) -> None:
         """Use `build`, `load` or `over`, which make the parts."""
         self._parts, self.database, self.exact = parts, database, False
         self._lock, self._fields = threading.Lock(), Fields(parts.items.extra)
@@ -150,7 +150,7 @@ class ItemIndex:
     @classmethod
     def over(
         cls,
-        store: DatabaseStore,
+        store: ItemStore,
         texts: str | TextsOf,
         *,
         folder: str | Path | None = None,
@@ -163,7 +163,7 @@ class ItemIndex:
         What needs all vectors, such as a fit, reads them all into memory.
 
         Args:
-            store: The database, such as `QdrantStore`.
+            store: The database, such as `QdrantStore`, or a `ShardedStore` of several.
             texts: The field that holds the texts, or a function from ids to texts, of many at once.
             folder: Keeps exact scores and what fits have found; made if it is not there.
             encoder: The dual encoder that made the vectors, which are "dense" then, or else

@@ -25,7 +25,6 @@ from crossknn.data.items import Items
 from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.files import StoredArray, rows_of
 from crossknn.index.base import Cache
-from crossknn.index.database import DatabaseStore
 from crossknn.index.late import LateStates
 from crossknn.index.nearest import LARGE, FaissStore, fingerprint, open_lists
 from crossknn.index.storage import as_json, columns_of, read_parts, write_parts
@@ -199,7 +198,8 @@ class Parts:
 
     def store(self, name: str, *, exact: bool) -> VectorStore:
         """Searches the vectors `name`, by their approximate index if there is one, or `exact`."""
-        if isinstance(values := self.open("vectors", name).values, DatabaseStore):
+        values: Any = self.open("vectors", name).values
+        if hasattr(values, "records"):  # an `ItemStore`
             return values
         key = "store", name, exact
         return self.cache.get(key, (self.items,), lambda: self._store(name, exact))

@@ -1,7 +1,7 @@
-"""Scoring on Ray (extra `ray`): workers in processes, on one machine or on many.
+"""Work on Ray (extra `ray`): workers in processes, on one machine or on many.
 
-Each worker opens the scorer once and returns the scores of small blocks, which the caller keeps. A
-worker that is lost is started again, and scores again the one block it was at.
+Each worker opens its model once and returns what it makes of small blocks, which the caller keeps.
+A worker that is lost is started again, and does again the one block it was at.
 """
 
 from __future__ import annotations
@@ -38,80 +38,117 @@ def scorer_on_ray(
     `source` to open it from; MissingExtraError. The scorer raises ScorerError if a block cost four
     workers.
     """
-    if not (isinstance(source, str | Path) or callable(source)):
-        raise InputError(
-            "on Ray every worker opens the cross-encoder itself: give its name or folder, not an "
-            "object"
-        )
     from crossknn.scorers.opening import CrossEncoder
 
-    opened = source if callable(source) else partial(CrossEncoder, source, cores=1)
+    opened = _opener(source, "cross-encoder", CrossEncoder, cores=1)
     with _ray(workers, None if address == "local" else address) as ray:
-        actor = ray.remote(num_cpus=1, max_restarts=-1, max_task_retries=_RETRIES)(_Worker)
-        actors = [actor.remote(opened, fingerprint) for _ in range(workers)]
+        given = opened, fingerprint, [ray.put((queries, items))]
+        with Workers(ray, partial(_Scoring, *given), workers) as each:
+            yield _Remote(each, fingerprint)
+
+
+class Workers:
+    """Processes of Ray, each of which holds what `opened` returns; a call waits for a free one."""
+
+    def __init__(self, ray: Any, opened: Callable[[], Any], count: int = 1, **options: Any) -> None:
+        """`options` are Ray's, of an actor."""
+        how = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": _RETRIES} | options
+        self._ray, self._tries = ray, how["max_task_retries"] + 1
+        self.actors = [ray.remote(**how)(_Worker).remote(opened) for _ in range(count)]
+        self._free = SimpleQueue[Any]()
+        for actor in self.actors:
+            self._free.put(actor)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for actor in self.actors:
+            self._ray.kill(actor)
+
+    def ask(self, method: str, *given: Any) -> Any:
+        """What a method of what a worker holds returns; ScorerError if that cost all workers."""
+        errors, actor = self._ray.exceptions, self._free.get()
         try:
-            yield _Remote(ray, actors, [ray.put((queries, items))], fingerprint)
+            return self._ray.get(actor.ask.remote(method, *given))
+        except errors.RayTaskError as error:
+            if isinstance(error.cause, CrossknnError):
+                raise error.cause from None
+            raise ScorerError(f"a worker failed: {error.cause!r}") from error
+        except errors.RayError as error:
+            raise ScorerError(
+                f"a worker could not start, or was lost (attempts: {self._tries}; perhaps memory "
+                f"is short): {str(error).strip().splitlines()[-1]}"
+            ) from error
         finally:
-            for worker in actors:
-                ray.kill(worker)
+            self._free.put(actor)
+
+
+class _Worker:
+    """Holds a model or a store in a process of its own, opened once."""
+
+    def __init__(self, opened: Callable[[], Any]) -> None:
+        self._open, self._held = opened, None
+
+    def ask(self, method: str, *given: Any) -> Any:
+        """What a method of it returns."""
+        if self._held is None:
+            try:
+                self._held = self._open()
+            except MissingExtraError as error:  # it could not be sent back
+                raise InputError(str(error)) from None
+        return getattr(self._held, method)(*given)
 
 
 class _Remote:
     """The scorer as the collection sees it: a call waits for a free worker, and for its answer."""
 
-    def __init__(self, ray: Any, workers: list[Any], texts: list[Any], fingerprint: str) -> None:
-        self._ray, self._texts, self.fingerprint = ray, texts, fingerprint
-        self._free: SimpleQueue[Any] = SimpleQueue()
-        for worker in workers:
-            self._free.put(worker)
+    def __init__(self, workers: Workers, fingerprint: str) -> None:
+        self._workers, self.fingerprint = workers, fingerprint
 
     def score(
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], **limits: Any
     ) -> Iterator[tuple[IntArray, FloatArray]]:
         """The batches of the worker's own scorer, all at once."""
-        ray, worker = self._ray, self._free.get()
-        try:
-            yield from ray.get(worker.score.remote(pairs, self._texts))
-        except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, CrossknnError):
-                raise error.cause from None
-            raise ScorerError(f"a worker failed: {error.cause!r}") from error
-        except ray.exceptions.RayError as error:
-            raise ScorerError(
-                f"a worker could not start, or one block of pairs ended {_RETRIES + 1} workers "
-                f"(perhaps memory is short): {str(error).strip().splitlines()[-1]}"
-            ) from error
-        finally:
-            self._free.put(worker)
+        yield from self._workers.ask("score", pairs)
 
 
-class _Worker:
-    """Scores blocks in a process of its own, for which it opens the cross-encoder once."""
+class _Scoring:
+    """A scorer on a worker; `texts` holds a reference to (queries, items)."""
 
-    def __init__(self, opened: Callable[[], Scorer], fingerprint: str) -> None:
-        self._open, self._fingerprint = opened, fingerprint
-        self._scorer: Scorer | None = None
+    def __init__(self, opened: Callable[[], Scorer], fingerprint: str, texts: list[Any]) -> None:
+        self._scorer = _checked(opened, fingerprint)
+        self._texts = import_module("ray").get(texts[0])
 
-    def score(self, block: Pairs, texts: list[Any]) -> list[tuple[IntArray, FloatArray]]:
-        """Batches of positions and scores; `texts` holds a reference to (queries, items)."""
-        if self._scorer is None:
-            try:
-                scorer = self._open()
-            except MissingExtraError as error:  # it could not be sent back
-                raise InputError(str(error)) from None
-            if scorer.fingerprint != self._fingerprint:
-                raise InputError(
-                    f"a worker opened the cross-encoder {scorer.fingerprint}, but the scores are "
-                    f"of {self._fingerprint}; install the same one on every node"
-                )
-            self._scorer, self._texts = scorer, import_module("ray").get(texts[0])
+    def score(self, block: Pairs) -> list[tuple[IntArray, FloatArray]]:
+        """Batches of positions and scores."""
         return list(self._scorer.score(block, *self._texts))
+
+
+def _opener(source: Any, what: str, opens: Callable[..., Any], **options: Any) -> Any:
+    """What opens a model on a worker; `InputError` if only this process has it."""
+    if not (isinstance(source, str | Path) or callable(source)):
+        raise InputError(
+            f"on Ray every worker opens the {what} itself: give its name or folder, not an object"
+        )
+    return source if callable(source) else partial(opens, source, **options)
+
+
+def _checked(opened: Callable[[], Any], fingerprint: str | None) -> Any:
+    """The model; `InputError` if it is another than the caller's."""
+    model = opened()
+    if model.fingerprint != fingerprint:
+        raise InputError(
+            f"a worker opened the model {model.fingerprint}, but this is the work of "
+            f"{fingerprint}; install the same one on every node"
+        )
+    return model
 
 
 @contextmanager
 def _ray(workers: int, address: str | None) -> Iterator[Any]:
     """Ray, as it runs in this process, or else started, or joined, and left at the end."""
-    with needs_extra("collecting scores on Ray", "ray"):
+    with needs_extra("work on Ray", "ray"):
         ray: Any = import_module("ray")
     ours = not ray.is_initialized()
     if ours:

@@ -2,7 +2,7 @@
 
     python lab/benchmarks/auto.py run WORK MATRIX.npz... [--seeds 0,1,2] [--only SITUATION]
     python lab/benchmarks/auto.py best WORK MATRIX.npz... [--only SITUATION]
-    python lab/benchmarks/auto.py report WORK     # benchmarks/results/auto.json
+    python lab/benchmarks/auto.py report WORK MATRIX.npz...     # benchmarks/results/auto.json
 
 Every seed draws which queries are anchors and which are tests. `nothing`: the anchors' scores are
 not known. `sparse`: of 30,000 pairs in all, those that a search of each anchor query scored; `axn` gets
@@ -238,11 +238,13 @@ def cells(work: Path) -> dict[str, Recalls]:
     return found
 
 
-def searched(known: dict[str, Recalls], matrix: str, situation: str, seed: int) -> list[Recalls]:
+def searched(
+    known: dict[str, Recalls], matrix: str, situation: str, seed: int | str
+) -> list[Recalls]:
     """The cells of test queries and of dev queries."""
     splits = ("test", "dev")
     found = [known.get(f"{matrix} {situation} {seed} {split}", {}) for split in splits]
-    if situation != "sparse":
+    if situation != "sparse" and seed != ALL:
         return found
     # What reads no pairs (kriging does) finds what it finds where nothing is known.
     bare = [known.get(f"{matrix} nothing {seed} {split}", {}) for split in splits]
@@ -263,29 +265,41 @@ def leading(dev: Recalls, other: str, at: Sequence[str]) -> list[str]:
 
 def differences(
     known: dict[str, Recalls],
-    matrix: str,
+    path: Path,
     situation: str,
     ours: Sequence[str],
     theirs: Sequence[str],
     other: str = "",
+    seeds: Sequence[int | str] = SEEDS,
 ) -> FloatArray | None:
     """Recall (2, queries) of the default at `ours`, budgets and k, and at `theirs` of the rival that
-    is best there on dev queries (or of those whose names begin with `other`), each the mean over
-    its cells, for all seeds that have the cells; None if none has."""
+    is best there on dev queries (or of those whose names begin with `other`; without dev queries, the
+    best), each the mean over its cells and over the seeds that have them and the query among their
+    tests; None if none has."""
+    matrix, rows = path.stem, []
+    whole = StoredMatrix.load(path)
     _, first = searched(known, matrix, situation, SEEDS[0])
     cells = {at for of in first.values() for at in of}
     needed = {name for at in cells for name in leading(first, "", [at])[:3]}
     pairs = []
-    for seed in SEEDS:
+    for seed in seeds:
         test, dev = searched(known, matrix, situation, seed)
         own, order = test.get(AUTO, {}), leading(test, other, theirs)
-        if len(order) > 1:
+        if len(order) > 1 and seed != ALL:
             order = leading(dev, other, theirs)
         if not order or not set(ours) <= set(own) or not (other or needed <= set(dev)):
             continue
         sides = (own, ours), (test[order[0]], theirs)
         pairs.append([np.mean([of[at] for at in cell], axis=0) for of, cell in sides])
-    return np.concatenate(pairs, axis=1) if pairs else None
+        drawn = np.arange(len(whole.scores))
+        if isinstance(seed, int):  # as `divided` draws the tests
+            drawn = np.random.default_rng(seed).permutation(drawn)[whole.n_anchors :]
+        rows.append(drawn)
+    if not pairs:
+        return None
+    _, query, count = np.unique(np.concatenate(rows), return_inverse=True, return_counts=True)
+    both = np.concatenate(pairs, axis=1)
+    return np.stack([np.bincount(query, side) / count for side in both])
 
 
 def comparisons() -> Iterator[tuple[str, str, str, int, Sequence[int], Sequence[int]]]:
@@ -298,13 +312,14 @@ def comparisons() -> Iterator[tuple[str, str, str, int, Sequence[int], Sequence[
         yield "reranking", "rerank", situation, 1, BUDGETS, BUDGETS
 
 
-def report(work: Path) -> None:
+def report(work: Path, paths: list[Path]) -> None:
     """Write `RESULTS`: of each comparison the differences of every matrix, and their mean."""
     known, rows = cells(work), list[dict[str, Any]]()
-    matrices = sorted({key.split()[0] for key in known})
+    paths = sorted(paths, key=lambda path: path.stem)
     for name, other, situation, k, ours, theirs in comparisons():
         at = [[f"{budget} {k}" for budget in side] for side in (ours, theirs)]
-        of = {m: differences(known, m, situation, *at, other) for m in matrices}
+        seeds = (ALL,) if other == "rerank" else SEEDS
+        of = {p.stem: differences(known, p, situation, *at, other, seeds) for p in paths}
         found = {m: 100 * both for m, both in of.items() if both is not None}
         if found:
             mean = bootstrap(*(both[0] - both[1] for both in found.values()))
@@ -349,4 +364,4 @@ if __name__ == "__main__":
         seeds = [int(seed) for seed in (options["--seeds"] or "0").split(",")]
         run(Path(folder), files, seeds, (options["--only"] or ",".join(SITUATIONS)).split(","))
     else:
-        report(Path(folder))
+        report(Path(folder), files)

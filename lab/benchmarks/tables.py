@@ -131,6 +131,36 @@ def halves(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
             )
 
 
+def errors(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """What is missed at k = 10 with anchors, beside half of what the best rival misses, and the
+    share of calls that hit."""
+    head = "`auto` misses", "best rival misses", "share of it", "above half by"
+    yield "calls", "matrix", *head, "hits", "needed for half"
+    at = {"other": "best rival", "situation": "dense", "k": 10}
+    for row in (row for row in found if row["calls"] in (200, 500) and at.items() <= row.items()):
+        for matrix, m in row["matrices"].items():
+            ours, theirs = 100 - m["auto"], 100 - m["other"]
+            over, hit = ours - theirs / 2, 10 / row["calls"]
+            yield (
+                *(str(row["calls"]), matrix, f"{ours:.2f}", f"{theirs:.2f}"),
+                *(f"{ours / theirs:.2f}" if theirs else "-", f"{over:.2f}" if over > 0 else "-"),
+                *(f"{(100 - missed) * hit:.3f}%" for missed in (ours, theirs / 2)),
+            )
+
+
+def before(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """The default beside the kriging of before: CPU time and memory."""
+    yield "items", "anchors", "method", "before, ms", "now, ms", "times (each pair)", "MB"
+    for row in found["before"]:
+        old, now = row["cpu_ms"]
+        each = ", ".join(f"{ratio:.2f}" for ratio in row["ratios"])
+        memory = " to ".join(f"{size:.0f}" for size in row["memory_mb"])
+        yield (
+            *(f"{row['n']:,}", str(row["anchors"]), f"`{row['method']}`", f"{old:.0f}"),
+            *(f"{now:.0f}", f"{row['ratio']:.2f} ({each})", memory),
+        )
+
+
 def promises(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     """Mean recall, its standard error, and calls."""
     promised = sorted({row["promise"] for row in found})
@@ -213,6 +243,8 @@ TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("answers.md", "reach_change.json", changes),
     ("kriging.md", "auto.json", beside),
     ("kriging.md", "auto.json", halves),
+    ("kriging.md", "auto.json", errors),
+    ("performance.md", "overhead.json", before),
     ("kriging.md", "promise.json", promises),
     ("kriging.md", "learning.json", learned),
     ("results.md", "bundled_models.json", bundled),

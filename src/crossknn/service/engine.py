@@ -369,7 +369,8 @@ class Engine:
                 both = zip(results.hits, plain.hits, strict=True)
                 results = replace(results, hits=tuple(found or other for found, other in both))
         ranks = self._ranks(searcher, asked, results) if asked.explain else None
-        degraded = results.stopped_by not in ("budget", "target") or results.n_failed > 0
+        whole = results.stopped_by in ("budget", "target") and not results.degraded
+        degraded = not whole or results.n_failed > 0
         self.metrics.search(results, began - asked.arrived, degraded=degraded)
         return Answer(results=results, degraded=degraded, first_ranks=ranks)
 

@@ -108,7 +108,8 @@ class FoundBody(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """What was found for each query, and what it cost; `degraded` if it is less than asked for."""
+    """What was found for each query, and what it cost; `degraded` if it is less than asked for,
+    and why shards have failed, by name."""
 
     method: str
     budget: int
@@ -120,6 +121,7 @@ class SearchAnswer(BaseModel):
     seconds: float
     scoring_seconds: float
     degraded: bool
+    failed_shards: dict[str, str]
     results: list[FoundBody]
 
 
@@ -131,7 +133,8 @@ def search_answer(
     for entry, own in zip(found["results"], ranks or (), strict=False):
         for hit, rank in zip(entry["hits"], own, strict=True):
             hit["first_rank"] = rank
-    return {"degraded": degraded} | found
+    failed = found.pop("degraded")
+    return {"degraded": degraded, "failed_shards": failed} | found
 
 
 def round_event(round: int, picks: Sequence[Sequence[Hit]]) -> dict[str, Any]:

@@ -237,8 +237,8 @@ def kill_lists(trial: int) -> dict[str, Any]:
         child.kill()
         child.join()
         lists, calls = folder / f"nearest-{SPACE}", list[int]()
-        part = lists / approximate._BEGUN
-        held = faiss.read_index(str(part)).ntotal if part.exists() else 0
+        files = [lists / name for name in (approximate._BEGUN, approximate._FILE)]
+        held = max((faiss.read_index(str(f)).ntotal for f in files if f.exists()), default=0)
         found = opened(folder)
         same = nearest(found, "query", 20) == answer and found.verify() == []
         found.add_nearest(SPACE, progress=lambda done, _: calls.append(done))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from dataclasses import replace
 from math import erf, exp, sqrt
 
@@ -15,7 +16,14 @@ from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.base import Index, Scale
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.vectors import GatedSkip, IndexingCost, ItemVectors, Linear, RememberedModel
+from crossknn.index.vectors import (
+    GatedSkip,
+    IndexingCost,
+    ItemVectors,
+    Linear,
+    RememberedModel,
+    check_vectors,
+)
 from crossknn.retrievers.specs import default_vectors, stage_names
 from crossknn.scorers.opening import bundled_folder
 from crossknn.spec import parse
@@ -244,3 +252,14 @@ def test_a_gated_skip_is_its_formula(gate):
     expected = s * (hidden @ found.outer.T + found.outer_offset) + (1 - s) * x
     assert found(x).dtype == np.float32
     np.testing.assert_allclose(found(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_many_vectors_are_checked_in_little_memory():
+    values = np.ones((50_000, 64), np.float32)
+    tracemalloc.start()
+    check_vectors(values, len(values), None, "the vectors")
+    assert tracemalloc.get_traced_memory()[1] < values.size / 4
+    tracemalloc.stop()
+    values[40_001, 3] = np.inf
+    with pytest.raises(InputError, match="row 40001 holds a NaN or an infinity"):
+        check_vectors(values, len(values), None, "the vectors")

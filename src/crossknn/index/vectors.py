@@ -25,6 +25,8 @@ EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
 GivenModel: TypeAlias = Encoder | LateEncoder | str | Path
 """A dual encoder or late-interaction model, or its folder or name."""
 
+_CHECKED = 8192  # rows at once
+
 ModelKind: TypeAlias = Literal["dual encoder", "late-interaction model"]
 
 
@@ -252,9 +254,11 @@ def check_vectors(
         raise InputError(f"{what} are an array of {vectors.dtype}, not of numbers")
     if not half or vectors.dtype != np.float16:
         vectors = vectors.astype(np.float32, copy=False)
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        raise InputError(f"{what}: row {int(np.argmin(finite))} holds a NaN or an infinity")
+    for start in range(0, rows, _CHECKED):
+        finite = np.isfinite(vectors[start : start + _CHECKED]).all(axis=1)
+        if not finite.all():
+            row = start + int(np.argmin(finite))
+            raise InputError(f"{what}: row {row} holds a NaN or an infinity")
     return vectors
 
 

@@ -1,7 +1,7 @@
 """Kill every writing command and damage every kind of file, many times; count what was lost.
 
     python lab/benchmarks/campaign.py [--kills 200] [--damages 2000] [--steps 1000] [--changes 400]
-        [--lists 100] [--work FOLDER]
+        [--lists 120] [--work FOLDER]
 
 Kills: a command that scores with a counting endpoint is killed at a random moment and run again;
 its answer must be that of an undisturbed run, and pairs that were asked twice must be those of the
@@ -243,7 +243,7 @@ def main() -> int:
     parser.add_argument("--damages", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--changes", type=int, default=400)
-    parser.add_argument("--lists", type=int, default=100)
+    parser.add_argument("--lists", type=int, default=120)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "campaign")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/campaign.json")
     options = parser.parse_args()
@@ -279,7 +279,9 @@ def main() -> int:
         "killed changes": dict(Counter(c["change"] for c in changes if c["killed"])),
         "killed changes that lost something": lossy,
         "killed buildings of lists": sum(each["killed"] for each in lists),
-        "killed buildings that went on with some": sum(each["held"] > 0 for each in lists),
+        "killed buildings that went on with some": sum(
+            each["killed"] and each["held"] > 0 for each in lists
+        ),
         "killed buildings of lists that lost something": broken,
     }
     options.out.write_text(json.dumps(made, indent=1) + "\n")

@@ -18,7 +18,7 @@ DATA = {
 }
 TEXTS = ("README.md", "corpus.jsonl", "queries.jsonl", "qrels/test.tsv")
 DATA |= {f"{SAMPLE}/{name}" for name in (*TEXTS, "scores.npy", "vectors.npy")}
-DATA |= {"crossknn/py.typed", "crossknn/page.css"}
+DATA |= {"crossknn/py.typed", "crossknn/page.css", "crossknn/service/page/index.html"}
 
 folder, release = Path(sys.argv[1]), "--release" in sys.argv
 [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")

@@ -227,6 +227,71 @@ def pool(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         )
 
 
+def alternatives(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Recall in % at k = 10 and 100, and milliseconds outside scoring."""
+    budgets = list(dict.fromkeys(row["budget"] for row in found["wide"]["rows"]))
+    yield "items", "method", *(f"{budget} calls: k=10 / k=100, ms" for budget in budgets)
+    for name, data in found.items():
+        rows = {(row["method"], row["budget"]): row for row in data["rows"]}
+        for method in dict.fromkeys(method for method, _ in rows):
+            cells = []
+            for budget in budgets:
+                one, many = (rows[method, budget][f"k={k}"] for k in (10, 100))
+                ms = dict.fromkeys(f"{cell['ms']:.3g}" for cell in (one, many))
+                cells.append(f"{one['recall']:.1f} / {many['recall']:.1f}, {' / '.join(ms)}")
+            yield f"{name} ({data['n']:,})", method, *cells
+
+
+def gained(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """In points against faiss and reranking, with the calls reranking needs for the same recall,
+    and the milliseconds of a call from which on it takes longer so."""
+    at = (50, 10), (100, 10), (100, 100), (500, 100)
+    yield "items", "method", *(f"{budget} calls, k={k}" for budget, k in at)
+    for name, data in found.items():
+        rows = {(row["method"], row["budget"]): row for row in data["rows"]}
+        for method in [*dict.fromkeys(method for method, _ in rows)][1:]:
+            cells = []
+            for budget, k in at:
+                cell = rows[method, budget][f"k={k}"]
+                level = cell["level at ms"]
+                more = "" if level is None else f", {max(level, 0):.2g} ms"
+                needs = f"{cell['reranking needs']:,}{more}"
+                cells.append(f"{_interval(cell['difference'])}; {needs}")
+            yield f"{name} ({data['n']:,})", method, *cells
+
+
+def shares(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """True neighbours found by a call, and by a millisecond, without scoring and with it."""
+    data, budgets = found["wide"], (100, 500)
+    parts = "a call", "a ms outside scoring", "a second, scoring included"
+    yield "method", *(f"{b} calls, k={k}: {', '.join(parts)}" for b in budgets for k in (10, 100))
+    rows = {(row["method"], row["budget"]): row for row in data["rows"]}
+    for method in dict.fromkeys(method for method, _ in rows):
+        cells = []
+        for budget, k in ((b, k) for b in budgets for k in (10, 100)):
+            cell = rows[method, budget][f"k={k}"]
+            hits, ms = cell["recall"] / 100 * k, cell["ms"]
+            whole = 1000 * hits / (ms + budget * data["ms of a call"])
+            cells.append(f"{hits / budget:.3f}, {hits / ms:.2f}, {whole:.1f}")
+        yield method, *cells
+
+
+def lost(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Recall that a pool and approximate search lose of the real items, in points."""
+    parts = "all items", "pool and 256 lists", "pool and all lists"
+    yield "method", "calls", *(f"k={k}: {part}" for k in (10, 100) for part in parts)
+    for row in found["wide"]["loss"]:
+        if row["method"] not in ("axn", "auto", "auto, prior"):
+            continue
+        cells = []
+        for k in (10, 100):
+            cell = row[f"k={k}"]
+            cells.append(f"{cell['full']:.1f} in {cell['ms'][0]:,.0f} ms")
+            for (mean, low, high), ms in zip(cell["lost"], cell["ms"][1:], strict=True):
+                cells.append(f"{_interval((-mean, -high, -low))} in {ms:,.0f} ms")
+        yield row["method"], str(row["budget"]), *cells
+
+
 def _interval(gain: Sequence[float]) -> str:
     mean, low, high = gain
     return f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}]"
@@ -239,6 +304,10 @@ TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("answers.md", "reach.json", verdicts),
     ("performance.md", "scale.json", scale),
     ("performance.md", "pool.json", pool),
+    *(
+        ("performance.md", "alternatives.json", made)
+        for made in (alternatives, gained, shares, lost)
+    ),
     ("performance.md", "paired.json", paired),
     ("answers.md", "reach_change.json", changes),
     ("kriging.md", "auto.json", beside),

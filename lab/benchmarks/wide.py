@@ -40,8 +40,8 @@ def items_of(wordnet: Path, medquad: Path) -> list[dict[str, str]]:
     return found
 
 
-def queries_of(wordnet: Path, medquad: Path) -> list[str]:
-    """Fifteen sentences and fifteen questions."""
+def queries_of(wordnet: Path, medquad: Path, seed: int = SEED, each: int = EACH) -> list[str]:
+    """Sentences, then as many questions."""
     sentences = []
     for path in sorted((wordnet / "processed" / "test_worlds").glob("*.jsonl")):
         for line in path.read_text().splitlines():
@@ -52,8 +52,8 @@ def queries_of(wordnet: Path, medquad: Path) -> list[str]:
     lines = (medquad / "qrels" / "test.tsv").read_text().splitlines()[1:]
     test = {line.split("\t")[0] for line in lines}
     questions = [one["text"] for one in asked if one["_id"] in test]
-    rng = np.random.default_rng(SEED)
-    chosen = (rng.choice(len(texts), EACH, replace=False) for texts in (sentences, questions))
+    rng = np.random.default_rng(seed)
+    chosen = (rng.choice(len(texts), each, replace=False) for texts in (sentences, questions))
     pools = sentences, questions
     return [texts[p] for texts, places in zip(pools, chosen, strict=True) for p in places.tolist()]
 

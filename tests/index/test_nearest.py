@@ -222,3 +222,29 @@ def test_a_pool_loses_nothing_against_all_items(method, tmp_path):
     pooled = recall_of(loaded, method.rstrip(")") + option, Queries([*queries.texts]), scores[:m])
     assert full > 0.5
     assert pooled >= full - 0.03
+
+
+def test_fits_and_fusion_read_all_vectors_where_searches_ask_the_lists(monkeypatch):
+    rng, n, q = np.random.default_rng(5), 2_000, 12
+    values, asked = (rng.standard_normal((c, D)).astype(np.float32) for c in (n, q))
+    encode = {"vectors": lambda texts: asked[[int(text) for text in texts]]}
+    items = [f"{p} {p % 7}" for p in range(n)]
+    scores = asked @ values.T + rng.standard_normal((q, n)).astype(np.float32)
+    score = ck.CallableScorer(
+        lambda pairs: [float(scores[int(a), int(b.split()[0])]) for a, b in pairs], name="scores"
+    )
+    found = []
+    for lists in (False, True):
+        index = ck.ItemIndex.build(items, vectors=values, query_vectors=encode)
+        if lists:
+            monkeypatch.setattr("crossknn.index.nearest.WHOLE", 0)  # as of more than 50,000 items
+            index.add_nearest("vectors")
+        collect_anchors(index, score, [str(a) for a in range(10)])
+        prior = fit_prior(index)
+        ck.fit_fusion(index, score, ["10", "11"])
+        hits = ck.Searcher(index, score, "auto(shortlist=400)").search("11", 5, 300)[0]
+        found.append((prior.factor @ prior.factor.T, [hit.id for hit in hits]))
+    assert index.store("vectors").values is None
+    (exact, best), (fitted, again) = found
+    np.testing.assert_allclose(fitted, exact, atol=1e-4)
+    assert again == best

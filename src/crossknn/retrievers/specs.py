@@ -4,7 +4,7 @@ late-interaction models over another retriever, `cmc(retriever=bm25, depth=512)`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from crossknn.retrievers.base import (
     WeightedSum,
     fixed_order,
 )
-from crossknn.retrievers.dense import DenseRetriever, VectorStore
+from crossknn.retrievers.dense import ArrayStore, DenseRetriever, VectorStore
 from crossknn.spec import Spec, build, parse
 from crossknn.types import Artifact, FloatArray, IntArray, Queries
 
@@ -169,7 +169,7 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
             )
     used = {name: weight for name, weight in weights.items() if weight}
     return WeightedSum(
-        stages=tuple(open_retriever(index, name, seed) for name in used),
+        stages=tuple(_of_all(index, name, seed) for name in used),
         weights=tuple(w * deviations["exact"] / deviations[name] for name, w in used.items()),
     )
 
@@ -188,7 +188,7 @@ def retriever_scores(
 ) -> list[FloatArray]:
     """Scores (m, n) of all items by each of the retrievers that `spec` comes to: of so many queries
     together as `AT_ONCE` allows, and mapped from files where they are large."""
-    retrievers = [open_retriever(index, name, seed) for name in stage_names(index, spec)]
+    retrievers = [_of_all(index, name, seed) for name in stage_names(index, spec)]
     together = max(1, AT_ONCE // index.n)
     if len(queries) <= together:
         return [retriever.scores(queries) for retriever in retrievers]
@@ -199,6 +199,14 @@ def retriever_scores(
         for scores, retriever in zip(found, retrievers, strict=True):
             scores[rows[0] : rows[-1] + 1] = retriever.scores(part)
     return list(found)
+
+
+def _of_all(index: Searchable, name: str, seed: int) -> Retriever:
+    """The retriever `name`, which scores all items even where searches ask for the best alone."""
+    found = open_retriever(index, name, seed)
+    if isinstance(found, DenseRetriever) and found.items.values is None and name in index.vectors:
+        return replace(found, items=ArrayStore(index.vectors[name]))
+    return found
 
 
 def default_vectors(index: Embedded, name: str = "auto") -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
+import time
+import urllib.error
+import urllib.request
 from contextlib import contextmanager
 
+import uvicorn
 from fastapi.testclient import TestClient
 
 import crossknn as ck
-from crossknn.service.app import create_app
+from crossknn.service.app import Patient, create_app
 from crossknn.service.engine import Engine, Settings
 
 TEXTS = [
@@ -48,6 +54,45 @@ def served(indexes, fn, *, keys=(), **settings):
     with TestClient(app, raise_server_exceptions=False) as client:
         client.engine = engine
         yield client
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def ask(url, body=None, key=None):
+    headers = {"Content-Type": "application/json"} | (
+        {"Authorization": f"Bearer {key}"} if key else {}
+    )
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=20) as answer:
+        return json.loads(answer.read())
+
+
+def wait_for(url):
+    for _ in range(200):
+        try:
+            return ask(url)
+        except (urllib.error.URLError, ConnectionError):
+            time.sleep(0.05)
+    raise TimeoutError(url)
+
+
+@contextmanager
+def running(indexes, fn, *, keys=(), **settings):
+    """The port of a service that a thread runs."""
+    engine = Engine(indexes, ck.CallableScorer(fn, "words"), Settings(**settings))
+    app = create_app(engine, keys=keys)
+    server = uvicorn.Server(uvicorn.Config(app, port=free_port(), http=Patient, log_level="error"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    wait_for(f"http://127.0.0.1:{server.config.port}/readyz")
+    yield server.config.port
+    server.should_exit = True
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def ids(answer):

@@ -2,50 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 import urllib.error
-import urllib.request
 
 import pytest
-import uvicorn
-from service_helpers import QUERIES, Words, plain
+from service_helpers import QUERIES, Words, ask, free_port, plain, running, wait_for
 
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.service import app
-from crossknn.service.engine import Engine
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def ask(url, body=None, key=None):
-    headers = {"Content-Type": "application/json"} | (
-        {"Authorization": f"Bearer {key}"} if key else {}
-    )
-    data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=20) as answer:
-        return json.loads(answer.read())
-
-
-def wait_for(url):
-    for _ in range(200):
-        try:
-            return ask(url)
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.05)
-    raise TimeoutError(url)
 
 
 @pytest.mark.slow
@@ -82,18 +52,8 @@ def test_the_command_serves_until_it_is_told_to_stop(indexes, tmp_path):
 def server(indexes, monkeypatch):
     monkeypatch.setattr(app, "HEAD_SECONDS", 0.2)
     monkeypatch.setattr(app, "BODY_SECONDS", 0.4)
-    engine = Engine(indexes, ck.CallableScorer(Words(), "words"))
-    made = uvicorn.Config(
-        app.create_app(engine), port=free_port(), http=app.Patient, log_level="error"
-    )
-    server = uvicorn.Server(made)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    wait_for(f"http://127.0.0.1:{made.port}/readyz")
-    yield made.port
-    server.should_exit = True
-    thread.join(10)
-    assert not thread.is_alive()
+    with running(indexes, Words()) as port:
+        yield port
 
 
 def read_all(connection):

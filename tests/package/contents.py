@@ -18,7 +18,10 @@ DATA = {
 }
 TEXTS = ("README.md", "corpus.jsonl", "queries.jsonl", "qrels/test.tsv")
 DATA |= {f"{SAMPLE}/{name}" for name in (*TEXTS, "scores.npy", "vectors.npy")}
-DATA |= {"crossknn/py.typed", "crossknn/page.css", "crossknn/service/page/index.html"}
+DATA |= {"crossknn/py.typed", "crossknn/page.css"}
+DATA |= {
+    f"crossknn/service/page/{name}" for name in ("icon.svg", "index.html", "page.css", "page.js")
+}
 
 folder, release = Path(sys.argv[1]), "--release" in sys.argv
 [wheel], [sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")

@@ -28,7 +28,7 @@ import numpy as np
 
 from crossknn.errors import MissingExtraError
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.nearest import LARGE, PROBES, FaissStore, build_lists
+from crossknn.index.nearest import LARGE, FaissStore, build_lists, items_read
 from crossknn.methods.base import POOL
 from crossknn.methods.kriging import Kriging
 from crossknn.retrievers.dense import WHOLE, ArrayStore
@@ -149,7 +149,7 @@ def nearest(n: int, rows: FloatArray) -> tuple[float, Cost | None]:
     comparing = compared * count * (10 * 40 * count + n)
     coding = max(adding - lists.nlist * compared, 0) * n
     size = n * code + count * 4 * d
-    more = (n / count - p / lists.nlist) * min(PROBES, lists.nlist)
+    more = items_read(n, count) - items_read(p, lists.nlist)
     search = top + more * per_code + (count - lists.nlist) * compared
     basis = f"one of {p:,} vectors; as n^1.5"
     return search, Cost(training + comparing + coding, size, size, basis=basis)

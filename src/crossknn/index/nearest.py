@@ -33,8 +33,9 @@ logger = logging.getLogger(__name__)
 LARGE = 200_000
 """Items from which on the command line builds an approximate index by itself."""
 
-PROBES = 256
-"""Lists that a search reads, at least."""
+PROBES, READ, SCORED = 256, 64_000, 100
+"""A search reads so many lists at least, and lists that hold so many items: in proportion more once
+more than `SCORED` items are excluded, since what many scores point to lies in many lists."""
 
 SURPLUS, LEAST = 4, 200
 """Candidates for each item that is asked for, and more than that at least."""
@@ -78,7 +79,7 @@ class FaissStore:
         extra = 0 if exclude is None else exclude.shape[1]
         surplus = max(SURPLUS * count, count + LEAST) if self._rescored else count
         wanted = min(surplus + extra, self.shape[0])
-        scores, found = self._found(_even(vectors), wanted, allowed)
+        scores, found = self._found(_even(vectors), wanted, extra, allowed)
         later = np.arange(self._lists.ntotal, self.shape[0])  # added since, and searched exactly
         later = later if allowed is None else later[allowed[later]]
         found = np.hstack([found, np.tile(later, (len(vectors), 1))])
@@ -95,15 +96,15 @@ class FaissStore:
         return Candidates.from_rows(rows)
 
     def _found(
-        self, vectors: FloatArray, wanted: int, allowed: BoolArray | None
+        self, vectors: FloatArray, wanted: int, extra: int, allowed: BoolArray | None
     ) -> tuple[FloatArray, IntArray]:
         """Scores by the codes, and candidates, (m, c) each; `NO_ITEM` where the lists held too
         few."""
         import faiss
 
         share = 1.0 if allowed is None else float(allowed.mean())
-        need = SURPLUS * wanted * self._lists.nlist / self.shape[0]  # of lists, to hold so many
-        probes = int(min(max(PROBES, need) / share, self._lists.nlist))
+        read = items_read(self.shape[0], self._lists.nlist, wanted, extra) / share
+        probes = round(min(read / self.shape[0], 1) * self._lists.nlist)
         options: dict[str, Any] = {"nprobe": probes}
         if allowed is not None:
             options["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))  # type: ignore
@@ -123,6 +124,12 @@ class FaissStore:
             best = top_k(inner(vector[None], self.vectors(kept)), count)
             rows.append((kept[best.items[0]], best.scores[0]))
         return Candidates.from_rows(rows)
+
+
+def items_read(n: int, lists: int, wanted: int = 0, extra: int = 0) -> float:
+    """How many of n items' codes a search reads that finds so many and excludes `extra` more."""
+    least = max(PROBES * n / lists, READ * max(1.0, extra / SCORED))
+    return min(max(least, SURPLUS * wanted), n)
 
 
 def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None = None) -> Any:

@@ -72,11 +72,13 @@ def main() -> None:
         items = items_of(options.wordnet, options.medquad)
         ck.ItemIndex.build(items, encoder="bundled", progress=_every_minute()).save(options.folder)
     index = ck.ItemIndex.load(options.folder)
-    scorer, texts, rows = ck.CrossEncoder("bundled", threads=1), index.items.texts, []
-    for q, query in enumerate(queries):
-        print(f"query {q}: {query}", flush=True)
-        rows.append(exact_scores(index.scores, scorer, [query], texts, progress=_every_minute()))
-    np.savez_compressed(options.folder / "wide.npz", scores=np.vstack(rows).astype(np.float16))
+    scorer, texts = ck.CrossEncoder("bundled", threads=1), index.items.texts
+    rows = np.empty((len(queries), index.n), np.float16)
+    for q in np.arange(len(queries)).reshape(2, -1).T.ravel():  # a sentence, a question, in turn
+        print(f"query {q}: {queries[q]}", flush=True)
+        given = [queries[q]]
+        rows[q] = exact_scores(index.scores, scorer, given, texts, progress=_every_minute())
+    np.savez_compressed(options.folder / "wide.npz", scores=rows)
 
 
 def _every_minute():

@@ -10,7 +10,7 @@ import pytest
 import crossknn as ck
 from crossknn.errors import IndexFormatError
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.index.nearest import FEW, FaissStore
+from crossknn.index.nearest import FEW, FaissStore, items_read
 from crossknn.linalg import top_k
 from crossknn.methods.kriging import points_of, stored_prior
 from crossknn.methods.kriging_fit import add_points, fit_prior
@@ -63,6 +63,31 @@ def test_finds_nearly_all_of_the_nearest_in_order(stores, count):
     products = np.einsum("md,mcd->mc", ASKED, NEAR[found.items].astype(np.float32))
     np.testing.assert_allclose(found.scores, products, rtol=1e-4)
     assert (np.diff(found.scores) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("n", "lists", "wanted", "excluded", "read"),
+    [
+        (30_000, 692, 400, 0, 30_000),  # few items: all
+        (1_000_000, 4000, 400, 0, 64_000),
+        (1_000_000, 4000, 400, 100, 64_000),
+        (1_000_000, 4000, 800, 400, 256_000),  # four times as many scores, four times as many items
+        (5_000_000, 8944, 400, 0, 5_000_000 * 256 / 8944),  # 256 lists
+        (1_000_000, 4000, 50_000, 0, 200_000),  # enough to choose from
+    ],
+)
+def test_a_search_reads_more_lists_of_few_items_and_after_many_scores(
+    n, lists, wanted, excluded, read
+):
+    assert items_read(n, lists, wanted, excluded) == pytest.approx(read)
+
+
+def test_what_many_scores_point_to_is_found(stores):
+    """A direction that is no query's: its nearest items lie in many lists."""
+    directions = np.random.default_rng(2).standard_normal((M, D)).astype(np.float32)
+    seen = np.tile(np.arange(0, N, 60), (M, 1))
+    found, exact = (store.top(directions, 100, seen) for store in stores)
+    assert recall(found, exact) >= 0.97
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, FEW / N / 2])

@@ -77,7 +77,8 @@ def rerank(
         vectors: (n, d) of the documents; by default their `embedding`, or else LSA of the texts.
         query_vector: (d,) of the query, of the encoder that made the vectors.
         method: What chooses the documents to score, a method or its spec; `order` names the given
-            order. By default `kriging` with the given order, BM25 and the vectors.
+            order. By default `kriging` with the given order, BM25 and the vectors; `exact` if the
+            budget is enough for all of them and there is no deadline.
         options: Others of `Searcher.search`: `seed`, `progress`, `cancel`.
 
     Returns:
@@ -102,15 +103,15 @@ def rerank(
     limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
     if limits.per_query is None and limits.total is None:
         limits = replace(limits, per_query=n)
-    everything = limits.deadline is None and n <= as_count(
-        limits.per_query or limits.total, "budget"
-    )
+    enough = n <= as_count(limits.per_query or limits.total, "budget")
+    if method is None and enough and limits.deadline is None:
+        method = "exact"
+    exact = method == "exact"  # nothing is chosen, so no words and vectors are needed
     vectors = _embeddings(given) if vectors is None else vectors
     encode = None if query_vector is None else lambda texts: np.asarray(query_vector)[None]
     if vectors is None and encode is not None:
         raise InputError("query_vector is given, but the documents have no vectors: give both")
     has_words = any(map(words, items.texts))
-    exact = everything and method is None
     index = ItemIndex.build(
         items,
         vectors=vectors,
@@ -120,7 +121,7 @@ def rerank(
     )
     index.add_retriever(ORDER, ItemPriors(-np.log1p(np.arange(n))))
     if method is None:
-        method = "exact" if exact else _method(index)
+        method = _method(index)
     model = _model(scorer) if scorer is None or isinstance(scorer, str | Path) else scorer
     found = Searcher(index, model, method).search(query, n, limits, **options)
     # What could not be scored, or was left when the time was up, is last.

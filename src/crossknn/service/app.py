@@ -187,7 +187,7 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def wrong(_: Request, found: RequestValidationError) -> Json:
         said = found.errors()
-        first = said[0]
+        first = max(said, key=lambda one: len(one["loc"]))  # of a union's kinds the one meant
         where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
         more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
         status = 400 if first["type"] == "json_invalid" else 422
@@ -321,6 +321,36 @@ def _add_compatible(app: FastAPI, engine: e.Engine) -> None:
         options = body.ranking_options
         least = None if options is None else options.score_threshold
         return Json(s.openai_answer(queries, list(found.results), body.max_num_results, least))
+
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        _add_rerank(app, engine, path)
+
+
+def _add_rerank(app: FastAPI, engine: e.Engine, path: str) -> None:
+    @app.post(path, response_model=s.RerankAnswer | list[s.RankBody], name=path, dependencies=_KEY)
+    async def rerank(body: s.RerankBody, request: Request) -> Response:
+        """Order given documents, of which a budget is scored: for clients of Cohere (/v2/rerank),
+        Jina (/v1/rerank), infinity and Text Embeddings Inference (/rerank)."""
+        texts = [
+            given if isinstance(given, str) else given.model_dump(exclude_none=True)
+            for given in body.texts or body.documents or ()
+        ]
+        budget = s.budget_of(body.budget, body.deadline_ms, engine.settings.budget)
+        _check_pairs(body.budget or 0, engine)
+        shown = path == "/v1/rerank" if body.return_documents is None else body.return_documents
+        found, degraded = await run(
+            engine,
+            lambda cancel: engine.rerank(
+                body.query,
+                texts,
+                budget,
+                request.state.arrived,
+                cancel,
+                top_k=body.top_n,
+                return_documents=body.return_text if body.documents is None else shown,
+            ),
+        )
+        return Json(s.rerank_answer(body, found, degraded, infinity=path == "/rerank"))
 
 
 async def _plain(engine: e.Engine, request: Request, **given: Any) -> e.Answer:

@@ -22,6 +22,7 @@ from crossknn.errors import InputError, ScorerError, nearest
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, METHODS, parse_method
 from crossknn.models.folder import first_line
+from crossknn.rerank import Reranked, rerank
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import Call, Deadline
 from crossknn.scores.stored import StoredScorer
@@ -337,8 +338,6 @@ class Engine:
         stage."""
         began, searcher = time.monotonic(), self.searcher(asked.index)
         method = self._method(asked.method)
-        limit = min(asked.budget.deadline or np.inf, self.settings.deadline)
-        left = max(limit - (began - asked.arrived), 1e-3)
         given: dict[str, Any] = {"k": asked.k, "filter": asked.filter}
 
         def counted(round: int, picks: list[list[Hit]]) -> None:
@@ -350,7 +349,7 @@ class Engine:
         try:
             results = searcher.search(
                 list(asked.queries),
-                budget=replace(asked.budget, deadline=left),
+                budget=self._in_time(asked.budget, asked.arrived),
                 method=method,
                 trace=asked.explain,
                 cancel=_Either(cancel, self._cancel),
@@ -369,10 +368,44 @@ class Engine:
                 both = zip(results.hits, plain.hits, strict=True)
                 results = replace(results, hits=tuple(found or other for found, other in both))
         ranks = self._ranks(searcher, asked, results) if asked.explain else None
+        degraded = self._count(results, began - asked.arrived)
+        return Answer(results=results, degraded=degraded, first_ranks=ranks)
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[Any],
+        budget: Budget,
+        arrived: float,
+        cancel: threading.Event,
+        **options: Any,
+    ) -> tuple[Reranked, bool]:
+        """What `crossknn.rerank` answers, and whether fewer were scored than asked for. The scores
+        are not stored: the documents are of no index."""
+        began = time.monotonic()
+        if budget.deadline is None and len(documents) <= (budget.per_query or 0):
+            options["method"] = "exact"  # at once, where rounds would serve a deadline
+        found = rerank(
+            query,
+            documents,
+            self._in_time(budget, arrived),
+            scorer=self.shared,
+            cancel=_Either(cancel, self._cancel),
+            **options,
+        )
+        return found, self._count(found.results, began - arrived)
+
+    def _in_time(self, budget: Budget, arrived: float) -> Budget:
+        """The budget with what is left of its deadline, or of the service's."""
+        limit = min(budget.deadline or np.inf, self.settings.deadline)
+        return replace(budget, deadline=max(arrived + limit - time.monotonic(), 1e-3))
+
+    def _count(self, results: Results, waited: float) -> bool:
+        """Count an answer; whether it is less than what was asked for."""
         whole = results.stopped_by in ("budget", "target") and not results.degraded
         degraded = not whole or results.n_failed > 0
-        self.metrics.search(results, began - asked.arrived, degraded=degraded)
-        return Answer(results=results, degraded=degraded, first_ranks=ranks)
+        self.metrics.search(results, waited, degraded=degraded)
+        return degraded
 
     def _method(self, name: str | None) -> str:
         if name is None:

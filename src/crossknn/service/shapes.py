@@ -1,17 +1,22 @@
-"""The bodies of requests and answers: our own, Dify's and OpenAI's."""
+"""The bodies of requests and answers: our own, and those of others that clients know."""
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from scipy.special import expit
 
 from crossknn.errors import InputError
+from crossknn.rerank import Reranked
 from crossknn.search.results import Hit, Results
 from crossknn.search.searcher import Budget
 
 MOST_K = 1000
+MOST_DOCUMENTS = 1000
 Text = Annotated[str, StringConstraints(min_length=1, max_length=32_768)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 K = Annotated[int, Field(ge=1, le=MOST_K)]
@@ -336,6 +341,126 @@ def _attributes(extra: Mapping[str, object]) -> dict[str, object]:
     """What OpenAI's clients take as attributes: texts, numbers and truth values."""
     return {
         key: value for key, value in extra.items() if isinstance(value, str | bool | int | float)
+    }
+
+
+# Reranking of given documents: docs.cohere.com/reference/rerank, api.jina.ai/redoc, infinity's and
+# huggingface.github.io/text-embeddings-inference
+
+
+class DocumentBody(_Body):
+    """A document; with the vector of whatever retrieved it fewer calls find the best ones."""
+
+    text: str
+    title: str | None = None
+    embedding: Annotated[list[float], Field(min_length=1, max_length=8192)] | None = None
+
+
+class RerankBody(_Body):
+    """Documents to order: `documents`, as for Cohere (v2), Jina and infinity, or `texts`, as for
+    Text Embeddings Inference. Without a `budget` all are scored, up to the service's own budget;
+    beyond it the others follow by predicted score."""
+
+    query: Text
+    documents: (
+        Annotated[list[str | DocumentBody], Field(min_length=1, max_length=MOST_DOCUMENTS)] | None
+    ) = None
+    texts: Annotated[list[str], Field(min_length=1, max_length=MOST_DOCUMENTS)] | None = None
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool | None = Field(None, description="By default true at /v1/rerank alone.")
+    return_text: bool = False
+    raw_scores: bool = Field(False, description="Logits; by default numbers between 0 and 1.")
+    budget: Annotated[int, Field(ge=1, description="Documents that are scored.")] | None = None
+    deadline_ms: Annotated[float, Field(gt=0)] | None = None
+    model: str | None = Field(None, description="Accepted; the service has one cross-encoder.")
+    max_tokens_per_doc: int | None = Field(None, description="Accepted; the model's window counts.")
+    priority: int | None = Field(None, description="Accepted; deadlines say who is first.")
+    truncate: bool | None = Field(None, description="Accepted; what is too long is cut.")
+    truncation_direction: Literal["Right", "right"] | None = None
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "query": "how do I open a zip file",
+                    "documents": ["Sort a list in place.", "Extract a zip archive."],
+                    "budget": 1,
+                },
+                {"query": "how do I open a zip file", "texts": ["Sort a list.", "Unzip a file."]},
+            ]
+        }
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> RerankBody:
+        if (self.documents is None) == (self.texts is None):
+            raise ValueError("give either documents or texts")
+        return self
+
+
+class RankedBody(BaseModel):
+    """A document by its position in the request; `predicted` if it was not scored."""
+
+    index: int
+    relevance_score: float
+    predicted: bool
+    document: str | dict[str, str] | None = None
+
+
+class RerankAnswer(BaseModel):
+    """Documents, the best first. `usage` counts no tokens; `meta` has the `calls`, and `degraded`,
+    whether they are fewer than asked for."""
+
+    id: str
+    object: Literal["rerank"]
+    created: int
+    model: str
+    results: list[RankedBody]
+    usage: dict[str, int]
+    meta: dict[str, Any]
+
+
+class RankBody(BaseModel):
+    """A document in the shape of Text Embeddings Inference."""
+
+    index: int
+    score: float
+    predicted: bool
+    text: str | None = None
+
+
+def rerank_answer(
+    asked: RerankBody, found: Reranked, degraded: bool, *, infinity: bool
+) -> dict[str, Any] | list[dict[str, Any]]:
+    """A `RerankAnswer`, or a list of `RankBody` to `texts`."""
+    entries = [
+        {
+            "index": entry["corpus_id"],
+            "score": entry["score"] if asked.raw_scores else float(expit(entry["score"])),
+            "predicted": "predicted" in entry,
+        }
+        | {name: entry[name] for name in ("text",) if name in entry}
+        for entry in found
+    ]
+    if asked.texts is not None:
+        return entries
+    for entry in entries:
+        entry["relevance_score"] = entry.pop("score")
+        if "text" in entry:
+            text = entry.pop("text")
+            entry["document"] = text if infinity else {"text": text}
+    return {
+        "id": str(uuid.uuid4()),
+        "object": "rerank",
+        "created": int(time.time()),
+        "model": asked.model or "crossknn",
+        "results": entries,
+        "usage": {"prompt_tokens": 0, "total_tokens": 0},
+        "meta": {
+            "api_version": {"version": "2"},
+            "calls": found.results.n_calls,
+            "degraded": degraded,
+        },
     }
 
 

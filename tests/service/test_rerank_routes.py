@@ -1,0 +1,194 @@
+"""Reranking of given documents, asked by the clients of others."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import cohere
+import numpy as np
+import pytest
+from service_helpers import QUERIES, TEXTS, Words, running, served
+from test_requests import said
+
+import crossknn as ck
+from crossknn.errors import ScorerError
+
+DOCUMENTS = [item["text"] for item in TEXTS]
+MANY = [f"{text} ({n})" for n in range(25) for text in DOCUMENTS]
+
+
+def order(documents, query=QUERIES[0]):
+    scores = Words()([(query, text) for text in documents])
+    return np.argsort(-np.array(scores), kind="stable").tolist()
+
+
+@pytest.fixture
+def port(indexes, words):
+    with running(indexes, words, keys=["a-good-key"]) as port:
+        yield port
+
+
+@pytest.fixture
+def theirs(port):
+    return cohere.ClientV2("a-good-key", base_url=f"http://127.0.0.1:{port}")
+
+
+def test_the_client_of_cohere(theirs, words):
+    answer = theirs.rerank(model="rerank-v3.5", query=QUERIES[0], documents=DOCUMENTS)
+    assert [hit.index for hit in answer.results] == order(DOCUMENTS)
+    scores = [hit.relevance_score for hit in answer.results]
+    assert scores == sorted(scores, reverse=True)
+    assert 0 < scores[-1] < scores[0] < 1
+    assert not any(hit.predicted for hit in answer.results)
+    assert (answer.meta.calls, answer.meta.degraded) == (40, False)
+    assert sum(map(len, words.batches)) == 40
+    assert len(words.batches) <= 2
+    few = theirs.rerank(model="", query=QUERIES[0], documents=DOCUMENTS, top_n=3)
+    assert [hit.index for hit in few.results] == order(DOCUMENTS)[:3]
+
+
+def test_more_documents_than_calls(theirs, words):
+    answer = theirs.rerank(model="any", query=QUERIES[0], documents=MANY)
+    assert sum(map(len, words.batches)) == answer.meta.calls == 100
+    assert sorted(hit.index for hit in answer.results) == list(range(1000))
+    assert [hit.predicted for hit in answer.results] == [False] * 100 + [True] * 900
+    best = [hit.index for hit in answer.results[:10]]
+    alone = ck.rerank(QUERIES[0], MANY, 100, scorer=Words())
+    assert best == [entry["corpus_id"] for entry in alone[:10]]
+    more = {"request_options": {"additional_body_parameters": {"budget": 30}}}
+    fewer = theirs.rerank(model="", query=QUERIES[1], documents=MANY, **more)
+    assert fewer.meta.calls == 30
+
+
+def test_the_client_of_cohere_hears_what_is_wrong(theirs, port):
+    with pytest.raises(cohere.UnprocessableEntityError, match="at most 1000"):
+        theirs.rerank(model="", query="a", documents=["b"] * 1001)
+    with pytest.raises(cohere.UnauthorizedError, match="API key"):
+        cohere.ClientV2("another-key", base_url=f"http://127.0.0.1:{port}").rerank(
+            model="", query="a", documents=["b"]
+        )
+
+
+@pytest.mark.parametrize("api", ["cohere", "tei"])
+def test_our_own_client_of_such_endpoints(indexes, words, api):
+    with running(indexes, words) as port:
+        scorer = ck.HttpScorer(
+            f"http://127.0.0.1:{port}", api=api, probabilities=api == "cohere", concurrency=2
+        )
+        answer = ck.rerank(QUERIES[0], DOCUMENTS, scorer=scorer)
+    assert [entry["corpus_id"] for entry in answer] == order(DOCUMENTS)
+    assert [e["score"] for e in answer] == pytest.approx(
+        sorted(Words()([(QUERIES[0], text) for text in DOCUMENTS]), reverse=True), abs=1e-3
+    )
+
+
+def test_the_shapes(client):
+    body = {"query": QUERIES[0], "documents": ["a page", {"title": "sort", "text": "the list"}]}
+    jina = client.post("/v1/rerank", json=body | {"top_n": 1, "model": "jina-x"}).json()
+    assert jina["results"][0]["document"] == {"text": "sort\nthe list"}
+    assert (jina["model"], jina["object"]) == ("jina-x", "rerank")
+    assert "document" not in client.post("/v2/rerank", json=body).json()["results"][0]
+    infinity = client.post("/rerank", json=body | {"return_documents": True, "raw_scores": True})
+    (first, _) = infinity.json()["results"]
+    assert (first["index"], first["document"]) == (1, "sort\nthe list")
+    assert first["relevance_score"] == pytest.approx(3.13)
+    given = {"query": QUERIES[0], "texts": DOCUMENTS[:8], "raw_scores": True, "truncate": True}
+    tei = client.post("/rerank", json=given | {"return_text": True, "budget": 3}).json()
+    assert [entry["predicted"] for entry in tei] == [False] * 3 + [True] * 5
+    for entry in tei[:3]:
+        assert entry["text"] == DOCUMENTS[entry["index"]]
+        assert entry["score"] == pytest.approx(Words()([(QUERIES[0], entry["text"])])[0])
+
+
+def test_vectors_that_documents_carry(client):
+    """Where words say nothing, the documents' own vectors do."""
+    rng = np.random.default_rng(0)
+    vectors, taste = rng.standard_normal((300, 6)), rng.standard_normal(6)
+    scores = {f"document {n}": float(score) for n, score in enumerate(vectors @ taste)}
+    client.engine.shared.scorer = ck.CallableScorer(
+        lambda pairs: [scores[text] for _, text in pairs], "taste"
+    )
+    documents = [
+        {"text": text, "embedding": vector.tolist()}
+        for text, vector in zip(scores, vectors, strict=True)
+    ]
+    body = {"query": "q", "documents": documents, "budget": 60, "top_n": 10}
+    found = {hit["index"] for hit in client.post("/v2/rerank", json=body).json()["results"]}
+    best = {*np.argsort(-np.array([*scores.values()]))[:10].tolist()}
+    assert len(found & best) >= 9
+
+
+def test_searches_and_reranking_share_batches(client, words):
+    words.gate.clear()
+    calls = client.engine.shared._calls
+    with ThreadPoolExecutor() as pool:
+        asked = []
+        for path, body in (
+            ("/v2/rerank", {"query": QUERIES[2], "documents": ["one"]}),
+            ("/search", {"query": QUERIES[1], "budget": 12}),
+            ("/v2/rerank", {"query": QUERIES[0], "documents": DOCUMENTS[:12]}),
+        ):
+            asked.append(pool.submit(client.post, path, json=body))
+            while len(calls) < len(asked):
+                time.sleep(0.01)
+        words.gate.set()  # the first one was with the scorer, and the others waited
+        assert [answer.result().status_code for answer in asked] == [200] * 3
+    assert max(len({query for query, _ in batch}) for batch in words.batches) == 2
+
+
+def test_what_cannot_be_scored_is_last_and_nothing_at_all_is_an_error(client, words):
+    def fault(pairs):
+        if any(text == DOCUMENTS[6] for _, text in pairs):
+            raise ValueError("this pair again")
+
+    words.fault = fault
+    body = {"query": QUERIES[0], "documents": DOCUMENTS}
+    answer = client.post("/v2/rerank", json=body).json()
+    assert answer["meta"]["degraded"]
+    assert [hit["index"] for hit in answer["results"] if hit["predicted"]] == [6]
+
+    def down(pairs):
+        raise ScorerError("the endpoint is down")
+
+    words.fault = down
+    assert "the endpoint is down" in said(client.post("/v2/rerank", json=body), 503)
+
+
+def test_deadlines(indexes, words):
+    words.fault = lambda pairs: time.sleep(0.06)
+    with served(indexes, words) as client:
+        client.post("/v2/rerank", json={"query": "a", "documents": ["b"] * 5, "budget": 2})
+        body = {"query": QUERIES[0], "documents": MANY, "deadline_ms": 250, "budget": 1000}
+        began = time.monotonic()
+        answer = client.post("/v2/rerank", json=body).json()
+        assert time.monotonic() - began < 1
+    assert answer["meta"]["degraded"]
+    assert len(answer["results"]) == 1000
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({}, "either documents or texts"),
+        ({"documents": ["a"], "texts": ["a"]}, "either documents or texts"),
+        ({"documents": []}, "documents"),
+        ({"documents": ["a"] * 1001}, "at most 1000"),
+        ({"texts": [1]}, "texts.0"),
+        ({"documents": [{"body": "a"}]}, "documents.0"),
+        ({"documents": [{"text": "a", "embedding": [1.0]}, "b"]}, "document 1 has no 'embedding'"),
+        ({"documents": [{"text": "a", "embedding": []}]}, "embedding"),
+        (
+            {"documents": [{"text": t, "embedding": [0.5] * d} for t, d in (("a", 2), ("b", 3))]},
+            "embedding",
+        ),
+        ({"documents": ["a"], "relevant_spans": {}}, "relevant_spans"),
+        ({"documents": ["a"], "truncation_direction": "Left"}, "truncation_direction"),
+        ({"documents": ["a"], "budget": 10**9}, "up to 10,000"),
+        ({"documents": ["a"], "top_n": 0}, "top_n"),
+        ({"documents": ["a"], "query": ""}, "query"),
+    ],
+)
+def test_wrong_bodies(client, body, told):
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        assert told in said(client.post(path, json={"query": "q"} | body), 422)

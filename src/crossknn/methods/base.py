@@ -19,8 +19,8 @@ Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
 """A search whose outcome can be judged: its plan, a queries, and their exact scores (a, n)."""
 
 COUNTS = ("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k")
-POOL = 400
-"""Items that each retriever gives to a pool."""
+POOL, PER_CALL = 400, 3
+"""Items that each retriever gives to a pool, at least, and for each call."""
 
 SHARES = ("anchor_share", "retriever_share", "blend", "set_share", "rcond", "target_recall")
 """Options that are 1 or more, and those between 0 and 1, in every method that has them."""
@@ -84,10 +84,12 @@ class Method(ABC):
         return text_of(self.name, self)
 
 
-def pool_size(index: Index, shortlist: int | None, pool: int = POOL) -> int | None:
-    """The shortlist, by default `pool` of more than 50,000 items; None for all items."""
+def pool_size(
+    index: Index, budget: int, shortlist: int | None = None, least: int = POOL
+) -> int | None:
+    """The shortlist, by default a pool of more than 50,000 items; None for all items."""
     if shortlist is None:
-        return pool if index.n > WHOLE else None
+        return max(least, PER_CALL * budget) if index.n > WHOLE else None
     return shortlist if shortlist < index.n else None
 
 

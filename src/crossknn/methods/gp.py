@@ -267,7 +267,8 @@ class GP(Method):
         query: count the query's vector as an item with the best score known; by default where the
             index can make one.
         shortlist: rounds predict so many items of the retriever, and those that the linear part of
-            the prediction ranks first; by default all up to 50,000 items, else 400.
+            the prediction ranks first; by default all up to 50,000 items, else three for
+            each call, and at least 400.
     """
 
     name = "gp"
@@ -291,7 +292,7 @@ class GP(Method):
         if self.query or (self.query is None and index.has_query_vectors(vectors)):
             own = partial(index.query_vectors, name=need_query_vectors(index, vectors, self.name))
         kernel = Directional(self.scale, matern=self.kernel == "matern")
-        store, pool = index.store(vectors), pool_size(index, self.shortlist)
+        store, pool = index.store(vectors), pool_size(index, budget, self.shortlist)
         stages = stages_of(retriever) if self.mean == "retriever" else ()
         predictor = GaussianProcess(
             arrays=[store],

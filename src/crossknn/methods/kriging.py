@@ -86,7 +86,7 @@ class Kriging(Method):
         vectors: name of the item vectors of the content kernel.
         shortlist: rounds predict so many items of each retriever, and those that the linear part of
             the prediction ranks first; by default all up to 50,000 items, else
-            400, or 1,600 for a `k` of 50 or more.
+            three for each call, and at least 400, or 1,600 for a `k` of 50 or more.
         k: how many are to be found: from 50 on items are chosen by the odds of being among the
             100 best, too (`crossknn.methods.top_odds`), if the index has 20 anchors or more.
         target_recall: a query ends when it expects to have found this share of its true top `k`,
@@ -153,7 +153,7 @@ class Kriging(Method):
             lead_of(index, names, self.retriever),
         )
         by_odds = self.k >= LARGE and prior is not None
-        pool = pool_size(index, self.shortlist, LARGE_POOL if by_odds else POOL)
+        pool = pool_size(index, budget, self.shortlist, LARGE_POOL if by_odds else POOL)
         if pool is not None:
             predictor = replace(predictor, near=near_of(index, prior, vectors))
         if by_odds and prior is not None:
@@ -306,7 +306,8 @@ def fit_top_weights(
         return np.empty(0)
     values, within, batches = [], [], (LEAST, *equal_rounds(TOP - LEAST, 19))
     stage, names = open_retriever(index, retriever, seed), stage_names(index, mean)
-    known, pool = (index, default_vectors(index), stage, names), pool_size(index, None, LARGE_POOL)
+    known = index, default_vectors(index), stage, names
+    pool = pool_size(index, TOP, least=LARGE_POOL)
     for fold, prior in cross_fitted(index, mean, rank, 3, seed, retriever):
         plain = process(*known, prior, prior.parameters, seed=seed)
         if pool is not None:

@@ -281,7 +281,7 @@ def _searched(index: Index, retriever: Spec, rank: int) -> Iterator[Revealed]:
         rows = np.intersect1d(fold, searched)
         queries, scores = index.anchors.queries.take(rows), exact[rows]
         predictor = process(index, name, stage, names, prior, KernelParameters(), seed=SEED)
-        pool = pool_size(index, None)
+        pool = pool_size(index, BUDGET)
         if pool is not None:
             predictor = replace(predictor, near=near_of(index, prior, name))
         plan = Plan(retriever=stage, predictor=predictor, batches=batches, shortlist=pool)

@@ -3,8 +3,8 @@
     python lab/benchmarks/pool.py [--matrices FOLDER] [--queries N] [--out FILE]
 
 On each stored matrix every method searches twice: with all items predicted each round and exact
-products, and over a pool of 400 items of each retriever that grows by what the linear part of the
-prediction ranks first, found by faiss. The difference in recall is given with its standard error
+products, and over a pool of 400 items of each retriever, or three for each call, that grows by what
+the linear part of the prediction ranks first, found by the codes of faiss (all lists are read). The difference in recall is given with its standard error
 over queries. The approximate index is built whatever the number of items.
 """
 
@@ -21,6 +21,7 @@ from crossknn.index.nearest import FaissStore, build_lists
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
+from crossknn.methods.base import PER_CALL, POOL
 from crossknn.search.loop import simulate
 
 ROOT = Path(__file__).parents[2]
@@ -28,10 +29,10 @@ METHODS = {
     "kriging": ("kriging", "kriging(shortlist=1600)"),
     "kriging without anchors": (
         "kriging(use_anchors=false)",
-        "kriging(use_anchors=false, shortlist=400)",
+        "kriging(use_anchors=false, shortlist={pool})",
     ),
-    "gp": ("gp", "gp(shortlist=400)"),
-    "gp(mean=retriever)": ("gp(mean=retriever)", "gp(mean=retriever, shortlist=400)"),
+    "gp": ("gp", "gp(shortlist={pool})"),
+    "gp(mean=retriever)": ("gp(mean=retriever)", "gp(mean=retriever, shortlist={pool})"),
     "axn": ("axn", "axn"),
     "tour": ("tour", "tour"),
 }
@@ -65,9 +66,10 @@ class Approximate:
 
 def difference(name, matrix, parts):
     """For each budget and k, the recall with all items and the loss, over the queries of parts."""
-    full, pooled = map(parse_method, METHODS[name])
     found = {}
     for budget in BUDGETS:
+        pool = max(POOL, PER_CALL * budget)
+        full, pooled = (parse_method(spec.format(pool=pool)) for spec in METHODS[name])
         recalls = {k: [] for k in KS}
         for index, queries, scores in parts:
             both = []

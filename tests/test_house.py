@@ -54,13 +54,20 @@ saving and loading an index of a few texts, collecting anchors and fitting krigi
 
 
 @cache
+def nodes(path):
+    """The imports of a file."""
+    tree = ast.walk(ast.parse(path.read_text()))
+    return [node for node in tree if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@cache
 def imports():
     """{module: modules of crossknn that it imports, type-only imports included}."""
     files = {_name(path): path for path in SRC.rglob("*.py")}
     found = {}
     for name, path in files.items():
         wanted = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 wanted |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
             elif isinstance(node, ast.Import):
@@ -77,7 +84,7 @@ def _only_package(path, package):
     names = {p.stem for p in (SRC / Path(*package.split(".")[1:])).glob("*")}
     return all(
         {alias.name for alias in node.names} <= names
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom) and node.module == package
     )
 

@@ -20,7 +20,7 @@ TEXTS = [
     "threading.Lock() A lock object; acquire and release it around shared data.",
     "json.dumps(obj) Serialize an object to a JSON formatted string.",
     "list.sort() Sort the list in place.",
-    *(f"Unrelated thing number {i}." for i in range(40)),
+    *(f"Unrelated thing number {i}." for i in range(25)),
 ]
 REST = "It is described at length, in a text of more than eight words."
 

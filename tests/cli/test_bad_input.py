@@ -72,7 +72,16 @@ CASES = """
 2 anchor: SEARCH --method adacur
 2 --budget, --total-budget: SEARCH --budgets 5
 2 create it first: SEARCH --run absent/run.trec
+2 is a folder: SEARCH --run docs.index
+2 is a folder: mine docs.index --queries queries.txt --out docs.index
+2 absent: collect docs.index --anchors queries.txt --queries queries.txt --out absent/new.npz
 2 equal to 1000: demo --budget 5000
+2 query 0 is '': demo --search ''
+2 docs.jsonl is a file: demo --folder docs.jsonl
+2 torch-model: index build docs.jsonl torch-model
+2 did you mean bm25: index build docs.jsonl new.index --graph 2 --graph-from bm52
+2 did you mean rerank: serve --offer rerankk
+2 give 30 or less: try docs.jsonl --budget 70
 2 --zzz (see: SEARCH --zzz 5
 2 did you mean 'bundled'?: SEARCH --scorer bundle
 2 no-index: SEARCH --scorer no-index

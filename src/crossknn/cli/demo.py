@@ -40,6 +40,7 @@ def command(
     bundled models search the documentation of your own Python, offline: a minute to encode it,
     once, a few searches, and minutes of scoring everything to compare with.
     """
+    o.check_out(folder, "--folder")
     if live or search is not None:
         _live(search, budget, folder, n_queries, seed, json)
         return
@@ -125,6 +126,7 @@ def python_index(folder: Path) -> Path:
 def _live(
     search: str | None, budget: int, folder: Path, n_queries: int, seed: int, json: bool
 ) -> None:
+    from crossknn.data.queries import query_set
     from crossknn.data.reading import read_dataset
     from crossknn.demo import SEARCHES
     from crossknn.index.item_index import ItemIndex
@@ -135,6 +137,7 @@ def _live(
     from crossknn.trial import Trial
 
     began, cores = time.perf_counter(), o.threads(None)
+    asked = query_set(SEARCHES if search is None else search).texts  # before anything is encoded
     if search is None and not json:
         _sample_live(budget, seed)
     saved = python_index(folder)
@@ -142,7 +145,6 @@ def _live(
     data, index = read_dataset(texts, split="test"), ItemIndex.load(saved)
     scorer = CrossEncoder(max_length=96, threads=1)  # most docstrings say early what they do
     stored = StoredScorer(scorer, index.scores)
-    asked = [search] if search else list(SEARCHES)
     show(Searcher(index, stored).search(asked, k=5 if search else 2, budget=budget), json)
     if search is not None:
         return

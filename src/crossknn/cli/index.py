@@ -13,8 +13,10 @@ from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, print_json, progress, say
-from crossknn.errors import IndexFormatError, InputError
+from crossknn.errors import IndexFormatError, InputError, MissingExtraError
+from crossknn.errors import nearest as nearest_name
 from crossknn.index.nearest import LARGE
+from crossknn.index.storage import check_target
 
 if TYPE_CHECKING:
     from crossknn.fitting.learning import Learned
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 LATEST = 5
 """Fits to searches that `index info` shows, at most."""
+
+_COMPARED = "dense", "lsa", "bm25", "tfidf"
+"""What the items of a new index can be compared by."""
 
 _SAID = {
     "graphs": "item graphs, by neighbours",
@@ -112,6 +117,10 @@ def build(
 
     if graph_from is not None and graph is None:
         raise InputError("--graph-from needs a graph: give --graph N, too")
+    if graph_from not in (None, *_COMPARED):
+        raise InputError(f"--graph-from is {graph_from!r}: {nearest_name(graph_from, _COMPARED)}")
+    _check_faiss(nearest)
+    check_target(folder)  # before anything is encoded
     began = time.perf_counter()
     read = read_items(
         o.source(items),
@@ -186,6 +195,7 @@ def add(
         )
     if (graph_from and not graph) or (name and not late):
         raise InputError("--graph-from needs --graph N, and --name needs --late MODEL")
+    _check_faiss(nearest)
     began = time.perf_counter()
     index = ItemIndex.load(folder)
     if tfidf:
@@ -321,6 +331,11 @@ def verify(
     answer({"index": str(folder), "damages": damages, "repaired": repair}, json)
     if damages:
         raise typer.Exit(6)
+
+
+def _check_faiss(wanted: bool | None) -> None:
+    if wanted and find_spec("faiss") is None:
+        raise MissingExtraError("--nearest", "faiss")
 
 
 def _add_graph(index: ItemIndex, neighbours: int | None, name: str | None) -> None:

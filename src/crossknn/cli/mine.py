@@ -10,7 +10,6 @@ from typer import Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, progress
-from crossknn.errors import InputError
 from crossknn.methods import DEFAULT
 
 EPILOG = o.examples(
@@ -80,8 +79,7 @@ def command(
     from crossknn.fitting.mining import TrainingRows, mine
     from crossknn.index.item_index import ItemIndex
 
-    if not file.absolute().parent.is_dir():
-        raise InputError(f"--out {file}: there is no folder {file.parent}; create it first")
+    o.check_file("--out", file)
     wanted = TrainingRows(
         format=format,
         positives=positives,

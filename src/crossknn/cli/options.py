@@ -296,11 +296,18 @@ def check_parent(option: str, path: Path | None) -> None:
         raise InputError(f"{option} {path}: there is no folder {path.parent}; create it first")
 
 
-def check_out(folder: Path) -> None:
-    """`InputError` if --out is no folder and cannot be made one."""
-    check_parent("--out", folder)
+def check_file(option: str, path: Path | None) -> None:
+    """`InputError` if the file `path` cannot be written: its folder is absent, or it is one."""
+    check_parent(option, path)
+    if path is not None and path.is_dir():
+        raise InputError(f"{option} {path} is a folder; give a file")
+
+
+def check_out(folder: Path, option: str = "--out") -> None:
+    """`InputError` if `folder` is no folder and cannot be made one."""
+    check_parent(option, folder)
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out {folder} is a file; give a folder")
+        raise InputError(f"{option} {folder} is a file; give a folder")
 
 
 def check_plots(needed_for: str) -> None:
@@ -315,5 +322,5 @@ def check_picture(option: str, path: Path | None) -> None:
         return
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"{option} {path}: the name must end in .png, .pdf or .svg")
-    check_parent(option, path)
+    check_file(option, path)
     check_plots(option)

@@ -13,7 +13,7 @@ from crossknn.cli import options as o
 from crossknn.cli.demo import FOLDER, python_index
 from crossknn.cli.output import note
 from crossknn.errors import InputError, needs_extra
-from crossknn.methods import DEFAULT
+from crossknn.methods import DEFAULT, parse_method
 
 KEYS_VARIABLE = "CROSSKNN_SERVE_KEYS"
 EPILOG = o.examples(
@@ -79,6 +79,8 @@ def command(
     from crossknn.index.item_index import ItemIndex
 
     known = _keys(keys)
+    for spec in (method, *(methods or ())):
+        parse_method(spec)  # before an index is made or opened
     indexes: dict[str, Any] = {}
     for folder in folders or [python_index(FOLDER)]:
         name = folder.resolve().name

@@ -121,7 +121,9 @@ def command(
     given = read_items(
         o.source(items), id_field=id_field, title_field=title_field, text_field=text_field
     )
-    judged = None
+    judged, n = None, min(len(given), max_items)
+    if budget // 2 > n:
+        raise InputError(f"--budget is {budget}, for {n} items: give {n} or less")
     if queries is None:
         made = questions_from(given, n_queries, seed)
         given, asked, judged = made.items, made.queries, made.qrels

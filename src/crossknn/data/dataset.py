@@ -14,7 +14,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.data.queries import Qrels, QuerySet, Run, relevant
-from crossknn.errors import InputError
+from crossknn.errors import InputError, counted
 from crossknn.files import write_file
 from crossknn.types import IntArray, as_count
 
@@ -47,7 +47,8 @@ class Dataset:
 
     def __str__(self) -> str:
         judgements = sum(map(len, self.qrels.values()))
-        counts = f"{len(self)} queries, {len(self.items)} items, {judgements} judgements"
+        sizes = {"query": len(self), "item": len(self.items), "judgement": judgements}
+        counts = ", ".join(counted(size, noun) for noun, size in sizes.items())
         return "; ".join([f"{self.name}: {counts}", *self.findings])
 
     def take(self, rows: Iterable[int]) -> Dataset:

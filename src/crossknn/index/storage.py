@@ -140,13 +140,7 @@ def write_parts(
             index, or a part cannot be stored; the folder stays as it was.
         IndexFormatError: With `keep`, if the index was replaced.
     """
-    if folder.is_dir() and not (folder / MANIFEST).is_file():
-        foreign = sorted(p.name for p in folder.iterdir() if not _OURS.fullmatch(p.name))
-        if foreign:
-            raise InputError(
-                f"{folder} is not an index and not empty (it holds {foreign[0]!r}), so it "
-                "is not replaced; choose another folder"
-            )
+    check_target(folder)
     is_new = not folder.exists()
     try:
         with _writing(folder):
@@ -157,6 +151,19 @@ def write_parts(
         if is_new:
             with suppress(OSError):  # an index was written into it
                 folder.rmdir()
+
+
+def check_target(folder: Path) -> None:
+    """`InputError` if there is something else than an index, which would have to be replaced."""
+    if folder.is_dir() and not (folder / MANIFEST).is_file():
+        foreign = sorted(p.name for p in folder.iterdir() if not _OURS.fullmatch(p.name))
+        if foreign:
+            raise InputError(
+                f"{folder} is not an index and not empty (it holds {foreign[0]!r}), so it "
+                "is not replaced; choose another folder"
+            )
+    if any(part.is_file() for part in (folder, *folder.parents)):
+        raise InputError(f"the index {folder} cannot be written: a part of this path is a file")
 
 
 @contextmanager

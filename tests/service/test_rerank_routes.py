@@ -178,6 +178,7 @@ def test_deadlines(indexes, words):
         ({"documents": [{"body": "a"}]}, "documents.0"),
         ({"documents": [{"text": "a", "embedding": [1.0]}, "b"]}, "document 1 has no 'embedding'"),
         ({"documents": [{"text": "a", "embedding": []}]}, "embedding"),
+        ({"documents": [{"text": "a", "embedding": [1e300]}]}, "infinity"),
         (
             {"documents": [{"text": t, "embedding": [0.5] * d} for t, d in (("a", 2), ("b", 3))]},
             "embedding",

@@ -253,7 +253,8 @@ def check_vectors(
     if vectors.dtype.kind not in "fiu":
         raise InputError(f"{what} are an array of {vectors.dtype}, not of numbers")
     if not half or vectors.dtype != np.float16:
-        vectors = vectors.astype(np.float32, copy=False)
+        with np.errstate(over="ignore"):  # an infinity then, which is refused
+            vectors = vectors.astype(np.float32, copy=False)
     for start in range(0, rows, _CHECKED):
         finite = np.isfinite(vectors[start : start + _CHECKED]).all(axis=1)
         if not finite.all():

@@ -22,7 +22,7 @@ from fastapi.security import HTTPBearer
 from fastapi.sse import format_sse_event
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
-from starlette.responses import StreamingResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -431,7 +431,7 @@ def _add_rest(app: FastAPI, engine: e.Engine) -> None:
             return error(503, "the service is stopping")
         return Json({"status": "ready", "scorer": engine.shared.failure or "ok"})
 
-    @app.get("/metrics", dependencies=_KEY)
+    @app.get("/metrics", response_class=PlainTextResponse, dependencies=_KEY)
     async def metrics() -> Response:
         """Counters in Prometheus' format."""
         return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4")

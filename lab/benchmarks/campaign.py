@@ -1,7 +1,7 @@
 """Kill every writing command and damage every kind of file, many times; count what was lost.
 
     python lab/benchmarks/campaign.py [--kills 200] [--damages 2000] [--steps 1000] [--changes 400]
-        [--lists 120] [--work FOLDER]
+        [--lists 120] [--bodies 5000] [--work FOLDER]
 
 Kills: a command that scores with a counting endpoint is killed at a random moment and run again;
 its answer must be that of an undisturbed run, and pairs that were asked twice must be those of the
@@ -10,7 +10,8 @@ their bytes, every tenth time a score matrix; a search, or a replay, must answer
 in one sentence. Steps: items are added, replaced, deleted, compacted and searched at random, 1,000 steps a
 trial, beside a dictionary that must agree (`updates.py`). Changes: adding, replacing, deleting and compacting
 are killed at each of their steps in turn; the index must be that of before or after. Lists: the
-building of an approximate index is killed at a random moment; nothing may be lost, and it must go on. Trials are drawn by number
+building of an approximate index is killed at a random moment; nothing may be lost, and it must go on. Bodies: damaged
+requests to the service (`bodies.py`). Trials are drawn by number
 and kept in the folder, so that a stopped campaign goes on. Writes benchmarks/results/campaign.json.
 """
 
@@ -33,6 +34,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import bodies
 import numpy as np
 import updates
 
@@ -244,6 +246,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--changes", type=int, default=400)
     parser.add_argument("--lists", type=int, default=120)
+    parser.add_argument("--bodies", type=int, default=5000)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "campaign")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/campaign.json")
     options = parser.parse_args()
@@ -257,6 +260,8 @@ def main() -> int:
     steps = trials(options.work / "steps.jsonl", options.steps, updates.steps)
     changes = trials(options.work / "changes.jsonl", options.changes, updates.kill)
     lists = trials(options.work / "lists.jsonl", options.lists, updates.kill_lists)
+    asked = trials(options.work / "bodies.jsonl", options.bodies, bodies.trial)
+    failed = [each for each in asked if each["verdict"] not in ("answered", "refused")]
     differing = [s for s in steps if s["differs"]]
     lossy = [c for c in changes if not (c["whole"] and c["same answer"])]
     broken = [
@@ -283,10 +288,12 @@ def main() -> int:
             each["killed"] and each["held"] > 0 for each in lists
         ),
         "killed buildings of lists that lost something": broken,
+        "damaged requests": dict(Counter(each["verdict"] for each in asked)),
+        "damaged requests that failed or disturbed another": failed,
     }
     options.out.write_text(json.dumps(made, indent=1) + "\n")
     print(json.dumps(made, indent=1))
-    return int(bool(bad_kills or bad or differing or lossy or broken))
+    return int(bool(bad_kills or bad or differing or lossy or broken or failed))
 
 
 if __name__ == "__main__":

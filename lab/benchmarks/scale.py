@@ -2,6 +2,7 @@
 
     python lab/benchmarks/scale.py build FOLDER --real INDEX --n 1000000
     python lab/benchmarks/scale.py measure FOLDER --n 1000000 [--out FILE]
+    python lab/benchmarks/scale.py lost FOLDER --n 1000000
 
 INDEX is one whose 384-dimensional vectors are real: that of lab/benchmarks/wide.py. Beyond its
 items, vectors are drawn around its own: one of them, plus normal noise of length 0.5, brought to
@@ -23,11 +24,17 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
 import crossknn as ck
+from crossknn.evaluation.measures import recall
+from crossknn.index import nearest
+from crossknn.linalg import top_k
 from crossknn.methods.kriging import NAME, points_of, stored_prior
 from crossknn.methods.posterior import Trend
 from crossknn.methods.prior import Prior, trend_columns
@@ -126,17 +133,42 @@ class Clock:
         return found
 
 
-def measure(folder: Path, name: str, warm: int = 100, timed: int = 50, calls: int = 100) -> dict:
-    """One method, in this process."""
-    began = time.perf_counter()
-    asked, n = {}, 0
+def opened(folder: Path) -> tuple[ck.ItemIndex, dict[str, np.ndarray]]:
+    """The index, and where the vectors of queries are put, by text. Its texts are the items'
+    numbers, so that a scorer knows which items these are."""
+    asked: dict[str, np.ndarray] = {}
     index = ck.ItemIndex.load(
         folder, query_vectors={"vectors": lambda texts: np.stack([asked[t] for t in texts])}
     )
-    opened, n = time.perf_counter() - began, index.n
-    rows = index.store("vectors")
-    some = rows.vectors(np.random.default_rng(5).choice(n, 2000, replace=False)).astype(np.float32)
-    queries = around(some, warm + timed, 7)
+
+    class Numbers:
+        def __len__(self):
+            return index.n
+
+        def __getitem__(self, i):
+            return str(i)
+
+    object.__setattr__(index.items, "texts", Numbers())
+    return index, asked
+
+
+def drawn(rows, count: int) -> np.ndarray:
+    """Vectors of so many queries, around those of items."""
+    some = np.random.default_rng(5).choice(rows.shape[0], 2000, replace=False)
+    return around(rows.vectors(some).astype(np.float32), count, 7)
+
+
+def scores_of(vector: np.ndarray, items: np.ndarray) -> np.ndarray:
+    """Scores (c,) of a query with items (c, d)."""
+    target = np.random.default_rng(3).standard_normal((2, D)).astype(np.float32)
+    return 10 * items @ vector + np.sin(9 * items @ target.T).sum(axis=1)
+
+
+def measure(folder: Path, name: str, warm: int = 100, timed: int = 50, calls: int = 100) -> dict:
+    """One method, in this process."""
+    began = time.perf_counter()
+    index, asked = opened(folder)
+    took, rows = time.perf_counter() - began, index.store("vectors")
     spec, prior = METHODS[name]
     if not prior:
         index._parts.held.pop(f"artifacts/{NAME}", None)
@@ -144,26 +176,14 @@ def measure(folder: Path, name: str, warm: int = 100, timed: int = 50, calls: in
     if "bm25" in index.retrievers:
         words = Clock(index.retrievers["bm25"])
         index._parts.held["words/bm25"] = words
-    target = np.random.default_rng(3).standard_normal((2, D)).astype(np.float32)
 
     def score(pairs):
-        vector = asked[pairs[0][0]]
         items = rows.vectors(np.array([int(text) for _, text in pairs])).astype(np.float32)
-        return list(10 * items @ vector + np.sin(9 * items @ target.T).sum(axis=1))
+        return list(scores_of(asked[pairs[0][0]], items))
 
-    class Numbers:
-        """Texts are the items' numbers, so that the scorer knows which items these are."""
-
-        def __len__(self):
-            return n
-
-        def __getitem__(self, i):
-            return str(i)
-
-    object.__setattr__(index.items, "texts", Numbers())
     searcher = ck.Searcher(index, ck.CallableScorer(score), spec, fuse=None)
     outside, apart = [], []
-    for q, vector in enumerate(queries):
+    for q, vector in enumerate(drawn(rows, warm + timed)):
         asked[f"query {q}"] = vector
         before = words.seconds if words else 0.0
         began = time.perf_counter()
@@ -175,11 +195,11 @@ def measure(folder: Path, name: str, warm: int = 100, timed: int = 50, calls: in
         apart.append(1000 * in_words)
     later = outside[warm:]
     return {
-        "n": n,
+        "n": index.n,
         "method": name,
         "spec": spec,
         "calls": calls,
-        "open_seconds": opened,
+        "open_seconds": took,
         "first_ms": outside[0],
         "ms": float(np.median(later)),
         "p95_ms": float(np.quantile(later, 0.95)),
@@ -190,9 +210,38 @@ def measure(folder: Path, name: str, warm: int = 100, timed: int = 50, calls: in
     }
 
 
+def lost(folder: Path, count: int = 15) -> Iterator[dict]:
+    """Recall of `axn` and `auto` without a prior, and where all lists are read."""
+    index, asked = opened(folder)
+    index._parts.held.pop(f"artifacts/{NAME}", None)
+    rows = index.store("vectors")
+    queries, exact = drawn(rows, count), np.empty((count, index.n), np.float32)
+    for start in range(0, index.n, BLOCK):
+        part = np.arange(start, min(start + BLOCK, index.n))
+        items = rows.vectors(part).astype(np.float32)
+        exact[:, part] = [scores_of(vector, items) for vector in queries]
+    asked |= {str(q): vector for q, vector in enumerate(queries)}
+    scorer = ck.CallableScorer(
+        lambda pairs: list(exact[int(pairs[0][0]), [int(text) for _, text in pairs]])
+    )
+    for spec, calls, probes in product(("axn", "auto"), (100, 500), (nearest.PROBES, index.n)):
+        searcher, found, ms = ck.Searcher(index, scorer, spec, fuse=None), [], []
+        for text in asked:
+            with patch.object(nearest, "PROBES", probes):
+                began = time.process_time()
+                hits = searcher.search(text, calls, calls)[0]
+            ms.append(1000 * (time.process_time() - began))
+            found.append(index.items.positions([hit.id for hit in hits]))
+        row = {"n": index.n, "method": spec, "calls": calls, "all lists": probes == index.n}
+        for k in (10, 100):
+            truth = top_k(exact, k).items
+            row[f"recall {k}"] = round(100 * float(recall(np.array(found), truth).mean()), 1)
+        yield row | {"queries": count, "ms": round(float(np.median(ms)), 1)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=["build", "measure"])
+    parser.add_argument("step", choices=["build", "measure", "lost"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--real", type=Path)
     parser.add_argument("--n", type=int, default=1_000_000)
@@ -202,6 +251,9 @@ def main() -> None:
     folder = options.folder / str(options.n)
     if options.step == "build":
         build(folder, options.real, options.n)
+    elif options.step == "lost":
+        for row in lost(folder):
+            print(json.dumps(row), flush=True)
     elif options.method:
         print(json.dumps(measure(folder, options.method)))
     else:

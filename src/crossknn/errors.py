@@ -53,7 +53,12 @@ class TrainingError(CrossknnError):
 
 
 class MissingExtraError(CrossknnError, ImportError):
-    """An optional dependency is not installed; the message names the command that installs it."""
+    """An optional dependency is not installed; the message names the command that installs it.
+
+    Args:
+        what: What needs it.
+        extra: The name of the extra in `pip install 'crossknn[extra]'`.
+    """
 
     exit_code = 5
 

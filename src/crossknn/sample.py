@@ -28,7 +28,7 @@ FOLDER = bundled_folder("sample")
 class Sample:
     """What a search needs, and what judges it.
 
-    Attributes:
+    Args:
         index: n items, with word weights and the bundled dual encoder's vectors.
         queries: m sentences.
         qrels: Their right items.

@@ -36,7 +36,12 @@ NO_ITEM = -1
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Query-item pairs by position: `query` (p,) and `item` (p,)."""
+    """p query-item pairs, by position.
+
+    Args:
+        query: Positions (p,) of the queries.
+        item: Positions (p,) of the items.
+    """
 
     query: IntArray
     item: IntArray
@@ -45,16 +50,25 @@ class Pairs:
         return len(self.item)
 
     def take(self, positions: IntArray | slice) -> Pairs:
-        """The pairs at `positions`."""
+        """Some of the pairs.
+
+        Args:
+            positions: Which, as positions in `query` and `item`, or a slice.
+
+        Returns:
+            The pairs at these positions, in this order.
+        """
         return Pairs(self.query[positions], self.item[positions])
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Ranked items of each query, best first; rows may be short.
+    """At most c items of each query, best first. Rows may be short; they are padded to c.
 
-    `items` (m, c) positions, `NO_ITEM` where a row has ended; `scores` (m, c) float32, -inf there;
-    `std` (m, c) how far these may be off, from predictors that know it.
+    Args:
+        items: Positions (m, c); `NO_ITEM` (-1) where a row has ended.
+        scores: Their approximate scores (m, c) float32; -inf where a row has ended.
+        std: Standard deviations (m, c) of these scores, from predictors that know them.
     """
 
     items: IntArray
@@ -63,7 +77,14 @@ class Candidates:
 
     @staticmethod
     def from_rows(rows: Sequence[tuple[IntArray, FloatArray]]) -> Candidates:
-        """Ragged rows of (items, scores) -> padded arrays."""
+        """Pad rows of different lengths.
+
+        Args:
+            rows: Of each query (items (c,), scores (c,)), best first.
+
+        Returns:
+            The candidates (m, longest c).
+        """
         width = max((len(items) for items, _ in rows), default=0)
         items = np.full((len(rows), width), NO_ITEM, dtype=np.int64)
         scores = np.full((len(rows), width), -np.inf, dtype=np.float32)
@@ -75,9 +96,13 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Exact scores known so far, left-aligned: `items` (m, b), `scores` (m, b), `counts` (m,).
+    """The exact scores known so far of m queries.
 
-    Row r holds `counts[r]` pairs in the order in which they were scored; the rest is padding.
+    Args:
+        items: Positions (m, b) of the scored items, in the order in which they were scored. Query r
+            has `counts[r]` of them, at the beginning of its row; the rest of the row is padding.
+        scores: Their exact scores (m, b).
+        counts: Number of scored items of each query (m,).
     """
 
     items: IntArray
@@ -85,7 +110,11 @@ class Observed:
     counts: IntArray
 
     def rows(self) -> Iterator[tuple[int, IntArray, FloatArray]]:
-        """(query, items (b,), exact scores (b,)) of every query that has at least one score."""
+        """The same, query by query, without the padding.
+
+        Yields:
+            (query, items (b,), exact scores (b,)) of every query that has at least one score.
+        """
         for r, count in enumerate(self.counts):
             if count:
                 yield r, self.items[r, :count], self.scores[r, :count]
@@ -143,10 +172,13 @@ class Artifact:
 
 @dataclass(eq=False, slots=True)
 class Queries:
-    """A batch of m queries: their texts, and their vectors and states as far as they are known.
+    """A batch of m queries.
 
-    `vectors[name]` (m, d) and `states[name]` (of m texts) are filled by whoever computes them
-    first, so that a query is encoded once.
+    Args:
+        texts: Their texts (m).
+        vectors: By name, their vectors (m, d): whoever encodes them first puts them here, so that
+            each query is encoded once.
+        states: The same for the states of late-interaction models.
     """
 
     texts: Sequence[str]
@@ -157,12 +189,27 @@ class Queries:
         return len(self.texts)
 
     def take(self, rows: IntArray) -> Queries:
-        """The queries at `rows`, with the vectors that are known of them."""
+        """Some of the queries, with the vectors that are known of them.
+
+        Args:
+            rows: Which, as positions.
+
+        Returns:
+            The queries at these positions, in this order.
+        """
         vectors = {name: known[rows] for name, known in self.vectors.items()}
         return Queries([self.texts[row] for row in rows], vectors)
 
     def generator(self, query: int, seed: int) -> np.random.Generator:
-        """Randomness of one query: depends on its text and the seed, never on its batch."""
+        """A random generator for one query, the same in whichever batch the query is.
+
+        Args:
+            query: The query's position.
+            seed: The seed of the search.
+
+        Returns:
+            A generator seeded with `seed` and the query's text.
+        """
         return np.random.default_rng([seed, zlib.crc32(self.texts[query].encode())])
 
 

@@ -23,12 +23,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A data set: m queries, n items, judgements by id, and for some data candidates per query.
+    """A data set: m queries, n items, and judgements.
 
-    Records that do not fit together are kept; `findings` counts them, in sentences.
+    Judgements or candidates of an unknown query or item are kept; `findings` counts them.
+
+    Args:
+        name: What it is called in messages.
+        items: The n items.
+        queries: The m queries.
+        qrels: Judgements, `{query id: {item id: grade}}`; above 0 is relevant.
+        candidates: Ranked lists that come with some data, `{query id: [(item id, score)]}`.
 
     Raises:
-        InputError: for an id that comes twice.
+        InputError: An id comes twice.
     """
 
     name: str
@@ -52,7 +59,14 @@ class Dataset:
         return "; ".join([f"{self.name}: {counts}", *self.findings])
 
     def take(self, rows: Iterable[int]) -> Dataset:
-        """The queries at `rows`, with their judgements and lists, and all items."""
+        """A part of the queries, with their judgements and candidates, and all items.
+
+        Args:
+            rows: Positions of queries.
+
+        Returns:
+            The data set of these queries, in this order.
+        """
         queries, lists = self.queries.take(map(int, rows)), self.candidates
         return replace(
             self,
@@ -67,13 +81,25 @@ class Dataset:
         return self.take(row for row, query in ids if relevant(self.qrels, query))
 
     def sample(self, count: int, seed: int) -> Dataset:
-        """`count` random queries, in their order; all if there are no more."""
+        """A random part of the queries, with all items.
+
+        Args:
+            count: Number of queries; if there are no more, all are taken.
+            seed: Seed of the draw.
+
+        Returns:
+            The data set of these queries, in the order that they have here.
+        """
         return self.take(split(len(self), {"sample": min(count, len(self))}, seed)["sample"])
 
     def save(self, folder: str | Path, split: str = "test") -> None:
         """Write items, queries and judgements as a BEIR folder, which `ck.read_dataset` reads.
 
         Titles stand before their texts, as they were read; further fields are left out.
+
+        Args:
+            folder: The folder, made if it is not there.
+            split: The file of judgements is `qrels/<split>.tsv`.
         """
         folder = Path(folder)
         (folder / "qrels").mkdir(parents=True, exist_ok=True)
@@ -144,18 +170,21 @@ def _without_text(texts: Items | QuerySet) -> list[str]:
 
 
 def split(n: int, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray]:
-    """Split n positions at random into disjoint parts: name -> positions (size,), ascending.
+    """Split n positions at random into parts that do not overlap.
 
-    A part depends on the seed, on the sizes before it and on its own; a smaller first part lies
-    within a larger one.
+    A part depends on the seed, its own size and the sizes named before it. So making the last part
+    larger changes no other part, and a small first part lies within a larger one.
 
     Args:
-        n: how many queries (or items) there are.
-        sizes: the size of each part by name.
+        n: How many queries (or items) there are.
+        sizes: The size of each part by name.
+        seed: Seed of the draw.
+
+    Returns:
+        `{name: positions (size,)}`, each in ascending order.
 
     Raises:
-        InputError: for a size that is negative or no whole number, and if the sizes exceed what
-            there is.
+        InputError: A size is negative or no whole number, or the sizes add up to more than n.
     """
     for name, size in sizes.items():
         as_count(size, f"the size of the part {name!r}", 0)

@@ -46,10 +46,17 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Items:
-    """n items in a fixed order: `ids`, `texts`, `titles`, `extra` (n,) each.
+    """n items in a fixed order, as columns: lists, or sequences on disk.
 
-    The columns may be lists or sequences on disk; searches refer to an item by its position.
-    `alive` (n,) is False for deleted items, which no id names any more; None if there are none.
+    A search refers to an item by its position, 0 to n - 1.
+
+    Args:
+        ids: Ids (n), all different.
+        texts: Texts (n), as the cross-encoder reads them: title and text by `template`.
+        titles: Titles (n), "" where there is none.
+        extra: Further fields (n) of each item, by name.
+        template: How texts were made of fields.
+        alive: (n,) False for deleted items, which no id names any more; None if there are none.
     """
 
     ids: Sequence[str]
@@ -79,14 +86,31 @@ class Items:
         return item_id in self._position
 
     def position(self, item_id: str) -> int:
-        """The position of the item with this id; `InputError` if there is none."""
+        """Where an item is.
+
+        Args:
+            item_id: Its id.
+
+        Returns:
+            Its position, 0 to n - 1.
+
+        Raises:
+            InputError: No item has this id.
+        """
         if item_id not in self._position:
             hint = f" (ids look like {self.ids[0]!r})" if len(self) else ""
             raise InputError(f"there is no item with the id {item_id!r}{hint}")
         return self._position[item_id]
 
     def take(self, positions: Sequence[int]) -> Items:
-        """The items at these positions, in this order."""
+        """Some of the items.
+
+        Args:
+            positions: Which.
+
+        Returns:
+            The items at these positions, in this order.
+        """
 
         def at(column: Sequence[T]) -> list[T]:
             return [column[position] for position in positions]
@@ -102,7 +126,17 @@ class Items:
         )
 
     def positions(self, item_ids: Iterable[str]) -> IntArray:
-        """Positions (p,) of ids; `InputError` names the first id that is unknown."""
+        """Where several items are.
+
+        Args:
+            item_ids: Their ids (p).
+
+        Returns:
+            Their positions (p,).
+
+        Raises:
+            InputError: An id is unknown; the message names the first such id.
+        """
         return np.array([self.position(item_id) for item_id in item_ids], dtype=np.int64)
 
 

@@ -43,7 +43,12 @@ _OLD_FIELD = re.compile(r"<(num|title)>(?:\s*(?:Number|Topic):)?([^<]*)")
 
 @dataclass(frozen=True)
 class QuerySet:
-    """m queries with their ids, in the order of their file."""
+    """m queries with their ids, in the order of their file.
+
+    Args:
+        ids: Ids (m), as judgements name them.
+        texts: Texts (m).
+    """
 
     ids: tuple[str, ...]
     texts: tuple[str, ...]
@@ -52,7 +57,14 @@ class QuerySet:
         return len(self.ids)
 
     def take(self, rows: Iterable[int]) -> QuerySet:
-        """The queries at `rows`."""
+        """Some of the queries.
+
+        Args:
+            rows: Which, as positions.
+
+        Returns:
+            The queries at these positions, in this order.
+        """
         rows = list(rows)
         return QuerySet(tuple(self.ids[r] for r in rows), tuple(self.texts[r] for r in rows))
 

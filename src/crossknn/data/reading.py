@@ -68,12 +68,19 @@ def read_items(
     further fields become `extra`.
 
     Args:
-        template: may use `{title}`, `{text}` and any other field.
-        limit: keep the first so many items.
+        source: The file, the folder, the name, or texts or records (mappings) themselves.
+        id_field: The field that holds the id.
+        title_field: The field that holds the title.
+        text_field: The field that holds the text.
+        template: How an item's text is made of its fields: `{title}`, `{text}` and any other.
+        limit: Keep only so many items, from the first.
+
+    Returns:
+        The items, in the order of the source.
 
     Raises:
-        InputError: one sentence with file and line, for an empty corpus, an id that comes twice, an
-            empty text, a missing field, and a line that cannot be read.
+        InputError: The corpus is empty, an id comes twice, a text is empty, a field is missing or a
+            line cannot be read; the message names file and line.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; it must be at least 1")
@@ -103,11 +110,16 @@ def read_queries(
     Ids that are absent are line numbers from 1 (positions from 0 for Python sequences).
 
     Args:
-        split: the part of a folder; without it all queries of a BEIR folder are read.
-        limit: keep the first so many queries.
+        source: The file, the folder, the name, or texts or records (mappings) themselves.
+        split: Which part of a folder; without it all queries of a BEIR folder are read.
+        limit: Keep only so many queries, from the first.
+
+    Returns:
+        The queries, in the order of the source.
 
     Raises:
-        InputError: one sentence with file and line.
+        InputError: A query is empty or cannot be read, or an id comes twice; the message names file
+            and line.
     """
     if not isinstance(source, (str, Path)):
         folder, records = None, given_records(source)
@@ -122,11 +134,17 @@ def read_queries(
 def read_qrels(path: str | Path, *, split: str | None = None) -> Qrels:
     """Read judgements from a BEIR file (query, item, grade; header optional) or a TREC file.
 
-    TREC lines have four columns, the second of which is ignored. Of a data folder (docs/data.md) or
-    an `irds:` name the judgements of `split` are read, `test` by default.
+    TREC lines have four columns, the second of which is ignored.
+
+    Args:
+        path: The file; or a data folder (docs/data.md) or an `irds:` name.
+        split: Which judgements of a folder or name, by default `test`.
+
+    Returns:
+        `{query id: {item id: grade}}`.
 
     Raises:
-        InputError: one sentence with file and line.
+        InputError: A line is no judgement; the message names file and line.
     """
     folder = _folder_at(path)
     return file_qrels(Path(path)) if folder is None else folder.qrels(folder.split(split))
@@ -145,13 +163,17 @@ def read_dataset(
     What does not fit together is logged as a warning (`Dataset.findings`).
 
     Args:
-        split: `test`, or the only one, if it is not named.
-        domain: one of a folder that has several corpora.
-        limit: keep the first so many queries.
-        format: seen from the layout (docs/data.md) if it is not named.
+        source: The folder, or `irds:` and the name of a data set.
+        split: By default `test`, or the only split there is.
+        domain: Which corpus of a folder that has several.
+        limit: Keep only so many queries, from the first.
+        format: The layout (docs/data.md), by default recognised from the files.
+
+    Returns:
+        Items, queries and judgements of the split.
 
     Raises:
-        InputError: one sentence with the place, for damaged records and what is not there.
+        InputError: A record cannot be read, or the split is not there; the message names the place.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; it must be at least 1")

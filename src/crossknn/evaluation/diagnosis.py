@@ -103,7 +103,16 @@ class Figures:
 class Diagnosis:
     """Figures for each budget, and with judgements a verdict; `str` gives a table.
 
-    `values` has the measure of every query, so that a verdict can be checked on others.
+    Args:
+        retriever: The retriever that is weighed.
+        method: The search that is weighed.
+        measure: The measure that counts.
+        queries: Number of queries.
+        figures: What was found at each budget.
+        verdict: What to do; None without judgements.
+        sentence: The same as a sentence.
+        values: Of each budget and way the measure of every query (m,), to check a verdict on other
+            queries.
     """
 
     retriever: str
@@ -116,7 +125,11 @@ class Diagnosis:
     values: Values = field(default_factory=dict, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready values, without those of each query."""
+        """Everything as values for JSON, without the values of single queries.
+
+        Returns:
+            The fields by name.
+        """
         found = asdict(replace(self, values={}))
         del found["values"]
         for at in found["figures"]:  # no query has a value: NaN is no JSON
@@ -124,7 +137,11 @@ class Diagnosis:
         return found
 
     def table(self) -> list[list[str]]:
-        """The heads, and a line for each budget."""
+        """The figures as a table.
+
+        Returns:
+            The heads of the columns, then a row for each budget.
+        """
         rows = [at.cells() for at in self.figures]
         return [[*rows[0]], *([*row.values()] for row in rows)]
 
@@ -170,6 +187,7 @@ def diagnose(
     kept as `judge` does.
 
     Args:
+        index: What is searched.
         scorer: What `Searcher` takes.
         queries: m queries with ids.
         qrels: Their judgements. Without them there is no verdict: the figures say how far
@@ -178,6 +196,7 @@ def diagnose(
         measure: What counts, by its name in ir-measures.
         method: The search that is weighed.
         fuse: As in `Searcher`.
+        seed: Seed of all randomness.
         progress: Called with (done, total) pairs, those scored before included.
 
     Returns:

@@ -105,11 +105,20 @@ class RecallRow:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
-    """Results of a method at one budget, query by query: every array is (m,).
+    """Results of a method at one budget, query by query.
 
-    `recall[k]` is in 0-1, `calls` are distinct pairs whose score was used (a replay makes no call),
-    `seconds` (outside scoring) those of the query's batch divided by its queries. `task` has the
-    task's measures, NaN where a query has no value; `items` (m, c) are the answers, padded with -1.
+    Args:
+        method: The method's name, as it was given.
+        budget: Distinct pairs of a query.
+        seed: The search's seed.
+        recall: By k, the share (m,) of the true top k that was found, 0 to 1.
+        calls: Distinct pairs (m,) whose score was used, stored scores included.
+        seconds: Seconds (m,) outside scoring: those of the query's batch, divided by its queries.
+        task: By name, the task's measures (m,); NaN where a query has no value.
+        unjudged: Number of queries without judgements.
+        index_calls: Cross-encoder calls that the index needed once.
+        fused: Whether answers are ordered by a final score.
+        items: Positions (m, c) of the answers, best first, padded with -1.
     """
 
     method: str
@@ -125,7 +134,11 @@ class Outcome:
     items: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
     def rows(self) -> Iterator[RecallRow]:
-        """A row for each k: means over the queries, and intervals; one without exact search."""
+        """Means over the queries, with 95% intervals.
+
+        Yields:
+            A row for each k; a single one without exact search.
+        """
         measures = {n: bootstrap(values, seed=self.seed) for n, values in self.task.items()}
         for k, values in (self.recall or {0: np.empty(0)}).items():
             found = bootstrap(values, seed=self.seed)
@@ -419,15 +432,22 @@ def compare(
     """Compare methods with exact search, given the exact scores of all pairs.
 
     Args:
-        scores: of every query with every item (m, n), such as `ck.exact_scores` computes.
-        methods: by name, such as `ck.parse_methods("rerank, axn(ridge=0.3)")`.
-        budgets: distinct pairs per query. A method that makes no calls has one budget, 0.
-        ks: the depths of recall.
-        qrels: judgements, for the task's own `measures`.
-        fusion: answers are ordered, and searched for, by its final scores, exact search's too.
+        index: The n items.
+        queries: The m queries, with ids.
+        scores: Exact scores (m, n) of every query with every item, as `ck.exact_scores` gives them.
+        methods: By name, such as `ck.parse_methods("rerank, axn(ridge=0.3)")`.
+        budgets: Distinct pairs of each query. A method that makes no calls has one budget, 0.
+        ks: The k of recall@k.
+        qrels: Judgements, for `measures`.
+        measures: Names of ir-measures, such as "nDCG@10".
+        fusion: Order answers, those of exact search too, by its final scores.
+        seed: Seed of all randomness.
 
     Returns:
         The outcome of exact search, and an iterator of one `Outcome` for each method and budget.
+
+    Raises:
+        InputError: The index has deleted items, or a measure is unknown.
     """
     index.check_compact("a comparison")
     task = None
@@ -458,13 +478,17 @@ def judge(
     """Compare methods by the task's measures, without exact search: scores only pairs they choose.
 
     Args:
-        scorer: scores are kept in `index.scores`, or for the time of this call if it has no
-            fingerprint; a `StoredScorer` keeps them where it says.
-        methods: by name, such as `ck.parse_methods("rerank, axn(ridge=0.3)")`.
-        budgets: distinct pairs per query. A method that makes no calls has one budget, 0.
-        qrels: judgements of the queries.
-        fusion: answers are ordered, and searched for, by its final scores.
-        progress: called with (done, total) pairs, those scored before included.
+        index: The n items.
+        scorer: The cross-encoder. Scores are kept in `index.scores`, or for the time of this call
+            if it has no fingerprint; a `StoredScorer` keeps them where it says.
+        queries: The m queries, with ids.
+        methods: By name, such as `ck.parse_methods("rerank, axn(ridge=0.3)")`.
+        budgets: Distinct pairs of each query. A method that makes no calls has one budget, 0.
+        qrels: Judgements, `{query id: {item id: grade}}`.
+        measures: Names of ir-measures, such as "nDCG@10".
+        fusion: Order answers by its final scores.
+        seed: Seed of all randomness.
+        progress: Called with (done, total) pairs, those scored before included.
 
     Returns:
         An iterator of one `Outcome` for each method and budget, without recall.

@@ -47,16 +47,23 @@ def collect_anchors(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> CollectReport:
-    """Score train queries against every item, and keep the complete rows as anchors.
+    """Score training queries with every item, and keep the complete rows as anchors of the index.
+
+    Anchors that the index has are kept. After an interruption, the same call resumes.
 
     Args:
-        scorer: a cross-encoder or its name (Ray needs a name).
-        queries: texts (k_q,); they cost k_q * n calls, less what the store has.
-        replace: drop anchors that another cross-encoder has scored.
-        limits, progress: as for `crossknn.scores.collect.collect`.
+        index: The n items.
+        scorer: A cross-encoder or its name (Ray needs a name).
+        queries: Texts (k_q); they cost k_q * n calls, less what the store has.
+        limits, progress: As for `collect`.
+        replace: Drop anchors that another cross-encoder has scored.
 
-    Existing anchors are kept. After an interruption, the same call resumes. Returns the report of
-    the collection. Raises what `collect` does, and InputError for anchors of another cross-encoder.
+    Returns:
+        How many pairs were known, scored and failed, and what stopped it.
+
+    Raises:
+        InputError: As `collect`, or the anchors are another cross-encoder's.
+        ScorerError: As `collect`.
     """
     texts = check_texts(queries, "anchor")
     how: dict[str, Any] = {"limits": limits, "progress": progress}
@@ -72,9 +79,22 @@ def collect_item_scores(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> CollectReport:
-    """Score the items at `positions` (a,), used as queries, against every item.
+    """Score some items, as if they were queries, with every item: what `itemcur` and `fixeditem`
+    need (ANNCUR, section 3.2).
 
-    All else is as for `collect_anchors`.
+    Args:
+        index: The n items.
+        scorer: A cross-encoder or its name (Ray needs a name).
+        positions: Positions (a,) of the items in the query's place; they cost a * n calls.
+        limits, progress: As for `collect`.
+        replace: Drop scores of another cross-encoder.
+
+    Returns:
+        As of `collect_anchors`.
+
+    Raises:
+        InputError: As `collect_anchors`.
+        ScorerError: As `collect_anchors`.
     """
     texts = [item_as_query(index.items.texts[int(position)]) for position in positions]
     how: dict[str, Any] = {"limits": limits, "progress": progress}
@@ -98,17 +118,25 @@ def collect_matrix(
     """Score queries (q) against every item, and write a score matrix file once all are scored.
 
     Args:
-        path: the file, `.npz`. One of the same items and cross-encoder is written anew; another
-            one only with `replace`.
-        scorer: a cross-encoder or its name (Ray needs a name).
-        n_anchors: so many of the first queries are anchor queries, half by default.
-        qrels: judgements, kept in the file with their grades.
-        item_scores: so many random items, in the query's place, are scored against every item,
-            too; a larger number keeps those of a smaller one (itemCUR and fixedITEM).
+        path: The file, `.npz`. One of the same items and cross-encoder is overwritten.
+        index: The n items.
+        scorer: A cross-encoder or its name (Ray needs a name).
+        queries: The q queries, with ids.
+        n_anchors: So many of the first queries are anchor queries; by default half.
+        qrels: Judgements, kept in the file with their grades.
+        item_scores: So many random items are scored with every item, too, as if they were queries;
+            a larger number keeps those of a smaller one (itemCUR and fixedITEM).
+        replace: Overwrite a file of other items or another cross-encoder.
+        seed: Draws the items of `item_scores`.
+        limits, progress: As for `collect`.
 
-    Returns what was collected; if the limits did not suffice, no file is written, and the same call
-    goes on. Raises ScorerError if pairs cannot be scored, and InputError for a file of something
-    else and options out of range.
+    Returns:
+        What was collected. If the limits did not suffice, no file is written, and the same call
+        goes on.
+
+    Raises:
+        InputError: The file is something else, or an option is out of range.
+        ScorerError: Pairs cannot be scored.
     """
     index.check_compact("a score matrix")
     file, opened = as_path(path, "the score matrix"), as_scorer(scorer)

@@ -52,9 +52,12 @@ def fit_calibration(
     searches with this cross-encoder and this fusion have calibrated probabilities.
 
     Args:
-        queries: With the ids that judgements name.
-        qrels: Item id -> grade of each query; above 0 is relevant.
+        index: The items.
+        scorer: The cross-encoder.
+        queries: Queries with the ids that judgements name.
+        qrels: Judgements, `{query id: {item id: grade}}`; above 0 is relevant.
         method, budget, fuse, seed: Of the search, as later searches will have them.
+        progress: Called with (done, total) scored pairs.
 
     Returns:
         What was found, kept as the artefact "calibration" of the index: the `way` that was chosen

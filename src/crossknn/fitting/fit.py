@@ -87,20 +87,31 @@ def fit(
     """Fit item vectors with the cross-encoder, and put them into the index as `name`.
 
     Args:
-        scorer: a cross-encoder or its name (Ray needs a name).
-        queries: train queries (q,).
-        method: a spec of `METHODS`, whose name is the default `name`.
-        vectors: the index's vectors to start from.
-        strategy: "q" scores `per` items (100) for each query, a tenth of them random, the others
-            the best of `retriever` (by default of the vectors); "i" scores `per` random queries (5)
-            for each item (AXN 2.1, B.4).
-        limits: what may be spent; what was scored by then is used, and the same call resumes.
-        replace: drop anchors that another cross-encoder has scored.
-        start, encoder_out: the model that distillation begins with (by default the index's
-            own), and where it leaves its own.
+        index: The n items.
+        scorer: A cross-encoder or its name (Ray needs a name).
+        queries: Texts (q) of training queries.
+        method: Spec of a way to fit: "als", "mf-trns", "mf-ind", "cur" or "distill".
+        name: Name of the fitted vectors; by default that of the method.
+        vectors: Name of the index's vectors to start from.
+        strategy: Which pairs are scored (AXN, section 2.1 and B.4). "q": for each query `per`
+            items, a tenth of them random, the others the best of `retriever`. "i": for each item
+            `per` random queries.
+        per: How many; by default 100 items or 5 queries.
+        retriever: Spec of the retriever of strategy "q"; by default the vectors'.
+        limits: What may be spent; what was scored by then is used, and the same call resumes.
+        replace: Drop anchors that another cross-encoder has scored.
+        start: With "distill", the dual encoder to start from; by default the index's own.
+        encoder_out: With "distill", the folder of the trained encoder.
+        seed: Seed of all randomness.
+        progress: Opens a progress report: `progress(what, unit)` is a context manager that gives a
+            function to be called with (done, total).
 
-    Raises InputError for queries or options that cannot be used, and a full disk; ScorerError for a
-    score that is not a number.
+    Returns:
+        The vectors and their name, and what was collected.
+
+    Raises:
+        InputError: Queries or options cannot be used, or the disk is full.
+        ScorerError: A score is not a number.
     """
     chosen = build(parse(method), METHODS, "way to fit")
     name = name or chosen.name.replace("-", "_")

@@ -54,11 +54,15 @@ def fit_fusion(
     random ones. Scores are stored in the index.
 
     Args:
-        queries: Texts, or with the ids that judgements name.
+        index: The items.
+        scorer: The cross-encoder.
+        queries: m texts, or queries with the ids that judgements name.
         qrels: Judgements: the retrievers' weights to each other are those of the best nDCG@100 of
             their sum, and the sum's weight that of the best nDCG@10 beside the exact score, both
             shrunk towards the shipped ones. Without them weights come from agreement.
+        depth: How many items of `hybrid`, and how many random ones, are scored for each query.
         seed: Draws the random items.
+        limits, progress: As for `collect`.
 
     Returns:
         The artefact "fusion" of the index: `weights`, in deviations; `deviations`, the means over

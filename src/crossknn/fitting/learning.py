@@ -90,9 +90,20 @@ def fit_from_store(
     Kriging's prior has the kernel parameters that the anchors choose. Queries scored with every
     item that are no anchors, as `compare` leaves them, are ground truth and left out. Partly scored
     queries also give the vectors `stored`, by alternating least squares from the index's own,
-    unless it has other fitted vectors. `progress` is as for `fit_prior`.
+    unless it has other fitted vectors.
 
-    Raises InputError for scores of another cross-encoder than the anchors', and if there are none.
+    Args:
+        index: The items, and the store of scores (`index.scores`).
+        scorer: The cross-encoder whose scores are read.
+        retriever: Retrievers whose scores kriging starts from.
+        rank: Rank of the covariance that is fitted.
+        progress: Called with (steps done, steps in all).
+
+    Returns:
+        The prior, which is in the index now.
+
+    Raises:
+        InputError: There are no scores, or the anchors are another cross-encoder's.
     """
     # Imported here: every search from the command line asks `is_due`, and these take longest.
     from crossknn.fitting.factors import Targets, als
@@ -129,6 +140,10 @@ def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
     It is time when `LEAST` queries have been searched, and again whenever their scores have grown
     by a tenth. The prior keeps its retrievers and kernel parameters. Searches that are already
     running finish with the old prior.
+
+    Args:
+        index: The index that was searched.
+        fingerprint: The cross-encoder's, `scorer.fingerprint`.
 
     Returns:
         What was learned, or None if it is not time.
@@ -268,7 +283,11 @@ class Learner:
             return True
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the thread that learns has ended, or for `timeout` seconds."""
+        """Wait until the thread that learns has ended.
+
+        Args:
+            timeout: Seconds to wait at most.
+        """
         if self._thread is not None:
             self._thread.join(timeout)
 

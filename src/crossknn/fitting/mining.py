@@ -88,7 +88,17 @@ class TrainingRows:
     def made(
         self, query: str, right: Scored, others: Scored, generator: np.random.Generator
     ) -> Iterator[dict[str, Any]]:
-        """Rows of a query with its positives and the other items that were scored, best first."""
+        """Rows of a query.
+
+        Args:
+            query: The query's text.
+            right: Scores of its positives, by text.
+            others: Scores of the other items that were scored, best first, by text.
+            generator: Draws negatives, with "random".
+
+        Yields:
+            Rows in the chosen format: values by column.
+        """
         lowest, most = min(right.values()), np.inf if self.max_score is None else self.max_score
         for margin, size in (self.absolute_margin, 1.0), (self.relative_margin, abs(lowest)):
             if margin is not None:
@@ -122,10 +132,14 @@ class Mined:
 
     Args:
         rows: Values by column, in the order in which losses read the columns.
-        queries: How many queries have rows. Of the others `unjudged` ones have no relevant item,
-            `short` ones too few items below the margin, and `failed` ones could not be scored:
-            `error` says why the first was not.
-        n_calls: Pairs really computed; `n_scored`: pairs used, stored scores included.
+        queries: Number of queries that have rows.
+        unjudged: Number of queries without rows that have no relevant item.
+        short: The same that have too few items below the margin.
+        failed: The same that could not be scored.
+        n_calls: Pairs really computed.
+        n_scored: Pairs used, stored scores included.
+        seconds: How long it took.
+        error: Why the first query that failed did; None if none did.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list, repr=False)
@@ -139,7 +153,11 @@ class Mined:
     error: str | None = None
 
     def save(self, path: str | Path) -> None:
-        """Write JSON lines: `datasets.load_dataset("json", data_files=...)` reads them."""
+        """Write the rows as JSON lines: `datasets.load_dataset("json", data_files=...)` reads them.
+
+        Args:
+            path: The file.
+        """
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
         write_file(as_path(path, "the file of rows"), lines.encode())
 
@@ -162,7 +180,9 @@ def mine(
     Scores stay in the index: after an interruption the same call computes only what is missing.
 
     Args:
+        index: What is searched.
         scorer: The teacher, as `Searcher` takes it.
+        queries: Training queries: texts, or with the ids that judgements name.
         rows: What rows are made of.
         qrels: Judgements: a query's relevant items are its positives, and are scored beside the
             budget; other queries are left out. Without them the teacher's best are positives.

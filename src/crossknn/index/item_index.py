@@ -57,13 +57,16 @@ class ItemIndex:
 
     `build` makes it, `save` writes it to a folder, and `load` opens it, memory-mapped.
 
+    Args:
+        parts: What `build`, `load` or `over` have made: call one of these instead.
+        database: Where the items are, if `over` was given one.
+
     Attributes:
         database: Where the items are, if `over` was given one.
         exact: Searches multiply all vectors even where there is an approximate index of them.
     """
 
     def __init__(self, parts: Parts, database: ItemStore | None = None) -> None:
-        """Use `build`, `load` or `over`, which make the parts."""
         self._parts, self.database, self.exact = parts, database, False
         self._lock, self._fields = threading.Lock(), Fields(parts.items.extra)
         if wrong := sorted(set(parts.encode) - set(parts.vectors)):
@@ -84,7 +87,7 @@ class ItemIndex:
         previous: ItemIndex | None = None,
         progress: Progress | None = None,
     ) -> ItemIndex:
-        """An index in memory.
+        """Make an index in memory.
 
         Args:
             items: Items, or whatever `read_items` reads them from.
@@ -101,6 +104,9 @@ class ItemIndex:
                 what was fitted to the same items and vectors is kept; other parts are dropped, with
                 a warning.
             progress: Called with (items encoded, all that need it).
+
+        Returns:
+            The index; `save` keeps it.
 
         Raises:
             InputError: For items that cannot be read or vectors that do not fit them.
@@ -128,15 +134,20 @@ class ItemIndex:
         were when they encoded the items.
 
         Args:
-            encoder: The index's own dual encoder, or several models by the names of their vectors
-                or states (`{"cmc": folder}`); `save` keeps where they are.
+            folder: The folder that `save` or `crossknn index build` wrote.
+            encoder: The dual encoder that made the index's vectors, if it has moved; or several
+                models by the names of their vectors or states (`{"cmc": folder}`). `save` keeps
+                where they are.
             query_vectors: As for `build`.
             exact: Search all vectors, even where there is an approximate index of them.
 
+        Returns:
+            The index.
+
         Raises:
-            IndexFormatError: For a folder that is no index, is damaged, unfinished, of another
-                version, or of another encoder.
-            InputError: For an encoder of vectors that the index lacks.
+            IndexFormatError: The folder is no index, is damaged, unfinished or of another version,
+                or the encoder is another one.
+            InputError: The index has no vectors of this encoder's name.
         """
         folder = as_path(folder, "the folder of the index")
         index = cls(Parts.of(*read_parts(folder), building.by_name(query_vectors, GIVEN), folder))
@@ -171,6 +182,9 @@ class ItemIndex:
             query_vectors: Function from query texts (m) to vectors (m, d).
             seed: Draws `anchor_items`.
 
+        Returns:
+            The index.
+
         Raises:
             InputError: The encoder's vectors have other dimensions, or the folder is of other
                 items.
@@ -180,9 +194,15 @@ class ItemIndex:
     def save(self, folder: str | Path) -> None:
         """Write the index to `folder`, which must be new, empty or an index, in one atomic step.
 
-        Exact scores in the folder stay there. Functions for query vectors and added retrievers are
-        not saved. Raises `InputError` if the folder is something else or cannot be written, or the
-        items are in a database.
+        Exact scores in the folder stay there. Functions for query vectors and retrievers of
+        `add_retriever` are not saved.
+
+        Args:
+            folder: The folder.
+
+        Raises:
+            InputError: The folder is something else or cannot be written, or the items are in a
+                database.
         """
         self._check_own_items()
         folder = as_path(folder, "the folder of the index")
@@ -194,9 +214,16 @@ class ItemIndex:
         del self.scores
 
     def verify(self, *, repair: bool = False) -> list[str]:
-        """Check every file completely. Returns a sentence for each damaged one.
+        """Check every file of the index against its checksums.
 
-        `repair` removes damaged exact scores. Raises `IndexFormatError` if nothing can be read.
+        Args:
+            repair: Remove damaged exact scores; searches compute them again.
+
+        Returns:
+            A sentence for each damaged file; none if all is well.
+
+        Raises:
+            IndexFormatError: Nothing can be read.
         """
         if self.folder is None:
             return []
@@ -272,8 +299,13 @@ class ItemIndex:
     def delete(self, ids: Iterable[str]) -> None:
         """Delete items, in the folder of the index too, in one atomic step.
 
-        They keep their positions until `compact`, and no search returns them. Raises `InputError`
-        for an unknown id; nothing is changed then.
+        They keep their positions until `compact`, and no search returns them.
+
+        Args:
+            ids: Ids of the items.
+
+        Raises:
+            InputError: An id is unknown; nothing is changed then.
         """
         if isinstance(ids, str):
             raise InputError(f"the ids to delete are the text {ids!r:.80}; give a list of ids")
@@ -285,15 +317,24 @@ class ItemIndex:
         """Write the index without the items that were deleted, in one atomic step.
 
         Word models are fitted again. Searches go on meanwhile, so that it can run in a thread or
-        another process; adding and deleting waits. Raises `InputError` for an index without items,
-        or no room; nothing is changed then.
+        another process; adding and deleting waits.
+
+        Raises:
+            InputError: All items are deleted, or there is no room; nothing is changed then.
         """
         if not len(self):
             raise InputError("every item of the index is deleted: add items, then compact it")
         self._change(updates.compacted, whole=True)
 
     def check_compact(self, what: str) -> None:
-        """`InputError` if the index has deleted items, which `what` would count."""
+        """Refuse an index with deleted items, for what would count them.
+
+        Args:
+            what: Who asks, for the message.
+
+        Raises:
+            InputError: The index has deleted items.
+        """
         if len(self) < self.n:
             raise InputError(
                 f"{what} reads every item, and {self.n - len(self)} are deleted: compact the index "
@@ -314,10 +355,19 @@ class ItemIndex:
             )
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
-        """Mask (n,) of the items whose fields meet conditions, such as `{"lang": "en"}`.
+        """Which items meet conditions on their fields.
 
-        `crossknn.index.filters` has them all. The first filter on a field reads the field of all
-        items. Raises `InputError` for a condition that is none, and an unknown field.
+        The first filter on a field reads this field of all items.
+
+        Args:
+            conditions: By field, such as `{"lang": "en", "year": {"gte": 2020}}`;
+                `crossknn.index.filters` lists them all.
+
+        Returns:
+            Mask (n,).
+
+        Raises:
+            InputError: A condition is not one, or no item has the field.
         """
         if self.database is not None:
             return self.database.allowed(conditions)
@@ -342,8 +392,15 @@ class ItemIndex:
         return self._parts.vectors
 
     def store(self, name: str) -> VectorStore:
-        """Searches the item vectors `name`: by their approximate index, if there is one (see
-        `add_nearest`), unless the index was loaded with `exact`."""
+        """What searches item vectors: their approximate index if there is one (see `add_nearest`),
+        unless the index was loaded with `exact`; else all vectors.
+
+        Args:
+            name: Name of the vectors.
+
+        Returns:
+            Their store.
+        """
         return self._parts.store(name, exact=self.exact)
 
     @property
@@ -372,7 +429,14 @@ class ItemIndex:
         return dict(self._parts.named("artifacts", lambda part: part))
 
     def has_query_vectors(self, name: str) -> bool:
-        """Whether the index can make query vectors in the space of `vectors[name]`."""
+        """Whether the index can make query vectors that fit item vectors.
+
+        Args:
+            name: Name of the item vectors.
+
+        Returns:
+            Whether it has their dual encoder or a function for them.
+        """
         return self._parts.has_query_vectors(name)
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
@@ -380,7 +444,14 @@ class ItemIndex:
         return self._parts.query_vectors(queries, name)
 
     def scale(self, name: str) -> Scale | None:
-        """Brings exact scores to the scale of `vectors[name]`, as the anchors or a fit have it."""
+        """How exact scores are brought to the scale of inner products.
+
+        Args:
+            name: Name of the item vectors.
+
+        Returns:
+            The scale that the anchors or a fit have found; None if there is none.
+        """
         if name in self.fitted:
             return self.fitted[name].scale
         anchors = self.artifacts.get(ANCHORS)
@@ -412,19 +483,40 @@ class ItemIndex:
         return ItemScores(found.arrays["items"], scores)
 
     def scorer_fingerprint(self, name: str) -> str | None:
-        """The fingerprint of the cross-encoder of an artifact, fitted vectors, or else the anchors,
-        if known."""
+        """Which cross-encoder's scores something was made with.
+
+        Args:
+            name: Name of an artefact or of fitted vectors; any other name stands for the anchors.
+
+        Returns:
+            The cross-encoder's fingerprint; None if it is not known.
+        """
         if name in self.fitted:
             return self.fitted[name].fingerprint
         found = self.artifacts.get(name) or self.artifacts.get(ANCHORS)
         return None if found is None else found.meta.get("fingerprint")
 
     def model_of(self, name: str) -> RememberedModel | None:
-        """The model that made the vectors or states `name`, if the index knows one."""
+        """Which model made vectors or states.
+
+        Args:
+            name: Name of the vectors or states.
+
+        Returns:
+            The model; None if the index knows none.
+        """
         return self._parts.model_of(name)
 
     def add_retriever(self, name: str, retriever: Retriever) -> None:
-        """Offer `retriever` under this name. It is not saved; `InputError` if it is none."""
+        """Offer a retriever of yours to methods. It is not saved.
+
+        Args:
+            name: What methods call it: `rerank(retriever=name)`.
+            retriever: The retriever.
+
+        Raises:
+            InputError: The name is taken, or this is no retriever.
+        """
         if not name.isidentifier() or name in {*self.vectors, *self.late, *building.COMPOSED}:
             raise InputError(f"a retriever cannot be named {name!r} here; use another name")
         if not isinstance(retriever, Retriever):
@@ -437,17 +529,33 @@ class ItemIndex:
         self._parts = replace(self._parts, cache=Cache())
 
     def check_free(self, name: str, what: str = "fitted vectors") -> None:
-        """`InputError` if fitted vectors, or states of items, cannot have this name."""
+        """Refuse a name that something else has.
+
+        Args:
+            name: The name wanted.
+            what: What is to be called so: "fitted vectors" or "states of items".
+
+        Raises:
+            InputError: The name is taken, or is none.
+        """
         building.check_name(name, what)
         same = self.fitted if what == "fitted vectors" else self.late
         if name in {*self.vectors, *self.retrievers, *self.late} - {*same}:
             raise InputError(f"the index has something else named {name!r}; use another name")
 
     def add_fitted(self, name: str, fitted: ItemVectors, *, replace: bool = False) -> None:
-        """Offer `fitted` as the item vectors of this name; an index in a folder keeps them there.
+        """Offer fitted item vectors to methods; an index in a folder keeps them there.
 
-        Their item graph is dropped. Raises `InputError` if they do not fit, the name is taken (by
-        other fitted vectors: unless `replace`), or there is no room; nothing is changed then.
+        The item graph of vectors that they replace is dropped.
+
+        Args:
+            name: What methods call them: `axn(vectors=name)`.
+            fitted: The vectors, and what they were fitted to.
+            replace: Replace fitted vectors of this name.
+
+        Raises:
+            InputError: They do not fit the items, the name is taken, or there is no room; nothing
+                is changed then.
         """
         self.check_free(name)
         names = [own for own in self.vectors if own not in self.fitted]
@@ -467,12 +575,24 @@ class ItemIndex:
         replace: bool = False,
         progress: Progress | None = None,
     ) -> str:
-        """Encode all items with a late-interaction model, for the retriever `name` (its kind).
+        """Encode all items with a late-interaction model, which then is a retriever.
 
-        Stopped by an error or a kill, the same call resumes; items that the same model
-        has encoded are not encoded again. Returns the name. Raises `InputError` if the name is
-        taken (by states of another model: unless `replace`), the model is none, there is no room,
-        or another process is encoding; the index stays as it was then.
+        Stopped by an error or a kill, the same call resumes; items that the same model has encoded
+        are not encoded again.
+
+        Args:
+            model: The model, its folder or its hub name.
+            name: What methods call it, `rerank(retriever=name)`; by default its kind, such as
+                `cmc`.
+            replace: Replace states of another model of this name.
+            progress: Called with (items encoded, n).
+
+        Returns:
+            The name.
+
+        Raises:
+            InputError: The name is taken, the model is none, there is no room, or another process
+                is encoding; the index stays as it was then.
         """
         given = RememberedModel.of("late-interaction model", model, name)
         self.check_free(given.name, "states of items")
@@ -491,9 +611,19 @@ class ItemIndex:
     ) -> str:
         """Find every item's nearest other items: the graph that `gar`, `ladr` and `greedy` walk.
 
-        By cosine of the vectors `name`, or by `bm25` or `tfidf` with items as queries; by default
-        `unfitted` vectors, or else `bm25`. A graph that is as deep stays. Returns the name. Raises
-        `InputError` for fewer than 1 neighbour, a name that is neither, or no room.
+        A graph that has as many neighbours stays.
+
+        Args:
+            name: What items are compared by: the cosine of these vectors, or `bm25` or `tfidf` with
+                items as queries. By default vectors that were not fitted, or else `bm25`.
+            neighbours: Neighbours of each item.
+            progress: Called with (items done, n).
+
+        Returns:
+            The name.
+
+        Raises:
+            InputError: There are no such vectors or words, fewer than 1 neighbour, or no room.
         """
         k = min(as_count(neighbours, "neighbours"), max(1, self.n - 1))
         name = name or unfitted(self) or "bm25"
@@ -505,12 +635,22 @@ class ItemIndex:
     def add_nearest(
         self, name: str | None = None, rows: Any = None, *, progress: Progress | None = None
     ) -> str:
-        """Build an approximate index of the item vectors `name` (`crossknn.index.nearest`), by
-        default `unfitted`, which searches then use: for 200,000 items or more. Or one of other
-        `rows` (n, p), for the method of that name.
+        """Build an approximate index of item vectors, which searches then use: worth it from
+        200,000 items on. Needs the extra `faiss`.
 
-        It needs the extra `faiss`. In the folder of the index a killed building goes on where it
-        was. Returns the name. Raises `InputError` for a name that is none of vectors, or no room.
+        If building is killed, the same call goes on where it was, in the folder of the index.
+
+        Args:
+            name: Name of the vectors, by default those that were not fitted; or of the method that
+                searches `rows`.
+            rows: Index these (n, p) instead.
+            progress: Called with (items done, n).
+
+        Returns:
+            The name.
+
+        Raises:
+            InputError: There are no such vectors, or there is no room.
         """
         if rows is None:
             name = default_vectors(self, name or unfitted(self) or "auto")
@@ -524,22 +664,42 @@ class ItemIndex:
         return name
 
     def lists(self, name: str, rows: Any = None) -> FaissStore | None:
-        """Searches the item vectors `name`, or other `rows` (n, p), by the codes of what
-        `add_nearest` has built alone."""
+        """What searches by the codes of an approximate index alone, without the vectors.
+
+        Args:
+            name: Name of the item vectors, or of `rows`, as of `add_nearest`.
+            rows: What was indexed (n, p), if not item vectors.
+
+        Returns:
+            The store; None where `add_nearest` has built nothing, or the index is searched exactly.
+        """
         rows = self._parts.rows(name) if rows is None else rows
         found = None if self.exact else self._parts.approximate(name, rows)
         return found and FaissStore(rows, found, rescored=False)
 
     def add_words(self, name: str) -> None:
-        """Fit the word model `bm25` or `tfidf`; `InputError` for another name, or no room."""
+        """Fit a word model, unless the index has it.
+
+        Args:
+            name: `bm25` or `tfidf`.
+
+        Raises:
+            InputError: The name is another one, or there is no room.
+        """
         if name not in self._parts.matchers:
             self._put({f"words/{name}": building.matcher_of(self._parts, name)})
 
     def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        """Keep what a fit has found, in the folder of the index too, in place of the same name.
+        """Keep what a fit has found, in the folder of the index too.
 
-        `meta` are values for JSON, `arrays` arrays or sequences of texts. Raises `InputError` for
-        what cannot be stored, and a full disk.
+        Args:
+            name: Name of the artefact; one of this name is replaced.
+            meta: Values for JSON.
+            arrays: By name, arrays or sequences of texts.
+
+        Raises:
+            InputError: Something cannot be stored, or is of another number of items, or the disk is
+                full.
         """
         if not name.isidentifier():
             raise InputError(f"an artifact cannot be named {name!r}; use another name")
@@ -567,5 +727,13 @@ class ItemIndex:
         self._parts = self._parts.put(parts)
 
     def newest(self, kind: str, name: str) -> Artifact | None:
-        """The part as the folder has it now, where another process may have put it."""
+        """A part as the folder has it now, where another process may have put it.
+
+        Args:
+            kind: Kind of the part: "vectors", "graphs", "artifacts", ...
+            name: Its name.
+
+        Returns:
+            The part; None if there is none.
+        """
         return self._parts.newest(kind, name)

@@ -139,12 +139,29 @@ class ShardedStore:
             return self._all if dtype is None else self._all.astype(dtype, copy=False)
 
     def id(self, item: int) -> Id:
-        """The id of the item at a position."""
+        """What the database calls an item.
+
+        Args:
+            item: The item's position.
+
+        Returns:
+            Its id there.
+        """
         key = self.keys[item].item()
         return key if isinstance(key, int) else str(key.decode())
 
     def records(self, items: Sequence[int]) -> list[Mapping[str, Any]]:
-        """The fields of items; `StoreError` for those of a failed shard that are not kept."""
+        """The fields of items.
+
+        Args:
+            items: Their positions.
+
+        Returns:
+            Of each item its fields by name.
+
+        Raises:
+            StoreError: An item is of a shard that has failed, and was not read before.
+        """
         found: list[Any] = self._recent_records(items)
         gone = next((i for i, one in zip(items, found, strict=True) if one is None), None)
         for part, why in (left_out() or {}).values():
@@ -153,7 +170,14 @@ class ShardedStore:
         return found
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
-        """Mask (n,) of the items that meet conditions, as each shard says."""
+        """Which items meet conditions on their fields, as each shard says.
+
+        Args:
+            conditions: As of `ItemIndex.allowed`.
+
+        Returns:
+            Mask (n,); False for the items of failed shards.
+        """
         mask = np.zeros(self.shape[0], np.bool_)
         asked = dict.fromkeys(range(len(self.shards)), (conditions,))
         for s, met in self._ask("allowed", asked).items():
@@ -239,7 +263,14 @@ class LocalShard:
         )
 
     def records(self, items: Sequence[int]) -> list[Mapping[str, Any]]:
-        """The items' fields, with `title` and `text`."""
+        """The fields of items.
+
+        Args:
+            items: Their positions.
+
+        Returns:
+            Of each item its fields by name, with `title` and `text`.
+        """
         found = [self._items[item] for item in items]
         return [{**one.extra, "title": one.title, "text": one.text} for one in found]
 

@@ -34,8 +34,18 @@ METHODS: dict[str, type[Method]] = {
 
 
 def parse_method(spec: str | Spec | Method) -> Method:
-    """The method of a spec; `SpecError` if there is none. `auto` is `kriging`, and `cmc(...)` is
-    `retrieve(retriever=cmc(...))`.
+    """Read a method from a text.
+
+    `auto` is `kriging`, and `cmc(...)` is `retrieve(retriever=cmc(...))`.
+
+    Args:
+        spec: Name and options, `"axn(rounds=5)"`; a method is returned as it is.
+
+    Returns:
+        The method.
+
+    Raises:
+        SpecError: There is no such method or option; the message names similar ones.
 
     >>> parse_method("axn(retriever=dense, rounds=5)").rounds
     5
@@ -56,7 +66,17 @@ def parse_method(spec: str | Spec | Method) -> Method:
 
 
 def parse_methods(specs: str) -> dict[str, Method]:
-    """The methods of a list of specs, by spec; separated by commas, semicolons or line ends."""
+    """Read several methods from a text.
+
+    Args:
+        specs: Specs, as of `parse_method`, separated by commas, semicolons or line ends.
+
+    Returns:
+        `{spec: method}`, in this order.
+
+    Raises:
+        SpecError: There is no such method or option, or no spec at all.
+    """
     parsed = map(parse, split(specs))
     found = {str(spec): parse_method(spec) for spec in parsed}
     if not found:

@@ -59,20 +59,36 @@ class Method(ABC):
             budget: Pairs that a query may score; the batches sum to it.
             seed: Seed of all randomness.
 
+        Returns:
+            The plan, which a `Search` carries out.
+
         Raises:
             InputError: The index lacks what the method needs, or options exclude each other.
         """
 
     def required_artifacts(self, index: Index) -> Collection[str]:
-        """What the plan reads of the exact scores kept in the index; they must be the scorer's own.
+        """Which exact scores kept in the index the plan reads; they must be the scorer's own.
 
-        Returns `anchors`, `item_scores`, or the names of item vectors whose fitted scale is read.
+        Args:
+            index: What is searched.
+
+        Returns:
+            Any of "anchors", "item_scores", and names of item vectors whose fitted scale is read.
         """
         return self.reads
 
     def rehearsals(self, index: Index, budget: int, seed: int) -> Iterator[Rehearsal]:
-        """Searches of the anchor queries, by which it is measured how far predictions are off: each
-        with a plan that learned nothing of them."""
+        """Searches of the anchor queries, to measure how far predictions are off.
+
+        Args:
+            index: What is searched.
+            budget: Pairs that a query may score.
+            seed: Seed of all randomness.
+
+        Yields:
+            (plan, a anchor queries, their exact scores (a, n)). The plan has learned nothing of
+            these queries' scores.
+        """
         if index.anchors is not None:
             yield self.plan(index, budget, seed), index.anchors.queries, index.anchors.scores
 
@@ -99,7 +115,14 @@ def part(budget: int, share: float) -> int:
 
 
 def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
-    """`rounds` batches of budget // rounds; the last one takes the remainder too.
+    """Batches of equal size; the last one takes the remainder, too.
+
+    Args:
+        budget: Pairs that a query may score.
+        rounds: Number of batches; at most one for each pair.
+
+    Returns:
+        The sizes, which sum to `budget`.
 
     >>> equal_rounds(23, 5)
     (4, 4, 4, 4, 7)

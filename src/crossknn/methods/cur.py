@@ -84,6 +84,7 @@ class ItemCUR(TwoRounds):
     """CUR of the item x item matrix: items, others than the anchor items, in the place of queries.
 
     Args:
+        anchor_share: See `TwoRounds`.
         center: `none` is CUR as published; `auto` subtracts the mean of the matrix first.
         rcond: Cut of the pseudo-inverse, by default that of `RCOND`.
     """
@@ -102,7 +103,12 @@ class ItemCUR(TwoRounds):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedItem(TwoRounds):
-    """Represent items and query by their exact scores with fixed items, and rank by dot product."""
+    """Represent items and query by their exact scores with fixed items, and rank by dot product
+    (ANNCUR, section 3.2).
+
+    Args:
+        anchor_share: See `TwoRounds`.
+    """
 
     name = "fixeditem"
     reads = ("item_scores",)

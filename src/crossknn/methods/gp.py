@@ -257,8 +257,11 @@ class GP(Method):
     """Score the items with the highest predicted mean plus `beta` standard deviations.
 
     Args:
-        retriever: Picks the first batch. rounds: Number of batches.
-        kernel: Covariance of two items by their `vectors`.
+        retriever: Picks the first batch.
+        rounds: Number of batches.
+        vectors: Name of the item vectors; by default the index chooses.
+        kernel: Covariance of two items, by their vectors.
+        beta: Standard deviations that are added to the mean to rank items; 0 ranks by the mean.
         scale: of squared distances in the kernels `rbf` and `matern`.
         noise: variance that vectors cannot explain, as a share of what they can.
         mean: `none`; `average`, that of the scores known so far; `constant`, by generalised least

@@ -126,7 +126,15 @@ class Kriging(Method):
         return replace(plan, stop=Stop(k=self.k, expected=curve.threshold(self.target_recall)))
 
     def prior(self, index: Index, seed: int) -> Prior | None:
-        """The index's prior, or else one of its anchors; None without either or `anchors`."""
+        """What is known of the scores of any query.
+
+        Args:
+            index: What is searched.
+            seed: Seed of the fit.
+
+        Returns:
+            The prior fitted to the index, or else one made of its anchors; None if it has neither.
+        """
         if (fitted := self._fitted_prior(index)) is not None:
             return fitted.cut(self.rank)
         if not self.use_anchors or index.anchors is None:

@@ -17,7 +17,11 @@ from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 @dataclass(frozen=True, kw_only=True)
 class Rerank(Method):
-    """Score the best `budget` items of `retriever`, in one round."""
+    """Score the best items of a retriever, as many as the budget allows: what everybody does.
+
+    Args:
+        retriever: Spec of the retriever, such as `bm25`; by default the index chooses.
+    """
 
     name = "rerank"
     retriever: Spec = AUTO
@@ -31,6 +35,9 @@ class Retrieve(Method):
     """Return the best items of `retriever` by its own scores, without any calls (CMC 3.3).
 
     `cmc(...)` and its rivals by name are short for `retrieve(retriever=cmc(...))`.
+
+    Args:
+        retriever: Spec of the retriever; by default the index chooses.
     """
 
     name = "retrieve"

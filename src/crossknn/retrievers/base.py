@@ -48,21 +48,24 @@ class Retriever(Protocol):
     """Cheap candidates, and cheap scores of given items."""
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The `count` best items of each query, best first, ties by position.
+        """The best items of each query.
 
         Args:
-            allowed: (n,) restricts the items.
+            queries: m queries.
+            count: How many items of each query.
+            allowed: Mask (n,) of the items that may be returned; None: all.
 
         Returns:
-            Candidates (m, <= count); a row may be shorter than `count`.
+            Candidates (m, at most `count`), best first, ties by position. A row may be short.
         """
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
         """Approximate scores of given items.
 
         Args:
-            items: Positions (m, c), any score for `NO_ITEM`. None for all n items, which is asked
-                only of a corpus that fits into memory.
+            queries: m queries.
+            items: Positions (m, c) of c items of each query; the score of `NO_ITEM` (-1) may be
+                anything. None: all n items, which is asked only where m x n scores fit into memory.
 
         Returns:
             Scores (m, c), or (m, n), float32.

@@ -41,15 +41,27 @@ class VectorStore(Protocol):
         exclude: IntArray | None = None,
         allowed: BoolArray | None = None,
     ) -> Candidates:
-        """The `count` items of the largest inner products with query vectors (m, d).
+        """The items of each query with the largest inner products.
 
         Args:
-            exclude: Positions (m, e) that are left out, padded with `NO_ITEM`.
-            allowed: (n,) restricts the items.
+            vectors: Query vectors (m, d).
+            count: How many items of each query.
+            exclude: Positions (m, e) of items that are left out, padded with `NO_ITEM` (-1).
+            allowed: Mask (n,) of the items that may be returned; None: all.
+
+        Returns:
+            Candidates (m, at most `count`), best first.
         """
 
     def vectors(self, items: IntArray) -> FloatArray:
-        """Vectors (..., d) of the items at positions (...), float32 or float16."""
+        """Vectors of given items.
+
+        Args:
+            items: Positions, an array of any shape (...).
+
+        Returns:
+            Vectors (..., d), float32 or float16.
+        """
 
 
 LeftOut: TypeAlias = dict[str, tuple[slice, str]]
@@ -83,7 +95,11 @@ def reachable(n: int) -> BoolArray:
 
 @dataclass(frozen=True, eq=False)
 class ArrayStore:
-    """Vectors in an array (n, d), float32 or float16 and possibly mapped, searched exactly."""
+    """Item vectors in an array, searched exactly; a `VectorStore`.
+
+    Args:
+        values: The vectors (n, d), float32 or float16; may be memory-mapped.
+    """
 
     values: FloatArray
 
@@ -110,11 +126,11 @@ class ArrayStore:
 
 @dataclass(eq=False)
 class DenseRetriever:
-    """Retrieves items by the inner product of their vectors with the query's.
+    """Retrieves items by the inner product of their vectors with the query's; a `Retriever`.
 
     Args:
-        items: Item vectors (n, d).
-        encode: Gives query vectors (m, d).
+        items: Where the item vectors (n, d) are, such as `ArrayStore(vectors)`.
+        encode: Function from queries (m) to their vectors (m, d).
     """
 
     items: VectorStore
@@ -125,9 +141,10 @@ class DenseRetriever:
         return self.items.top(self.encode(queries), count, allowed=allowed)
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Inner products with given items, (m, c), or with all of an array: (m, n).
+        """Inner products with given items, or with all; see `Retriever.scores`.
 
-        Raises `InputError` for all items of a store that is no array.
+        Raises:
+            InputError: All items are asked for, and the store does not give all vectors at once.
         """
         vectors, values = self.encode(queries), self.items.values
         if items is not None:

@@ -95,8 +95,16 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
     fits; `fused` is the weighted sum that `fit_fusion` found. An index may have a method
     `offered(spec, seed)` that makes retrievers of its own.
 
+    Args:
+        index: What is searched.
+        spec: The retriever's name, with options in brackets.
+        seed: Seed of `random`.
+
+    Returns:
+        The retriever.
+
     Raises:
-        SpecError: If the index has no such retriever, or it does not take the options.
+        SpecError: The index has no such retriever, or it does not take the options.
     """
     spec = parse(spec) if isinstance(spec, str) else spec
     offered: Any = getattr(index, "offered", lambda spec, seed: None)

@@ -11,15 +11,16 @@ from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Exact scores of (query, item) pairs: the only expensive thing in a search.
+    """Gives exact scores of (query, item) pairs: a cross-encoder, the expensive part of a search.
 
-    `fingerprint` names everything a score depends on (model, revision, precision, length limit,
-    template), or is None where that cannot be known; caches and indexes are keyed by it.
-    A pair's score depends on the two texts and the fingerprint alone, never on its batch.
+    A pair's score must depend on its two texts alone, not on the other pairs of its batch.
     """
 
     @property
-    def fingerprint(self) -> str | None: ...
+    def fingerprint(self) -> str | None:
+        """A text that differs whenever scores may: it names model, revision, precision, length
+        limit and template. Scores are stored under it. None if that cannot be known."""
+        ...
 
     def score(
         self,
@@ -30,42 +31,64 @@ class Scorer(Protocol):
         time_left: float | None = None,
         cancel: threading.Event | None = None,
     ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Score `pairs`, whose positions point into `queries` and `items`, in a stream of batches.
+        """Score pairs, batch by batch.
+
+        A pair that cannot be scored is left out and logged as a warning. The caller may stop
+        between batches. The iterator may have an attribute `computed`, the number of pairs really
+        computed so far, where a cache makes these fewer than it yields, and a method `close`.
 
         Args:
-            time_left: seconds after which the stream ends early, without an error.
-            cancel: ends the stream early, too, once it is set.
+            pairs: p pairs of positions in `queries` and `items`.
+            queries: Texts of queries.
+            items: Texts of items.
+            time_left: Seconds after which the iterator ends early, without an error.
+            cancel: Ends the iterator early, too, once it is set.
 
-        Yields (positions in `pairs` (b,), raw logits (b,) float32), in any order, each pair at
-        most once; the caller may stop between batches. A pair that cannot be scored is left out
-        and logged as a warning. A stream may have an attribute `computed`, the pairs it really
-        computed so far, where these are fewer than it yields (a cache), and a method `close`.
+        Yields:
+            (positions in `pairs` (b,), raw logits (b,) float32) of a batch. Batches come in any
+            order, and each pair in one batch at most.
 
         Raises:
-            NothingScoredError: no pair can be scored.
-            ScorerError: the model or the endpoint fails as a whole, or a score is NaN or infinite;
-                its attribute `query` is the position of the query at fault, if it is one.
+            NothingScoredError: No pair can be scored.
+            ScorerError: The model or the endpoint fails as a whole, or a score is NaN or infinite.
+                Its attribute `query` is the position of the query at fault, if a single one is.
         """
         ...
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Encodes queries and items as vectors whose inner product estimates relevance.
-
-    `fingerprint` names everything a vector depends on, or is None where that cannot be known.
-    """
+    """A dual encoder: vectors of queries and items whose inner product estimates relevance."""
 
     @property
-    def fingerprint(self) -> str | None: ...
+    def fingerprint(self) -> str | None:
+        """A text that differs whenever vectors may; None if that cannot be known."""
+        ...
 
     @property
-    def dimensions(self) -> int: ...
+    def dimensions(self) -> int:
+        """d of the vectors."""
+        ...
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Texts (m) -> vectors (m, d) float32."""
+        """Encode queries.
+
+        Args:
+            texts: Their texts (m).
+
+        Returns:
+            Vectors (m, d) float32.
+        """
         ...
 
     def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
-        """Texts (n) -> vectors (n, d) float32."""
+        """Encode items.
+
+        Args:
+            texts: Their texts (n).
+            progress: Called with (items encoded so far, n).
+
+        Returns:
+            Vectors (n, d) float32.
+        """
         ...

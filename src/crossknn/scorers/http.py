@@ -36,6 +36,8 @@ class HttpScorer(BatchedScorer):
     one sentence if the endpoint is down, too slow, refuses the key or answers nonsense.
 
     Args:
+        url: Where the service is, http:// or https://.
+        model: Name of the model, sent with every request.
         api_key: by default the variable CROSSKNN_API_KEY.
         api: "cohere" (also Jina, infinity, vLLM): `query`, `documents` -> `results[{index,
             relevance_score}]`; "tei" (Text Embeddings Inference): `query`, `texts`, `raw_scores`

@@ -50,15 +50,20 @@ def CrossEncoder(  # noqa: N802
     - a Hugging Face or sentence-transformers folder, or a hub name: `PredictScorer` (torch extra);
     - `http://` or `https://`: `HttpScorer`, a `/rerank` endpoint.
 
+    Loading runs no code from a model's folder.
+
     Args:
+        path_or_name: One of these.
         cores: `threads` of a model in ONNX; other models take no notice of it.
-        options: go to that class; for sentence-transformers models `batch` goes to `PredictScorer`
+        options: Go to that class. Of sentence-transformers models `batch` goes to `PredictScorer`
             and the rest (`device`, `max_length`, `revision`, `model_kwargs`) to their own class.
-            Loading runs no code from a model's folder.
+
+    Returns:
+        The scorer, which many threads may share.
 
     Raises:
-        InputError: it is not a cross-encoder with one score per pair; the message says why.
-        MissingExtraError: the model needs torch.
+        InputError: It is not a cross-encoder with one score per pair; the message says why.
+        MissingExtraError: The model needs torch.
     """
     if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
         _check_options(HttpScorer, options)
@@ -74,14 +79,19 @@ def CrossEncoder(  # noqa: N802
 
 
 def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # noqa: N802
-    """Open a dual encoder: None or "bundled", an ONNX folder, a bi-encoder's folder or hub name.
+    """Open a dual encoder (bi-encoder) as an `Encoder`: a function, not a class.
 
     Args:
-        options: go to `OnnxModel`, `TorchModel` or `SentenceTransformerEncoder`.
+        path_or_name: None or "bundled", the small model that comes with the package; a folder in
+            ONNX or trained here; a sentence-transformers folder or hub name.
+        options: Go to `OnnxModel`, `TorchModel` or `SentenceTransformerEncoder`.
+
+    Returns:
+        The encoder.
 
     Raises:
-        InputError: it is not a dual encoder; the message says why.
-        MissingExtraError: the model needs torch.
+        InputError: It is not a dual encoder; the message says why.
+        MissingExtraError: The model needs torch.
     """
     folder, own = _open_own(path_or_name, "dual-encoder", options)
     if own is not None:
@@ -99,14 +109,18 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
 def LateInteraction(  # noqa: N802
     path_or_name: str | Path, **options: Any
 ) -> LateInteractionScorer:
-    """Open a late-interaction model: a folder trained here, its ONNX export, or a hub name of one.
+    """Open a late-interaction model (CMC, Poly-encoder, Sum-of-max, Deformer, MixEncoder).
 
     Args:
-        options: go to `TorchModel` or `OnnxModel`.
+        path_or_name: A folder trained here, its ONNX export, or the hub name of one.
+        options: Go to `TorchModel` or `OnnxModel`.
+
+    Returns:
+        The model: it encodes single texts, and compares a query with a list of items.
 
     Raises:
-        InputError: it is not a late-interaction model; the message says why.
-        MissingExtraError: the model needs torch.
+        InputError: It is not a late-interaction model; the message says why.
+        MissingExtraError: The model needs torch.
     """
     _, own = _open_own(path_or_name, "late-interaction", options)
     if own is None:

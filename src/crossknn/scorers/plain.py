@@ -17,14 +17,15 @@ _SAMPLED = 1 << 20
 
 
 class CallableScorer(BatchedScorer):
-    """Scores with `fn`: a list of (query text, item text) -> one number per pair.
+    """Scores with a function of yours; a `Scorer`.
 
-    A pair on which `fn` raises is left out; a wrong number of scores is a ScorerError.
+    A pair on which the function raises is left out; a wrong number of scores is a ScorerError.
 
     Args:
-        name: your promise that the function's scores belong to this name; without one there is
-            no fingerprint, so that nothing is cached under a function that may change.
-        batch: pairs of one call of `fn`, at most.
+        fn: Gives one number for each pair of a list of (query text, item text).
+        name: Your promise that scores stored under this name are the function's. Without a name
+            there is no fingerprint, and scores are not stored: the function may change.
+        batch: Most pairs of one call.
 
     Raises:
         InputError: `fn` is not callable, or an option is out of range.
@@ -52,7 +53,10 @@ class CallableScorer(BatchedScorer):
 
 
 class MatrixScorer(BatchedScorer):
-    """Looks scores up in `scores` (m, n): row q belongs to query q, column i to item i.
+    """Looks scores up in a matrix; a `Scorer`.
+
+    Args:
+        scores: Scores (m, n): row q is of query q of a search, column i of item i of the index.
 
     Raises:
         InputError: `scores` is not a matrix of numbers; from `score`: a query or an item is not in

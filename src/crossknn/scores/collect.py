@@ -39,10 +39,16 @@ _POLL = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Resource limits of a collection: workers, maximum calls, deadline in seconds.
+    """What a collection of scores may use and spend.
 
-    `workers` threads share the scorer; with `ray`, the address of a cluster or "local", as many
-    processes each open it.
+    Args:
+        workers: Threads that share the scorer; with `ray`, processes that each open it.
+        ray: Score on Ray: the address of a cluster, or "local" to start it on this machine.
+        max_calls: Cross-encoder calls after which it stops.
+        deadline: Seconds after which it stops.
+
+    Raises:
+        InputError: `workers` or `max_calls` is out of range.
     """
 
     workers: int = 1
@@ -91,18 +97,24 @@ def collect(
 ) -> CollectReport:
     """Score the pairs that the store does not have, and keep them there, batch by batch.
 
-    Args:
-        queries, items: texts (q,) and (n,); pairs of equal texts are scored once.
-        pairs: positions (p,) in them, scored in order; by default every query with every item.
-        source: what Ray's workers open: the scorer's name or folder, or a function that opens it.
-        progress: called with (distinct pairs scored so far, distinct pairs in all).
-
     No batch is begun after the deadline; an interrupt waits for those under way. Pairs that the
-    scorer leaves out are asked again by the next collection.
+    scorer leaves out are asked again by the next collection. Whatever was scored stays.
 
-    Returns the report. Raises InputError for a scorer without a fingerprint if the store has a
-    file, and for a full disk; ScorerError for a score that is not finite, or if nothing can be
-    scored. Whatever was scored before stays.
+    Args:
+        store: Where scores are kept, such as `index.scores`.
+        scorer: The cross-encoder.
+        queries, items: Texts (q) and (n); pairs of equal texts are scored once.
+        pairs: Positions (p,) in them, scored in order; by default every query with every item.
+        limits: What may be used and spent; by default one thread, without an end.
+        source: What Ray's workers open: the scorer's name or folder, or a function that opens it.
+        progress: Called with (distinct pairs scored so far, distinct pairs in all).
+
+    Returns:
+        How many pairs were known, scored and failed, and what stopped it.
+
+    Raises:
+        InputError: The store has a file and the scorer no fingerprint, or the disk is full.
+        ScorerError: A score is not finite, or nothing can be scored.
     """
     limits, fingerprint = limits or Limits(), fingerprint_of(scorer, store)
     run = _Run(store, fingerprint, queries, items, pairs, limits, progress)
@@ -142,9 +154,19 @@ def exact_scores(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> FloatArray:
-    """Exact scores (q, n) of every query with every item: collected, and read from the store.
+    """Exact scores of every query with every item: collected, and read from the store.
 
-    Raises what `collect` does, and ScorerError if a pair has no score.
+    Args:
+        store, scorer, limits, progress: As for `collect`.
+        queries: Texts (q).
+        items: Texts (n).
+
+    Returns:
+        Scores (q, n) float32, read-only.
+
+    Raises:
+        InputError: As `collect`.
+        ScorerError: As `collect`, or a pair has no score.
     """
     collect(store, scorer, queries, items, limits=limits, progress=progress)
     scores = store.rows(fingerprint_of(scorer, store), queries, items)

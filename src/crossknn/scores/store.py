@@ -123,14 +123,15 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     """Exact scores by (fingerprint, query text, item text); in a file, or in memory.
 
     May be used from many threads and, each with its own object, from many processes of one host.
+
+    Args:
+        path: The file, made when the first score comes. None: a new store in memory.
+
+    Raises:
+        InputError: The file cannot be opened, is damaged, or is something else.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        """The store in the file `path`, which is made when the first score comes.
-
-        Without a path, an empty store in memory. Raises InputError if the file cannot be opened,
-        is damaged, or is something else.
-        """
         self.path = None if path is None else as_path(path, "the file of scores")
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
@@ -152,7 +153,14 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return int(found[0][0]) // 4 if found else 0
 
     def counts(self, fingerprint: str) -> IntArray:
-        """Number of scores by this cross-encoder of each query that has any."""
+        """How many scores queries have.
+
+        Args:
+            fingerprint: The cross-encoder's.
+
+        Returns:
+            The number of scores of each query that has any (q,).
+        """
         of = f"SELECT sum(length(scores)) / 4 FROM blocks WHERE scorer = {_SCORER} GROUP BY query"
         return np.array([count for (count,) in self._select(of, (fingerprint,))], np.int64)
 
@@ -162,8 +170,15 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return int(found[0][0]) if found else 0
 
     def queries(self, fingerprint: str, after: int = 0) -> list[str]:
-        """Texts of the queries that have a score by this cross-encoder, oldest first; with `after`,
-        only those whose text was added after the text of that integer."""
+        """Which queries have a score.
+
+        Args:
+            fingerprint: The cross-encoder's.
+            after: Only queries whose text was added after the text of this integer (see `newest`).
+
+        Returns:
+            Their texts, oldest first.
+        """
         chosen = f"SELECT DISTINCT query FROM blocks WHERE scorer = {_SCORER}"
         found = self._texts(f"id IN ({chosen}) AND id > ?", [fingerprint, after])
         return [text.decode("utf-8", "surrogatepass") for *_, text in found if text is not None]
@@ -176,18 +191,39 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         pairs: Pairs,
         scores: FloatArray,
     ) -> int:
-        """Keep the scores (p,) of `pairs`; returns how many were not known. Those that are stay.
+        """Keep exact scores. A pair that has a score already keeps it.
 
-        Raises ScorerError for a score that is not finite, StoreFullError if they cannot be written.
+        Args:
+            fingerprint: The cross-encoder's.
+            queries: Texts of queries.
+            items: Texts of items.
+            pairs: p pairs of positions in `queries` and `items`.
+            scores: Their scores (p,), raw logits.
+
+        Returns:
+            How many pairs had no score before.
+
+        Raises:
+            ScorerError: A score is not finite.
+            StoreFullError: The scores cannot be written.
         """
         with self._writing():
             ids = self.pair_ids(queries, items, pairs, add=True)
             return self.insert(fingerprint, *ids, scores)
 
     def rows(self, fingerprint: str, queries: Sequence[str], items: Sequence[str]) -> FloatArray:
-        """Dense scores (q, n) float32 of all pairs of these texts, NaN where unknown.
+        """The known scores of all pairs of texts.
 
-        Raises InputError for a damaged block, as every way to read does.
+        Args:
+            fingerprint: The cross-encoder's.
+            queries: Texts of queries (q).
+            items: Texts of items (n).
+
+        Returns:
+            Scores (q, n) float32, NaN where there is none.
+
+        Raises:
+            InputError: A block of scores is damaged; all that reads scores raises it.
         """
         ids, found = self.ids(items), np.full((len(queries), len(items)), np.nan, np.float32)
         for row, query in enumerate(self.ids(queries).tolist()):
@@ -198,9 +234,15 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def sparse_scores(
         self, fingerprint: str, items: Sequence[str], queries: Sequence[str] | None = None
     ) -> SparseScores:
-        """All scores by this cross-encoder of pairs of any query, or one of `queries`, and `items`.
+        """All known scores with given items. Items of equal texts have equal scores.
 
-        Items of equal texts have equal scores.
+        Args:
+            fingerprint: The cross-encoder's.
+            items: Texts of items (n).
+            queries: Texts of queries; None: all that have a score.
+
+        Returns:
+            The scores, without those that are not known.
         """
         from scipy.sparse import csr_array
 
@@ -222,9 +264,15 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return SparseScores.of(texts, len(items), pairs, found.data, fingerprint)
 
     def ids(self, texts: Sequence[str], *, add: bool = False, keep: bool = False) -> IntArray:
-        """The integers (t,) that stand for texts here; new ones are `add`ed, or else below 0.
+        """The integers that stand for texts in this store.
 
-        With `keep` the texts themselves are kept, as those of queries are.
+        Args:
+            texts: t texts.
+            add: Add texts that are not known.
+            keep: Keep the texts themselves, too, as those of queries are.
+
+        Returns:
+            Integers (t,); below 0 for a text that is not known and was not added.
         """
         kept = (text.encode("utf-8", "surrogatepass") if keep else None for text in texts)
         return self._ids(list(zip(map(text_digest, texts), kept, strict=True)), add)
@@ -232,14 +280,33 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def pair_ids(
         self, queries: Sequence[str], items: Sequence[str], pairs: Pairs, *, add: bool = False
     ) -> tuple[IntArray, IntArray]:
-        """The ids (p,) of the texts of queries and of items, those of pairs alone."""
+        """The integers of the texts of pairs, as of `ids`.
+
+        Args:
+            queries: Texts of queries.
+            items: Texts of items.
+            pairs: p pairs of positions in `queries` and `items`.
+            add: Add texts that are not known.
+
+        Returns:
+            Integers (p,) of the queries, and of the items.
+        """
         chosen, query = np.unique(pairs.query, return_inverse=True)
         others, item = np.unique(pairs.item, return_inverse=True)
         known = self.ids([str(queries[q]) for q in chosen.tolist()], add=add, keep=True)
         return known[query], self.ids([str(items[i]) for i in others.tolist()], add=add)[item]
 
     def lookup(self, fingerprint: str, queries: IntArray, items: IntArray) -> FloatArray:
-        """Scores (p,) float32 of pairs by the ids of their texts, NaN where unknown."""
+        """The known scores of pairs, by the integers of their texts.
+
+        Args:
+            fingerprint: The cross-encoder's.
+            queries: Integers (p,) of the queries, as `pair_ids` gives them.
+            items: Integers (p,) of the items.
+
+        Returns:
+            Scores (p,) float32, NaN where there is none.
+        """
         found = np.full(len(queries), np.nan, np.float32)
         for query, places in _grouped(queries):
             part = found[places]
@@ -251,7 +318,17 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def insert(
         self, fingerprint: str, queries: IntArray, items: IntArray, scores: FloatArray
     ) -> int:
-        """`put` by ids (p,) of texts, in one transaction."""
+        """`put` by the integers of texts, in one transaction.
+
+        Args:
+            fingerprint: The cross-encoder's.
+            queries: Integers (p,) of the queries, as `pair_ids` gives them.
+            items: Integers (p,) of the items.
+            scores: Scores (p,), raw logits.
+
+        Returns:
+            How many pairs had no score before.
+        """
         values = np.asarray(scores, np.float32)
         if not np.isfinite(values).all():
             raise ScorerError(f"a score is {values[~np.isfinite(values)][0]}: it cannot be kept")
@@ -270,7 +347,11 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return added
 
     def add_all(self, other: ScoreStore) -> None:
-        """Take over all scores of another store."""
+        """Take over all scores of another store.
+
+        Args:
+            other: That store.
+        """
         texts = other._select("SELECT id, digest, text FROM texts")
         own = np.full(max((row[0] for row in texts), default=0) + 1, -1)
         own[[row[0] for row in texts]] = self._ids([row[1:] for row in texts], add=True)
@@ -284,7 +365,13 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                     self.insert(fingerprint, queries, own[block.ids], block.scores)
 
     def record_time(self, fingerprint: str, pairs: int, seconds: float) -> None:
-        """Note that scoring so many pairs took so many seconds, by however many workers."""
+        """Note how long scoring took, by however many workers.
+
+        Args:
+            fingerprint: The cross-encoder's.
+            pairs: Number of pairs that were scored.
+            seconds: How long it took.
+        """
         if pairs:
             with self._writing() as db:
                 db.execute(
@@ -295,14 +382,28 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                 )
 
     def seconds_per_pair(self, fingerprint: str) -> float:
-        """Seconds that a pair has taken in all collections so far; 0.0 before there was one."""
+        """How long a pair has taken in all collections so far.
+
+        Args:
+            fingerprint: The cross-encoder's.
+
+        Returns:
+            Seconds for a pair; 0.0 before there was a collection.
+        """
         rate = "SELECT seconds / pairs FROM scorers WHERE pairs AND fingerprint = ?"
         return next((seconds for (seconds,) in self._select(rate, (fingerprint,))), 0.0)
 
     def verify(self, *, repair: bool = False) -> list[str]:
-        """Check every row: a sentence for each kind of damage, none if all is well.
+        """Check every row of the file.
 
-        `repair` removes what is damaged, so that it is scored again.
+        Args:
+            repair: Remove what is damaged, so that it is scored again.
+
+        Returns:
+            A sentence for each kind of damage; none if all is well.
+
+        Raises:
+            InputError: The file itself is damaged.
         """
         for (said,) in self._select("PRAGMA quick_check"):
             if said != "ok":

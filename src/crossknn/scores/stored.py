@@ -37,13 +37,16 @@ class StoredScorer:
 
     Many threads may share one object, and many processes the store: a pair is scored twice only if
     two of them ask for it at the same time.
+
+    Args:
+        scorer: The cross-encoder, or whatever else `Searcher` takes.
+        store: Where scores are kept: a store such as `index.scores`, or its file.
+
+    Raises:
+        InputError: The store has a file and the scorer no fingerprint, or the file is no store.
     """
 
     def __init__(self, scorer: Scorer, store: ScoreStore | str | Path) -> None:
-        """`store` may be a file.
-
-        Raises InputError for a file and a scorer without a fingerprint, or a file that is no store.
-        """
         from crossknn.scorers.opening import as_scorer
 
         self.scorer = as_scorer(scorer)
@@ -65,7 +68,7 @@ class StoredScorer:
         time_left: float | None = None,
         cancel: threading.Event | None = None,
     ) -> StoredStream:
-        """Yields (positions (b,), scores (b,) float32): all known pairs first, at once."""
+        """Score pairs; see `Scorer.score`. All known pairs come first, in one batch."""
         stream = StoredStream()
         stream.batches = self._run(stream, Call(pairs, queries, items, Deadline(time_left, cancel)))
         return stream

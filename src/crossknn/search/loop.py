@@ -124,7 +124,11 @@ class Search:
         return self._room() > 0
 
     def ask(self) -> Pairs:
-        """The pairs to score next; none when the budget is spent or nothing is left to score."""
+        """Begin the next round.
+
+        Returns:
+            The pairs to score next; none when the budget is spent or nothing is left to score.
+        """
         self._begun, self._column = self._rows["items"].shape[1], {}
         self._before = {name: copy(self.__dict__[name]) for name in _CHOSEN}
         while self.unfinished.any():
@@ -157,9 +161,12 @@ class Search:
         self._rows["scores"][pairs.query, [self._column[pair] for pair in asked]] = scores
 
     def restrict(self, allowed: BoolArray) -> None:
-        """Ask about these items (n,) alone from now on; scores of others stay.
+        """Ask about some items only from now on; the scores of others stay.
 
         A round of which nothing was told is forgotten: `ask` chooses it again.
+
+        Args:
+            allowed: Mask (n,) of these items.
         """
         rows = self._rows
         if self.round and np.isnan(rows["scores"][:, self._begun :]).all():
@@ -170,11 +177,23 @@ class Search:
         self._outside = ((asked != NO_ITEM) & ~self.allowed[asked]).sum(axis=1)
 
     def end(self, query: int) -> None:
-        """Ask no more pairs of this query."""
+        """Ask no more pairs of a query.
+
+        Args:
+            query: Its position.
+        """
         self._stopped[query] = True
 
     def best(self, k: int) -> Ranking:
-        """The k best scored items of each query by final score, or the retriever's k best."""
+        """The best scored items of each query, by final score; of a plan without rounds, the
+        retriever's best.
+
+        Args:
+            k: How many.
+
+        Returns:
+            Items, scores, and rounds in which they were picked: (m, at most k) each.
+        """
         if not self.plan.batches:
             found = self.plan.retriever.top(self.queries, min(k, self.available), self.allowed)
             own = np.where(found.items == NO_ITEM, np.nan, found.scores).astype(np.float32)
@@ -186,8 +205,14 @@ class Search:
         return self._ranking(order)
 
     def filled(self, k: int) -> Ranking:
-        """`best(k)`, and below it unscored items by predicted final score, which have no `scores`,
-        until there are k, or no more that a filter allows."""
+        """`best(k)`, and below it unscored items by predicted final score.
+
+        Args:
+            k: How many items of each query, as far as a filter allows so many.
+
+        Returns:
+            As of `best`; `scores` of items that were not scored are NaN.
+        """
         best = self.best(k)
         available = self.available + int(self._outside.max(initial=0))
         count = min(k, available) - best.items.shape[1]
@@ -210,7 +235,11 @@ class Search:
         )
 
     def picks(self) -> Ranking:
-        """Every scored item of each query in the order in which it was picked."""
+        """Every scored item of each query.
+
+        Returns:
+            As of `best`, but in the order in which the items were picked.
+        """
         order = np.argsort(np.isnan(self._rows["scores"]), axis=1, kind="stable")
         return self._ranking(order[:, : int(self.n_scored.max(initial=0))])
 
@@ -220,9 +249,13 @@ class Search:
         return Observed(picks.items, picks.scores, self.n_scored)
 
     def predicted(self) -> Iterator[tuple[int, FloatArray, FloatArray, IntArray]]:
-        """What all scores say of the others, but for those of a round that the plan's `last` chose:
-        query by query the predicted final scores and standard deviations (c,) of the unscored items
-        that a filter allows, and these (c,); queries of which nothing can be said are left out."""
+        """Predictions of the items that were not scored, from all scores but those of a round that
+        the plan's `last` chose.
+
+        Yields:
+            (query, predicted final scores (c,), their standard deviations (c,), positions (c,) of
+            the unscored items that a filter allows); nothing of a query that cannot be predicted.
+        """
         predictor = self.plan.predictor
         if not predictor.has_std:
             return

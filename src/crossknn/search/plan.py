@@ -21,7 +21,13 @@ KnownPart: TypeAlias = Callable[[Queries], FloatArray]
 
 
 class Prediction(NamedTuple):
-    """Approximate scores: `mean` (m, p), and `std` (m, p) from predictors that know it."""
+    """Approximate scores of p items of each of m queries.
+
+    Args:
+        mean: The scores (m, p).
+        std: Their standard deviations (m, p), from predictors that know them; NaN where nothing can
+            be said.
+    """
 
     mean: FloatArray
     std: FloatArray | None = None
@@ -41,26 +47,64 @@ class Predictor(ABC, Generic[State]):
 
     @abstractmethod
     def start(self, queries: Queries) -> State:
-        """The state before any exact score is known."""
+        """Begin with a batch of queries.
+
+        Args:
+            queries: m queries.
+
+        Returns:
+            The state before any exact score is known.
+        """
 
     @abstractmethod
     def update(self, state: State, observed: Observed) -> State:
-        """The next state, once the scores in `observed` (all so far) are known."""
+        """Take new exact scores in.
+
+        Args:
+            state: The state of before; it must not be changed.
+            observed: All exact scores so far, not only the new ones.
+
+        Returns:
+            The next state.
+        """
 
     @abstractmethod
     def predict(self, state: State, items: IntArray | None = None) -> Prediction:
-        """Approximate scores of `items` (m, p), any for `NO_ITEM`, or of all n items: (m, n)."""
+        """Predict scores.
+
+        Args:
+            state: The current state.
+            items: Positions (m, p) of p items of each query; what is predicted for `NO_ITEM` (-1)
+                does not matter. None: all n items.
+
+        Returns:
+            Approximate scores (m, p), or (m, n).
+        """
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
-        """What `top` ranks unscored items by, (m, p): by default their approximate scores."""
+        """What `top` ranks unscored items by; by default their approximate scores.
+
+        Args:
+            prediction: What `predict` returned.
+
+        Returns:
+            Acquisition values (m, p); the highest are scored next.
+        """
         return prediction.mean
 
     def joining(
         self, state: State, count: int, exclude: IntArray, allowed: BoolArray | None = None
     ) -> IntArray:
-        """Items (m, c) that join those a query is restricted to, before a round: by default none.
+        """Items that join a query's shortlist before a round; by default none.
 
-        `exclude` (m, e) are the items scored so far; about `count` are asked for.
+        Args:
+            state: The current state.
+            count: About how many items of each query are wanted.
+            exclude: Positions (m, e) of the items scored so far, padded with `NO_ITEM` (-1).
+            allowed: Mask (n,) of the items that may be scored; None: all.
+
+        Returns:
+            Positions (m, c), padded with `NO_ITEM`.
         """
         return np.empty((len(exclude), 0), np.int64)
 
@@ -72,10 +116,19 @@ class Predictor(ABC, Generic[State]):
         allowed: BoolArray | None = None,
         pool: IntArray | None = None,
     ) -> Candidates:
-        """The `count` items of each query of the highest acquisition value, and their means.
+        """The items of each query with the highest acquisition values.
 
-        `exclude` (m, e) and `pool` (m, s) are rows of positions padded with `NO_ITEM`; a pool
-        restricts its query to the items in it. Override where an index can do this faster.
+        Override it where an index finds them faster than by predicting all items.
+
+        Args:
+            state: The current state.
+            count: How many items of each query.
+            exclude: Positions (m, e) of items that are left out, padded with `NO_ITEM` (-1).
+            allowed: Mask (n,) of the items that may be scored; None: all.
+            pool: Positions (m, s), padded with `NO_ITEM`: only these items of each query; None: all.
+
+        Returns:
+            Candidates (m, at most `count`), the highest value first; their scores are the means.
         """
         return self.top_by(self.acquisition, state, count, exclude, allowed, pool)
 
@@ -88,7 +141,15 @@ class Predictor(ABC, Generic[State]):
         allowed: BoolArray | None = None,
         pool: IntArray | None = None,
     ) -> Candidates:
-        """`top` by another acquisition value than its own."""
+        """`top` by another acquisition value than its own.
+
+        Args:
+            acquisition: Gives the values (m, p) of a prediction.
+            state, count, exclude, allowed, pool: As for `top`.
+
+        Returns:
+            Candidates as of `top`.
+        """
         prediction = self.predict(state, pool)
         promise = acquisition(prediction)
         if pool is None:
@@ -120,15 +181,21 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a method does: its retriever, its predictor, and how many items each round scores.
+    """What a method does in a search: who picks the first items, who predicts, how many each round.
 
-    `batches` sum to the budget; if there are none, the retriever's ranking is the answer.
-    `shortlist` restricts every query to that many items of the retriever, and of each of `stages`
-    (AXN 3: very large corpora), and those that the predictor lets join them. `stop` ends a query
-    before its budget does; with `share`, queries spend a budget together, and `batches` sum to an
-    equal part of it. Both need a predictor with standard deviations (`has_std`). `known` is what
-    fusion adds to exact scores; the predictor then predicts the sum. `last` gives the acquisition
-    values of the last round in the place of the predictor.
+    Args:
+        retriever: Picks the items of the first round.
+        predictor: Picks the items of all later rounds.
+        batches: How many items of each query every round scores; they sum to the budget. Without
+            any, the answer is the retriever's ranking.
+        shortlist: Search only so many items of the retriever, and of each of `stages`, and those
+            that the predictor lets join them; for very large corpora (AXN, section 3). None: all.
+        stages: Further retrievers of a shortlist.
+        stop: Ends a query before its budget is spent. Needs standard deviations (`has_std`).
+        share: A budget that the queries spend together; `batches` then sum to an equal part of it.
+            Needs standard deviations, too.
+        known: What fusion adds to exact scores; the predictor then predicts the sum.
+        last: Acquisition values of the last round, in place of the predictor's.
     """
 
     retriever: Retriever

@@ -21,6 +21,9 @@ class Hit:
     """A result of a query: an item that was scored, or predicted where k exceeds the budget.
 
     Args:
+        id: The item's id.
+        title: The item's title.
+        text: The item's text, as the cross-encoder read it.
         score: The raw logit, or the retriever's own score where the method makes no calls.
         predicted: `score` is no exact score but a prediction: there was no call left for the item.
             Its final score is at most that of the hit before it.
@@ -63,11 +66,15 @@ class Results:
     """Answers to m queries: `results[q]` is query q's list of hits, best first.
 
     Args:
-        queries: The texts, and `query_ids` their ids: those given, or positions.
+        queries: Texts (m) of the queries.
+        query_ids: Their ids (m): those given, or positions.
+        hits: Of each query its hits, best first.
+        method: The method's spec.
         budget: Distinct pairs that a query could score at most, stored scores included.
         n_calls: Pairs really computed, of all queries.
         n_scored: Pairs whose score was used, stored scores included.
-        seconds: Of the whole search; `scoring_seconds` was spent waiting for the scorer.
+        seconds: Of the whole search.
+        scoring_seconds: Of these, seconds that were spent waiting for the scorer.
         stopped_by: `budget`, `target` (every query expects to have found enough), `deadline`,
             `cancelled`, `scorer`: it failed, for some queries or for all, or `store`: the database
             of the items did.
@@ -76,8 +83,9 @@ class Results:
         n_backfilled: Items taken in item order.
         truncated: Pairs that the model read only the beginning of (other threads' pairs included,
             if the scorer is shared).
-        min_score: That of the search. `best_scores`: the best final score of each query, whether
-            or not it reached it; None where nothing was scored.
+        min_score: The least final score of a hit, if the search was given one.
+        best_scores: The best final score of each query, whether or not it reached `min_score`; None
+            where nothing was scored.
         expected_missing: With `min_score`, how many items of each query that were not scored are
             expected to reach it; None where the method does not say how far it may be off.
         none_relevant: Where the index has a calibration, the probability that none of a query's ten
@@ -114,7 +122,15 @@ class Results:
         return next(filter(None, self.errors), None)
 
     def completeness(self, query: int) -> str:
-        """What `min_score` left of a query's items, in words; nothing without it."""
+        """How complete the hits of a query are, in a sentence.
+
+        Args:
+            query: The query's position.
+
+        Returns:
+            How many items reached `min_score`, and how many more are expected to; "" of a search
+            without `min_score`.
+        """
         if self.min_score is None or self.expected_missing is None:
             return ""
         best, missing = self.best_scores[query], self.expected_missing[query]
@@ -127,10 +143,13 @@ class Results:
         return f"{found}; {missing:.1f} more are expected among the items not scored"
 
     def to_run(self, path: str | Path | None = None) -> dict[str, dict[str, float]]:
-        """The answers as `{query id: {item id: score}}`, as ir_measures and others take a run.
+        """The answers as a run, as ir_measures and others take it.
 
         Args:
-            path: Write them there, too: lines of a TREC run (query, Q0, item, rank, score, tag).
+            path: Write them to this file, too, as a TREC run (query, Q0, item, rank, score, tag).
+
+        Returns:
+            `{query id: {item id: final score}}`.
 
         Raises:
             InputError: The file cannot be written, or an id has blanks in it.
@@ -153,8 +172,11 @@ class Results:
         return {query: {hit.id: hit.final_score for hit in hits} for query, hits in answers}
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON has it: what it cost, and for each query its hits and, if asked for,
-        every pick."""
+        """Everything as values for JSON.
+
+        Returns:
+            What the search cost, and for each query its hits and, if asked for, its trace.
+        """
         answers = []
         for q, (name, text) in enumerate(zip(self.query_ids, self.queries, strict=True)):
             entry: dict[str, Any] = {"id": name, "query": text, "error": self.errors[q]}
@@ -176,8 +198,11 @@ class Results:
         return {name: getattr(self, name) for name in (*whole, *how)} | {"results": answers}
 
     def to_pandas(self) -> Any:
-        """A data frame with a row for each hit: qid, query, docno, score, rank (from 0), round,
-        source, approx, title and text.
+        """The answers as a data frame.
+
+        Returns:
+            A row for each hit: qid, query, docno, score, rank (from 0), round, source, approx,
+            title and text.
 
         Raises:
             InputError: pandas is not installed.

@@ -232,7 +232,15 @@ class Searcher:
         )
 
     async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:
-        """`search` in a worker thread; cancelling the task stops it at the next batch."""
+        """`search` in a worker thread; cancelling the task stops it at the next batch.
+
+        Args:
+            queries: As for `search`.
+            args, options: All other arguments of `search`.
+
+        Returns:
+            What `search` returns.
+        """
         cancel = options.setdefault("cancel", threading.Event())
         try:
             return await asyncio.to_thread(self.search, queries, *args, **options)
@@ -272,7 +280,14 @@ class Searcher:
         return normal if found is None else found.chance(min_score)
 
     def check_scorer(self, chosen: Method) -> None:
-        """`InputError` where the method reads scores in the index of another cross-encoder."""
+        """Refuse a method that would read another cross-encoder's scores in the index.
+
+        Args:
+            chosen: The method.
+
+        Raises:
+            InputError: It would, or it needs a scorer and there is none.
+        """
         if self.scorer is None and chosen.calls:
             raise InputError(
                 f"{chosen.name} needs a scorer: give one, such as CrossEncoder(), the bundled one"

@@ -125,7 +125,8 @@ class Predictor(ABC, Generic[State]):
             count: How many items of each query.
             exclude: Positions (m, e) of items that are left out, padded with `NO_ITEM` (-1).
             allowed: Mask (n,) of the items that may be scored; None: all.
-            pool: Positions (m, s), padded with `NO_ITEM`: only these items of each query; None: all.
+            pool: Positions (m, s) of the only items that are searched for each query, padded with
+                `NO_ITEM`; None: all.
 
         Returns:
             Candidates (m, at most `count`), the highest value first; their scores are the means.

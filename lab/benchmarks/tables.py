@@ -292,6 +292,21 @@ def lost(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         yield row["method"], str(row["budget"]), *cells
 
 
+def estimates(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """What was estimated, and what it was."""
+    yield "what", *(f"{row['n']:,} items: estimated, measured" for row in found)
+    for name in dict.fromkeys(name for row in found for name in row["measured"]):
+        pairs = [[row[side].get(name) for side in ("estimated", "measured")] for row in found]
+        yield (
+            name,
+            *("-" if None in pair else ", ".join(map(_short, pair)) for pair in pairs),
+        )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def _interval(gain: Sequence[float]) -> str:
     mean, low, high = gain
     return f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}]"
@@ -304,6 +319,7 @@ TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("answers.md", "reach.json", verdicts),
     ("performance.md", "scale.json", scale),
     ("performance.md", "pool.json", pool),
+    ("performance.md", "estimates.json", estimates),
     *(
         ("performance.md", "alternatives.json", made)
         for made in (alternatives, gained, shares, lost)

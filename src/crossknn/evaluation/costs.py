@@ -3,9 +3,10 @@
     encoding, words and texts   as n
     approximate index           as n^1.5: each vector is compared with all 4 sqrt(n) centroids, and
                                 coded; centroids come from 10 passes over 40 vectors for each
-    a search's rounds           as n up to 50,000 items; a pool of 400 beyond, whatever n is
-    its nearest vectors         as sqrt(n): 256 lists of sqrt(n) / 4 codes, and 4 sqrt(n) centroids;
-                                as n without an approximate index
+    a search's rounds           as n up to 50,000 items; a pool beyond, whatever n is
+    its nearest vectors         64,000 codes, of more than a million items 256 lists of
+                                sqrt(n) / 4 codes, and 4 sqrt(n) centroids; without an
+                                approximate index as n
     its words                   as n: postings of common words
 
 One thread, and vectors that the system keeps in memory: with less memory than the index has on
@@ -29,7 +30,7 @@ import numpy as np
 from crossknn.errors import MissingExtraError
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import LARGE, FaissStore, build_lists, items_read
-from crossknn.methods.base import POOL
+from crossknn.methods.base import PER_CALL, POOL
 from crossknn.methods.kriging import Kriging
 from crossknn.retrievers.dense import WHOLE, ArrayStore
 from crossknn.scorers.base import Encoder
@@ -85,7 +86,7 @@ def estimate(
     held = tracemalloc.get_traced_memory()[1] / SMALL
     tracemalloc.stop()
     width = small.vectors["vectors"].itemsize * d
-    method = Kriging(shortlist=None if n <= WHOLE else POOL)
+    method = Kriging(shortlist=None if n <= WHOLE else max(POOL, PER_CALL * budget))
 
     def grown(work: Callable[[ItemIndex], object]) -> float:
         """Seconds of `work` on n items: a line through those on few and on more."""
@@ -128,7 +129,8 @@ def nearest(n: int, rows: FloatArray) -> tuple[float, Cost | None]:
     """Seconds of a search for nearest vectors, and the cost of an approximate index: None where
     there is none, or faiss is missing."""
     p, d = rows.shape
-    exact = seconds(lambda: ArrayStore(rows).top(rows[:1], POOL)) * n / p
+    many = np.tile(rows, (4 if n > 2 * p else 1, 1))  # more than a processor keeps at hand
+    exact = seconds(lambda: ArrayStore(many).top(rows[:1], POOL)) * n / len(many)
     if n < LARGE:
         return exact, None
     try:

@@ -68,6 +68,7 @@ def test_what_is_no_number_of_items_is_said(text):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_estimates_for_20000_items_are_near_what_is_measured(tmp_path):
     n, encoder, rng = 20_000, Encoder(), np.random.default_rng(5)
     texts = [*sample().index.items.texts]

@@ -16,10 +16,10 @@ serve: .venv-serve/$(STAMP)
 
 # One thread in each of the processes: more would wait for each other.
 test: .venv-test/$(STAMP)
-	OMP_NUM_THREADS=1 .venv-test/bin/python -m pytest -n $(JOBS) --dist loadfile -m "not torch" --slow-share $(SLOW)
+	OMP_NUM_THREADS=1 .venv-test/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not torch" --slow-share $(SLOW)
 
 test-all: test .venv-torch/$(STAMP)
-	OMP_NUM_THREADS=1 .venv-torch/bin/python -m pytest -n $(JOBS) --dist loadfile -m torch --slow-share $(SLOW)
+	OMP_NUM_THREADS=1 .venv-torch/bin/python -m pytest -n $(JOBS) --dist worksteal -m torch --slow-share $(SLOW)
 
 # Everything, whole: slow tests, references on thirty queries of each matrix, kills and damages.
 campaign: .venv-torch/$(STAMP)

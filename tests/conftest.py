@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
 import pytest
+import typer.main
+
+from crossknn.scorers.onnx import OnnxModel
+from crossknn.scorers.opening import bundled_folder
 
 sys.path[:0] = [str(Path(__file__).parent / part) for part in ("", "faults", "golden")]
 
@@ -16,6 +22,28 @@ ROOT = Path(__file__).parent.parent
 
 # What a shell starts in the background ignores interrupts, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Tests write thousands of files and wait for the disk each time: in memory, where there is room.
+if Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 2**31:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def made_once():
+    """Commands, and sessions of the bundled models, which hold no state, are made for all tests."""
+    anew, kept = OnnxModel._open, {}
+
+    def opened(model, *graph):
+        key = model._folder, graph[0], model._threads
+        if model._folder.parent != bundled_folder("cross-encoder").parent:
+            return anew(model, *graph)
+        return kept[key] if key in kept else kept.setdefault(key, anew(model, *graph))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OnnxModel, "_open", opened)
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ BM25 = ("--method", "rerank(retriever=bm25)")
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("crossknn.cli.estimate._SECONDS", 0.1)
     items = [{"title": TOPICS[i % 5], "text": f"part {i} on {TOPICS[i % 5]}"} for i in range(N)]
     jsonl(tmp_path / "docs.jsonl", ({"id": f"d{i}", "page": i} | r for i, r in enumerate(items)))
     queries = ({"id": f"q{i}", "text": f"about {topic}"} for i, topic in enumerate(TOPICS))
@@ -513,10 +514,10 @@ TRY = ("try", "own.jsonl", "--n-queries", "5", "--minutes", "1", "--budget", "20
 
 
 def test_try_ends_with_a_verdict_and_scores_no_pair_twice(folder, capsys):
-    own_texts(folder)
+    own_texts(folder, 60)
     assert run([*TRY]) == 0
     out, said = capsys.readouterr()
-    assert "120 items, 5 queries made of items" in said
+    assert "60 items, 5 queries made of items" in said
     assert "5 of 5: reranking finds" in said
     assert "With 20 calls for each of 5 queries" in out
     page = (folder / "crossknn-try" / "index.html").read_text()

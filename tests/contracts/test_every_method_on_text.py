@@ -15,7 +15,7 @@ from crossknn.index.vectors import ItemVectors
 from crossknn.scores.collect import exact_scores
 from crossknn.scores.store import ScoreStore
 
-BUDGET = 12
+BUDGET = 8
 
 
 @pytest.fixture(scope="module", params=["callable", "fitted", "bundled"])

@@ -35,6 +35,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 DEPTH = 1000  # how far down the first stage's ranking an explanation looks
+LEAST = 8  # pairs: smaller shares of a batch would only cost more rounds of answers
 _PATIENCE = 10.0  # seconds: the order of calls without a deadline is that of calls with this one
 _POLL = 0.1  # seconds between two looks of a waiting search at whether it was cancelled
 _FIRST_STAGE = "retrieve"
@@ -66,14 +67,15 @@ class _Waiting(Call):
         self.asked = self.texts(np.arange(len(pairs)))  # read here: it may fail in a database
         self.left = deque(range(len(pairs)))
         self.answers = SimpleQueue[tuple[IntArray, FloatArray | None] | ScorerError]()
-        self.until = time.monotonic() + min(deadline.left(), _PATIENCE)
+        left = deadline.left()
+        self.until = time.monotonic() + (_PATIENCE if left == np.inf else left)
 
 
 class SharedScorer:
     """A scorer that many threads share, and its batches too.
 
-    A batch holds an equal share of each waiting call; what is left of it goes to the calls with the
-    earliest deadlines. A call that fails with others in its batch is tried again alone, so that
+    A batch holds an equal share of each waiting call, of `LEAST` pairs or more; where that is not
+    enough for all, and what is left of it, goes to the calls with the earliest deadlines. A call that fails with others in its batch is tried again alone, so that
     only the one at fault hears of it.
 
     Args:
@@ -152,7 +154,7 @@ class SharedScorer:
                     break
                 self._changed.wait()
             waiting.sort(key=lambda call: call.until)
-            room, share = self.batch, max(1, self.batch // len(waiting))
+            room, share = self.batch, max(LEAST, self.batch // len(waiting))
             taken: dict[_Waiting, list[int]] = {call: [] for call in waiting}
             for most in (share, room):
                 for call in waiting:

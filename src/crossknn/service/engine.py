@@ -74,9 +74,9 @@ class _Waiting(Call):
 class SharedScorer:
     """A scorer that many threads share, and its batches too.
 
-    A batch holds an equal share of each waiting call, of `LEAST` pairs or more; where that is not
-    enough for all, and what is left of it, goes to the calls with the earliest deadlines. A call that fails with others in its batch is tried again alone, so that
-    only the one at fault hears of it.
+    A batch holds an equal share of each waiting call, of `LEAST` pairs or more; what they leave, or
+    all where that is too much, goes to the calls with the earliest deadlines. A call that fails
+    with others in its batch is tried again alone, so that only the one at fault hears of it.
 
     Args:
         batch: Pairs of a batch.

@@ -19,8 +19,8 @@ from crossknn.cli.options import (
     AsJson,
     Neighbours,
     Seed,
-    check_out,
-    check_plots,
+    check_extra,
+    check_path,
     neighbours,
     numbers,
 )
@@ -121,7 +121,7 @@ def _sweep(
     from crossknn_lab.sweep import run_sweep
     from crossknn_lab.sweep_file import read_sweep
 
-    check_out(folder)
+    check_path("--out", folder, folder=True)
     sweep, began = read_sweep(file), time.perf_counter()
     with progress("sweep", "cells") as report:
         done = run_sweep(sweep, folder, workers=_processes(workers), progress=report)
@@ -157,13 +157,13 @@ def _report(
     """
     from crossknn_lab.table import read_table
 
-    check_out(to)
+    check_path("--out", to, folder=True)
     if not folder.is_dir():
         raise InputError(
             f"there is no folder {folder}: give one that  crossknn-lab sweep  has written"
         )
     table = read_table(folder)
-    check_plots("report")
+    check_extra("report")
     from crossknn.page import write_page
     from crossknn_lab.sweep_report import sweep_page
 
@@ -189,7 +189,7 @@ def _reproduce(
     from crossknn_lab.experiment import preset as named
     from crossknn_lab.reproduce import matrices_of, reproduce
 
-    check_out(folder)
+    check_path("--out", folder, folder=True)
     began = time.perf_counter()
     with progress("searches", "cells") as report:
         made = reproduce(
@@ -259,8 +259,8 @@ def _analyze(
     m, n = (min(shape) for shape in zip(*(s.shape for s in matrices.values()), strict=True))
     k_qs = numbers(k_q, "k-q") if k_q else [s for s in SIZES if s <= 0.75 * m] or [1]
     k_is = numbers(k_i, "k-i") if k_i else [s for s in SIZES if s <= 0.5 * n] or [1]
-    check_plots("analyze")
-    check_out(folder)
+    check_extra("analyze")
+    check_path("--out", folder, folder=True)
     sizes, k = (sorted(set(k_qs)), sorted(set(k_is))), min(10, n)
     options = {"k": k, "retrieved": min(500, max(k, n // 10)), "draws": draws, "seed": seed}
     options |= {"oracle": oracle, "center": not raw}

@@ -76,7 +76,7 @@ def command(
             raise InputError(
                 f"--{name} applies only to a score matrix: give --queries and --out, too"
             )
-    o.check_file("--out", file)
+    o.check_path("--out", file)
     at_once = o.threads(workers)
     index = ItemIndex.load(folder)
     if item_scores is not None and item_scores > index.n:

@@ -40,7 +40,7 @@ def command(
     bundled models search the documentation of your own Python, offline: a minute to encode it,
     once, a few searches, and minutes of scoring everything to compare with.
     """
-    o.check_out(folder, "--folder")
+    o.check_path("--folder", folder, folder=True)
     if live or search is not None:
         _live(search, budget, folder, n_queries, seed, json)
         return

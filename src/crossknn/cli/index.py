@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, print_json, progress, say
-from crossknn.errors import IndexFormatError, InputError, MissingExtraError
+from crossknn.errors import IndexFormatError, InputError
 from crossknn.errors import nearest as nearest_name
 from crossknn.index.nearest import LARGE
 from crossknn.index.storage import check_target
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 LATEST = 5
 """Fits to searches that `index info` shows, at most."""
-
-_COMPARED = "dense", "lsa", "bm25", "tfidf"
-"""What the items of a new index can be compared by."""
 
 _SAID = {
     "graphs": "item graphs, by neighbours",
@@ -117,9 +114,11 @@ def build(
 
     if graph_from is not None and graph is None:
         raise InputError("--graph-from needs a graph: give --graph N, too")
-    if graph_from not in (None, *_COMPARED):
-        raise InputError(f"--graph-from is {graph_from!r}: {nearest_name(graph_from, _COMPARED)}")
-    _check_faiss(nearest)
+    known = ("dense", "lsa", "bm25", "tfidf")
+    if graph_from not in (None, *known):
+        raise InputError(f"--graph-from is {graph_from!r}: {nearest_name(graph_from, known)}")
+    if nearest:
+        o.check_extra("--nearest", "faiss", "faiss")
     check_target(folder)  # before anything is encoded
     began = time.perf_counter()
     read = read_items(
@@ -195,7 +194,8 @@ def add(
         )
     if (graph_from and not graph) or (name and not late):
         raise InputError("--graph-from needs --graph N, and --name needs --late MODEL")
-    _check_faiss(nearest)
+    if nearest:
+        o.check_extra("--nearest", "faiss", "faiss")
     began = time.perf_counter()
     index = ItemIndex.load(folder)
     if tfidf:
@@ -331,11 +331,6 @@ def verify(
     answer({"index": str(folder), "damages": damages, "repaired": repair}, json)
     if damages:
         raise typer.Exit(6)
-
-
-def _check_faiss(wanted: bool | None) -> None:
-    if wanted and find_spec("faiss") is None:
-        raise MissingExtraError("--nearest", "faiss")
 
 
 def _add_graph(index: ItemIndex, neighbours: int | None, name: str | None) -> None:

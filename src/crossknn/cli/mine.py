@@ -79,7 +79,7 @@ def command(
     from crossknn.fitting.mining import TrainingRows, mine
     from crossknn.index.item_index import ItemIndex
 
-    o.check_file("--out", file)
+    o.check_path("--out", file)
     wanted = TrainingRows(
         format=format,
         positives=positives,

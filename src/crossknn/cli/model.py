@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 import crossknn
-from crossknn.cli.options import AsJson, Template, check_out, examples
+from crossknn.cli.options import AsJson, Template, check_path, examples
 from crossknn.cli.output import answer, note, print_json, progress, say
 from crossknn.errors import InputError, MissingExtraError, nearest, needs_extra
 
@@ -69,7 +69,7 @@ def train(
         return
     if folder is None:
         raise InputError("--out is missing: give the folder to save the model in")
-    check_out(folder)
+    check_path("--out", folder, folder=True)
     with progress("training", "steps") as report:
         fitted = run.train(wanted, folder, progress=report)
     try:

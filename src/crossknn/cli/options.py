@@ -290,30 +290,21 @@ def neighbours(text: str | None, n: int, of: Path) -> list[int]:
     return ks
 
 
-def check_parent(option: str, path: Path | None) -> None:
-    """`InputError` if the folder that is to hold `path` does not exist."""
-    if path is not None and not path.absolute().parent.is_dir():
+def check_path(option: str, path: Path | None, *, folder: bool = False) -> None:
+    """`InputError` if `path` cannot be written, as a file or as a `folder`."""
+    if path is None:
+        return
+    if not path.absolute().parent.is_dir():
         raise InputError(f"{option} {path}: there is no folder {path.parent}; create it first")
+    if path.exists() and path.is_dir() != folder:
+        found, wanted = ("file", "folder") if folder else ("folder", "file")
+        raise InputError(f"{option} {path} is a {found}; give a {wanted}")
 
 
-def check_file(option: str, path: Path | None) -> None:
-    """`InputError` if the file `path` cannot be written: its folder is absent, or it is one."""
-    check_parent(option, path)
-    if path is not None and path.is_dir():
-        raise InputError(f"{option} {path} is a folder; give a file")
-
-
-def check_out(folder: Path, option: str = "--out") -> None:
-    """`InputError` if `folder` is no folder and cannot be made one."""
-    check_parent(option, folder)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{option} {folder} is a file; give a folder")
-
-
-def check_plots(needed_for: str) -> None:
-    """`MissingExtraError` if there is nothing to draw with."""
-    if find_spec("matplotlib") is None:
-        raise MissingExtraError(needed_for, "plots")
+def check_extra(needed_for: str, module: str = "matplotlib", extra: str = "plots") -> None:
+    """`MissingExtraError` if a module is not installed."""
+    if find_spec(module) is None:
+        raise MissingExtraError(needed_for, extra)
 
 
 def check_picture(option: str, path: Path | None) -> None:
@@ -322,5 +313,5 @@ def check_picture(option: str, path: Path | None) -> None:
         return
     if path.suffix.lower() not in (".png", ".pdf", ".svg"):
         raise InputError(f"{option} {path}: the name must end in .png, .pdf or .svg")
-    check_file(option, path)
-    check_plots(option)
+    check_path(option, path)
+    check_extra(option)

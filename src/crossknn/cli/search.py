@@ -105,7 +105,7 @@ def command(
     from crossknn.search.searcher import Budget, Searcher
 
     chosen = parse_method(method)
-    o.check_file("--run", run)
+    o.check_path("--run", run)
     given = _queries(query or [], queries)
     index = ItemIndex.load(folder)
     o.add_lists(index, lists, None if queries is None else given)

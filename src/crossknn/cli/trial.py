@@ -117,7 +117,7 @@ def command(
 
     if qrels is not None and queries is None:
         raise InputError("--qrels judges queries: give them, too, with --queries FILE")
-    o.check_out(folder)
+    o.check_path("--out", folder, folder=True)
     given = read_items(
         o.source(items), id_field=id_field, title_field=title_field, text_field=text_field
     )

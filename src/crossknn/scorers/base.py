@@ -20,7 +20,6 @@ class Scorer(Protocol):
     def fingerprint(self) -> str | None:
         """A text that differs whenever scores may: it names model, revision, precision, length
         limit and template. Scores are stored under it. None if that cannot be known."""
-        ...
 
     def score(
         self,
@@ -53,7 +52,6 @@ class Scorer(Protocol):
             ScorerError: The model or the endpoint fails as a whole, or a score is NaN or infinite.
                 Its attribute `query` is the position of the query at fault, if a single one is.
         """
-        ...
 
 
 @runtime_checkable
@@ -63,12 +61,10 @@ class Encoder(Protocol):
     @property
     def fingerprint(self) -> str | None:
         """A text that differs whenever vectors may; None if that cannot be known."""
-        ...
 
     @property
     def dimensions(self) -> int:
         """d of the vectors."""
-        ...
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
         """Encode queries.
@@ -79,7 +75,6 @@ class Encoder(Protocol):
         Returns:
             Vectors (m, d) float32.
         """
-        ...
 
     def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
         """Encode items.
@@ -91,4 +86,3 @@ class Encoder(Protocol):
         Returns:
             Vectors (n, d) float32.
         """
-        ...

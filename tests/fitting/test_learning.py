@@ -11,6 +11,7 @@ from library import Library, N
 
 from crossknn.cli.app import run
 from crossknn.errors import InputError
+from crossknn.fitting import learning
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.learning import LEAST, Learner, history, is_due, learn
 from crossknn.index.item_index import ItemIndex
@@ -109,6 +110,24 @@ def test_it_is_learned_in_the_background_once_while_searches_go_on(library, monk
     learner.wait(30)
     assert stored_prior(index).queries == LEAST + 1
     assert not learner.notice()
+
+
+def test_nothing_is_learned_of_items_that_changed_meanwhile(library, monkeypatch, caplog):
+    index = library.index()
+    library.search(index, 0, LEAST, "auto")
+    learner, fit = Learner(index, library.scorer), learning.fit_prior
+
+    def slow(*args, **options):
+        index.delete(["7"])
+        index.add([{"id": "new", "text": "item 7"}], vectors=library.items[:1])
+        index.compact()
+        return fit(*args, **options)
+
+    monkeypatch.setattr("crossknn.fitting.learning.fit_prior", slow)
+    assert learner.notice()
+    learner.wait(30)
+    assert "nothing was learned from the searches: items were added or removed" in caplog.text
+    assert (index.n, stored_prior(index), history(index)) == (N, None, [])
 
 
 def test_what_cannot_be_learned_from_is_said_and_searches_go_on(library, monkeypatch, caplog):

@@ -270,6 +270,22 @@ def test_a_database_that_goes_away_leaves_the_best_so_far(tmp_path, whole, embed
         ck.Searcher(index, score, "axn").search("three", budget=50)
 
 
+def test_a_mistake_of_ours_is_no_failure_of_the_database(embedded, monkeypatch):
+    def wrong(*given):
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(embedded, "_search", wrong)
+    with pytest.raises(TypeError, match="a mistake"):
+        embedded.top(np.ones((1, D), np.float32), 5)
+
+
+def test_an_embedded_shard_that_fails(tmp_path):
+    engine = shard(tmp_path / "docs.shard")
+    store = ck.QdrantStore(engine, tmp_path / "docs.shard")
+    with pytest.raises(StoreError, match=r"docs.shard' failed: Exception: "):
+        store.top(np.ones((1, D + 1), np.float32), 5)
+
+
 def test_a_server_that_is_not_there():
     client = QdrantClient("http://127.0.0.1:9", check_compatibility=False)
     with pytest.raises(StoreError, match=r"'docs' failed: .*Connection refused"):

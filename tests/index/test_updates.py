@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pkgutil
 import signal
 import sys
 import threading
@@ -19,12 +20,14 @@ from references.living_items import LivingItems
 import crossknn as ck
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors, collect_item_scores
+from crossknn.fitting.fit import fit as fit_vectors
 from crossknn.index import storage
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.updates import regression
 from crossknn.index.vectors import ItemVectors, Linear
+from crossknn.methods.kriging import Kriging, fit_anchors
 from crossknn.methods.kriging_fit import fit_prior
-from crossknn.retrievers.base import CandidateLists
+from crossknn.retrievers.base import CandidateLists, ItemPriors
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.types import Queries
 
@@ -233,6 +236,81 @@ def test_everything_that_an_index_has_takes_in_new_items(tmp_path, saved):
     exact = [score_of("two dogs", text) for text in index.items.texts]
     row = list(index.anchors.queries.texts).index("two dogs")
     np.testing.assert_array_equal(index.anchors.scores[row], np.float32(exact))
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("fitted", ["prior", "anchors", "graph", "vectors"])
+def test_what_was_fitted_to_other_items_is_refused(tmp_path, monkeypatch, saved, fitted):
+    """As many items as before, but others: one is deleted and one added while something is made."""
+    index = full(tmp_path if saved else None)
+    if saved:
+        index = ItemIndex.load(tmp_path / "index", encoder=LengthEncoder())
+    before = dict(index.artifacts), dict(index.graphs), [*index.fitted]
+
+    def change(*given, **options):
+        index.delete(["i3"])
+        index.add([{"id": "new", "text": "a new one"}])
+        index.compact()
+        assert index.n == 30
+        return make(*given, **options)
+
+    made, scorer = "crossknn.{}".format, FormulaScorer()
+    where, fit = {
+        "prior": ("methods.kriging_fit.fit_anchors", lambda: fit_prior(index)),
+        "anchors": ("fitting.anchors.collect", lambda: collect_anchors(index, scorer, ["four"])),
+        "graph": ("index.building.graph_of", lambda: index.add_graph("dense", 5)),
+        "vectors": ("fitting.fit.FitTask", lambda: fit_vectors(index, scorer, ["one cat"], "als")),
+    }[fitted]
+    make = pkgutil.resolve_name(made(where))
+    monkeypatch.setattr(made(where), change)
+    with pytest.raises(InputError, match="items were added or removed meanwhile"):
+        fit()
+    after = index.artifacts, index.graphs, index.fitted
+    assert [[*kind] for kind in after] == [[*kind] for kind in before]
+    assert index.artifacts["kriging"].meta["added"] == 1
+    assert index.graphs["dense"].shape == (30, 3)
+    monkeypatch.undo()
+    fit()  # of the items of now
+
+
+def test_a_fit_is_kept_though_items_are_deleted_meanwhile(tmp_path, monkeypatch):
+    full(tmp_path)
+    index, make = ItemIndex.load(tmp_path / "index", encoder=LengthEncoder()), fit_anchors
+
+    def change(*given, **options):
+        index.delete(["i3"])
+        return make(*given, **options)
+
+    monkeypatch.setattr("crossknn.methods.kriging_fit.fit_anchors", change)
+    fit_prior(index, rank=1)
+    again = ItemIndex.load(tmp_path / "index", encoder=LengthEncoder())
+    for each in (index, again):
+        assert each.artifacts["kriging"].arrays["factor"].shape[1] == 1
+        assert len(each) == 29
+
+
+def test_retrievers_of_other_items_are_dropped(tmp_path):
+    build([record(i) for i in range(5)]).save(tmp_path / "index")
+    one, other = (ItemIndex.load(tmp_path / "index") for _ in range(2))
+    one.add_retriever("mine", ItemPriors(np.arange(5.0)))
+    one.delete(["i4"])
+    assert "mine" in one.retrievers
+    add(other, [record(9)])
+    other.compact()
+    assert other.n == 5
+    one.delete(["i9"])
+    assert "mine" not in one.retrievers
+
+
+def test_approximate_lists_of_points_go_on_after_items_were_added():
+    """What the column of mean scores was is not standardised anew, since the lists know it."""
+    index = full()
+    before = Kriging().prior(index, 0)
+    index.add([{"id": "new", "text": "a new item, and a long one"}])
+    after = Kriging().prior(index, 0)
+    assert np.array_equal(after.column[:30], before.column)
+    wanted = (after.mean[30] - before.mean.mean()) / before.mean.std()
+    assert after.column[30] == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.mark.parametrize("saved", [False, True])

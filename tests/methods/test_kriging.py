@@ -188,7 +188,7 @@ ENDS = """rank=1000; rank=1; mean=hybrid(dense, dense); mean=hybrid(bm25, bm25, 
     [
         *((f"kriging({options})", matrix(), 24) for options in re.split(r";\s*|\n\s*", ENDS)),
         *((spec, matrix(), budget) for spec in SPECS for budget in (1, 2, 4, 9)),
-        *((spec, matrix(anchors=count), 24) for spec in (WITH, FUSED) for count in (2, 3, 4, 6)),
+        *((spec, matrix(anchors=count), 24) for spec in (WITH, FUSED) for count in (1, 2, 3, 4, 6)),
         *((spec, without_query_vectors(q), 24) for spec in WORDS for q in (2, 3, 20)),
         *((FUSED, matrix(n=n, anchors=q, tests=2), n) for n, q in ((15, 2), (18, 5), (20, 8))),
         ("kriging(vectors=cur)", matrix().with_vectors("cur", matrix().dense_items), 24),
@@ -201,7 +201,7 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
 @pytest.mark.parametrize(
     ("spec", "data", "said"),
     [
-        (WITH, matrix(anchors=1), r"a single anchor query.*kriging\(use_anchors=false\)"),
+        ("kriging(target_recall=0.9)", matrix(anchors=1), "on three anchor queries or more"),
         ("kriging(vectors=nope)", matrix(), "no item vectors 'nope'; it has dense"),
         (
             "kriging(retriever=bm25)",
@@ -224,6 +224,16 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
 def test_what_cannot_be_is_said(spec, data, said):
     with pytest.raises((InputError, SpecError), match=said):
         run(spec, data, 10)
+
+
+def test_a_single_anchor_is_searched_without():
+    """How items vary together takes two; `auto` searches with what there is."""
+    data = matrix(anchors=1)
+    index = data.rows(1, 2)[0]
+    assert parse_method("auto").prior(index, 0) is None
+    assert parse_method("auto").required_artifacts(index) == []
+    alone, without = (run(f"kriging({rest})", data, 24) for rest in ("", "use_anchors=false"))
+    assert np.array_equal(alone.picks().items, without.picks().items)
 
 
 # Shortlists

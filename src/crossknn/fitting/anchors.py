@@ -199,6 +199,7 @@ def fit_scales(index: ItemIndex) -> None:
     A scale brings exact scores to the mean and standard deviation of inner products (AXN A.2).
     Vectors that the queries have none beside get no scale.
     """
+    index = index.snapshot()
     known = index.artifacts.get(ANCHORS)
     if known is not None:
         scales = _scales(index, known.arrays["scores"], list(known.arrays["queries"]))
@@ -217,6 +218,7 @@ def _collect_rows(
 ) -> CollectReport:
     if not len(texts):
         raise InputError("there are no texts to score the items against")
+    index = index.snapshot()
     index.check_compact("collecting rows of scores")
     opened, items = as_scorer(scorer), index.items.texts
     fingerprint = fingerprint_of(opened, index.scores)

@@ -113,7 +113,7 @@ def fit(
         InputError: Queries or options cannot be used, or the disk is full.
         ScorerError: A score is not a number.
     """
-    chosen = build(parse(method), METHODS, "way to fit")
+    chosen, index = build(parse(method), METHODS, "way to fit"), index.snapshot()
     name = name or chosen.name.replace("-", "_")
     index.check_free(name)
     if strategy not in PER:

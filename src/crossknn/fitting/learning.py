@@ -109,7 +109,7 @@ def fit_from_store(
     from crossknn.fitting.factors import Targets, als
     from crossknn.fitting.fit import DEFAULT, fitted_vectors
 
-    fingerprint = scorer.fingerprint
+    fingerprint, index = scorer.fingerprint, index.snapshot()
     anchors_are_of = index.scorer_fingerprint("anchors")
     if index.anchor_queries and anchors_are_of != fingerprint:
         raise InputError(
@@ -149,8 +149,10 @@ def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
         What was learned, or None if it is not time.
 
     Raises:
-        InputError: The scores cannot be read, or the prior cannot be written.
+        InputError: The scores cannot be read, the prior cannot be written, or items were added or
+            removed meanwhile.
     """
+    index = index.snapshot()
     if not is_due(index, fingerprint):
         return None
     scores = searched_scores(index, fingerprint)

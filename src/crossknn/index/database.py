@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from crossknn.data.items import Items
-from crossknn.errors import CrossknnError, InputError, StoreError
+from crossknn.errors import InputError, StoreError
 from crossknn.index.filters import Condition, parse_filter
 from crossknn.index.storage import MANIFEST, read_parts, write_parts
 from crossknn.retrievers.dense import WHOLE, VectorStore
@@ -72,6 +72,8 @@ class DatabaseStore(ABC):
 
     whole = WHOLE
     """So few vectors are read into memory, once, for methods that predict all items."""
+    errors: tuple[type[Exception], ...] = (OSError,)
+    """What the database's client raises when the database fails."""
     filters = False
     """Whether `_search` takes a condition."""
 
@@ -201,12 +203,13 @@ class DatabaseStore(ABC):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Turns whatever the database raises inside into one `StoreError`."""
+        """Turns an error of the database inside into one `StoreError`."""
         try:
             yield
-        except CrossknnError:
-            raise
         except Exception as error:
+            # The engine of an embedded Qdrant shard raises plain Exceptions; no other code does.
+            if type(error) is not Exception and not isinstance(error, self.errors):
+                raise
             said = (str(error).strip().splitlines() or [""])[0]
             raise StoreError(f"{self.name} failed: {type(error).__name__}: {said:.200}") from error
 

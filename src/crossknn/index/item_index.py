@@ -68,7 +68,8 @@ class ItemIndex:
 
     def __init__(self, parts: Parts, database: ItemStore | None = None) -> None:
         self._parts, self.database, self.exact = parts, database, False
-        self._lock, self._fields = threading.Lock(), Fields(parts.items.extra)
+        self._lock, self._fields = threading.RLock(), Fields(parts.items.extra)
+        self._origin: ItemIndex | None = None  # of a snapshot
         if wrong := sorted(set(parts.encode) - set(parts.vectors)):
             raise InputError(f"query_vectors names {wrong[0]!r}, but no vectors have that name")
 
@@ -260,8 +261,16 @@ class ItemIndex:
         return {key: meta["added"] for key, meta in self._parts.metas.items() if meta.get("added")}
 
     def snapshot(self) -> ItemIndex:
-        """The index as it is now: items that are added or deleted later do not change it."""
-        return copy(self)
+        """The index as it is now: items that are added or deleted later do not change it.
+
+        What is fitted to it is kept in this index too, or refused with an `InputError` if that has
+        other items by then.
+        """
+        if self.folder is None:
+            _ = self.scores  # one store for both
+        made = copy(self)
+        made._origin = self
+        return made
 
     def add(
         self,
@@ -596,8 +605,9 @@ class ItemIndex:
         """
         given = RememberedModel.of("late-interaction model", model, name)
         self.check_free(given.name, "states of items")
-        states = building.states_of(self._parts, given, replace, progress)
-        self._put({f"late/{given.name}": LateStates(states, given)})
+        parts = self._parts
+        states = building.states_of(parts, given, replace, progress)
+        self._put({f"late/{given.name}": LateStates(states, given)}, parts)
         if self.folder is not None:
             shutil.rmtree(work_folder(self.folder, given.name), ignore_errors=True)
         return given.name
@@ -629,7 +639,8 @@ class ItemIndex:
         name = name or unfitted(self) or "bm25"
         if name in self.graphs and self.graphs[name].shape[1] >= k:
             return name
-        self._put({f"graphs/{name}": building.graph_of(self._parts, name, k, progress)})
+        parts = self._parts
+        self._put({f"graphs/{name}": building.graph_of(parts, name, k, progress)}, parts)
         return name
 
     def add_nearest(
@@ -660,7 +671,7 @@ class ItemIndex:
             self._parts.lists[name] = fingerprint(rows), build_lists(rows, progress=progress)
         else:
             write_lists(self.folder / f"nearest-{name}", rows, progress)
-        self._parts = replace(self._parts, cache=Cache())
+        self._put({})
         return name
 
     def lists(self, name: str, rows: Any = None) -> FaissStore | None:
@@ -687,7 +698,8 @@ class ItemIndex:
             InputError: The name is another one, or there is no room.
         """
         if name not in self._parts.matchers:
-            self._put({f"words/{name}": building.matcher_of(self._parts, name)})
+            parts = self._parts
+            self._put({f"words/{name}": building.matcher_of(parts, name)}, parts)
 
     def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
         """Keep what a fit has found, in the folder of the index too.
@@ -721,10 +733,21 @@ class ItemIndex:
     def __repr__(self) -> str:
         return f"ItemIndex({len(self):,} items; {', '.join(self._parts.held)})"
 
-    def _put(self, parts: Mapping[str, Any]) -> None:
-        """Add parts, or drop those that are None; in the folder first, if there is one."""
-        # In one step: searches in other threads see all of it or nothing.
-        self._parts = self._parts.put(parts)
+    def _put(self, parts: Mapping[str, Any], made_of: Parts | None = None) -> None:
+        """Add parts, or drop those that are None; in the folder first, if there is one.
+        `InputError` if the items are others than those that they were made of."""
+        made_of = made_of or self._parts
+        with self._lock:  # in one step: searches in other threads see all of it or nothing
+            if self._origin is not None:
+                self._origin._put(parts, made_of)
+                self._parts = self._origin._parts
+                return
+            if parts and not made_of.same_items(self._parts):
+                raise InputError(
+                    "items were added or removed meanwhile, so that this is of other items: fit or "
+                    "collect it again"
+                )
+            self._parts = self._parts.put(parts)
 
     def newest(self, kind: str, name: str) -> Artifact | None:
         """A part as the folder has it now, where another process may have put it.
@@ -736,4 +759,4 @@ class ItemIndex:
         Returns:
             The part; None if there is none.
         """
-        return self._parts.newest(kind, name)
+        return (self if self._origin is None else self._origin)._parts.newest(kind, name)

@@ -16,6 +16,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ class Parts:
     def put(self, parts: Mapping[str, Any]) -> Parts:
         """With more parts, or without those that are None; in the folder first, if there is one."""
         written = {key: part and _artifact(part, key) for key, part in parts.items()}
-        if self.folder is not None:
+        if self.folder is not None and parts:
             write_parts(self.folder, written, self.build, keep=True)
         kept = {key: part for key, part in self.held.items() if key not in parts}
         new = {k: written[k] if isinstance(p, Artifact) else p for k, p in parts.items()}
@@ -163,10 +164,19 @@ class Parts:
                 same: RememberedModel | None = self.open(*key.split("/", 1)).encoder
                 if same is not None and same.state() == model.state():
                     same.opened = model.opened
-        same_n = len(self.items) == len(before.items)
-        if before.added and not same_n:
+        added = before.added
+        if added and not self.same_items(before):
+            added = {}
             logger.warning("dropped the retrievers %s: add them again", ", ".join(before.added))
-        return replace(self, lists=before.lists, added=before.added if same_n else {})
+        return replace(self, lists=before.lists, added=added)
+
+    def same_items(self, other: Parts) -> bool:
+        """Whether the positions are of the same items, deleted or not."""
+        ours, theirs = self.items, other.items
+        return ours is theirs or all(
+            len(one) == len(two) and all(map(eq, one, two))
+            for one, two in ((ours.ids, theirs.ids), (ours.texts, theirs.texts))
+        )
 
     @property
     def metas(self) -> dict[str, Mapping[str, Any]]:

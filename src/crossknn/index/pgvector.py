@@ -50,6 +50,7 @@ class PgVectorStore(DatabaseStore):
         self.name = f"the PostgreSQL table {table!r}"
         self._server, self._exact, self._psycopg, self._sql = server, exact, psycopg, sql
         self._connection: Any = None
+        self.errors = psycopg.Error, OSError
         self._lock = threading.Lock()
         with self.answering():
             columns = dict[str, Any](

@@ -64,6 +64,10 @@ class QdrantStore(DatabaseStore):
         given = client, models, str(collection), vector, exact
         self._engine = engine = _Shard(*given) if embedded else _Server(*given)
         self.name = f"the Qdrant collection {str(collection)!r}"
+        self.errors = OSError, RuntimeError  # RuntimeError: the client is closed
+        if not embedded:
+            api = import_module("qdrant_client.http.exceptions")
+            self.errors += api.ApiException, import_module("grpc").RpcError
         with self.answering():
             about = engine.vectors_config()
             if vector not in about:

@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from crossknn.errors import InputError, SpecError
-from crossknn.index.base import Index
+from crossknn.index.base import Anchors, Index
 from crossknn.linalg import standardised, top_k
 from crossknn.methods.base import POOL, Method, Rehearsal, equal_rounds, pool_size
 from crossknn.methods.features import Affine, Feature, PointStore, Spread, of_retriever
@@ -113,9 +113,8 @@ class Kriging(Method):
 
     def required_artifacts(self, index: Index) -> Collection[str]:
         fitted = self._fitted_prior(index) is not None
-        anchors = self.use_anchors and index.anchors is not None
-        dense = anchors and not (fitted and self.target_recall is None)
-        return [NAME] * fitted + ["anchors"] * dense
+        dense = self._anchors(index) and not (fitted and self.target_recall is None)
+        return [NAME] * fitted + ["anchors"] * bool(dense)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         prior = self.prior(index, seed)
@@ -137,12 +136,17 @@ class Kriging(Method):
         """
         if (fitted := self._fitted_prior(index)) is not None:
             return fitted.cut(self.rank)
-        if not self.use_anchors or index.anchors is None:
+        if (anchors := self._anchors(index)) is None:
             return None
-        exact, known = index.anchors.scores, (self._mean(index), self.rank, seed, self.retriever)
+        exact, known = anchors.scores, (self._mean(index), self.rank, seed, self.retriever)
         return index.cache.get(
             ("prior", *map(str, known)), (exact,), lambda: fit_anchors(index, *known)
         )
+
+    def _anchors(self, index: Index) -> Anchors | None:
+        """The anchors, if they are used: a single one does not tell how items vary together."""
+        anchors = index.anchors if self.use_anchors else None
+        return None if anchors is None or len(anchors.scores) < 2 else anchors
 
     def _plan(self, index: Index, budget: int, seed: int, prior: Prior | None) -> Plan:
         first = min(max(budget // self.rounds, LEAST), budget)
@@ -179,9 +183,9 @@ class Kriging(Method):
         """Those of the index's prior, or else of its anchors; none where these are few."""
         if prior.top_weights is not None:
             return prior.top_weights
-        if index.anchors is None or not self.use_anchors:
+        if (anchors := self._anchors(index)) is None:
             return np.empty(0)
-        exact, known = index.anchors.scores, (self._mean(index), self.rank, seed, self.retriever)
+        exact, known = anchors.scores, (self._mean(index), self.rank, seed, self.retriever)
         return index.cache.get(
             ("top", *map(str, known)), (exact,), lambda: fit_top_weights(index, *known)
         )

@@ -90,6 +90,7 @@ def fit_prior(
         InputError: scores of fewer than two queries, or no item vectors.
     """
     retriever = parse(retriever) if isinstance(retriever, str) else retriever
+    index = index.snapshot()
     anchors, count = index.anchors, len(index.anchor_queries)
     fingerprint = None if scores is None else scores.fingerprint
     if rank < 1:

@@ -166,8 +166,16 @@ class Prior:
 
     @cached_property
     def column(self) -> FloatArray:
-        """The items' mean scores, standardised: (n,)."""
-        return standardised(self.mean)
+        """The items' mean scores, standardised as those of the items fitted to were: (n,)."""
+        fitted = self.mean[: len(self.mean) - self.added]
+        if not self.added or not len(fitted):
+            return standardised(self.mean)
+        # Theirs stay, to the last bit: an approximate index of points that has them goes on.
+        of_fitted = standardised(fitted)
+        size = np.std(fitted, dtype=np.float64)
+        later = self.mean[len(fitted) :].astype(np.float64) - np.mean(fitted, dtype=np.float64)
+        later = later / size if of_fitted.any() else np.zeros(self.added)
+        return np.concatenate([of_fitted, later.astype(np.float32)])
 
     @cached_property
     def spread(self) -> Spread:

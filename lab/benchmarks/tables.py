@@ -195,6 +195,15 @@ def learned(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         yield str(searches), *(_interval(gains[searches, k]) for k in neighbours)
 
 
+def unseen(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Recall of the default, and its gain over reranking, by calls."""
+    calls = sorted({row["calls"] for row in found})
+    yield "situation", "k", *(f"{count} calls" for count in calls)
+    for situation, k in dict.fromkeys((row["situation"], row["k"]) for row in found):
+        rows = [row for row in found if (row["situation"], row["k"]) == (situation, k)]
+        yield situation, str(k), *(f"{row['auto']:.1f}, {_interval(row['rerank'])}" for row in rows)
+
+
 def scale(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     """Milliseconds outside scoring, by the number of items."""
     sizes = sorted({row["n"] for row in found})
@@ -330,6 +339,7 @@ TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("kriging.md", "auto.json", halves),
     ("kriging.md", "auto.json", errors),
     ("performance.md", "overhead.json", before),
+    ("kriging.md", "unseen.json", unseen),
     ("kriging.md", "promise.json", promises),
     ("kriging.md", "learning.json", learned),
     ("results.md", "bundled_models.json", bundled),

@@ -85,6 +85,7 @@ CASES = """
 2 --zzz (see: SEARCH --zzz 5
 2 did you mean 'bundled'?: SEARCH --scorer bundle
 2 no-index: SEARCH --scorer no-index
+2 a URL begins with http: SEARCH --scorer localhost:8080/rerank
 2 two: SEARCH --scorer two-logits
 2 dual-encoder: SEARCH --scorer DUAL
 2 late: SEARCH --method rerank(retriever=cmc(retriever=bm25))

@@ -113,6 +113,12 @@ def test_batches_refused_as_too_large_get_smaller_for_good(serve, status):
     assert [size for size in sizes(service) if size > 3] == [10, 5]
 
 
+def test_what_the_service_says_of_an_unknown_model_is_passed_on(serve):
+    server = serve(lambda body: (404, {"message": f"no model {body['model']}"}))
+    with pytest.raises(ScorerError, match=r"HTTP 404: .*no model mine.*the model's name"):
+        scores_of(HttpScorer(server.url, model="mine"))
+
+
 @pytest.mark.parametrize("status", [429, 503])
 def test_passing_failures_are_tried_again(serve, status):
     states = iter([status, status])

@@ -228,7 +228,9 @@ def _show_hit(rank: int, hit: Hit) -> None:
     if hit.round:
         head.append(f"  round {hit.round}", style="dim")
     out.print(head, no_wrap=True, overflow="ellipsis")
-    text = Text(" " * 14 + visible(" ".join(hit.text.split())))
+    body = hit.text.removeprefix(f"{hit.title}\n")
+    said = hit.text if body == hit.text else f"{hit.title}: {body}"
+    text = Text(" " * 14 + visible(" ".join(said.split())))
     out.print(text, no_wrap=True, overflow="ellipsis", soft_wrap=False)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -103,6 +104,8 @@ def existing(path_or_name: str | Path) -> Path | None:
         return path
     if get_close_matches(name, ["bundled"], cutoff=0.8):
         raise InputError(f"there is no model {name!r}: did you mean 'bundled'?")
+    if re.match(r"[\w.-]+:\d+(/|$)", name):
+        raise InputError(f"there is no model {name!r}: a URL begins with http:// or https://")
     looks_local = isinstance(path_or_name, Path) or name.startswith((".", "/", "~"))
     if looks_local or name.count("/") > 1 or "\\" in name or " " in name or not name:
         raise InputError(f"there is no model folder {name!r}")

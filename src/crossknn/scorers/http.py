@@ -200,9 +200,9 @@ class HttpScorer(BatchedScorer):
             advice = f"refused access (HTTP {status}): set api_key or {API_KEY_VARIABLE}"
             return ScorerError(f"{self.name} {advice}")
         if status == 404 or 300 <= status < 400:
-            return ScorerError(
-                f"{self.name} is not a reranking service (HTTP {status}): check the URL"
-            )
+            said = f": {self._said(data)}" * data.startswith(b"{")  # a page says nothing
+            advice = "check the URL, and the model's name if the service wants one"
+            return ScorerError(f"{self.name} does not rerank (HTTP {status}{said}): {advice}")
         # While the API is not known it may be the format that is refused.
         too_large = status in (413, 422) and count > 1 and self._api != "auto"
         return BatchError(f"HTTP {status}: {self._said(data)}", too_large=too_large)

@@ -4,15 +4,17 @@ STAMP = .installed
 JOBS ?= 2
 # Share of the slow tests that is run, drawn by seed: none, a tenth in CI, all in a campaign.
 SLOW ?= 0
+# Where `make serve` listens.
+PORT ?= 8000
 
 .PHONY: demo serve test test-all campaign campaign-tenth lint docs-examples package clean
 
 demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
 
-# The service and its page at http://127.0.0.1:8000, over the documentation of this Python.
+# The service and its page at http://127.0.0.1:$(PORT), over the documentation of this Python.
 serve: .venv-serve/$(STAMP)
-	.venv-serve/bin/crossknn serve
+	.venv-serve/bin/crossknn serve --port $(PORT)
 
 # One thread in each of the processes: more would wait for each other.
 test: .venv-test/$(STAMP)

@@ -71,7 +71,7 @@ def service(start: Callable[[int], Any]) -> Iterator[tuple[str, psutil.Process]]
         urllib3.request(
             "GET",
             f"{url}/readyz",
-            retries=urllib3.Retry(connect=200, backoff_factor=0.1, backoff_max=0.3),
+            retries=urllib3.Retry(total=None, connect=200, backoff_factor=0.1, backoff_max=0.3),
         )
         yield url, process
     finally:

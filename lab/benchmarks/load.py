@@ -86,7 +86,7 @@ class Clients:
         self.url, self.options = url, options
         self.pool = urllib3.PoolManager(maxsize=count, retries=False)
         self.answers: list[tuple[float, dict[str, Any]]] = []
-        self.stopped = threading.Event()
+        self.stopped, self.refused = threading.Event(), 0
         self.threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(count)]
         for thread in self.threads:
             thread.start()
@@ -102,6 +102,10 @@ class Clients:
                 )
             except urllib3.exceptions.HTTPError:
                 return  # the service was killed
+            if answer.status == 429:
+                self.refused += 1
+                time.sleep(1)  # Retry-After
+                continue
             assert answer.status == 200, answer.data
             self.answers.append((time.perf_counter() - began, answer.json()))
 
@@ -191,6 +195,7 @@ def load(seconds: float, counts: list[int], work: Path) -> list[dict[str, Any]]:
                 "scorer alone": round(float(rates[0]), 1),
                 "share": round(float(own[0] / rates[0]), 3),
                 "share of CPU time": round(float(own[1] / rates[1]), 3),
+                "with a deadline: answered, refused": [len(late), hurried.refused],
                 "late at p99, ms": round(float(np.percentile(late, 99)), 1),
                 "calls until the deadline": float(
                     np.median([answer["n_calls"] for _, answer in hurried.answers])

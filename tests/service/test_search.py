@@ -13,6 +13,7 @@ from service_helpers import QUERIES, TEXTS, Words, ids, plain, served
 import crossknn as ck
 from crossknn.errors import ScorerError
 from crossknn.scorers.streaming import NothingScoredError
+from crossknn.service import engine
 from crossknn.service.engine import self_test
 
 
@@ -191,6 +192,32 @@ def test_a_full_service_says_when_to_come_again(indexes, words):
     assert second.status_code == 429
     assert int(second.headers["retry-after"]) > 0
     assert "come again" in second.json()["error"]["message"]
+
+
+def test_who_waited_too_long_for_a_thread_hears_it(indexes, words, monkeypatch):
+    monkeypatch.setattr(engine, "AT_ONCE", 1)
+    with served(indexes, words) as client, ThreadPoolExecutor() as pool:
+        words.gate.clear()
+        first = pool.submit(client.post, "/search", json={"query": "x", "k": 1, "budget": 2})
+        while not client.engine.shared._calls:
+            time.sleep(0.01)
+        body = {"query": "y", "deadline_ms": 50, "k": 1}
+        late = [
+            pool.submit(client.post, path, json=asked)
+            for path, asked in (
+                ("/search", body),
+                ("/search", body | {"stream": True}),
+                ("/v2/rerank", {"query": "y", "documents": ["z"], "deadline_ms": 50}),
+            )
+        ]
+        time.sleep(0.2)
+        words.gate.set()
+        assert first.result().status_code == 200
+        plain, stream, ranked = (answer.result() for answer in late)
+    assert plain.status_code == ranked.status_code == 429
+    assert int(plain.headers["retry-after"]) > 0
+    assert "event: error" in stream.text
+    assert "come again" in stream.text
 
 
 def test_a_scorer_with_the_wrong_order_fails_the_self_test():

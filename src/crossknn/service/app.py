@@ -199,8 +199,7 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(e.BusyError)
     async def busy(_: Request, found: e.BusyError) -> Json:
-        said = "the service has as many requests as it takes at once: come again"
-        return error(429, said, {"Retry-After": str(RETRY_AFTER)})
+        return error(429, str(found), {"Retry-After": str(RETRY_AFTER)})
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, found: HTTPException) -> Json:
@@ -271,11 +270,13 @@ async def _events(engine: e.Engine, asked: e.Request) -> AsyncIterator[bytes]:
             answer = s.search_answer(found.results, found.degraded, found.first_ranks)
             tell(("result", answer))
         except Exception as failure:
-            known = isinstance(failure, CrossknnError)
+            busy = isinstance(failure, e.BusyError)
+            known = busy or isinstance(failure, CrossknnError)
             said = str(failure) if known else f"the service failed: {type(failure).__name__}"
             if not known:
                 logger.error("a search failed", exc_info=failure)
             status = 422 if isinstance(failure, InputError) else 503 if known else 500
+            status = 429 if busy else status
             tell(("error", {"error": {"message": visible(said), "status": status}}))
         tell(None)
 

@@ -34,6 +34,7 @@ from crossknn.types import FloatArray, IntArray, Pairs
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
+AT_ONCE = 16  # searches for each batch that the scorer can run: enough to fill it
 DEPTH = 1000  # how far down the first stage's ranking an explanation looks
 LEAST = 8  # pairs: smaller shares of a batch would only cost more rounds of answers
 _PATIENCE = 10.0  # seconds: the order of calls without a deadline is that of calls with this one
@@ -50,7 +51,10 @@ _SELF_TEST = (
 
 
 class BusyError(Exception):
-    """There are as many requests as the service takes at once."""
+    """There are as many requests as the service takes, or one waited until its time was over."""
+
+    def __init__(self) -> None:
+        super().__init__("the service has more requests than it can answer in time: come again")
 
 
 class _Waiting(Call):
@@ -90,7 +94,8 @@ class SharedScorer:
         self._calls: list[_Waiting] = []
         self._changed, self._closed = threading.Condition(), threading.Event()
         metrics.queue.set_function(lambda: sum(len(call.left) for call in list(self._calls)))
-        for _ in range(max(1, getattr(scorer, "workers", 0))):
+        self.workers = max(1, getattr(scorer, "workers", 0))
+        for _ in range(self.workers):
             threading.Thread(target=self._work, name="crossknn-batches", daemon=True).start()
 
     @property
@@ -294,7 +299,9 @@ class Engine:
         }
         self.closing = False
         self._live, self._lock = 0, threading.Lock()
-        self._pool = ThreadPoolExecutor(settings.requests, "crossknn-search")
+        # More threads would only take the time that each of them needs to end before its deadline.
+        at_once = min(settings.requests, AT_ONCE * self.shared.workers)
+        self._pool = ThreadPoolExecutor(at_once, "crossknn-search")
         self._cancel = threading.Event()
         self.metrics.live.set_function(lambda: self._live)
 
@@ -320,7 +327,7 @@ class Engine:
         return self.searchers[name]
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Run `work` on a thread; `BusyError` if there are as many as may be."""
+        """Run `work` on a thread, first come, first served; `BusyError` if there are too many."""
         with self._lock:
             if self._live >= self.settings.requests or self.closing:
                 raise BusyError
@@ -398,9 +405,12 @@ class Engine:
         return found, self._count(found.results, began - arrived)
 
     def _in_time(self, budget: Budget, arrived: float) -> Budget:
-        """The budget with what is left of its deadline, or of the service's."""
+        """The budget with what is left of its deadline, or of the service's; `BusyError` if that is
+        over."""
         limit = min(budget.deadline or np.inf, self.settings.deadline)
-        return replace(budget, deadline=max(arrived + limit - time.monotonic(), 1e-3))
+        if (left := arrived + limit - time.monotonic()) <= 0:
+            raise BusyError
+        return replace(budget, deadline=left)
 
     def _count(self, results: Results, waited: float) -> bool:
         """Count an answer; whether it is less than what was asked for."""

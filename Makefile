@@ -27,6 +27,7 @@ test-all: test .venv-torch/$(STAMP)
 campaign: .venv-torch/$(STAMP)
 	CROSSKNN_REFERENCE_QUERIES=30 .venv-torch/bin/python -m pytest --slow-share 1
 	.venv-torch/bin/python lab/benchmarks/campaign.py
+	.venv-torch/bin/python lab/benchmarks/load.py
 
 campaign-tenth: .venv-test/$(STAMP)
 	.venv-test/bin/python lab/benchmarks/campaign.py --kills 20 --damages 200 --steps 100 --changes 40 --lists 10 --bodies 500 --work build/tenth --out build/tenth.json

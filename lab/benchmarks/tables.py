@@ -316,6 +316,35 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def loads(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Latencies, pairs a second beside the scorer alone, and how late answers with a deadline are."""
+    yield (
+        *("method", "clients", "searches", "p50, p99 s", "pairs a second", "scorer alone", "share"),
+        *("share of CPU time", "deadline 500 ms: answered, refused", "late at p99, ms", "load"),
+    )
+    for row in found["load"]["rows"]:
+        p50, p99 = row["p50, p99 ms"]
+        answered, refused = row["with a deadline: answered, refused"]
+        yield (
+            *(row["method"], str(row["clients"]), str(row["searches"])),
+            *(f"{p50 / 1000:.1f}, {p99 / 1000:.1f}", f"{row['pairs a second']:.0f}"),
+            *(
+                f"{row['scorer alone']:.0f}",
+                f"{row['share']:.0%}",
+                f"{row['share of CPU time']:.0%}",
+            ),
+            *(f"{answered}, {refused}", f"{row['late at p99, ms']:.0f}"),
+            f"{row['load of the machine']:.1f}",
+        )
+
+
+def holds(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Resident memory after searches, and what kills lost."""
+    curve = found["memory"]["MB"]
+    yield "searches so far", *(f"{int(at):,}" for at in [*curve][::4])
+    yield "resident memory, MB", *(f"{curve[at]:.0f}" for at in [*curve][::4])
+
+
 def _interval(gain: Sequence[float]) -> str:
     mean, low, high = gain
     return f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}]"
@@ -334,6 +363,8 @@ TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
         for made in (alternatives, gained, shares, lost)
     ),
     ("performance.md", "paired.json", paired),
+    ("performance.md", "load.json", loads),
+    ("performance.md", "load.json", holds),
     ("answers.md", "reach_change.json", changes),
     ("kriging.md", "auto.json", beside),
     ("kriging.md", "auto.json", halves),

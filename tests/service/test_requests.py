@@ -66,6 +66,13 @@ def test_what_is_no_json_is_refused(client, body):
     assert answer.json()["error"]["message"]
 
 
+def test_a_million_documents(client):
+    body = b'{"query": "a", "documents": [' + b'"b", ' * 1_000_000 + b'"c"]}'
+    answer = client.post("/v2/rerank", content=body, headers=JSON)
+    assert "at most 1000" in said(answer, 422)
+    assert client.post("/search", json={"query": "a", "k": 1, "budget": 2}).status_code == 200
+
+
 def test_other_errors(client):
     assert "8 MiB" in said(client.post("/search", content=b" " * (9 << 20), headers=JSON), 413)
     assert "no index" in said(client.post("/search", json={"query": "a", "index": "../x"}), 404)

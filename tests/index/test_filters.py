@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import crossknn as ck
 from crossknn.errors import InputError
-from crossknn.index.filters import Fields, parse_filter
+from crossknn.index.filters import Fields, StoredRecords, field_columns, parse_filter
 
 RECORDS = [
     {"lang": "en", "year": 2019, "tags": ["a", "b"], "new": False},
@@ -21,6 +21,13 @@ RECORDS = [
     {"lang": "fr", "year": float("nan"), "tags": ["a", 1, None], "other": {"x": 1}},
     {"year": [1990, 2021], "tags": "2020-05-01", "new": [True, False]},
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def folders_of_few_items_keep_columns():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("crossknn.index.filters.FEW", 1)
+        yield
 
 
 def meets(record, condition):
@@ -94,6 +101,45 @@ def test_a_mask_says_what_each_record_says(condition, picked):
     records = [RECORDS[row] for row in picked]
     expected = [meets(record, condition) for record in records]
     assert Fields(records).mask(parse_filter(condition)).tolist() == expected
+
+
+@given(condition=filters(), order=st.permutations(RECORDS), kept=st.integers(1, 5))
+def test_columns_of_the_first_records_say_the_same(condition, order, kept):
+    texts, columns = [json.dumps(record) for record in order], field_columns(order[:kept])
+    fields = Fields(StoredRecords(texts, columns))
+    expected = [meets(record, condition) for record in order]
+    assert fields.mask(parse_filter(condition)).tolist() == expected
+
+
+def test_a_folder_keeps_columns_of_short_fields(tmp_path):
+    """Items that are added later are read from their records, until the index is compacted."""
+
+    def record(row):
+        about = {"part": row % 3, "long": f"{row} " * 99, "\ud800": row % 2 == 0}
+        return {"id": f"i{row}", "text": f"cat {row}"} | about | ({"late": 1} if row > 7 else {})
+
+    def check(index):
+        columns = index.items.extra.columns
+        assert sorted(map(json.loads, columns["fields"])) == sorted(kept)
+        for condition in ({"part": 1}, {"long": {"gte": "3"}}, {"\ud800": True, "part": [0, 2]}):
+            found = index.allowed(condition)
+            expected = [meets(one, condition) for one in index.items.extra]
+            assert found.tolist() == expected
+        assert index.verify() == []
+
+    kept = ["part", "\ud800"]
+    ck.ItemIndex.build([record(row) for row in range(8)], lsa=0).save(tmp_path / "index")
+    index = ck.ItemIndex.load(tmp_path / "index")
+    check(index)
+    index.add([record(9), record(2) | {"part": 7}], replace=True)
+    index.delete(["i4"])
+    check(index)
+    assert index.allowed({"late": 1}).tolist() == [False] * 8 + [True, False]
+    assert index.allowed({"part": 7}).tolist() == [False] * 9 + [True]
+    index.compact()
+    kept.append("late")
+    check(index)
+    check(ck.ItemIndex.load(tmp_path / "index"))
 
 
 @pytest.fixture(scope="module")

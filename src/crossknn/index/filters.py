@@ -14,8 +14,10 @@ character, so that dates of one ISO format are in order. Numbers, texts and trut
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -28,6 +30,10 @@ from crossknn.types import BoolArray, IntArray
 T = TypeVar("T")
 Scalar: TypeAlias = str | bool | float
 Kind: TypeAlias = Literal["text", "truth value", "number"]
+KINDS: tuple[Kind, ...] = ("text", "truth value", "number")
+FEW, MOST, LONG = 10_000, 64, 64
+"""A folder keeps columns from so many items on, of so many fields at most, whose distinct values
+have in all at most so many characters for each item."""
 Bound: TypeAlias = Literal["gt", "gte", "lt", "lte"]
 _BOUNDS: tuple[Bound, ...] = ("gt", "gte", "lt", "lte")
 
@@ -109,35 +115,93 @@ def kind_of(value: object) -> Kind | None:
     return "number" if isinstance(value, Real) and value == value else None  # not NaN
 
 
+class StoredRecords(Sequence[Mapping[str, Any]]):
+    """n JSON objects, parsed on access; `columns` has `field_columns` of the first of them."""
+
+    def __init__(self, texts: Sequence[str], columns: Mapping[str, Any] | None = None) -> None:
+        self._texts, self.columns = texts, columns or {}
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, position: Any) -> Any:
+        return json.loads(self._texts[position])
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(json.loads, self._texts)
+
+
+def field_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a folder keeps of the fields of many records: `fields` names the most common ones, and
+    of the i-th, `field<i>.missing` (n,) says who lacks it, and of each kind of values
+    `field<i>.<kind>.values` are the distinct ones, ascending, as JSON; `ranks` and `rows` (p,) say
+    which of them a record has. Fields of long texts are left to the records."""
+    if len(records) < FEW:
+        return {}
+    common = Counter(key for record in records for key in record).most_common(MOST)
+    made, kept = dict[str, Any](), list[str]()
+    for name, column in Fields(records).read([name for name, _ in common], 0).items():
+        known = [(kind, *part) for kind, parts in column.known.items() for part in parts]
+        told = [[json.dumps(value) for value in values] for _, values, _, _ in known]
+        if sum(len(value) for values in told for value in values) > LONG * len(records):
+            continue
+        at = f"field{len(kept)}"
+        kept.append(json.dumps(name))
+        made[f"{at}.missing"] = column.missing
+        for (kind, _, ranks, rows), values in zip(known, told, strict=True):
+            columns = {"values": values, "ranks": ranks.astype("<i4"), "rows": rows.astype("<i4")}
+            made |= {f"{at}.{kind.split()[0]}.{what}": each for what, each in columns.items()}
+    return made | {"fields": kept}
+
+
 class Fields:
     """The fields of n records, each read into a column when a filter first names it."""
 
     def __init__(self, records: Sequence[Mapping[str, object]]) -> None:
-        self.records = records
+        self.records, self._kept = records, getattr(records, "columns", {})
+        self._names = [json.loads(name) for name in self._kept.get("fields", ())]
         self._columns = dict[str, _Column]()
 
     def mask(self, condition: Condition) -> BoolArray:
         """(n,) which records meet the condition.
 
-        The first condition on a field reads all records, 3 s for a million in a folder; the next
-        ones take milliseconds.
+        The first condition on a field reads its column in a folder, or else all records, 3 s for a
+        million; the next ones take milliseconds.
 
         Raises:
             InputError: No record has the field, or none has a value that could be compared.
         """
         if new := [name for name in fields_of(condition) if name not in self._columns]:
-            self._columns |= self._read(new)
+            known = {name: self._stored(name) for name in new if name in self._names}
+            self._columns |= known | self.read([name for name in new if name not in known], 0)
         group = combined(np.logical_and.reduce, np.logical_or.reduce, np.logical_not)
         return evaluate(condition, lambda leaf: self._columns[leaf.field].mask(leaf), group)
 
-    def _read(self, names: Sequence[str]) -> dict[str, _Column]:
+    def _stored(self, name: str) -> _Column:
+        """A column that a folder keeps, and what later records have."""
+        at, kept = f"field{self._names.index(name)}", self._kept
+        missing = kept[f"{at}.missing"]
+        column = self.read([name], len(missing))[name]
+        column.missing[: len(missing)] = missing
+        for kind in KINDS:
+            if (part := f"{at}.{kind.split()[0]}") + ".ranks" in kept:
+                values = StoredRecords(kept[f"{part}.values"])
+                first = values, kept[f"{part}.ranks"], kept[f"{part}.rows"]
+                column.known.setdefault(kind, []).insert(0, first)
+        return column
+
+    def read(self, names: Sequence[str], start: int) -> dict[str, _Column]:
+        """Columns of the fields `names`, of the records from `start` on."""
+        if not names:
+            return {}
         found = {name: _Column(name, len(self.records)) for name in names}
-        for row, record in enumerate(self.records):
+        some = (self.records[row] for row in range(start, len(self.records)))
+        for row, record in enumerate(some if start else self.records, start):
             for name, column in found.items():
                 if (value := record.get(name)) is not None:
                     column.add(row, value)
         for name, column in found.items():
-            if column.missing.all() and not any(name in record for record in self.records):
+            if not start and column.missing.all() and not any(name in r for r in self.records):
                 known = {key for record in self.records for key in record}
                 there = nearest(name, known) if known else "they have only ids, titles and texts"
                 raise InputError(f"the filter names {name!r}, a field of no item ({there})")
@@ -146,12 +210,13 @@ class Fields:
 
 
 class _Column:
-    """A field of n records; of each kind the distinct values, ascending, and who has which."""
+    """A field of n records; `known` has of each kind the distinct values, ascending, and who has
+    which: those that a folder keeps, and others."""
 
     def __init__(self, name: str, n: int) -> None:
         self.name, self.missing = name, np.ones(n, np.bool_)
         self._read: dict[Kind, tuple[list[Any], list[int]]] = {}
-        self._sorted: dict[Kind, tuple[list[Any], IntArray, IntArray]] = {}
+        self.known: dict[Kind, list[tuple[Sequence[Any], IntArray, IntArray]]] = {}
 
     def add(self, row: int, value: Any) -> None:
         """Record the value, or the values of a list."""
@@ -168,7 +233,7 @@ class _Column:
             distinct = sorted(set(values))
             rank = {value: position for position, value in enumerate(distinct)}
             ranks = np.fromiter(map(rank.__getitem__, values), np.int64, len(values))
-            self._sorted[kind] = distinct, ranks, np.array(rows, np.int64)
+            self.known[kind] = [(distinct, ranks, np.array(rows, np.int64))]
         self._read = {}
 
     def mask(self, leaf: Among | Between | Missing) -> BoolArray:
@@ -178,23 +243,24 @@ class _Column:
         met = np.zeros(len(self.missing), np.bool_)
         asked = leaf.values if isinstance(leaf, Among) else [*leaf.bounds.values()]
         for kind in {kind_of(value): value for value in asked}:
-            if kind not in self._sorted:
+            if kind not in self.known:
                 value = next(value for value in asked if kind_of(value) == kind)
-                held = [f"{kind}s such as {known[0][0]!r}" for kind, known in self._sorted.items()]
+                held = [f"{kind}s such as {some[0][0][0]!r}" for kind, some in self.known.items()]
                 raise InputError(
                     f"the filter compares the field {self.name!r} with the {kind} {value!r}, but "
                     f"items have {' and '.join(held) or 'nothing that can be compared'} there"
                 )
-            distinct, ranks, rows = self._sorted[kind]
-            wanted = np.zeros(len(distinct), np.bool_)
-            for start, stop in _ranges(leaf, distinct, [v for v in asked if kind_of(v) == kind]):
-                wanted[start:stop] = True
-            met[rows[wanted[ranks]]] = True
+            mine = [value for value in asked if kind_of(value) == kind]
+            for distinct, ranks, rows in self.known[kind]:
+                wanted = np.zeros(len(distinct), np.bool_)
+                for start, stop in _ranges(leaf, distinct, mine):
+                    wanted[start:stop] = True
+                met[rows[wanted[ranks]]] = True
         return met
 
 
 def _ranges(
-    leaf: Among | Between, distinct: list[Any], values: list[Any]
+    leaf: Among | Between, distinct: Sequence[Any], values: list[Any]
 ) -> Sequence[tuple[int, int]]:
     """Where the values that are asked for lie among the distinct ones: [start, stop)."""
     if isinstance(leaf, Among):

@@ -207,7 +207,7 @@ class ItemIndex:
         """
         self._check_own_items()
         folder = as_path(folder, "the folder of the index")
-        parts, scores = self._parts.stored(), self.scores
+        parts, scores = self._parts.stored(fields=True), self.scores
         write_parts(folder, parts, self._parts.build)
         if folder != self.folder and len(scores):
             ScoreStore(folder / SCORES).add_all(scores)
@@ -366,7 +366,8 @@ class ItemIndex:
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
         """Which items meet conditions on their fields.
 
-        The first filter on a field reads this field of all items.
+        The first filter on a field reads this field: of an index in a folder a column of it, and
+        the records of the items that were added since it was saved or compacted.
 
         Args:
             conditions: By field, such as `{"lang": "en", "year": {"gte": 2020}}`;

@@ -28,6 +28,7 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.errors import InputError
 from crossknn.index.base import COLUMNS, ROWS, all_scores
+from crossknn.index.filters import field_columns
 from crossknn.index.graphs import nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states
 from crossknn.index.parts import Parts
@@ -207,13 +208,10 @@ def compacted(index: Parts) -> dict[str, Artifact]:
     alive = np.ones(n, np.bool_) if items.alive is None else items.alive
     rows, place = np.flatnonzero(alive), np.full(n + 1, NO_ITEM)  # the last one for NO_ITEM
     place[rows] = np.arange(len(rows))
-    texts = [items.texts[row] for row in rows.tolist()]
-    found = {
-        "items": Artifact(
-            {"template": items.template},
-            {**columns_of(items.take(rows.tolist())), "anchor_items": place[order[alive[order]]]},
-        )
-    }
+    texts, left = [items.texts[row] for row in rows.tolist()], items.take(rows.tolist())
+    columns = columns_of(left) | {"anchor_items": place[order[alive[order]]]}
+    columns |= field_columns(left.extra)
+    found = {"items": Artifact({"template": items.template}, columns)}
     for key, part in parts.items():
         artifact = part if isinstance(part, Artifact) else part.artifact()
         arrays, taken = artifact.arrays, dict[str, Callable[[], Any]]()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import crossknn as ck
 from crossknn.errors import InputError
-from crossknn.index.filters import Fields, StoredRecords, field_columns, parse_filter
+from crossknn.index.filters import Fields, field_columns, parse_filter
+from crossknn.index.parts import StoredRecords
 
 RECORDS = [
     {"lang": "en", "year": 2019, "tags": ["a", "b"], "new": False},

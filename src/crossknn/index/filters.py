@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from crossknn.errors import InputError, nearest
+from crossknn.index.parts import StoredRecords
 from crossknn.types import BoolArray, IntArray
 
 T = TypeVar("T")
@@ -113,22 +114,6 @@ def kind_of(value: object) -> Kind | None:
     if isinstance(value, bool | np.bool_):
         return "truth value"
     return "number" if isinstance(value, Real) and value == value else None  # not NaN
-
-
-class StoredRecords(Sequence[Mapping[str, Any]]):
-    """n JSON objects, parsed on access; `columns` has `field_columns` of the first of them."""
-
-    def __init__(self, texts: Sequence[str], columns: Mapping[str, Any] | None = None) -> None:
-        self._texts, self.columns = texts, columns or {}
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __getitem__(self, position: Any) -> Any:
-        return json.loads(self._texts[position])
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(json.loads, self._texts)
 
 
 def field_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

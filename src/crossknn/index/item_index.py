@@ -27,7 +27,7 @@ from crossknn.files import as_path
 from crossknn.index import building, updates
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale, all_scores, n_items
 from crossknn.index.database import ItemStore, TextsOf
-from crossknn.index.filters import Fields, parse_filter
+from crossknn.index.filters import Fields, field_columns, parse_filter
 from crossknn.index.graphs import NEIGHBOURS
 from crossknn.index.late import LateStates, work_folder
 from crossknn.index.nearest import FaissStore, build_lists, fingerprint, write_lists
@@ -207,7 +207,10 @@ class ItemIndex:
         """
         self._check_own_items()
         folder = as_path(folder, "the folder of the index")
-        parts, scores = self._parts.stored(fields=True), self.scores
+        parts, scores = self._parts.stored(), self.scores
+        kept = parts["items"]
+        columns = {**kept.arrays, **field_columns(self.items.extra)}
+        parts["items"] = Artifact(kept.meta, columns)
         write_parts(folder, parts, self._parts.build)
         if folder != self.folder and len(scores):
             ScoreStore(folder / SCORES).add_all(scores)

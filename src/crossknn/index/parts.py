@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import eq
 from pathlib import Path
@@ -26,7 +26,6 @@ from crossknn.data.items import Items
 from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.files import StoredArray, rows_of
 from crossknn.index.base import Cache
-from crossknn.index.filters import StoredRecords, field_columns
 from crossknn.index.late import LateStates
 from crossknn.index.nearest import LARGE, FaissStore, fingerprint, open_lists
 from crossknn.index.storage import as_json, columns_of, read_parts, write_parts
@@ -43,6 +42,22 @@ ANCHORS, ITEM_SCORES = "anchors", "item_scores"
 """Artifacts: exact scores of train queries, and of items in the query's place, with every item."""
 
 WORDS: Mapping[str, Any] = {"bm25": BM25, "tfidf": TFIDF, LSA_NAME: LSA}
+
+
+class StoredRecords(Sequence[Mapping[str, Any]]):
+    """n JSON objects, parsed on access; `columns` has `field_columns` of the first of them."""
+
+    def __init__(self, texts: Sequence[str], columns: Mapping[str, Any] | None = None) -> None:
+        self._texts, self.columns = texts, columns or {}
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, position: Any) -> Any:
+        return json.loads(self._texts[position])
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(json.loads, self._texts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +109,10 @@ class Parts:
         others = {key: part for key, part in kept.items() if key != "items"}
         return cls(items, rows_of(found.arrays, "anchor_items"), others, build, encode, folder)
 
-    def stored(self, *, fields: bool = False) -> dict[str, Artifact]:
-        """What is kept of all parts; with columns of the `fields`, which take a while to make."""
+    def stored(self) -> dict[str, Artifact]:
+        """What is kept of all parts."""
         parts = {key: _artifact(part, key) for key, part in self.held.items()}
         columns = {**columns_of(self.items), "anchor_items": np.asarray(self.anchor_items)}
-        columns |= field_columns(self.items.extra) if fields else {}
         return parts | {"items": Artifact({"template": self.items.template}, columns)}
 
     def put(self, parts: Mapping[str, Any]) -> Parts:

@@ -90,7 +90,7 @@ CASES = """
 2 dual-encoder: SEARCH --scorer DUAL
 2 late: SEARCH --method rerank(retriever=cmc(retriever=bm25))
 2 cmc: search late.index topic --method cmc(retriever=bm25)
-2 made with scores: search anchored.index topic --method kriging --scorer URL/few
+2 made with scores: search two-anchors.index topic --method kriging --scorer URL/few
 6 no-index: search no-index topic
 6 absent.index: search absent.index topic
 6 cut.index: search cut.index topic
@@ -192,6 +192,8 @@ def _make_indexes():
     scorer = CallableScorer(lambda pairs: [len(text) for _, text in pairs], "length")
     collect_anchors(index, scorer, ["one"])
     index.save("anchored.index")
+    collect_anchors(index, scorer, ["one", "two"])
+    index.save("two-anchors.index")
     scorer = StoredScorer(CrossEncoder(), "queries.db")
     Searcher(index, scorer, "rerank(retriever=bm25)").search(["topic one", "two"], k=2, budget=4)
     scorer.store.close()

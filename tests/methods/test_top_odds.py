@@ -138,6 +138,9 @@ def plan_of_prior(data) -> Prior:
 
         anchor_queries = data.anchors.queries.texts
 
+        def snapshot(self):
+            return self
+
         def scorer_fingerprint(self, name):
             return None
 

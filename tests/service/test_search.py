@@ -171,9 +171,9 @@ def test_deadlines_count_from_the_arrival(indexes, words):
         client.post("/search", json={"query": "warm", "k": 1, "budget": 1})
         began = time.monotonic()
         answer = client.post(
-            "/search", json={"query": QUERIES[0], "k": 5, "budget": 40, "deadline_ms": 200}
+            "/search", json={"query": QUERIES[0], "k": 5, "budget": 40, "deadline_ms": 500}
         )
-        assert time.monotonic() - began < 0.4
+        assert time.monotonic() - began < 0.8
     assert answer.json()["stopped_by"] == "deadline"
     assert answer.json()["degraded"]
     assert 0 < answer.json()["n_scored"] < 40

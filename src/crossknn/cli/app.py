@@ -19,6 +19,7 @@ from crossknn.cli import (
     estimate,
     fit,
     index,
+    mcp,
     mine,
     model,
     search,
@@ -42,7 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(index.app, name="index")
-for module in (collect, fit, search, serve, compare, mine, estimate, demo):
+for module in (collect, fit, search, serve, mcp, compare, mine, estimate, demo):
     app.command(module.__name__.split(".")[-1], epilog=module.EPILOG)(module.command)
 app.command("try", epilog=trial.EPILOG)(trial.command)
 app.add_typer(model.app, name="model")

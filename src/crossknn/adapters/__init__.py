@@ -1,0 +1,1 @@
+"""What other frameworks plug in: one module for each, which imports it."""

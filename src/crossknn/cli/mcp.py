@@ -1,0 +1,53 @@
+"""`crossknn mcp`: an index as tools of a language model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Option
+
+from crossknn.cli import options as o
+from crossknn.methods import DEFAULT
+
+EPILOG = o.examples(
+    "crossknn mcp docs.index",
+    "claude mcp add docs -- crossknn mcp /path/to/docs.index --budget 50",
+)
+
+
+def command(
+    folder: o.Folder,
+    budget: o.PerQuery = 100,
+    deadline: Annotated[
+        float,
+        Option(
+            parser=o.duration,
+            metavar="DURATION",
+            help="After this time a search answers with the best so far; clients wait a minute.",
+        ),
+    ] = "30s",  # type: ignore[assignment]
+    method: o.Method = DEFAULT,
+    scorer: o.ScorerName = "bundled",
+    model: o.ScorerModel = None,
+    scorer_option: o.ScorerOptions = None,
+) -> None:
+    """Serve an index over MCP, on standard input and output: for Claude, ChatGPT, editors.
+
+    The tools are `search`, which finds texts under the budget, and `fetch`, which
+    reads one of them. Exact scores are stored in the index.
+    """
+    from crossknn.adapters.mcp import create_server
+    from crossknn.index.item_index import ItemIndex
+    from crossknn.methods import parse_method
+    from crossknn.scores.stored import StoredScorer
+    from crossknn.search.searcher import Budget, Searcher
+    from crossknn.types import as_count
+
+    chosen, limit = parse_method(method), as_count(budget, "--budget")
+    index = ItemIndex.load(folder)
+    exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None
+    if exact is not None and exact.fingerprint is not None:
+        exact = StoredScorer(exact, index.scores)
+    searcher = Searcher(index, exact, chosen)
+    searcher.check_scorer(chosen)
+    create_server(searcher, folder.resolve().name, Budget(per_query=limit, deadline=deadline)).run()

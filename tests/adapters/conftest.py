@@ -1,0 +1,18 @@
+"""An index of a few texts, and a searcher that counts common words."""
+
+from __future__ import annotations
+
+import pytest
+from adapter_helpers import TEXTS, overlap
+
+import crossknn as ck
+
+
+@pytest.fixture(scope="session")
+def index():
+    return ck.ItemIndex.build(TEXTS, lsa=4)
+
+
+@pytest.fixture
+def searcher(index):
+    return ck.Searcher(index, overlap)

@@ -74,7 +74,7 @@ package:
 .venv-torch/$(STAMP): pyproject.toml lab/pyproject.toml requirements/torch.txt
 	$(PYTHON) -m venv --clear .venv-torch
 	.venv-torch/bin/python -m pip install --quiet --requirement requirements/torch.txt
-	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,ray,plots,dev]' --editable lab
+	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,ray,plots,dev,mteb]' --editable lab
 	touch $@
 
 clean:

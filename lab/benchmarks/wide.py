@@ -5,7 +5,8 @@ among 112,332 real items.
 
 WORDNET and MEDQUAD are the unpacked data sets, FOLDER takes an index of all items and the scores.
 The bundled models encode and score them: 3.4 million pairs, several hours of a core. Killed, the
-same command resumes. At the end the scores (30, n) are in FOLDER/wide.npz, in half precision.
+same command resumes. The scores (30, n) are in FOLDER/wide.npz, in half precision, with a mark for
+each query that is complete; put there from another machine, it is not scored again.
 
 Fifteen queries are sentences of WordNet's test worlds, with the word whose meaning is sought in
 brackets, and fifteen are MedQuAD's test questions, drawn by a seed.
@@ -73,12 +74,20 @@ def main() -> None:
         ck.ItemIndex.build(items, encoder="bundled", progress=_every_minute()).save(options.folder)
     index = ck.ItemIndex.load(options.folder)
     scorer, texts = ck.CrossEncoder("bundled", threads=1), index.items.texts
-    rows = np.empty((len(queries), index.n), np.float16)
+    rows = np.zeros((len(queries), index.n), np.float16)
+    done, out = np.zeros(len(queries), bool), options.folder / "wide.npz"
+    if out.exists():
+        with np.load(out) as kept:
+            rows, done = kept["scores"], kept["done"]
     for q in np.arange(len(queries)).reshape(2, -1).T.ravel():  # a sentence, a question, in turn
+        if done[q]:
+            continue
         print(f"query {q}: {queries[q]}", flush=True)
         given = [queries[q]]
         rows[q] = exact_scores(index.scores, scorer, given, texts, progress=_every_minute())
-    np.savez_compressed(options.folder / "wide.npz", scores=rows)
+        done[q] = True
+        np.savez_compressed(part := out.with_suffix(".part.npz"), scores=rows, done=done)
+        part.replace(out)
 
 
 def _every_minute():

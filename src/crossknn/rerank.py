@@ -54,7 +54,7 @@ def rerank(
     top_k: int | None = None,
     return_documents: bool = False,
     vectors: FloatArray | None = None,
-    query_vector: FloatArray | None = None,
+    query_vector: FloatArray | Sequence[float] | None = None,
     method: str | Method | None = None,
     **options: Any,
 ) -> Reranked:

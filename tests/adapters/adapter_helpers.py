@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 TEXTS = [
     {
         "id": f"{verb}-{noun}",
@@ -20,3 +22,9 @@ TEXTS = [
 
 def overlap(pairs):
     return [len({*q.split()} & {*t.split()}) + len(t) / 100 for q, t in pairs]
+
+
+def embedding(text):
+    """Counts of its words, as a vector (d,)."""
+    names = sorted({word for item in TEXTS for word in item["text"].split()})
+    return np.array([text.split().count(name) for name in names], np.float32)

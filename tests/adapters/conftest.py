@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from adapter_helpers import TEXTS, overlap
 
 import crossknn as ck
+
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from pathlib import Path
 
 import pytest
 from adapter_helpers import TEXTS, overlap
@@ -74,14 +72,3 @@ def test_a_cross_encoder_of_langchain_is_a_scorer(index):
     found = ck.Searcher(index, Overlap().score).search(QUERY, 3, 12)
     wanted = ck.Searcher(index, overlap).search(QUERY, 3, 12)
     assert [hit.id for hit in found[0]] == [hit.id for hit in wanted[0]]
-
-
-def test_the_page_about_adapters_runs_as_it_stands(capsys):
-    page = Path(__file__).parents[2] / "docs/adapters.md"
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        exec(block, {})
-    *_, scores, first = capsys.readouterr().out.splitlines()
-    found = [float(score) for score in scores.strip("[]").split(",")]
-    assert found == sorted(found, reverse=True)
-    assert len(found) == 3
-    assert first == "the dog barked"

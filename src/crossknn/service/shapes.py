@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from scipy.special import expit
 
 from crossknn.errors import InputError
+from crossknn.index.filters import comparison, joined
 from crossknn.rerank import Reranked
 from crossknn.search.results import Hit, Results
 from crossknn.search.searcher import Budget
@@ -214,7 +215,7 @@ def dify_filter(given: DifyConditions | None) -> dict[str, Any] | None:
     if given is None or not given.conditions:
         return None
     parts = [_dify_part(c, name) for c in given.conditions for name in c.name]
-    return _joined(parts, any=given.logical_operator == "or")
+    return joined(parts, any=given.logical_operator == "or")
 
 
 def _dify_part(condition: DifyCondition, name: str) -> dict[str, Any]:
@@ -231,13 +232,6 @@ def _dify_part(condition: DifyCondition, name: str) -> dict[str, Any]:
         f"the condition on {name!r:.80} compares by {how!r:.80} and {value!r:.80}, which no filter "
         "here does: use is, is not, =, ≠, >, ≥, <, ≤, before, after, empty or not empty"
     )
-
-
-def _joined(parts: Sequence[dict[str, Any]], *, any: bool) -> dict[str, Any]:
-    """All of the filters, or any of them: not any of their contraries."""
-    if any:
-        return {"any": list(parts)}
-    return {"not": {"any": [{"not": part} for part in parts]}}
 
 
 def dify_answer(hits: Sequence[Hit], least: float | None) -> dict[str, Any]:
@@ -300,13 +294,11 @@ def openai_filter(given: OpenAIFilter | None) -> dict[str, Any] | None:
         if given.filters is None:
             raise InputError(f"the filter {how!r} needs a list of filters")
         parts = [part for f in given.filters if (part := openai_filter(f)) is not None]
-        return _joined(parts, any=how == "or")
+        return joined(parts, any=how == "or")
     if key is None or value is None or isinstance(value, list) != (how in ("in", "nin")):
         what = "a list as value" if how in ("in", "nin") else "a value that is no list"
         raise InputError(f"the filter {how!r} needs a key, and {what}")
-    if how in ("eq", "in"):
-        return {key: value}
-    return {key: {"not": value}} if how in ("ne", "nin") else {key: {how: value}}
+    return comparison(key, how, value)
 
 
 def openai_answer(

@@ -1,0 +1,231 @@
+"""Haystack: a retriever over an index, and a ranker that scores under a budget.
+
+Pipelines are saved if indexes and scorers are given by their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from crossknn.errors import InputError, needs_extra
+from crossknn.index.filters import comparison, joined
+from crossknn.index.item_index import ItemIndex
+from crossknn.rerank import rerank
+from crossknn.search.results import Results
+from crossknn.search.searcher import PER_QUERY, Budget, Searcher
+
+with needs_extra("crossknn.adapters.haystack", "haystack"):
+    from haystack import Document, component, default_from_dict, default_to_dict
+
+_COMPARISONS = {
+    "==": "eq",
+    "!=": "ne",
+    ">": "gt",
+    ">=": "gte",
+    "<": "lt",
+    "<=": "lte",
+    "in": "in",
+    "not in": "nin",
+}
+
+
+class _Saved:
+    """Saved as its arguments, of which an index and a scorer must be names."""
+
+    _arguments: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For Haystack's saved pipelines.
+
+        Raises:
+            InputError: The index or the scorer is an object, not a folder or a name.
+        """
+        given = dict(self._arguments)
+        for name in ("index", "scorer"):
+            if not isinstance(given.get(name), str | None):
+                what = type(given[name]).__name__
+                raise InputError(
+                    f"the {name} is a {what}, which no pipeline can save: give its folder or name"
+                )
+        if isinstance(given["budget"], Budget):
+            given["budget"] = asdict(given["budget"])
+        return default_to_dict(self, **given)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Any:
+        """What `to_dict` saved."""
+        return default_from_dict(cls, data)
+
+
+def _budget(given: int | Budget | Mapping[str, Any] | None) -> int | Budget | None:
+    return Budget(**given) if isinstance(given, Mapping) else given
+
+
+@component
+class CrossknnRetriever(_Saved):
+    """Searches an index; a document carries the item's id, text, fields and final score.
+
+    Args:
+        index: A folder, opened at `warm_up` or the first `run`, or an `ItemIndex`.
+        scorer: Whatever `Searcher` takes; the bundled cross-encoder by default.
+        method: A method's spec.
+        top_k: Documents to return.
+        budget: Pairs that a query may score, or a `Budget`.
+        filters: Conditions in Haystack's form, for queries that bring none.
+    """
+
+    def __init__(
+        self,
+        index: str | ItemIndex,
+        scorer: Any = "bundled",
+        method: str = "auto",
+        top_k: int = 10,
+        budget: int | Budget | Mapping[str, Any] = PER_QUERY,
+        filters: dict[str, Any] | None = None,
+    ) -> None:
+        self._arguments = {
+            "index": index,
+            "scorer": scorer,
+            "method": method,
+            "top_k": top_k,
+            "budget": _budget(budget),
+            "filters": filters,
+        }
+        self._searcher: Searcher | None = None
+
+    def warm_up(self) -> None:
+        """Open the index and the scorer."""
+        if self._searcher is None:
+            index, scorer, method = (self._arguments[n] for n in ("index", "scorer", "method"))
+            opened = ItemIndex.load(index) if isinstance(index, str) else index
+            self._searcher = Searcher(opened, scorer, method)
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+    ) -> dict[str, Any]:
+        """The documents of a query, the best first.
+
+        Args:
+            query: A text.
+            filters: In the place of the retriever's own.
+            top_k: In the place of the retriever's own.
+        """
+        options = self._options(filters, top_k)
+        assert self._searcher is not None
+        return {"documents": _documents(self._searcher.search(query, **options))}
+
+    @component.output_types(documents=list[Document])
+    async def run_async(
+        self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
+    ) -> dict[str, Any]:
+        """`run`, in a thread of its own."""
+        options = self._options(filters, top_k)
+        assert self._searcher is not None
+        return {"documents": _documents(await self._searcher.asearch(query, **options))}
+
+    def _options(self, filters: dict[str, Any] | None, top_k: int | None) -> dict[str, Any]:
+        self.warm_up()
+        own = self._arguments
+        conditions = own["filters"] if filters is None else filters
+        return {
+            "k": own["top_k"] if top_k is None else top_k,
+            "budget": own["budget"],
+            "filter": filter_of(conditions) if conditions else None,
+        }
+
+
+def _documents(results: Results) -> list[Document]:
+    return [
+        Document(
+            id=hit.id,
+            content=hit.text,
+            meta={**hit.extra, "title": hit.title},
+            score=hit.final_score,
+        )
+        for hit in results[0]
+    ]
+
+
+def filter_of(conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """Our filter for Haystack's conditions.
+
+    Args:
+        conditions: `{"field": "meta.year", "operator": ">=", "value": 2020}`, or an operator AND,
+            OR or NOT with a list of conditions.
+
+    Raises:
+        InputError: An operator is none of Haystack's, or a key is missing.
+    """
+    how = conditions.get("operator")
+    if how in ("AND", "OR", "NOT") and isinstance(conditions.get("conditions"), list):
+        parts = [filter_of(part) for part in conditions["conditions"]]
+        found = joined(parts, any=how == "OR")
+        return {"not": found} if how == "NOT" else found
+    if how not in _COMPARISONS or "value" not in conditions or "field" not in conditions:
+        raise InputError(
+            f"the filter {dict(conditions)!r:.120} is none: give field, operator "
+            f"({', '.join(_COMPARISONS)}) and value, or AND, OR, NOT with conditions"
+        )
+    field = str(conditions["field"]).removeprefix("meta.")
+    return comparison(field, _COMPARISONS[how], conditions["value"])
+
+
+@component
+class CrossknnRanker(_Saved):
+    """Orders documents by `ck.rerank`; scores are raw logits, and a document that was not scored
+    has `predicted` in its meta. Embeddings help to choose what to score, if all documents have one.
+
+    Args:
+        scorer: Whatever `Searcher` takes; the bundled cross-encoder by default.
+        top_k: Documents to return; None returns all.
+        budget: Documents that are scored; None scores all. Or a `Budget`.
+    """
+
+    def __init__(
+        self,
+        scorer: Any = None,
+        top_k: int | None = None,
+        budget: int | Budget | Mapping[str, Any] | None = None,
+    ) -> None:
+        self._arguments = {"scorer": scorer, "top_k": top_k, "budget": _budget(budget)}
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self,
+        query: str,
+        documents: list[Document],
+        top_k: int | None = None,
+        query_embedding: list[float] | None = None,
+    ) -> dict[str, Any]:
+        """The documents, the best first.
+
+        Args:
+            query: A text.
+            documents: In the order of whatever retrieved them.
+            top_k: In the place of the ranker's own.
+            query_embedding: The query's, of the encoder of the documents' embeddings.
+        """
+        if not documents:
+            return {"documents": []}
+        embedded = all(document.embedding is not None for document in documents)
+        found = rerank(
+            query,
+            [
+                {"text": document.content or ""}
+                | ({"embedding": document.embedding} if embedded else {})
+                for document in documents
+            ],
+            self._arguments["budget"],
+            scorer=self._arguments["scorer"],
+            top_k=self._arguments["top_k"] if top_k is None else top_k,
+            query_vector=query_embedding if embedded else None,
+        )
+        ranked = []
+        for entry in found:
+            document = documents[entry["corpus_id"]]
+            said = {"predicted": True} if "predicted" in entry else {}
+            ranked.append(replace(document, score=entry["score"], meta=document.meta | said))
+        return {"documents": ranked}

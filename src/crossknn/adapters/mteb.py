@@ -1,0 +1,112 @@
+"""MTEB: a search under a budget as one of its search models, for retrieval and reranking tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from crossknn.errors import InputError, needs_extra
+from crossknn.index.item_index import ItemIndex
+from crossknn.rerank import rerank
+from crossknn.search.searcher import PER_QUERY, Budget, Searcher
+
+with needs_extra("crossknn.adapters.mteb", "mteb"):
+    from mteb.models import ModelMeta
+
+
+class CrossknnSearch:
+    """Indexes the corpus of a task and searches it; reranking tasks are reranked by `ck.rerank`.
+
+    Tasks ask for 1,000 documents; those beyond the budget follow by predicted score.
+
+    >>> mteb.evaluate(CrossknnSearch(budget=100), tasks)              # doctest: +SKIP
+
+    Args:
+        scorer: Whatever `Searcher` takes; the bundled cross-encoder by default.
+        encoder: Whatever `ItemIndex.build` takes as encoder of the corpus.
+        method: A method's spec, for retrieval tasks.
+        budget: Pairs that a query may score, or a `Budget`.
+        name: Of the model in MTEB's results, with an organisation: "acme/reranker-100".
+    """
+
+    def __init__(
+        self,
+        scorer: Any = "bundled",
+        encoder: Any = "bundled",
+        method: str = "auto",
+        budget: int | Budget = PER_QUERY,
+        name: str = "crossknn/search",
+    ) -> None:
+        self.scorer, self.encoder, self.method, self.budget = scorer, encoder, method, budget
+        settings = {"method": str(method), "budget": str(budget)}
+        overwrites = {"name": name, "revision": "1", "experiment_kwargs": settings}
+        self.mteb_model_meta = ModelMeta.create_empty(overwrites)
+        self._corpus: list[dict[str, Any]] = []
+        self._searcher: Searcher | None = None
+
+    def index(self, corpus: Iterable[Mapping[str, Any]], **options: Any) -> None:
+        """Keep the corpus of a task; it is encoded when a query is searched.
+
+        Args:
+            corpus: Documents with `id`, `text`, and `title` if they have one.
+            options: Of MTEB; not needed here.
+        """
+        fields = ("id", "title", "text")
+        self._corpus = [{f: row[f] for f in fields if row.get(f) is not None} for row in corpus]
+        self._searcher = None
+
+    def search(
+        self,
+        queries: Iterable[Mapping[str, Any]],
+        *,
+        top_k: int,
+        top_ranked: Mapping[str, list[str]] | None = None,
+        **options: Any,
+    ) -> dict[str, dict[str, float]]:
+        """Documents of each query with their final scores.
+
+        Args:
+            queries: With `id`, `text`, and `instruction` if they have one.
+            top_k: Documents of each query.
+            top_ranked: Documents to rerank, by query, in reranking tasks.
+            options: Of MTEB; not needed here.
+
+        Returns:
+            By query, the scores by document.
+
+        Raises:
+            InputError: The corpus was not indexed, or a query is no text.
+        """
+        if not self._corpus:
+            raise InputError("there is no corpus: call index before search")
+        texts = {row["id"]: _text(row) for row in queries}
+        if top_ranked is not None:
+            return self._reranked(texts, top_ranked, top_k)
+        if self._searcher is None:
+            index = ItemIndex.build(self._corpus, encoder=self.encoder)
+            self._searcher = Searcher(index, self.scorer, self.method)
+        found = self._searcher.search(texts, min(top_k, len(self._corpus)), self.budget)
+        return {
+            query: {hit.id: hit.final_score for hit in hits}
+            for query, hits in zip(texts, found, strict=True)
+        }
+
+    def _reranked(
+        self, texts: Mapping[str, str], top_ranked: Mapping[str, list[str]], top_k: int
+    ) -> dict[str, dict[str, float]]:
+        documents = {str(row["id"]): row for row in self._corpus}
+        answers: dict[str, dict[str, float]] = {}
+        for query, text in texts.items():
+            ids = top_ranked.get(query, [])
+            given = [documents[i] for i in ids]
+            found = rerank(text, given, self.budget, scorer=self.scorer, top_k=top_k) if ids else []
+            answers[query] = {ids[entry["corpus_id"]]: entry["score"] for entry in found}
+        return answers
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    """A query with its instruction, in MTEB's order."""
+    text = row["text"]
+    if not isinstance(text, str):
+        raise InputError(f"query {row['id']!r} is {text!r:.80}: give a text, not a conversation")
+    return f"{text} {row['instruction']}" if row.get("instruction") else text

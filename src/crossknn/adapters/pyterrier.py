@@ -1,0 +1,147 @@
+"""PyTerrier: a transformer that searches an index, one that reranks under a budget, and any of
+PyTerrier's scorers as a cross-encoder of ours. None of them starts Java."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from crossknn.errors import needs_extra
+from crossknn.rerank import rerank
+from crossknn.scorers import CallableScorer
+from crossknn.search.searcher import PER_QUERY, Budget, Searcher
+
+with needs_extra("crossknn.adapters.pyterrier", "pyterrier"):
+    import pandas as pd
+    import pyterrier as pt
+
+_FOUND = ["docno", "score", "rank", "iteration", "text"]
+
+
+class CrossknnRetriever(pt.Transformer):
+    """Searches an index: queries in, results out.
+
+    To the columns of the queries come `docno`, `score` (the final score), `rank` from 0,
+    `iteration` (the round in which the item was picked, from 0), and `text`.
+
+    Args:
+        searcher: Of the index.
+        num_results: Results of each query.
+        budget: Pairs that a query may score, or a `Budget`.
+        filter: See `Searcher.search`.
+    """
+
+    def __init__(
+        self,
+        searcher: Searcher,
+        num_results: int = 10,
+        budget: int | Budget = PER_QUERY,
+        filter: Any = None,
+    ) -> None:
+        super().__init__()
+        self.searcher = searcher
+        self.num_results = num_results
+        self.budget = budget
+        self.filter = filter
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """The results of all queries.
+
+        Args:
+            inp: Queries, with `qid` and `query`.
+        """
+        pt.validate.query_frame(inp, extra_columns=["query"])
+        queries = inp.reset_index(drop=True)
+        rows: list[tuple[Any, ...]] = []
+        if len(queries):
+            asked = queries["query"].tolist()
+            found = self.searcher.search(asked, self.num_results, self.budget, filter=self.filter)
+            rows = [
+                (q, hit.id, hit.final_score, rank, hit.round - 1, hit.text)
+                for q, hits in enumerate(found)
+                for rank, hit in enumerate(hits)
+            ]
+        results = pd.DataFrame(rows, columns=["_query", *_FOUND])
+        kept = queries.drop(columns=_FOUND, errors="ignore")
+        taken = kept.take(results.pop("_query").astype(int)).reset_index(drop=True)
+        return pd.concat([taken, results], axis=1)
+
+
+class CrossknnReranker(pt.Transformer):
+    """Orders results by `ck.rerank`, of which `budget` of each query are scored.
+
+    Results need a column of texts. If they have `doc_vec` and `query_vec`, as pyterrier_dr names
+    them, the vectors help to choose what to score. `predicted` says which results were not scored.
+
+    Args:
+        scorer: Whatever `Searcher` takes, such as `as_scorer(transformer)`; the bundled
+            cross-encoder by default.
+        budget: Results of a query that are scored; None scores all. Or a `Budget`.
+        text_field: The column that is scored.
+    """
+
+    def __init__(
+        self,
+        scorer: Any = None,
+        budget: int | Budget | None = None,
+        text_field: str = "text",
+    ) -> None:
+        super().__init__()
+        self.scorer = scorer
+        self.budget = budget
+        self.text_field = text_field
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        """The same results in their new order.
+
+        Args:
+            inp: Results, with `qid`, `query`, `docno`, and the column of texts.
+        """
+        pt.validate.result_frame(inp, extra_columns=["query", self.text_field])
+        if inp.empty:
+            return inp.assign(
+                score=pd.Series(dtype=float), rank=pd.Series(dtype=int), predicted=False
+            )
+        return pd.concat(
+            [self._ranked(given) for _, given in inp.groupby("qid", sort=False)], ignore_index=True
+        )
+
+    def _ranked(self, given: pd.DataFrame) -> pd.DataFrame:
+        if "rank" in given:
+            given = given.sort_values("rank", kind="stable")
+        texts = given[self.text_field].tolist()
+        has_vectors = {"doc_vec", "query_vec"} <= {*given}
+        found = rerank(
+            given["query"].iloc[0],
+            texts,
+            self.budget,
+            scorer=self.scorer,
+            vectors=given["doc_vec"].tolist() if has_vectors else None,
+            query_vector=given["query_vec"].iloc[0] if has_vectors else None,
+        )
+        return given.iloc[[entry["corpus_id"] for entry in found]].assign(
+            score=[entry["score"] for entry in found],
+            rank=range(len(found)),
+            predicted=["predicted" in entry for entry in found],
+        )
+
+
+def as_scorer(transformer: pt.Transformer, text_field: str = "text") -> CallableScorer:
+    """A transformer of PyTerrier that scores results, such as monoT5 or ELECTRA, as our scorer.
+
+    Args:
+        transformer: It reads `query` and the column of texts, and writes `score`.
+        text_field: The column of texts.
+    """
+
+    def score(pairs: Sequence[tuple[str, str]]) -> list[float]:
+        frame = pd.DataFrame(pairs, columns=["query", text_field])
+        queries = {
+            query: f"q{number}" for number, query in enumerate(dict.fromkeys(frame["query"]))
+        }
+        frame["qid"] = frame["query"].map(queries)
+        frame["docno"] = [str(number) for number in range(len(frame))]
+        scored = transformer(frame).set_index("docno")["score"]
+        return [float(value) for value in scored.loc[frame["docno"]]]
+
+    return CallableScorer(score)

@@ -1,0 +1,125 @@
+"""The real classes of Haystack, in pipelines that are saved and loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from adapter_helpers import TEXTS, embedding, overlap
+
+import crossknn as ck
+
+pytest.importorskip("haystack")
+
+from haystack import Document, Pipeline
+from haystack.errors import FilterError
+from haystack.utils.filters import document_matches_filter
+
+from crossknn.adapters.haystack import CrossknnRanker, CrossknnRetriever, filter_of
+
+QUERY = "sort the list"
+BUNDLED = {"method": "rerank(retriever=lsa)", "budget": 6}
+
+
+@pytest.fixture
+def documents():
+    meta = [{"lang": item["lang"], "year": item["year"]} for item in TEXTS]
+    return [
+        Document(id=item["id"], content=item["text"], meta=one)
+        for item, one in zip(TEXTS, meta, strict=True)
+    ]
+
+
+def test_the_retriever_finds_what_a_search_finds(index, searcher):
+    lang = {"field": "meta.lang", "operator": "==", "value": "en"}
+    retriever = CrossknnRetriever(index, overlap, top_k=3, budget=12, filters=lang)
+    wanted = searcher.search(QUERY, 3, 12, filter={"lang": "en"})[0]
+    found = retriever.run(QUERY)["documents"]
+    assert [document.id for document in found] == [hit.id for hit in wanted]
+    assert [document.score for document in found] == [hit.final_score for hit in wanted]
+    assert {document.meta["lang"] for document in found} == {"en"}
+    assert asyncio.run(retriever.run_async(QUERY))["documents"] == found
+    assert len(retriever.run(QUERY, filters={}, top_k=5)["documents"]) == 5
+
+
+def test_a_pipeline_is_saved_and_loaded(tmp_path):
+    index = ck.ItemIndex.build(TEXTS, lsa=4)
+    index.save(tmp_path / "index")
+    pipeline = Pipeline()
+    pipeline.add_component("retriever", CrossknnRetriever(str(tmp_path / "index"), **BUNDLED))
+    budget = ck.Budget(per_query=3)
+    pipeline.add_component("ranker", CrossknnRanker(scorer="bundled", top_k=2, budget=budget))
+    pipeline.connect("retriever.documents", "ranker.documents")
+    given = {"retriever": {"query": QUERY}, "ranker": {"query": QUERY}}
+    found = pipeline.run(given)["ranker"]["documents"]
+    assert len(found) == 2
+    allowed = ["crossknn.adapters.haystack"]
+    loaded = Pipeline.loads(pipeline.dumps(), allowed_modules=allowed)
+    assert loaded.run(given)["ranker"]["documents"] == found
+    with pytest.raises(ck.InputError, match="the index is a ItemIndex, which no pipeline can save"):
+        CrossknnRetriever(index).to_dict()
+    with pytest.raises(ck.InputError, match="the scorer is a function"):
+        CrossknnRanker(scorer=overlap).to_dict()
+
+
+def test_the_ranker_orders_documents_as_rerank_does(documents):
+    ranker = CrossknnRanker(overlap, budget=12)
+    found = ranker.run(QUERY, documents)["documents"]
+    wanted = ck.rerank(QUERY, [item["text"] for item in TEXTS], 12, scorer=overlap)
+    assert [document.id for document in found] == [TEXTS[e["corpus_id"]]["id"] for e in wanted]
+    assert [document.score for document in found] == [entry["score"] for entry in wanted]
+    assert sum("predicted" in document.meta for document in found) == len(TEXTS) - 12
+    assert "predicted" not in documents[0].meta  # its input is as it was
+    assert len(ranker.run(QUERY, documents, top_k=4)["documents"]) == 4
+    assert ranker.run(QUERY, [])["documents"] == []
+
+    documents = [replace(d, embedding=embedding(d.content).tolist()) for d in documents]
+    query = embedding(QUERY).tolist()
+    found = ranker.run(QUERY, documents, query_embedding=query)["documents"]
+    options = {"vectors": [document.embedding for document in documents], "query_vector": query}
+    wanted = ck.rerank(QUERY, [d.content for d in documents], 12, scorer=overlap, **options)
+    assert [document.id for document in found] == [TEXTS[e["corpus_id"]]["id"] for e in wanted]
+
+
+YEAR = {"field": "meta.year", "operator": ">=", "value": 2010}
+LANG = {"field": "lang", "operator": "in", "value": ["en", "fr"]}
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        YEAR,
+        LANG,
+        *({"field": "meta.year", "operator": how, "value": 2011} for how in ("==", "!=", ">", "<", "<=")),
+        {"field": "meta.lang", "operator": "not in", "value": ["en"]},
+        {"field": "meta.lang", "operator": "!=", "value": "en"},
+        {"operator": "AND", "conditions": [YEAR, LANG]},
+        {"operator": "OR", "conditions": [YEAR, LANG]},
+        {"operator": "NOT", "conditions": [YEAR, LANG]},
+        {"operator": "NOT", "conditions": [{"operator": "OR", "conditions": [YEAR, LANG]}]},
+    ],
+    ids=json.dumps,
+)  # fmt: skip
+def test_filters_allow_what_haystack_s_own_do(index, documents, conditions):
+    named = json.loads(json.dumps(conditions).replace('"lang"', '"meta.lang"'))
+    wanted = [document_matches_filter(named, document) for document in documents]
+    assert index.allowed(filter_of(conditions)).tolist() == wanted
+    assert 0 < sum(wanted) < len(wanted)
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        {"field": "meta.lang", "operator": "like", "value": "e"},
+        {"operator": "XOR", "conditions": [YEAR]},
+        {"field": "meta.lang", "operator": "=="},
+        {"lang": "en"},
+    ],
+)
+def test_what_is_no_filter_is_refused(documents, conditions):
+    with pytest.raises(ck.InputError, match="is none: give field"):
+        filter_of(conditions)
+    with pytest.raises((FilterError, KeyError)):  # as Haystack does
+        document_matches_filter(conditions, documents[0])

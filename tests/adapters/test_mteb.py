@@ -1,0 +1,83 @@
+"""MTEB's own evaluation of a search, on a task whose texts are made here."""
+
+from __future__ import annotations
+
+import pytest
+from adapter_helpers import TEXTS, overlap
+
+import crossknn as ck
+
+pytest.importorskip("mteb")
+
+import mteb
+from datasets import Dataset
+from mteb.abstasks.retrieval import AbsTaskRetrieval
+from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.models import SearchProtocol
+
+from crossknn.adapters.mteb import CrossknnSearch
+
+pytestmark = pytest.mark.torch
+ASKED = {"q1": "sort a list", "q2": "zip a folder", "q3": "lock a thread"}
+RELEVANT = {"q1": {"sort-list": 1}, "q2": {"zip-folder": 1}, "q3": {"lock-thread": 1}}
+
+
+def task_of(kind, top_ranked=None):
+    class Task(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name=f"Few{kind}", description="A few texts", reference=None,
+            dataset={"path": "none/none", "revision": "1"}, type=kind, category="t2t",
+            modalities=["text"], eval_splits=["test"], eval_langs=["eng-Latn"],
+            main_score="ndcg_at_10", date=None, domains=None, task_subtypes=None, license=None,
+            annotations_creators=None, dialect=None, sample_creation=None, bibtex_citation=None,
+        )  # fmt: skip
+
+        def load_data(self, **options):
+            self.dataset = {
+                "default": {
+                    "test": {
+                        "corpus": Dataset.from_list(
+                            [{f: item[f] for f in ("id", "title", "text")} for item in TEXTS]
+                        ),
+                        "queries": Dataset.from_list(
+                            [{"id": q, "text": text} for q, text in ASKED.items()]
+                        ),
+                        "relevant_docs": RELEVANT,
+                        "top_ranked": top_ranked,
+                    }
+                }
+            }
+            self.data_loaded = True
+
+    return Task()
+
+
+def test_it_is_a_search_model_of_mteb():
+    model = CrossknnSearch(overlap, name="acme/overlap-12", budget=12)
+    assert isinstance(model, SearchProtocol)
+    assert model.mteb_model_meta.name == "acme/overlap-12"
+    assert model.mteb_model_meta.experiment_kwargs == {"method": "auto", "budget": "12"}
+
+
+@pytest.mark.parametrize("kind", ["Retrieval", "Reranking"])
+def test_mteb_evaluates_it(kind):
+    top_ranked = {q: [item["id"] for item in TEXTS] for q in ASKED}
+    task = task_of(kind, top_ranked if kind == "Reranking" else None)
+    found = mteb.evaluate(CrossknnSearch(overlap, budget=12), task, cache=None)
+    [scores] = found.task_results[0].scores["test"]
+    assert scores["ndcg_at_10"] > 0.8
+    assert scores["recall_at_10"] == 1.0
+
+
+def test_a_search_answers_with_scores_of_all_documents_asked_for():
+    model = CrossknnSearch(overlap, budget=12)
+    with pytest.raises(ck.InputError, match="call index before search"):
+        model.search([{"id": "q1", "text": "sort a list"}], top_k=5)
+    model.index(TEXTS)
+    asked = [{"id": "q1", "text": "sort", "instruction": "a list"}]
+    found = model.search(asked, top_k=1000)["q1"]
+    assert len(found) == len(TEXTS)
+    assert [*found.values()] == sorted(found.values(), reverse=True)
+    assert next(iter(found)).startswith("sort")
+    with pytest.raises(ck.InputError, match="not a conversation"):
+        model.search([{"id": "q1", "text": [{"role": "user"}]}], top_k=5)

@@ -1,0 +1,104 @@
+"""The real package of PyTerrier: transformers in its pipelines and experiments, without Java."""
+
+from __future__ import annotations
+
+import pytest
+from adapter_helpers import TEXTS, embedding, overlap
+
+import crossknn as ck
+
+pytest.importorskip("pyterrier")
+
+import pandas as pd
+import pyterrier as pt
+
+from crossknn.adapters.pyterrier import CrossknnReranker, CrossknnRetriever, as_scorer
+
+TOPICS = pd.DataFrame(
+    {"qid": ["7", "9"], "query": ["sort the list", "zip a folder fast"], "year": [1, 2]}
+)
+
+
+def word_overlap():
+    """A scorer of PyTerrier, which returns its results in another order."""
+
+    def score(frame):
+        pairs = list(zip(frame["query"], frame["text"], strict=True))
+        return frame.assign(score=overlap(pairs)).iloc[::-1]
+
+    return pt.apply.generic(score, required_columns=["query", "text"])
+
+
+def test_the_retriever_finds_what_a_search_finds(searcher):
+    retriever = CrossknnRetriever(searcher, 5, budget=12)
+    found = retriever(TOPICS)
+    wanted = searcher.search(TOPICS["query"].tolist(), 5, 12)
+    hits = [hit for query in wanted for hit in query]
+    assert found["docno"].tolist() == [hit.id for hit in hits]
+    assert found["score"].tolist() == [hit.final_score for hit in hits]
+    assert found["iteration"].tolist() == [hit.round - 1 for hit in hits]
+    assert found["rank"].tolist() == [*range(5)] * 2
+    assert found["qid"].tolist() == ["7"] * 5 + ["9"] * 5
+    assert found["year"].tolist() == [1] * 5 + [2] * 5
+    assert found["text"].tolist() == [hit.text for hit in hits]
+    two = (retriever % 2)(TOPICS)
+    assert two["docno"].tolist() == found.loc[found["rank"] < 2, "docno"].tolist()
+    with pytest.raises(Exception, match="query"):
+        retriever(TOPICS.drop(columns="query"))
+    assert not pt.java.started()
+
+
+def test_pyterrier_knows_their_columns(searcher):
+    retriever = CrossknnRetriever(searcher, 3, budget=6)
+    wanted = ["qid", "query", "docno", "score", "rank", "iteration", "text"]
+    assert pt.inspect.transformer_inputs(retriever) == [["qid", "query"]]
+    assert pt.inspect.transformer_outputs(retriever, ["qid", "query"]) == wanted
+    pipeline = retriever >> CrossknnReranker(overlap, budget=2)
+    assert {*pt.inspect.transformer_outputs(pipeline, ["qid", "query"])} == {*wanted, "predicted"}
+
+
+def test_an_experiment_compares_pipelines(searcher):
+    qrels = pd.DataFrame({"qid": ["7", "9"], "docno": ["sort-list", "zip-folder"], "label": 1})
+    retriever = CrossknnRetriever(searcher, 5, budget=12)
+    table = pt.Experiment(
+        [retriever, retriever >> CrossknnReranker(overlap)],
+        TOPICS,
+        qrels,
+        ["recip_rank"],
+        names=["retriever", "reranked"],
+    )
+    assert table["recip_rank"].tolist() == [1.0, 1.0]
+
+
+def test_the_reranker_orders_results_as_rerank_does():
+    texts = [item["text"] for item in TEXTS]
+    first = pd.DataFrame(
+        [
+            {"qid": q, "query": text, "docno": item["id"], "text": item["text"], "rank": rank, "score": -rank}
+            for q, text in zip(TOPICS["qid"], TOPICS["query"], strict=True)
+            for rank, item in enumerate(TEXTS)
+        ]
+    )  # fmt: skip
+    reranker = CrossknnReranker(overlap, budget=12)
+    found = reranker(first.sample(frac=1, random_state=0))  # ranks tell the order, not rows
+    for q, query in zip(TOPICS["qid"], TOPICS["query"], strict=True):
+        mine = found[found["qid"] == q]
+        wanted = ck.rerank(query, texts, 12, scorer=overlap)
+        assert mine["docno"].tolist() == [TEXTS[e["corpus_id"]]["id"] for e in wanted]
+        assert mine["score"].tolist() == [entry["score"] for entry in wanted]
+        assert mine["rank"].tolist() == [*range(len(TEXTS))]
+        assert mine["predicted"].sum() == len(TEXTS) - 12
+
+    query, vectors = embedding("sort the list"), [*map(embedding, texts)]
+    one = first[first["qid"] == "7"].assign(doc_vec=vectors, query_vec=[query] * len(texts))
+    options = {"vectors": vectors, "query_vector": query}
+    wanted = ck.rerank("sort the list", texts, 12, scorer=overlap, **options)
+    assert reranker(one)["docno"].tolist() == [TEXTS[e["corpus_id"]]["id"] for e in wanted]
+
+
+def test_a_scorer_of_pyterrier_is_a_scorer(index, searcher):
+    scorer = as_scorer(word_overlap())
+    found = ck.Searcher(index, scorer).search(TOPICS["query"].tolist(), 5, 12)
+    wanted = searcher.search(TOPICS["query"].tolist(), 5, 12)
+    assert [[h.id for h in hits] for hits in found] == [[h.id for h in hits] for hits in wanted]
+    assert [h.score for h in found[1]] == pytest.approx([h.score for h in wanted[1]])

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from crossknn import linalg
-from crossknn.linalg import inner, isotonic
+from crossknn.linalg import inner, isotonic, one_thread
 from crossknn.retrievers.dense import ArrayStore, DenseRetriever
 from crossknn.types import Queries
 
@@ -52,3 +53,19 @@ def test_rising_curves_are_scikit_learns(pairs):
     np.testing.assert_allclose(height, theirs.y_thresholds_, atol=1e-12)
     asked = np.linspace(-6, 6, 50)
     np.testing.assert_allclose(np.interp(asked, at, height), theirs.predict(asked), atol=1e-12)
+
+
+def test_small_products_take_one_thread_until_all_have_left():
+    def threads():
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    with threadpool_limits(2, "blas"):
+        first, second = one_thread(1000), one_thread(1000)
+        with one_thread(1 << 30):
+            assert threads() == {2}  # large ones gain from all
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert threads() == {1}
+        second.__exit__(None, None, None)
+        assert threads() == {2}

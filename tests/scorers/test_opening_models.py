@@ -198,5 +198,5 @@ def test_options_are_checked_and_cores_are_for_onnx_alone():
     with pytest.raises(InputError, match=r"has no option 'thread': did you mean threads\?"):
         CrossEncoder(thread=1)
     assert CrossEncoder("bundled", cores=1).runtime._threads == 1
-    assert CrossEncoder(bundled_folder("cross-encoder"), cores=3, threads=2).runtime._threads == 2
+    assert CrossEncoder(bundled_folder("cross-encoder"), cores=3, threads=2).workers == 2
     assert isinstance(CrossEncoder("http://localhost:1", cores=2), HttpScorer)

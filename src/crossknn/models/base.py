@@ -75,6 +75,9 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         """Where the weights are."""
         return torch.device(next(self.parameters()).device)
 
+    workers = 0
+    """Batches run one at a time, on the caller's thread."""
+
     @property
     def tokens_per_run(self) -> int:
         """Tokens of a batch, padding included."""

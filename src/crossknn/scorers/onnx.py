@@ -49,7 +49,8 @@ class OnnxModel:
 
     Args:
         kind: "cross-encoder", "dual-encoder" or "late-interaction".
-        threads: cores of one run (all by default).
+        threads: cores to use (all by default): of a cross-encoder so many batches run at once on a
+            core each (`workers`), as that is faster; other models run one batch on all of them.
         max_length: a smaller limit in tokens than the model's own.
         tokens_per_run: tokens of a batch, padding included.
 
@@ -70,11 +71,13 @@ class OnnxModel:
         tokens_per_run: int = 512,
     ) -> None:
         self._folder = Path(folder)
-        self._threads = available_threads() if threads is None else as_count(threads, "threads")
+        threads = available_threads() if threads is None else as_count(threads, "threads")
         self.tokens_per_run = as_count(tokens_per_run, "tokens_per_run")
         self._raw = raw = _read_manifest(self._folder, kind)
         late, paired = kind == LATE_INTERACTION, kind == "cross-encoder"
         self.name, self._pad = self._field("name", str), self._field("pad_token_id", int)
+        self.workers = threads if paired and threads > 1 else 0
+        self._threads = 1 if paired else threads
         self.dimensions = 0 if paired else self._field("dimensions", int)
         self.late_kind = self._field("head", str) if late else ""
         self.joint = late and raw.get("joint") is not False

@@ -64,6 +64,7 @@ class TokenScorer(_TokenReader, BatchedScorer):
     def __init__(self, model: TokenModel) -> None:
         BatchedScorer.__init__(self, model.name)
         super().__init__(model)
+        self.workers = model.workers
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         at_once = _PAIRS_AT_ONCE_IN_TIME if call.deadline.limited else _PAIRS_AT_ONCE
@@ -72,7 +73,8 @@ class TokenScorer(_TokenReader, BatchedScorer):
             call.prepared = dict(zip(window.tolist(), rows, strict=True))
             lengths = np.array([len(r.ids) if isinstance(r, Row) else 1 for r in rows], np.int64)
             call.costs[window] = lengths
-            for batch in token_batches(lengths, self.runtime.tokens_per_run):
+            each = -(-int(lengths.sum()) // max(1, self.workers))  # some for each worker
+            for batch in token_batches(lengths, min(each, self.runtime.tokens_per_run)):
                 yield window[batch]
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:

@@ -17,6 +17,7 @@ import numpy as np
 from crossknn.data.queries import Texts, query_set
 from crossknn.errors import CrossknnError, InputError, ScorerError, StoreError
 from crossknn.index.database import Column
+from crossknn.linalg import one_thread
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.models.folder import first_line
 from crossknn.retrievers.dense import leaving_out, left_out, reachable
@@ -343,6 +344,15 @@ class _Run:
 
     def part(self, start: int, stop: int) -> None:
         """Search the queries from `start` to `stop`, as many as fit into memory."""
+        self.cells = (stop - start) * self.searcher.index.n
+        with one_thread(self.cells):
+            self._begin(start, stop)
+        stopped_by = self._drive()
+        with one_thread(self.cells):
+            self._end(stopped_by)
+
+    def _begin(self, start: int, stop: int) -> None:
+        """Plan the search of these queries."""
         index = self.searcher.index
         plan = self.method.plan(index, self.pairs, self.seed)
         if self.searcher.fusion is not None:
@@ -368,9 +378,11 @@ class _Run:
         self.search = Search(plan, queries, index.n, allowed=allowed)
         self.failed: list[str | None] = [None] * (stop - start)
         self.unscored = np.zeros(stop - start, np.int64)  # pairs asked since the last scored one
-        stopped_by = self._drive()
+
+    def _end(self, stopped_by: str | None) -> None:
+        """Keep what these queries have found, and why they were stopped, if they were."""
         if self.broken is not None:
-            self._fail(range(stop - start), self.broken)
+            self._fail(range(len(self.asked)), self.broken)
         if any(self.failed):
             stopped_by = stopped_by or "scorer"
         self.stops.add(stopped_by or ("target" if self.search.stopped.all() else "budget"))
@@ -395,9 +407,10 @@ class _Run:
                 self.missing += [None] * len(self.asked)
             else:
                 self.missing += expected_missing(self.search, self.min_score, self.chance)
-        self.hits += hits_of(index.items, best, self.method.name, calibrated)
+        items = self.searcher.index.items
+        self.hits += hits_of(items, best, self.method.name, calibrated)
         if self.trace:
-            self.picks += hits_of(index.items, self.search.picks(), self.method.name)
+            self.picks += hits_of(items, self.search.picks(), self.method.name)
         self.n_scored += int(self.search.n_scored.sum())
         self.n_failed += self.search.n_failed
         self.n_backfilled += int(self.search.n_backfilled.sum())
@@ -408,7 +421,8 @@ class _Run:
         while stopped_by is None and self.broken is None:
             began = time.perf_counter()
             try:
-                pairs = self._ask()
+                with one_thread(self.cells):
+                    pairs = self._ask()
             except StoreError as error:
                 self.failure, self.broken = self.failure or error, str(error)
                 return "store"

@@ -7,7 +7,7 @@ SLOW ?= 0
 # Where `make serve` listens.
 PORT ?= 8000
 
-.PHONY: demo serve test test-all campaign campaign-tenth lint docs-examples package clean
+.PHONY: demo serve test test-all campaign campaign-tenth lint docs docs-examples package clean
 
 demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
@@ -37,6 +37,10 @@ lint: .venv-test/$(STAMP)
 	.venv-test/bin/ruff format --check .
 	.venv-test/bin/mypy
 	.venv-test/bin/lint-imports
+
+# The site in build/site: open build/site/index.html through  python -m http.server -d build/site
+docs: .venv-docs/$(STAMP)
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 docs-examples: .venv-torch/$(STAMP)
 	.venv-torch/bin/python -m pytest --doctest-modules src/crossknn lab/src/crossknn_lab
@@ -75,6 +79,11 @@ package:
 	$(PYTHON) -m venv --clear .venv-torch
 	.venv-torch/bin/python -m pip install --quiet --requirement requirements/torch.txt
 	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,ray,plots,dev,mteb]' --editable lab
+	touch $@
+
+.venv-docs/$(STAMP): pyproject.toml requirements/docs.txt
+	$(PYTHON) -m venv --clear .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --requirement requirements/docs.txt --editable .
 	touch $@
 
 clean:

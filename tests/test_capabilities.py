@@ -1,4 +1,4 @@
-"""Every capability of the changelog is where `docs/architecture.md` says: its files and commands."""
+"""Every capability of the changelog is where `docs/explanation/architecture.md` says: its files and commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from crossknn.cli.app import app
 
 ROOT = Path(__file__).parent.parent
-TABLE = (ROOT / "docs/architecture.md").read_text().split("## Capabilities")[1]
+TABLE = (ROOT / "docs/explanation/architecture.md").read_text().split("## Capabilities")[1]
 ROWS = re.findall(r"^\| (?!capability|---)(.+?) \| (.*?) \| ?(.*?) ?\|$", TABLE, re.MULTILINE)
 
 

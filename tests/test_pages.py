@@ -1,21 +1,159 @@
-"""The Python of these pages runs, and prints what it says."""
+"""The Python of the pages and of the tutorials runs, and prints what it says; their commands exist."""
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
+import typer.main
+
+import crossknn as ck
+from crossknn.cli.app import app
 
 DOCS = Path(__file__).parent.parent / "docs"
+ELSEWHERE = {
+    "how-to/adapters.md": "tests/adapters",
+    "how-to/own-method.md": "tests/search/test_own_method.py",
+    "how-to/reproduce.md": "lab/tests",
+    "how-to/sweeps.md": "lab/tests",
+    "how-to/reports.md": "lab/tests",
+    "how-to/serving.md": "tests/service",
+}
+"""Pages whose blocks need more than is here, and where they run."""
+UNFIT = {"export_model", "def score(self", "anncur_split", "distill", "models/emb-ce"}
+"""Blocks that need torch, the lab or a trained model, or are a part of a class: they are compiled."""
+TEXTS = {"how-to/fitting.md": "queries", "how-to/scorers.md": "train_queries"}
+"""Pages where queries are texts, without ids."""
+PAGES = {
+    path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8")
+    for path in sorted(DOCS.rglob("*.md"))
+}
+WITH_PYTHON = [page for page, text in PAGES.items() if "```python" in text]
+ENDS = ("", " now", " please", " well")
+WAYS = range(20)
+TASKS = (
+    "unzip a file",
+    "sort a list",
+    "lock a thread",
+    "open a socket",
+    "parse a date",
+    "read a table",
+)
 
 
-@pytest.mark.parametrize("page", ["rerank.md", "vector-stores.md"])
-def test_the_blocks_run_and_print_what_they_say(page, capsys, tmp_path, monkeypatch):
+def overlap(pairs: list[tuple[str, str]]) -> list[float]:
+    """Words in common, and a little by length."""
+    return [
+        6 * len({*query.split()} & {*text.split()}) / len(query.split()) - len(text) / 300
+        for query, text in pairs
+    ]
+
+
+@pytest.fixture
+def world(tmp_path, monkeypatch):
+    """Names and files that blocks take as given."""
     monkeypatch.chdir(tmp_path)
-    names = {}
+    items = [
+        {
+            "id": {1: "id1", 2: "id2"}.get(number, str(number)),
+            "text": f"how to {task} in {way} ways, {number}",
+        }
+        for number, (task, way) in enumerate((task, way) for task in TASKS for way in WAYS)
+    ]
+    vectors = np.random.default_rng(0).standard_normal((len(items), 8)).astype(np.float32)
+    index = ck.ItemIndex.build(items, encoder="bundled")
+    index.save("docs.index")
+    index = ck.ItemIndex.load("docs.index")
+    asked = [f"how do I {task}{end}" for task in TASKS for end in ENDS]
+    queries = ck.QuerySet([f"q{at}" for at in range(len(asked))], asked)
+    qrels = {f"q{at}": {index.items.ids[20 * (at // 4) + at % 4]: 1} for at in range(len(asked))}
+    scorer = ck.CallableScorer(overlap, "overlap")
+    for name in ("new", "changed"):
+        Path(f"{name}.jsonl").write_text(
+            json.dumps({"id": "0" if name == "changed" else "x", "text": name})
+        )
+    ck.Dataset(name="scifact", items=index.items, queries=queries, qrels=qrels).save(
+        "scifact", split="test"
+    )
+    return {
+        "ck": ck,
+        "index": index,
+        "items": items,
+        "my_vectors": vectors,
+        "my_encoder": lambda texts: vectors[: len(texts)],
+        "query": asked[0],
+        "queries": queries,
+        "qrels": qrels,
+        "scorer": scorer,
+        "scores_of": lambda pairs: np.ones(len(pairs)),
+        "searcher": ck.Searcher(index, scorer),
+        "train_queries": queries,
+        "views": np.arange(len(items), dtype=np.float32),
+    }
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in WITH_PYTHON if page not in ELSEWHERE],
+)
+def test_the_python_of_a_page_runs_and_prints_what_it_says(page, world, capsys):
+    if page in TEXTS:
+        world[TEXTS[page]] = world["queries"].texts
     for code, shown in re.findall(
-        r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", (DOCS / page).read_text(), re.DOTALL
+        r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGES[page], re.DOTALL
     ):
-        exec(compile(code, page, "exec"), names)
-        assert capsys.readouterr().out == shown
+        block = compile(code, page, "exec")
+        if not any(part in code for part in UNFIT):
+            exec(block, world)
+            printed = capsys.readouterr().out
+            assert not shown or printed == shown
+
+
+def test_pages_that_run_elsewhere_are_there():
+    assert set(ELSEWHERE) <= set(WITH_PYTHON)
+    assert all((DOCS.parent / place).exists() for place in ELSEWHERE.values())
+
+
+@pytest.mark.parametrize("book", sorted((DOCS / "tutorials").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_a_tutorial_runs_from_top_to_bottom(book, tmp_path, monkeypatch, capsys):
+    if "database" in book.stem:
+        pytest.importorskip("qdrant_edge")
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads(book.read_text(encoding="utf-8"))["cells"]
+    names: dict[str, object] = {"__name__": "tutorial"}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), book.name, "exec"), names)
+            assert bool(capsys.readouterr().out) == bool(cell["outputs"])
+
+
+def test_no_page_is_longer_than_four_hundred_lines():
+    assert [page for page, text in PAGES.items() if text.count("\n") > 400] == []
+
+
+def commands() -> list[str]:
+    """Every line of a page that calls the program, in a block."""
+    found = set()
+    for text in PAGES.values():
+        blocks = re.findall(r"(?s)```sh\n(.*?)```", text) + re.findall(r"(?m)^(?: {4}.*\n)+", text)
+        for line in re.sub(r"\\\n\s*", "", "\n".join(blocks)).split("\n"):
+            if line.strip().startswith("crossknn "):
+                found.add(line.strip())
+    return sorted(found)
+
+
+@pytest.mark.parametrize("line", commands())
+def test_a_command_of_the_pages_has_the_options_that_it_names(line):
+    words = [w for w in shlex.split(line, comments=True)[1:] if w not in ("...", "|")]
+    command = typer.main.get_command(app)
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    known = {"--help", "-h", "--version"} | {
+        name for p in command.params for name in (*p.opts, *p.secondary_opts)
+    }
+    named = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    assert named <= known, sorted(named - known)

@@ -83,9 +83,23 @@ def test_the_commands_run(folder, capsys):
 
 @pytest.mark.parametrize(
     "path",
-    [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))],
-    ids=lambda path: path.name,
+    [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
 )
 def test_links_lead_somewhere(path):
-    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
-        assert (path.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if not re.match(r"[a-z]+:", target):
+            file, _, anchor = target.partition("#")
+            to = path.parent / file if file else path
+            assert to.exists(), target
+            assert not anchor or anchor in anchors(to), target
+
+
+def anchors(page):
+    """What headings of a page are called in links."""
+    text = re.sub(r"(?s)```.*?```", "", page.read_text())
+    heads = [
+        re.sub(r"[`*]", "", head).strip().lower() for head in re.findall(r"(?m)^#+ (.*)", text)
+    ]
+    named = {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", head)) for head in heads}
+    return named | set(re.findall(r'id="([^"]+)"', text))

@@ -7,9 +7,7 @@ python lab/benchmarks/pictures.py WORDNET_ACT.npz  # replays that matrix for rec
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ from crossknn.plots import (
     conclusion,
     curves,
     end_label,
-    family,
     picture,
     recall_against_cost,
 )
@@ -168,59 +165,8 @@ def scale() -> None:
         panel.grid(axis="y")
 
 
-def learning() -> None:
-    """Recall after so many searches whose scores were learned from."""
-    found = read("learning_curve.json")["wordnet-act"]
-    budget, panels = str(found["budget"]), {}
-    for place, k in ((1, 10), (2, 100)):
-        lines: dict[str, list[tuple[int, float]]] = {}
-        for row in found["rows"]:
-            nothing = not row["searches"]
-            if nothing and row["method"] == "kriging(retriever=hybrid)":
-                continue  # knows all scores of 300 queries
-            name = row["method"].partition("(")[0] + (", nothing learned" if nothing else "")
-            share = row["recall"][budget][place] / 100
-            lines.setdefault(name, []).append((row["searches"], share))
-        panels[f"top {k}"] = [
-            Curve(name=name, x=[at or None for at, _ in line], y=[share for _, share in line])
-            for name, line in lines.items()
-        ]
-    title = "Recall after so many searches that were learned from"
-    note = f"wordnet-act, {budget} calls a search, {found['tests']} queries."
-    name = "learning-wordnet-act.png"
-    curves(panels, IMAGES / name, title=title, note=note, x_label="searches before")
-
-
-def tables(text: str) -> Iterator[RecallRow]:
-    """Rows of the tables of means over all matrices in evidence.json, a table for each k.
-
-    Of each family of methods the best form with offline calls, and the best without, at k = 10.
-    """
-    forms: dict[tuple[str, str], str] = {}
-    for k, table in re.findall(r"Recall \(%\) at k = (\d+), mean over.*?\n\n((?:\|.*\n)+)", text):
-        head, _, *lines = (
-            [c.strip(" `") for c in line.split("|")[1:-1]] for line in table.split("\n")[:-1]
-        )
-        for method, offline, *cells in lines:
-            if forms.setdefault((family(method), offline), method) == method:
-                for column, cell in zip(head[2:], cells, strict=True):
-                    mean, *ends = (float(v) / 100 for v in re.findall(r"[\d.]+", cell))
-                    calls = int(column.split()[0])
-                    yield RecallRow(method, int(k), calls, mean, tuple(ends), 0, calls, 0, 0)
-
-
-def evidence() -> None:
-    """The mean over all matrices."""
-    rows = list(tables(read("evidence.json")["questions"]))
-    note = (
-        "Mean over 5 matrices; bands: 95% intervals. kriging, adacur and anncur know scores of "
-        "anchor queries."
-    )
-    recall_against_cost(rows, IMAGES / "evidence-answers-all-matrices-together-1.svg", note=note)
-
-
 if __name__ == "__main__":
     for file in sys.argv[1:]:
         replay(Path(file))
-    for draw in (recall, gain, reach, learning, scale, evidence):
+    for draw in (recall, gain, reach, scale):
         draw()

@@ -71,14 +71,6 @@ def _clear(gain: Sequence[float]) -> str:
     return f"**{text}**" if gain[3] <= 0.05 and (low > 0 or high < 0) else text
 
 
-def paired(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """CPU seconds before and now, and the ratios."""
-    yield "task", "before, s", "now, s", "ratio", "peak memory"
-    for task, of in found["tasks"].items():
-        before, now, ratio = of["cpu_s"]
-        yield task, f"{before:.3f}", f"{now:.3f}", f"{ratio:.2f}", f"{of['peak_mb'][2]:.2f}"
-
-
 def changes(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     """Fused search by today's default minus that by the default before, in points."""
     measures = [*found[0]["change"]]
@@ -350,32 +342,42 @@ def _interval(gain: Sequence[float]) -> str:
     return f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}]"
 
 
-TABLES: Sequence[tuple[str, str, Callable[..., Iterator[Sequence[str]]]]] = (
-    ("fusion.md", "agreement.json", agreement),
-    ("answers.md", "reach.json", answers),
-    ("answers.md", "reach.json", gains),
-    ("answers.md", "reach.json", verdicts),
-    ("performance.md", "scale.json", scale),
-    ("performance.md", "pool.json", pool),
-    ("performance.md", "estimates.json", estimates),
-    *(
-        ("performance.md", "alternatives.json", made)
-        for made in (alternatives, gained, shares, lost)
-    ),
-    ("performance.md", "paired.json", paired),
-    ("performance.md", "load.json", loads),
-    ("performance.md", "load.json", holds),
-    ("answers.md", "reach_change.json", changes),
-    ("kriging.md", "auto.json", beside),
-    ("kriging.md", "auto.json", halves),
-    ("kriging.md", "auto.json", errors),
-    ("performance.md", "overhead.json", before),
-    ("kriging.md", "unseen.json", unseen),
-    ("kriging.md", "promise.json", promises),
-    ("kriging.md", "learning.json", learned),
-    ("results.md", "bundled_models.json", bundled),
+def matrices(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """What the evidence is made of, and how."""
+    head, _, *rows = found["matrices"]
+    yield from (head, *rows, (f"made by {found['made']}", "", "", ""))
+
+
+def means(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Recall (%) at k = 10, and at k = 100 with 100 calls: means over all matrices."""
+    head, _, *rows = found["means"]["10"]
+    large = found["means"]["100"]
+    column = large[0].index("100 calls")
+    at_100 = {row[0]: row[column] for row in large[2:]}
+    yield (*head, "k = 100, 100 calls")
+    for row in rows:
+        yield (*row, at_100.get(row[0], ""))
+
+
+TABLES: Sequence[tuple[str, Callable[..., Iterator[Sequence[str]]]]] = (
+    ("agreement.json", agreement),
+    *(("reach.json", made) for made in (answers, gains, verdicts)),
+    ("reach_change.json", changes),
+    ("scale.json", scale),
+    ("pool.json", pool),
+    ("estimates.json", estimates),
+    *(("alternatives.json", made) for made in (alternatives, gained, shares, lost)),
+    *(("load.json", made) for made in (loads, holds)),
+    *(("auto.json", made) for made in (beside, halves, errors)),
+    ("overhead.json", before),
+    ("unseen.json", unseen),
+    ("promise.json", promises),
+    ("learning.json", learned),
+    ("bundled_models.json", bundled),
+    *(("evidence.json", made) for made in (matrices, means)),
 )
-"""A page, the results that a table of it is made of, and what makes its rows."""
+"""Results that a table is made of, and what makes its rows. The table stands on one page, between
+two comments of that function's name."""
 
 
 def markdown(cells: Iterable[Sequence[str]]) -> str:
@@ -386,16 +388,15 @@ def markdown(cells: Iterable[Sequence[str]]) -> str:
 
 def pages() -> dict[Path, str]:
     """The pages as they should be, with the tables of today's results."""
-    made: dict[Path, str] = {}
-    for name, result, rows_of in TABLES:
-        path = (ROOT / "docs" / name).resolve()
-        found = json.loads((ROOT / "benchmarks/results" / result).read_text())
-        table = markdown(rows_of(found))
-        marker, text = f"<!-- {rows_of.__name__} -->", made.get(path, path.read_text())
-        if text.count(marker) != 2:
-            raise SystemExit(f"{path} must have {marker} before and after the table")
+    made = {path: path.read_text() for path in (ROOT / "docs").rglob("*.md")}
+    for result, rows_of in TABLES:
+        table = markdown(rows_of(json.loads((ROOT / "benchmarks/results" / result).read_text())))
+        marker = f"<!-- {rows_of.__name__} -->"
+        on = [path for path, text in made.items() if marker in text]
+        if len(on) != 1 or made[on[0]].count(marker) != 2:
+            raise SystemExit(f"one page must have {marker} before and after a table, not {on}")
         between = f"{marker}\n\n{table}\n\n{marker}"
-        made[path] = re.sub(f"(?s){marker}.*{marker}", lambda _, new=between: new, text)
+        made[on[0]] = re.sub(f"(?s){marker}.*{marker}", lambda _, new=between: new, made[on[0]])
     return made
 
 

@@ -43,7 +43,7 @@ def test_figures_are_made_in_one_way_of_sweeps_that_exist():
 
 
 def test_the_checklist_in_the_docs_is_up_to_date():
-    page = ROOT / "docs" / "papers.md"
+    page = ROOT / "docs/evidence/papers.md"
     if os.environ.get("CROSSKNN_WRITE_DOCS"):
         page.write_text(checklist(), encoding="utf-8")
     assert page.read_text(encoding="utf-8") == checklist(), "set CROSSKNN_WRITE_DOCS=1"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs/adapters.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/how-to/adapters.md").read_text()
 SECTIONS = re.findall(
     r"^## (\w+).*?```python\n(.*?)```", PAGE.split("## LangChain")[1], re.M | re.S
 )

@@ -16,6 +16,7 @@ from references.kriging import learn
 from references.problem import Problem
 from synthetic import matrix
 
+import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.learning import VECTORS, searched_scores
@@ -636,3 +637,18 @@ def test_a_search_says_when_every_query_expected_enough(library):
     searcher = Searcher(index, StoredScorer(library.scorer, index.scores), early)
     with pytest.raises(InputError, match="give the method k=150, too"):
         searcher.search(library.texts(0, 1), budget=25, min_score=0.0)
+
+
+def test_anchors_collected_after_a_prior_was_fitted_to_searches_are_used():
+    sample = ck.sample()
+    index, scorer = sample.index, sample.scorer
+    texts = sample.queries.texts
+    ck.Searcher(index, ck.StoredScorer(scorer, index.scores)).search(texts[:30], k=5, budget=40)
+    ck.fit_from_store(index, scorer)
+    method = ck.Kriging()
+    assert method.prior(index, 0).from_searches
+    ck.collect_anchors(index, scorer, texts[:9])
+    assert method.prior(index, 0).from_searches  # so few say less
+    ck.collect_anchors(index, scorer, texts[:10])
+    prior = method.prior(index, 0)
+    assert (prior.from_searches, prior.n_anchor_queries) == (False, 10)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import crossknn as ck
 
-PAGE = Path(__file__).parents[2] / "docs/installing.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/installing.md"
 SAID = re.search(r"^(\d+) MB .* in \d+ packages, pip and setuptools not", PAGE.read_text(), re.M)
 
 texts = ["how to sort a list", "how to read a file", "how to lock a door"]

@@ -4,7 +4,7 @@
 
 Rasmussen and Williams, 2006: the posterior is 2.25 and 2.26, the mean's coefficients are those of
 2.42 with a vague prior (generalised least squares), which is Matheron's universal kriging, 1969.
-Neither source publishes its settings; what the product chose is docs/rivals.md, "gp".
+Neither source publishes its settings; what the product chose is docs/explanation/rivals.md, "gp".
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from .problem import Batch, FloatArray, Problem, Ranked, best_first, directions, observed
 
 Kernel = Literal["rbf", "matern", "linear"]
-LEAST_NOISE = 1e-5  # docs/rivals.md: "noise below 1e-5 counts as 1e-5"
+LEAST_NOISE = 1e-5  # docs/explanation/rivals.md: "noise below 1e-5 counts as 1e-5"
 
 
 def squared_distances(X: FloatArray, Y: FloatArray) -> FloatArray:
@@ -65,7 +65,7 @@ def gp(
 
     While the scores are fewer than the mean's coefficients, or all equal, by the retriever. The
     `query` is one more observation "at the highest score known, and the best retriever scores there
-    are" (docs/rivals.md), those of all items, column by column. The amplitude v is "the mean square
+    are" (docs/explanation/rivals.md), those of all items, column by column. The amplitude v is "the mean square
     of the residuals of this query's own scores"; the variance is that of the score without noise,
     "the mean's coefficients taken as known" (2.26).
     """

@@ -1,6 +1,6 @@
 """Methods that walk the item graph: GAR, the loop of Quam, LADR, greedy search.
 
-docs/rivals.md, "Graph methods", says what holds for all of them: batches are full until the budget
+docs/explanation/rivals.md, "Graph methods", says what holds for all of them: batches are full until the budget
 is spent, the retriever's ranking goes on where the graph has no more to offer, and neighbours of
 one source, which tie by construction, come nearest first.
 """
@@ -183,7 +183,7 @@ def greedy(
 
     By the seeds, then by expansions of the best scored items, then by the retriever. A batch takes
     as many expansions as fill it; the one that it ends in is finished before the next batch begins
-    another (docs/rivals.md, "greedy").
+    another (docs/explanation/rivals.md, "greedy").
     """
     graph = problem.neighbours[:, :neighbours]
 

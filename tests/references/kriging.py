@@ -1,4 +1,4 @@
-"""Kriging, with and without what other queries scored: docs/kriging.md, "The idea in four steps".
+"""Kriging, with and without what other queries scored: docs/explanation/kriging.md, "The idea in four steps".
 
     score(x) = H(x) w + residual(x) + noise,    w ~ N(m, B),    residual ~ GP(0, k)
 

@@ -1,4 +1,4 @@
-"""The page `docs/own-method.md`: its code runs, and its method does what every method does."""
+"""The page `docs/how-to/own-method.md`: its code runs, and its method does what every method does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from golden.cases import corpus, overlap
 
 import crossknn as ck
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-method.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/own-method.md"
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@
 The items are the meanings of all nouns that WordNet counts among artifacts: their words and their
 definitions, without the example sentences. The queries are such sentences, drawn by a seed; the meaning
 of the marked word is the right item. CROSS-ENCODER is the folder of one that links marked words to
-meanings and was not trained on artifacts (docs/training.md says how to train one). Scores are kept in
+meanings and was not trained on artifacts (docs/how-to/training.md says how to train one). Scores are kept in
 `--store`, so that a run that was stopped goes on; 60 queries take half an hour on two cores.
 """
 

@@ -181,7 +181,7 @@ def checklist() -> str:
         "",
         "Every one of them, and what became of it; made from `crossknn_lab/papers.toml` by",
         "`CROSSKNN_WRITE_DOCS=1 pytest lab/tests/test_reports.py`, do not edit. `crossknn-lab reproduce` makes them",
-        "([reproduce](reproduce.md)).",
+        "([reproduce](../how-to/reproduce.md)).",
         "",
     ]
     for paper, title in PAPERS["papers"].items():
@@ -196,4 +196,5 @@ def _outcome(figure: PaperFigure) -> str:
     """As a cell of a table within the docs: their files as links."""
     text = f"**Made.** {figure.here}" if figure.kind else figure.elsewhere
     text = f"Not made: {figure.why_not}" if figure.why_not else text
-    return re.sub(r"docs/([\w-]+)\.md", r"[\1](\1.md)", text).replace("|", "\\|")
+    linked = re.sub(r"docs/([\w-]+/([\w-]+)\.md)", r"[\2](../\1)", text)
+    return linked.replace("../evidence/", "").replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Published data formats; docs/data.md lists their layouts and where the field names are from."""
+"""Published data formats: docs/how-to/data.md has their layouts, and where field names are from."""
 
 from __future__ import annotations
 

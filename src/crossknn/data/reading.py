@@ -57,7 +57,7 @@ def read_items(
     template: str = DEFAULT_TEMPLATE,
     limit: int | None = None,
 ) -> Items:
-    """Read items from a file, a data folder (docs/data.md), an `irds:` name, or Python sequences.
+    """Read items from a file, a data folder, an `irds:` name, or Python sequences.
 
     Files are JSON lines (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` (which knows no quotes),
     or `.txt` with an item per line; each may end in `.gz`. Blank lines are skipped.
@@ -103,7 +103,7 @@ def read_queries(
     split: str | None = None,
     limit: int | None = None,
 ) -> QuerySet:
-    """Read queries from a file, a data folder (docs/data.md), an `irds:` name, or sequences.
+    """Read queries from a file, a data folder (docs/how-to/data.md), an `irds:` name, or sequences.
 
     Records have the fields `id` (`_id`, `qid`, `query_id`) and `text` (`query`), or are mentions in
     context (`mention_id`, `context_left`, `mention`, `context_right`), which become marked queries.
@@ -137,7 +137,7 @@ def read_qrels(path: str | Path, *, split: str | None = None) -> Qrels:
     TREC lines have four columns, the second of which is ignored.
 
     Args:
-        path: The file; or a data folder (docs/data.md) or an `irds:` name.
+        path: The file; or a data folder (docs/how-to/data.md) or an `irds:` name.
         split: Which judgements of a folder or name, by default `test`.
 
     Returns:
@@ -167,7 +167,7 @@ def read_dataset(
         split: By default `test`, or the only split there is.
         domain: Which corpus of a folder that has several.
         limit: Keep only so many queries, from the first.
-        format: The layout (docs/data.md), by default recognised from the files.
+        format: The layout (docs/how-to/data.md), by default recognised from the files.
 
     Returns:
         Items, queries and judgements of the split.
@@ -193,7 +193,7 @@ def read_labelled(
     *,
     lists: bool = False,
 ) -> list[Dataset]:
-    """What a data folder (docs/data.md) holds of a split: one corpus, or one per domain.
+    """What a data folder (docs/how-to/data.md) holds of a split: one corpus, or one per domain.
 
     Queries without a relevant item are left out.
 

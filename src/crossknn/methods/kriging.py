@@ -58,6 +58,9 @@ LEAST = 8
 FOLDS = 10
 """Parts of the anchor queries that are searched, each with what the others teach, to calibrate."""
 
+TEACHING_ANCHORS = 10
+"""So many anchors, collected since, teach more than the searches that a prior was fitted to."""
+
 TOP, FEWEST = 100, 20
 """Of searches for a large k: how many are best, and anchors, at least, that tell their odds."""
 
@@ -198,15 +201,17 @@ class Kriging(Method):
         return stage_names(index, self._mean(index))
 
     def _fitted_prior(self, index: Index) -> Prior | None:
-        """The index's prior, if it is of all anchors there are and for these retrievers;
-        `InputError` if it is for others, and anchors alone would say less."""
+        """The index's prior, if it is of all anchors there are, or of searches and these are few,
+        and for these retrievers; `InputError` if it is for others, and anchors alone would say
+        less."""
         prior = stored_prior(index) if self.use_anchors else None
         if prior is None:
             return None
         mean = self._mean(index)
         anchors = 0 if index.anchors is None else len(index.anchors.scores)
         if stage_names(index, parse(prior.retriever)) == stage_names(index, mean):
-            return prior if prior.from_searches or prior.n_anchor_queries == anchors else None
+            few = prior.from_searches and anchors < TEACHING_ANCHORS
+            return prior if few or prior.n_anchor_queries == anchors else None
         if anchors and not prior.from_searches:
             return None
         raise InputError(

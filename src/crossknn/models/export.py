@@ -1,7 +1,7 @@
 """Models as ONNX folders that the base install can run (needs the extra `torch`).
 
-What a folder holds is in `docs/formats.md`, with the inputs and outputs of its graphs. Axes:
-b texts, pairs or lists, c candidates, t tokens or states of a text, d dimensions.
+What a folder holds is in `docs/reference/formats.md`, with the inputs and outputs of its graphs.
+Axes: b texts, pairs or lists, c candidates, t tokens or states of a text, d dimensions.
 """
 
 from __future__ import annotations

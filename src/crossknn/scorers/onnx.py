@@ -1,6 +1,6 @@
 """Models as ONNX graphs on CPUs, without torch: the default scorer and encoder.
 
-What a model folder holds is in `docs/formats.md`.
+What a model folder holds is in `docs/reference/formats.md`.
 """
 
 from __future__ import annotations

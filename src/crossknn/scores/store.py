@@ -2,7 +2,7 @@
 
 A score belongs to a cross-encoder (its fingerprint), a query and an item (their texts). Texts are
 named by digests once, and by integers from then on. Scores lie in blocks of one query with many
-items, each with a CRC-32 that is checked whenever the block is read (`docs/formats.md`).
+items, each with a CRC-32 that is checked whenever the block is read (`docs/reference/formats.md`).
 
 The file is SQLite's, in WAL mode: a kill loses no transaction, and many processes of one host may
 share it. 10^8 pairs of 1,000 queries take 400 MB; they are written in 3 s and read in 1 s.

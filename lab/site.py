@@ -1,0 +1,272 @@
+"""What `make docs` adds to the pages of docs/: the API, the commands, the evidence, and llms.txt.
+
+A hook of MkDocs (mkdocs.yml). The evidence is the report of `crossknn-lab reproduce`, kept in
+benchmarks/results/evidence.tar.xz and cut into pages here.
+
+    python lab/site.py REPORT COMMIT    # keep that report, and the means of evidence/index.md
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
+
+ROOT = Path(__file__).parents[1]
+REPORT = ROOT / "benchmarks/results/evidence.tar.xz"
+LONGEST = 300  # lines of a page of the evidence; a longer part is cut into its sections
+GROUPS = {
+    "Searching": ("search", "rerank", "sample"),
+    "Indexes and retrievers": ("index", "retrievers"),
+    "Scorers and scores": ("scorers", "scores"),
+    "Methods": ("methods",),
+    "Fitting": ("fitting",),
+    "Evaluation": ("evaluation",),
+    "Data, values and errors": ("data", "types", "errors"),
+}
+"""Pages of the API, and the modules whose public names are on each."""
+
+
+def on_config(config: Any) -> Any:
+    """Put the made pages into the navigation."""
+    made = {**api(), **commands()}
+    parts = {next(iter(part)): next(iter(part.values())) for part in config.nav}
+    parts["Reference"][1:1] = [
+        {"Python": [{title_of(text): path} for path, text in api().items()]},
+        {"Command line": [{title_of(text): path} for path, text in commands().items()]},
+    ]
+    if REPORT.exists():
+        pages = report()
+        made |= pages
+        parts["Evidence"].append({"The whole report": [*pages]})
+    config.extra["made"] = made
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the made pages, and the pictures of the report."""
+    from mkdocs.structure.files import File
+
+    for path, text in config.extra["made"].items():
+        files.append(File.generated(config, path, content=text))
+    if REPORT.exists():
+        with tarfile.open(REPORT) as archive:
+            for member in archive.getmembers():
+                if member.isfile() and member.name.startswith("images/"):
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    path = f"evidence/report/{member.name}"
+                    files.append(File.generated(config, path, content=content.read()))
+    return files
+
+
+def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
+    """Note the first sentence of each page, for llms.txt."""
+    said = re.search(r"<p>(.*?)</p>", html, re.DOTALL)
+    plain = " ".join(re.sub(r"<[^>]+>", "", said[1]).split()) if said else ""
+    first = re.split(r"(?<=[.:?])\s", plain, maxsplit=1)[0]
+    config.extra.setdefault("said", {})[page.file.src_uri] = first
+    return html
+
+
+def on_env(env: Any, config: Any, files: Files) -> Any:
+    """Write llms.txt: all pages by section, each with its first sentence."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+
+    def walk(parts: list[Any]) -> None:
+        for part in parts:
+            [(title, value)] = part.items() if isinstance(part, dict) else [("", part)]
+            if isinstance(value, list):
+                walk(value)
+                continue
+            file = files.get_file_from_path(value)
+            assert file is not None
+            assert file.page is not None
+            said = config.extra["said"].get(value, "")
+            lines.append(f"- [{title or file.page.title}]({file.url}): {said}")
+
+    for part in config.nav:
+        [(section, value)] = part.items()
+        lines += ["", f"## {section}", ""]
+        walk(value if isinstance(value, list) else [value])
+    out = Path(config.site_dir) / "llms.txt"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return env
+
+
+def title_of(text: str) -> str:
+    return text.split("\n", 1)[0].removeprefix("# ").replace("`", "")
+
+
+def slug(title: str) -> str:
+    return re.sub(r"\W+", "-", title.lower()).strip("-")
+
+
+def api() -> dict[str, str]:
+    """A page of each group of public names, from the stub that lists them."""
+    stub = (ROOT / "src/crossknn/__init__.pyi").read_text(encoding="utf-8")
+    names = re.findall(r"from \.([\w.]+) import (\w+) as", stub)
+    pages = {}
+    for group, homes in GROUPS.items():
+        lines = [
+            f"# {group}",
+            "",
+            "All names here are names of `crossknn` (`import crossknn as ck`).",
+        ]
+        for module, name in names:
+            if module.split(".")[0] in homes:
+                lines += ["", f"::: crossknn.{module}.{name}"]
+        pages[f"reference/api/{slug(group)}.md"] = "\n".join(lines) + "\n"
+    return pages
+
+
+def commands() -> dict[str, str]:
+    """A page of each command, as `--help` says it."""
+    import typer.main
+
+    from crossknn.cli.app import app
+
+    program = typer.main.get_command(app)
+    pages = {}
+    for name, command in sorted(program.commands.items()):  # type: ignore[attr-defined]
+        parts = getattr(command, "commands", None) or {}
+        lines = [f"# crossknn {name}", "", command.help or ""]
+        for below, each in parts.items() or [("", command)]:
+            words = f"crossknn {name} {below}".strip()
+            lines += ["", f"## {words}", "", each.help or ""] if below else []
+            lines += list(_usage(words, each))
+        pages[f"reference/cli/{name}.md"] = "\n".join(lines) + "\n"
+    return pages
+
+
+def _usage(words: str, command: Any) -> Iterator[str]:
+    """A usage line, and a table of the arguments and options."""
+    given = [p for p in command.params if not getattr(p, "hidden", False) and p.name != "help"]
+    arguments = [p for p in given if p.param_type_name == "argument"]
+    usage = " ".join(_argument(p) for p in arguments)
+    yield from ("", "```text", f"{words} [OPTIONS] {usage}".rstrip(), "```", "")
+    yield from ("| | | by default |", "|---|---|---|")
+    for p in given:
+        names = _argument(p) if p in arguments else ", ".join((*p.opts, *p.secondary_opts))
+        default = p.default if isinstance(p.default, str | int | float) else None
+        shown = "" if default in (None, "", False) else f"`{default}`"
+        said = " ".join((getattr(p, "help", None) or "").split()).replace("|", "\\|")
+        yield f"| `{names}` | {said} | {shown} |"
+    if command.epilog:
+        yield from ("", " ".join(command.epilog.split()))
+
+
+def _argument(parameter: Any) -> str:
+    name = (parameter.metavar or parameter.name).upper().strip("[].")
+    return f"{name}..." if parameter.nargs == -1 else name
+
+
+@dataclass
+class Part:
+    """A heading of the report, what follows it, and the headings below."""
+
+    level: int
+    title: str
+    lines: list[str] = field(default_factory=list)
+    below: list[Part] = field(default_factory=list)
+
+    def text(self, shift: int) -> Iterator[str]:
+        """The lines, with headings raised by `shift` levels."""
+        yield f"{'#' * (self.level - shift)} {self.title}"
+        yield from self.lines
+        for part in self.below:
+            yield from part.text(shift)
+
+
+def report() -> dict[str, str]:
+    """The pages of the report, in order."""
+    with tarfile.open(REPORT) as archive:
+        file = archive.extractfile("page.md")
+        assert file is not None
+        text = file.read().decode()
+    top = Part(1, "")
+    open = [top]
+    for line in text.split("\n"):
+        if head := re.match(r"(#+) (.*)", line):
+            part = Part(len(head[1]), head[2])
+            while open[-1].level >= part.level and len(open) > 1:
+                open.pop()
+            open[-1].below.append(part)
+            open.append(part)
+        else:
+            open[-1].lines.append(line)
+    return {path: text for part in top.below for path, text in _pages(part, ())}
+
+
+def _pages(part: Part, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The page of a part, then those that it was cut into, if it is long."""
+    names = (*above, slug(part.title)) if part.level > 1 else ()
+    path = "-".join(names) or "index"
+    lines = [line for line in part.text(part.level - 1) if not re.match(r" *- \[.*\]\(#", line)]
+    if len(lines) <= LONGEST or not part.below:
+        yield f"evidence/report/{path}.md", "\n".join(lines) + "\n"
+        return
+    made = [[*_pages(below, names)] for below in part.below]
+    head = [f"# {part.title}", *(x for x in part.lines if not re.match(r" *- \[.*\]\(#", x)), ""]
+    head += [
+        f"- [{below.title}]({Path(pages[0][0]).name})"
+        for below, pages in zip(part.below, made, strict=True)
+    ]
+    yield f"evidence/report/{path}.md", "\n".join(head) + "\n"
+    for pages in made:
+        yield from pages
+
+
+def publish(folder: Path, commit: str) -> None:
+    """Keep a report, stamped, and beside it the means over all matrices as JSON."""
+    page = (folder / "page.md").read_text(encoding="utf-8")
+    command = re.search(r"the preset (\w+)", page)
+    assert command is not None
+    made = f"`crossknn-lab reproduce --preset {command[1]}` at {commit}, {date.today().isoformat()}"
+    page = re.sub(r"(?m)^(## .*)$", rf"\1\n\nMade by {made}.", page)
+    with tarfile.open(REPORT, "w:xz") as archive:
+        member = tarfile.TarInfo("page.md")
+        member.size = len(page.encode())
+        archive.addfile(member, io.BytesIO(page.encode()))
+        for picture in sorted((folder / "images").iterdir()):
+            archive.add(picture, f"images/{picture.name}", filter=_anonymous)
+    facts = re.search(
+        r"## What this is made of\n.*?\n(\| matrix.*?)\n\n((?:- [^\n]*\n)+)", page, re.DOTALL
+    )
+    assert facts is not None
+    means = {
+        k: [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.strip().split("\n")]
+        for k, table in re.findall(
+            r"Recall \(%\) at k = (\d+), mean over.*?\n\n((?:\|.*\n)+)", page
+        )
+    }
+    found = {
+        "made": made,
+        "matrices": [[c.strip() for c in row.split("|")[1:-1]] for row in facts[1].split("\n")],
+        "facts": facts[2].strip().split("\n"),
+        "means": means,
+    }
+    path = REPORT.parent / "evidence.json"
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without who made it and when, so that the same report is the same file."""
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
+
+
+if __name__ == "__main__":
+    publish(Path(sys.argv[1]), sys.argv[2])

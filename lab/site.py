@@ -19,6 +19,8 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crossknn.page import slug
+
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
@@ -39,11 +41,12 @@ GROUPS = {
 
 def on_config(config: Any) -> Any:
     """Put the made pages into the navigation."""
-    made = {**api(), **commands()}
+    python, program = api(), commands()
+    made = python | program
     parts = {next(iter(part)): next(iter(part.values())) for part in config.nav}
     parts["Reference"][1:1] = [
-        {"Python": [{title_of(text): path} for path, text in api().items()]},
-        {"Command line": [{title_of(text): path} for path, text in commands().items()]},
+        {"Python": [{title_of(text): path} for path, text in python.items()]},
+        {"Command line": [{title_of(text): path} for path, text in program.items()]},
     ]
     if REPORT.exists():
         pages = report()
@@ -107,10 +110,6 @@ def on_env(env: Any, config: Any, files: Files) -> Any:
 
 def title_of(text: str) -> str:
     return text.split("\n", 1)[0].removeprefix("# ").replace("`", "")
-
-
-def slug(title: str) -> str:
-    return re.sub(r"\W+", "-", title.lower()).strip("-")
 
 
 def api() -> dict[str, str]:
@@ -197,7 +196,7 @@ def report() -> dict[str, str]:
         text = file.read().decode()
     top = Part(1, "")
     open = [top]
-    for line in text.split("\n"):
+    for line in re.sub(r"(?m)^ *- \[.*\]\(#.*\n", "", text).split("\n"):  # without the contents
         if head := re.match(r"(#+) (.*)", line):
             part = Part(len(head[1]), head[2])
             while open[-1].level >= part.level and len(open) > 1:
@@ -213,12 +212,12 @@ def _pages(part: Part, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """The page of a part, then those that it was cut into, if it is long."""
     names = (*above, slug(part.title)) if part.level > 1 else ()
     path = "-".join(names) or "index"
-    lines = [line for line in part.text(part.level - 1) if not re.match(r" *- \[.*\]\(#", line)]
+    lines = [*part.text(part.level - 1)]
     if len(lines) <= LONGEST or not part.below:
         yield f"evidence/report/{path}.md", "\n".join(lines) + "\n"
         return
     made = [[*_pages(below, names)] for below in part.below]
-    head = [f"# {part.title}", *(x for x in part.lines if not re.match(r" *- \[.*\]\(#", x)), ""]
+    head = [f"# {part.title}", *part.lines, ""]
     head += [
         f"- [{below.title}]({Path(pages[0][0]).name})"
         for below, pages in zip(part.below, made, strict=True)
@@ -246,19 +245,24 @@ def publish(folder: Path, commit: str) -> None:
     )
     assert facts is not None
     means = {
-        k: [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.strip().split("\n")]
+        k: _rows(table)
         for k, table in re.findall(
             r"Recall \(%\) at k = (\d+), mean over.*?\n\n((?:\|.*\n)+)", page
         )
     }
     found = {
         "made": made,
-        "matrices": [[c.strip() for c in row.split("|")[1:-1]] for row in facts[1].split("\n")],
+        "matrices": _rows(facts[1]),
         "facts": facts[2].strip().split("\n"),
         "means": means,
     }
     path = REPORT.parent / "evidence.json"
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _rows(table: str) -> list[list[str]]:
+    """The cells of a table in Markdown."""
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.strip().split("\n")]
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

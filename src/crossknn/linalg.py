@@ -19,7 +19,7 @@ _limits: list[Any] = []  # of each caller inside `one_thread`; the first knows t
 
 
 @contextmanager
-def one_thread(cells: int) -> Iterator[None]:
+def one_thread(cells: int = 0) -> Iterator[None]:
     """Multiply on one thread for a while, if the products are of so few cells (m x n).
 
     The threads of a matrix product spin for some milliseconds after it, which takes a core from the

@@ -53,7 +53,7 @@ def rerank(
     scorer: Any = None,
     top_k: int | None = None,
     return_documents: bool = False,
-    vectors: FloatArray | None = None,
+    vectors: FloatArray | Sequence[Sequence[float]] | None = None,
     query_vector: FloatArray | Sequence[float] | None = None,
     method: str | Method | None = None,
     **options: Any,
@@ -107,14 +107,17 @@ def rerank(
     if method is None and enough and limits.deadline is None:
         method = "exact"
     exact = method == "exact"  # nothing is chosen, so no words and vectors are needed
-    vectors = _embeddings(given) if vectors is None else vectors
+    if vectors is None:
+        stored = _embeddings(given)
+    else:
+        stored = check_vectors(cast(FloatArray, vectors), n, None, "the vectors", half=True)
     encode = None if query_vector is None else lambda texts: np.asarray(query_vector)[None]
-    if vectors is None and encode is not None:
+    if stored is None and encode is not None:
         raise InputError("query_vector is given, but the documents have no vectors: give both")
     has_words = any(map(words, items.texts))
     index = ItemIndex.build(
         items,
-        vectors=vectors,
+        vectors=stored,
         query_vectors=encode,
         bm25=has_words and not exact,
         lsa=None if has_words and not exact else 0,

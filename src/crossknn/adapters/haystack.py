@@ -213,12 +213,9 @@ class CrossknnRanker(_Saved):
         embedded = all(document.embedding is not None for document in documents)
         found = rerank(
             query,
-            [
-                {"text": document.content or ""}
-                | ({"embedding": document.embedding} if embedded else {})
-                for document in documents
-            ],
+            [document.content or "" for document in documents],
             self._arguments["budget"],
+            vectors=[document.embedding for document in documents] if embedded else None,
             scorer=self._arguments["scorer"],
             top_k=self._arguments["top_k"] if top_k is None else top_k,
             query_vector=query_embedding if embedded else None,

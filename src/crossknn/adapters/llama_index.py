@@ -90,11 +90,7 @@ class CrossknnRerank(BaseNodePostprocessor):
         if not nodes:
             return []
         embedded = all(node.node.embedding is not None for node in nodes)
-        documents = [
-            {"text": entry.node.get_content(metadata_mode=MetadataMode.EMBED)}
-            | ({"embedding": entry.node.embedding} if embedded else {})
-            for entry in nodes
-        ]
+        texts = [entry.node.get_content(metadata_mode=MetadataMode.EMBED) for entry in nodes]
         payload = {
             EventPayload.NODES: nodes,
             EventPayload.MODEL_NAME: str(self.scorer or "bundled"),
@@ -104,8 +100,9 @@ class CrossknnRerank(BaseNodePostprocessor):
         with self.callback_manager.event(CBEventType.RERANKING, payload=payload) as event:
             found = rerank(
                 query_bundle.query_str,
-                documents,
+                texts,
                 self.budget,
+                vectors=[entry.node.embedding for entry in nodes] if embedded else None,
                 scorer=self.scorer,
                 top_k=self.top_n,
                 query_vector=query_bundle.embedding if embedded else None,

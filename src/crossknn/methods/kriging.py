@@ -201,17 +201,18 @@ class Kriging(Method):
         return stage_names(index, self._mean(index))
 
     def _fitted_prior(self, index: Index) -> Prior | None:
-        """The index's prior, if it is of all anchors there are, or of searches and these are few,
-        and for these retrievers; `InputError` if it is for others, and anchors alone would say
-        less."""
+        """The index's prior for these retrievers; None if anchors were collected since its fit
+        (`TEACHING_ANCHORS` of them, if it was fitted to searches too). `InputError` if it is for
+        other retrievers, and anchors alone would say less."""
         prior = stored_prior(index) if self.use_anchors else None
         if prior is None:
             return None
         mean = self._mean(index)
         anchors = 0 if index.anchors is None else len(index.anchors.scores)
         if stage_names(index, parse(prior.retriever)) == stage_names(index, mean):
-            few = prior.from_searches and anchors < TEACHING_ANCHORS
-            return prior if few or prior.n_anchor_queries == anchors else None
+            since = anchors - prior.n_anchor_queries
+            few = prior.from_searches and since < TEACHING_ANCHORS
+            return prior if few or since == 0 else None
         if anchors and not prior.from_searches:
             return None
         raise InputError(

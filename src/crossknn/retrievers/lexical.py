@@ -26,7 +26,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.files import rows_of
-from crossknn.linalg import mask, top_k
+from crossknn.linalg import mask, one_thread, top_k
 from crossknn.retrievers.base import AllScores
 from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray, Queries
 
@@ -245,12 +245,10 @@ class LSA:
         d is `dimensions`, or less where there are fewer texts or words. Raises `InputError` if no
         text holds a word.
         """
-        from threadpoolctl import threadpool_limits
-
         vocabulary, idf, weights = _item_weights(texts)
         d = min(dimensions, *weights.shape)
         # On busy cores BLAS threads that wait for each other took 15 times as long as one.
-        with threadpool_limits(1):
+        with one_thread():
             vectors, components = _truncated_svd(weights, d)
         vectors[np.diff(weights.indptr) == 0] = 0  # not rounding errors of unit length
         return LSA(vocabulary, idf, components), _unit(vectors)

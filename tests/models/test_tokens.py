@@ -144,10 +144,11 @@ def test_single_texts_have_their_own_limit(texts, query_length, item_length):
         assert not row.kinds.any()
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 200))
-def test_batches_hold_every_row_once_within_the_tokens(lengths, tokens):
-    batches = list(token_batches(np.array(lengths), tokens))
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 200), st.booleans())
+def test_batches_hold_every_row_once_within_the_tokens(lengths, tokens, one_width):
+    batches = list(token_batches(np.array(lengths), tokens, one_width))
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     for batch in batches:
-        width = -(-max(lengths[r] for r in batch) // 8) * 8
-        assert len(batch) == 1 or len(batch) * width <= tokens
+        widths = {-(-lengths[r] // 8) * 8 for r in batch}
+        assert len(batch) == 1 or len(batch) * max(widths) <= tokens
+        assert len(widths) == 1 or not one_width

@@ -78,6 +78,9 @@ class TorchModel(nn.Module):  # type: ignore[misc]
     workers = 0
     """Batches run one at a time, on the caller's thread."""
 
+    one_width = False
+    """On a GPU a further run costs more than padding."""
+
     @property
     def tokens_per_run(self) -> int:
         """Tokens of a batch, padding included."""

@@ -252,12 +252,28 @@ def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str,
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": kinds}
 
 
-def token_batches(lengths: IntArray, tokens_per_run: int) -> Iterator[IntArray]:
-    """Positions (b,) sorted by length, cut so that b * width <= tokens_per_run, at least one."""
+def token_batches(
+    lengths: IntArray, tokens_per_run: int, one_width: bool = False
+) -> Iterator[IntArray]:
+    """Cut rows into batches for one run of a model each, by length.
+
+    Args:
+        lengths: Tokens of each row (b,).
+        tokens_per_run: What rows times padded width may be at most; a single row may be more.
+        one_width: Whether all rows of a batch have one padded width, so that none is padded to
+            the width of a longer one.
+
+    Yields:
+        Positions (rows,) of the rows of a batch. Every row is in one.
+    """
     widths = -(-lengths // _MULTIPLE) * _MULTIPLE
     order = np.argsort(lengths, kind="stable")
     start = 0
     for end in range(1, len(order) + 1):
-        if end == len(order) or (end + 1 - start) * widths[order[end]] > tokens_per_run:
-            yield order[start:end]
-            start = end
+        if end < len(order):
+            width = widths[order[end]]
+            wider = one_width and width > widths[order[start]]
+            if not wider and (end + 1 - start) * width <= tokens_per_run:
+                continue
+        yield order[start:end]
+        start = end

@@ -60,6 +60,7 @@ class OnnxModel:
     """
 
     bytes_at_once = 256 << 20
+    one_width = True  # on a CPU a further run costs as much as 8 tokens: less than padding
 
     def __init__(
         self,

@@ -74,7 +74,10 @@ class TokenScorer(_TokenReader, BatchedScorer):
             lengths = np.array([len(r.ids) if isinstance(r, Row) else 1 for r in rows], np.int64)
             call.costs[window] = lengths
             each = -(-int(lengths.sum()) // max(1, self.workers))  # some for each worker
-            for batch in token_batches(lengths, min(each, self.runtime.tokens_per_run)):
+            size = min(each, self.runtime.tokens_per_run)
+            batches = token_batches(lengths, size, self.runtime.one_width)
+            # The largest first, so that all workers end at about the same time.
+            for batch in sorted(batches, key=lambda batch: -int(lengths[batch].sum())):
                 yield window[batch]
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
@@ -116,7 +119,9 @@ class TextReader(_TokenReader, ABC, Generic[Made]):
             rows = checked_rows(made, f"{what} {{}}: ", start)
             self._count(rows)
             lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
-            for batch in token_batches(lengths, self.runtime.tokens_per_run):
+            for batch in token_batches(
+                lengths, self.runtime.tokens_per_run, self.runtime.one_width
+            ):
                 yield start + batch, [rows[r] for r in batch]
                 done += len(batch)
                 if progress:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,6 +76,28 @@ def test_one_item_that_cannot_be_scored_is_replaced(index):
     results = ck.Searcher(index, picky, "exact").search("odd", k=50, budget=50)
     assert results.n_failed == 1
     assert len(results[0]) == 49
+
+
+@pytest.mark.parametrize(("bad", "stopped_by"), [(2, "budget"), (3, "scorer")])
+def test_a_round_of_one_pair_that_fails_does_not_end_the_search(index, bad, stopped_by):
+    rerank = ck.parse_method("rerank(retriever=bm25)")
+    picks = ck.Searcher(index, length, rerank).search("odd", budget=20, trace=True).trace[0]
+    refused = {pick.text for pick in picks[5 : 5 + bad]}
+
+    def picky(pairs):
+        if any(text in refused for _, text in pairs):
+            raise ValueError("cannot read this item")
+        return length(pairs)
+
+    class OneByOne(ck.Method):
+        name = "one by one"
+
+        def plan(self, index, budget, seed):
+            return replace(rerank.plan(index, budget, seed), batches=(1,) * budget)
+
+    results = ck.Searcher(index, picky, OneByOne()).search("odd", k=20, budget=20)
+    assert results.stopped_by == stopped_by
+    assert results.n_failed == bad
 
 
 def test_many_threads_share_one_searcher(search):

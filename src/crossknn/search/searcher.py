@@ -23,7 +23,7 @@ from crossknn.models.folder import first_line
 from crossknn.retrievers.dense import leaving_out, left_out, reachable
 from crossknn.retrievers.specs import FUSION
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline
+from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.loop import Search
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FAILURES_IN_A_ROW = 3  # so many failing queries, with no pair scored between: the scorer is down
+FAILURES_IN_A_ROW = 3  # so many failing queries, or pairs of one, and nothing scored: it is down
 K = 10  # hits of a query if nothing is said
 PER_QUERY = 100  # pairs that a query may score if nothing is said
 _CELLS = 1 << 26  # approximate scores held at once (m x n), 256 MB; more queries come in turn
@@ -481,9 +481,11 @@ class _Run:
         """Tell the search the scores of a round's pairs; why to stop, if there is a reason.
 
         A query that fails is ended; the pairs of the others are asked again. Where it is not known
-        which query is at fault, they are asked query by query.
+        which query is at fault, they are asked query by query. A query that has scores goes on if
+        none of a round's pairs can be scored, unless `FAILURES_IN_A_ROW` pairs failed in a row.
         """
         waiting, stopped_by, before = [pairs], None, self.search.n_scored
+        asked = np.bincount(pairs.query, minlength=len(self.asked))
         while waiting and stopped_by is None and self.broken is None:
             part = waiting.pop()
             told = np.zeros(len(part), np.bool_)
@@ -491,6 +493,12 @@ class _Run:
                 stopped_by = self._stream(part, told)
             except Exception as error:
                 rest = part.take(np.flatnonzero(~told))
+                if isinstance(error, NothingScoredError):
+                    # A round may be one pair, which says little of a query that has scores.
+                    ends = (before == 0) | (self.unscored + asked >= FAILURES_IN_A_ROW)
+                    rest = rest.take(np.flatnonzero(ends[rest.query]))
+                    if not len(rest):
+                        continue
                 queries = np.unique(rest.query)
                 at_fault = getattr(error, "query", None)
                 if at_fault is None and len(queries) > 1:
@@ -501,7 +509,6 @@ class _Run:
                 if len(rest := rest.take(np.flatnonzero(~np.isin(rest.query, faulty)))):
                     waiting.append(rest)
         if stopped_by is None:
-            asked = np.bincount(pairs.query, minlength=len(self.asked))
             scored = self.search.n_scored > before
             self.unscored = np.where(scored, 0, self.unscored + asked)
             for query in np.flatnonzero(self.unscored >= GIVE_UP_AFTER).tolist():

@@ -34,7 +34,8 @@ from crossknn.types import FloatArray, IntArray, Pairs
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 16  # searches for each batch that the scorer can run: enough to fill it
+AT_ONCE = 4  # searches for each batch that the scorer can run: enough to fill it
+_ENOUGH = 0.1  # seconds that a search needs besides scoring, on busy cores
 DEPTH = 1000  # how far down the first stage's ranking an explanation looks
 LEAST = 8  # pairs: smaller shares of a batch would only cost more rounds of answers
 _PATIENCE = 10.0  # seconds: the order of calls without a deadline is that of calls with this one
@@ -405,10 +406,10 @@ class Engine:
         return found, self._count(found.results, began - arrived)
 
     def _in_time(self, budget: Budget, arrived: float) -> Budget:
-        """The budget with what is left of its deadline, or of the service's; `BusyError` if that is
-        over."""
+        """The budget with what is left of its deadline, or of the service's; `BusyError` if the
+        request has waited so long that its answer would be late."""
         limit = min(budget.deadline or np.inf, self.settings.deadline)
-        if (left := arrived + limit - time.monotonic()) <= 0:
+        if (left := arrived + limit - time.monotonic()) < min(_ENOUGH, limit / 2):
             raise BusyError
         return replace(budget, deadline=left)
 

@@ -42,6 +42,7 @@ METHODS = (
     "refit(retriever=hybrid, steps=5)",
     "gar(retriever=dense, neighbours=4, batch=5)",
     "gar(retriever=hybrid, neighbours=6, batch=7, affinity=set)",
+    "gar(retriever=dense, graph=scores, neighbours=4, batch=5)",
     "ladr(retriever=bm25, neighbours=4, depth=5, batch=5)",
     "ladr(retriever=dense, neighbours=4, mode=proactive)",
     "greedy(retriever=hybrid, neighbours=4, batch=5)",

@@ -98,14 +98,16 @@ gar: none; retriever=dense, batch=5; retriever=bm25, batch=5; retriever=random, 
     retriever=dense, graph=dense, neighbours=4, batch=5;
     retriever=dense, graph=other, neighbours=8, batch=5; retriever=dense, batch=5, affinity=set;
     retriever=hybrid, batch=5, affinity=set, set_share=0.1;
-    retriever=hybrid, batch=5, affinity=set, softmax=raw
+    retriever=hybrid, batch=5, affinity=set, softmax=raw;
+    retriever=dense, graph=scores, neighbours=8, batch=5
 ladr: none; retriever=dense, batch=5; retriever=bm25, batch=5;
     retriever=dense, neighbours=4, retriever_share=0.2, depth=5, batch=3;
     retriever=dense, graph=other, mode=proactive;
     retriever=bm25, neighbours=4, retriever_share=0.2, mode=proactive
 greedy: none; retriever=dense, batch=5; retriever=bm25, batch=5;
     retriever=dense, graph=other, neighbours=4, retriever_share=0, batch=1;
-    retriever=dense, neighbours=4, retriever_share=0.2, batch=3
+    retriever=dense, neighbours=4, retriever_share=0.2, batch=3;
+    retriever=dense, graph=scores, batch=5
 gp: none; retriever=dense, rounds=5; retriever=bm25, rounds=5; retriever=random, rounds=5;
     retriever=dense, rounds=5, kernel=matern; retriever=dense, rounds=5, kernel=linear;
     retriever=dense, rounds=5, mean=none; retriever=dense, rounds=5, mean=average;

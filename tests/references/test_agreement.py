@@ -59,6 +59,9 @@ gar(retriever=bm25, graph=dense, neighbours=16, batch=B, affinity=set, set_share
 ladr(retriever=dense, graph=dense, neighbours=8, retriever_share=0.5, depth=10, batch=B)
 ladr(retriever=bm25, graph=dense, neighbours=4, retriever_share=0.5, mode=proactive)
 greedy(retriever=dense, graph=dense, neighbours=8, retriever_share=0.5, batch=B)
+gar(retriever=dense, graph=scores, neighbours=16, batch=B)
+ladr(retriever=bm25, graph=scores, neighbours=8, retriever_share=0.5, depth=10, batch=B)
+greedy(retriever=dense, graph=scores, neighbours=8, retriever_share=0.5, batch=B)
 gp(vectors=dense, retriever=dense, rounds=R, kernel=rbf, scale=1.0, noise=0.05, mean=constant, \
 beta=1.0, query=false)
 gp(vectors=dense, retriever=dense, rounds=R, scale=2.0, mean=average, beta=0.5, query=true)
@@ -163,6 +166,12 @@ def known_of(name: str) -> dict[str, np.ndarray]:
 
 
 @cache
+def graph_of_scores(name: str) -> np.ndarray:
+    """L2G's graph of the anchors of a matrix."""
+    return graph.graph_of_rankings(known_of(name)["anchor_scores"], 16)
+
+
+@cache
 def cheap_scores(name: str) -> dict[str, np.ndarray]:
     """Scores (q, n) by each retriever of all queries, the anchors first."""
     data = stored(name)
@@ -183,8 +192,11 @@ def problem_of(name: str, query: int, case: Case) -> Problem:
         order = data.anchor_items if case.retriever == "fixed" else data.item_scores.items
         retriever = np.full(data.scores.shape[1], -1e9)
         retriever[order] = -np.arange(len(order), dtype=np.float64)
+    known = known_of(name)
+    if case.options.get("graph") == "scores":
+        known = known | {"neighbours": graph_of_scores(name)}
     return Problem(
-        **known_of(name),
+        **known,
         retriever=retriever,
         query=data.dense_queries[row].astype(np.float64),
         trends=tuple(cheap[trend][row] for trend in case.trends),

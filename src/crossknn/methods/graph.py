@@ -9,21 +9,32 @@ bi-metric search (2406.02891), RGS (2509.07163)   here: `Greedy`
 d, D                                              what the graph is made of; the cross-encoder
 Q, Q / 2                                          the budget; `retriever_share` of it
 
+L2G (2510.00887)   here: `graph=scores`
+reranker logs      the exact scores of the anchor queries
+A^T A              `nearest_by_rankings`
+
 GAR is in `gar`. Axes: m queries, n items, b scored items of a query, s sources, k neighbours,
 f items of a frontier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.index.graphs import NEIGHBOURS, default_graph, nearest_neighbours
+from crossknn.index.graphs import (
+    NEIGHBOURS,
+    SCORES,
+    default_graph,
+    nearest_by_rankings,
+    nearest_neighbours,
+)
 from crossknn.methods.base import Method, part
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import AUTO, open_retriever
@@ -47,7 +58,7 @@ class GraphMethod(Method):
 
     Args:
         retriever: Picks what is scored first, and what the graph does not reach.
-        graph: Name of the item graph.
+        graph: Name of the item graph; `scores` is made of the anchors' exact scores (L2G).
         neighbours: Neighbours of an item that are followed.
         batch: Pairs scored at once.
     """
@@ -57,8 +68,20 @@ class GraphMethod(Method):
     neighbours: int = NEIGHBOURS
     batch: int = 16
 
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        """The anchors, where the graph is made of their scores."""
+        return ("anchors",) if self.graph == SCORES else ()
+
     def walked(self, index: Index) -> Neighbours:
         """The graph; `InputError` where there is none."""
+        if self.graph == SCORES:
+            if (anchors := index.anchors) is None:
+                raise InputError(
+                    f"{self}: the graph of scores needs scores of anchor queries; collect them "
+                    "with  crossknn collect INDEX --anchors QUERIES"
+                )
+            make = partial(nearest_by_rankings, anchors.scores, self.neighbours)
+            return index.cache.get((SCORES, self.neighbours), (anchors.scores,), make)
         name = default_graph(index, self.graph)
         return nearest_neighbours(index.graphs, name, self.neighbours)
 

@@ -40,6 +40,8 @@ METHODS = (
     "feedback(retriever=dense)",
     "feedback(retriever=hybrid, retriever_share=0.3, rounds=2, b=0.5, normalize=first)",
     "refit(retriever=hybrid, steps=5)",
+    "reformir(retriever=hybrid, batch=6)",
+    "reformir(retriever=bm25, reformulations=2, feedback=3, depth=10, batch=5)",
     "gar(retriever=dense, neighbours=4, batch=5)",
     "gar(retriever=hybrid, neighbours=6, batch=7, affinity=set)",
     "gar(retriever=dense, graph=scores, neighbours=4, batch=5)",

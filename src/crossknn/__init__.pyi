@@ -55,6 +55,7 @@ from .methods.gp import GP as GP
 from .methods.graph import LADR as LADR
 from .methods.graph import Greedy as Greedy
 from .methods.kriging import Kriging as Kriging
+from .methods.reformir import ReformIR as ReformIR
 from .methods.rerank import Exact as Exact
 from .methods.rerank import Rerank as Rerank
 from .methods.rerank import Retrieve as Retrieve

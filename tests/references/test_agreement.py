@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from crossknn.index.stored import StoredMatrix
 from crossknn.spec import Spec, parse
 from crossknn.types import NO_ITEM
-from references import cur, gaussian_process, graph, kriging, vectors
+from references import cur, gaussian_process, graph, kriging, reformulations, vectors
 from references.problem import Batch, Problem, Rank, best_first, equal_batches
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
@@ -70,6 +70,8 @@ gp(vectors=dense, retriever=bm25, rounds=R, kernel=linear, noise=0.3, mean=retri
 feedback(vectors=dense, retriever=dense, retriever_share=0.2, rounds=R, a=1.0, b=1.0, c=0.03, normalize=none)
 feedback(vectors=dense, retriever=bm25, retriever_share=0.2, rounds=R, b=0.5, c=0.1, pairs=3, normalize=first)
 refit(vectors=dense, retriever=dense, retriever_share=0.2, rounds=R, steps=20, lr=1.0, normalize=anchors)
+reformir(vectors=dense, retriever=dense, reformulations=4, feedback=5, blend=0.3, batch=B)
+reformir(vectors=dense, retriever=hybrid(bm25, dense), reformulations=3, feedback=3, blend=0.6, depth=40, batch=B)
 kriging(vectors=dense, retriever=dense, mean=hybrid(bm25, dense), rounds=R, rank=100, share=0.7, \
 scale=2.0, smooth=0.3, linear=0.5, noise=0.25)
 kriging(vectors=dense, retriever=hybrid(bm25, dense), mean=dense, rounds=R, share=0.7, scale=2.0, \
@@ -86,6 +88,7 @@ REFERENCES = {
     **{name: getattr(vectors, name) for name in ("axn", "tour", "feedback", "refit")},
     **{name: getattr(graph, name) for name in ("gar", "ladr", "greedy")},
     **{"gp": gaussian_process.gp, "kriging": kriging.kriging},
+    "reformir": reformulations.reformir,
 }
 
 
@@ -100,7 +103,7 @@ class Case:
         fixed = "fixed items" if self.name == "fixeditem" else "fixed"
         self.retriever = str(options.get("retriever", fixed)).partition("(")[0]
         mean = str(options["mean"]) if self.name == "kriging" else self.retriever
-        own = self.name in ("gp", "kriging")
+        own = self.name in ("gp", "kriging", "reformir")
         both = mean.startswith("hybrid")
         self.trends = ("dense", "bm25") if both else (mean if own else "dense",)
         self.options = options | {"softmax_of": options.get("softmax", "standardized")}
@@ -130,8 +133,9 @@ class Case:
         if self.name in ("anncur", "itemcur", "fixeditem") or "mode" in self.options:
             first = round(float(self.options.get("anchor_share", 0.5)) * budget)
             return [first, budget - first]
-        if self.name in ("gar", "ladr", "greedy"):
-            seeds, size = 0 if self.name == "gar" else budget // 2, budget // rounds
+        if self.name in ("gar", "ladr", "greedy", "reformir"):
+            seeds = budget // 2 if self.name in ("ladr", "greedy") else 0
+            size = budget // rounds
             return [seeds, *(min(size, budget - done) for done in range(seeds, budget, size))]
         return equal_batches(budget, rounds)
 

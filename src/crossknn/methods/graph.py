@@ -19,8 +19,8 @@ f items of a frontier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -143,7 +143,7 @@ def _from_seeds(
     expand = partial(expand, method.walked(index))
     return Plan(
         retriever=retriever,
-        predictor=GraphPredictor(retriever, index.n, budget, expand),
+        predictor=GraphPredictor(retriever, index.n, budget, alike(expand)),
         batches=(seeds, *in_batches(budget - seeds, batch)),
     )
 
@@ -167,11 +167,13 @@ many of them the frontier before was made of."""
 
 @dataclass(frozen=True, slots=True)
 class GraphState:
-    """Where m queries stand: their frontiers, the number of scores these are made of (m,), and the
-    number of batches scored. `read` keeps the retriever's ranking, by how deep it was read."""
+    """Where m queries stand: how their frontiers grow, these frontiers, the number of scores they
+    are made of (m,), and the number of batches scored. `read` keeps the retriever's ranking, by how
+    deep it was read."""
 
     queries: Queries
     read: dict[int, Candidates]
+    expands: Sequence[Expand]
     frontiers: tuple[Frontier, ...]
     n_seen: IntArray
     batches: int = 0
@@ -185,29 +187,34 @@ class GraphPredictor(Predictor[GraphState]):
         retriever: Its ranking goes on where the graph ends.
         n: Number of items.
         depth: How much of the ranking is read at once: the budget.
-        expand: What the graph offers a query, from its exact scores.
+        expands: What the graph offers each of m queries, from its exact scores.
         alternate: Take every other batch from the ranking, as far as that goes (GAR).
     """
 
     retriever: Retriever
     n: int
     depth: int
-    expand: Expand
+    expands: Callable[[Queries], Sequence[Expand]]
     alternate: bool = False
 
     predicts_scores = False
 
     def start(self, queries: Queries) -> GraphState:
         m = len(queries)
-        return GraphState(queries, {}, (Frontier(),) * m, np.zeros(m, np.int64))
+        frontiers = (Frontier(),) * m
+        return GraphState(queries, {}, self.expands(queries), frontiers, np.zeros(m, np.int64))
 
     def update(self, state: GraphState, observed: Observed) -> GraphState:
         frontiers = list(state.frontiers)
         for q, items, scores in observed.rows():
             known = scores.astype(np.float64)
-            frontiers[q] = self.expand(frontiers[q], items, known, int(state.n_seen[q]))
-        batches = state.batches + 1
-        return GraphState(state.queries, state.read, tuple(frontiers), observed.counts, batches)
+            frontiers[q] = state.expands[q](frontiers[q], items, known, int(state.n_seen[q]))
+        return replace(
+            state,
+            frontiers=tuple(frontiers),
+            n_seen=observed.counts,
+            batches=state.batches + 1,
+        )
 
     def predict(self, state: GraphState, items: IntArray | None = None) -> Prediction:
         """The values of frontier items; -inf for the others."""
@@ -242,6 +249,11 @@ class GraphPredictor(Predictor[GraphState]):
             chosen = where[once[:count]]
             rows.append((items[chosen], values[chosen]))
         return Candidates.from_rows(rows)
+
+
+def alike(expand: Expand) -> Callable[[Queries], Sequence[Expand]]:
+    """The same for every query."""
+    return lambda queries: [expand] * len(queries)
 
 
 def in_batches(budget: int, size: int) -> tuple[int, ...]:

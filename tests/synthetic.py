@@ -40,6 +40,8 @@ METHODS = (
     "feedback(retriever=dense)",
     "feedback(retriever=hybrid, retriever_share=0.3, rounds=2, b=0.5, normalize=first)",
     "refit(retriever=hybrid, steps=5)",
+    "acurank(retriever=dense, batch=6)",
+    "acurank(retriever=hybrid, batch=5, shortlist=15)",
     "reformir(retriever=hybrid, batch=6)",
     "reformir(retriever=bm25, reformulations=2, feedback=3, depth=10, batch=5)",
     "gar(retriever=dense, neighbours=4, batch=5)",

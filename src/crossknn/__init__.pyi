@@ -41,6 +41,7 @@ from .index.shards import RayShard as RayShard
 from .index.shards import ShardedStore as ShardedStore
 from .methods import parse_method as parse_method
 from .methods import parse_methods as parse_methods
+from .methods.acurank import AcuRank as AcuRank
 from .methods.adacur import ADACUR as ADACUR
 from .methods.axn import AXN as AXN
 from .methods.base import Method as Method

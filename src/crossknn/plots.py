@@ -47,6 +47,7 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "refit": ("#4b3fa8", "h"),
     "feedback": ("#00868b", "8"),
     "reformir": ("#a3561f", "x"),
+    "acurank": ("#5c6b1e", "+"),
     "fixeditem": ("#8c564b", "d"),
     "itemcur": ("#b07d62", "H"),
     "retrieve": ("#8d3391", "*"),

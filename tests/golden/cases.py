@@ -54,6 +54,7 @@ kriging(retriever=hybrid, mean=none, rounds=10, use_anchors=true, rank=48, share
 feedback(retriever=hybrid, retriever_share=0.5, rounds=1, a=1.0, b=1.0, c=1.0, pairs=none, vectors=auto,
     normalize=auto)
 refit(retriever=hybrid, retriever_share=0.5, rounds=1, steps=100, lr=1.0, vectors=auto, normalize=auto)
+acurank(retriever=hybrid, batch=20, shortlist=100, uncertain=none, tolerance=0.01, k=10)
 reformir(retriever=hybrid, reformulations=5, feedback=5, blend=0.3, depth=100, batch=16, vectors=auto)
 """
 """Every option of every method at its default as of commit a2db68d, or of the method's first."""
@@ -126,6 +127,7 @@ kriging: none; retriever=dense, rounds=5; retriever=bm25, rounds=5; retriever=ra
     retriever=dense, vectors=dense; retriever=bm25, vectors=rows; retriever=hybrid, shortlist=120;
     retriever=hybrid, use_anchors=false, shortlist=120; retriever=dense, target_recall=0.5;
     retriever=dense, target_recall=0.7, k=3
+acurank: none; retriever=bm25, batch=5; retriever=dense, batch=5, uncertain=10, tolerance=0.1, k=5
 reformir: none; retriever=dense, batch=5; retriever=bm25, batch=5;
     retriever=hybrid, reformulations=2, feedback=2, blend=0.6, depth=20, batch=5;
     retriever=dense, vectors=other, batch=5; retriever=bm25, vectors=rows, batch=5
@@ -157,6 +159,7 @@ gp: retriever=own, rounds=3
 kriging: retriever=bm25, rounds=3; retriever=own, rounds=3;
     retriever=own, mean=hybrid(bm25, own, views), rounds=3
 reformir: retriever=hybrid(bm25, own), batch=3
+acurank: retriever=own, batch=3
 """
 
 BUNDLED_SPECS = """

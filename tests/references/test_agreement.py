@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from crossknn.index.stored import StoredMatrix
 from crossknn.spec import Spec, parse
 from crossknn.types import NO_ITEM
-from references import cur, gaussian_process, graph, kriging, reformulations, vectors
+from references import acurank, cur, gaussian_process, graph, kriging, reformulations, vectors
 from references.problem import Batch, Problem, Rank, best_first, equal_batches
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
@@ -70,6 +70,8 @@ gp(vectors=dense, retriever=bm25, rounds=R, kernel=linear, noise=0.3, mean=retri
 feedback(vectors=dense, retriever=dense, retriever_share=0.2, rounds=R, a=1.0, b=1.0, c=0.03, normalize=none)
 feedback(vectors=dense, retriever=bm25, retriever_share=0.2, rounds=R, b=0.5, c=0.1, pairs=3, normalize=first)
 refit(vectors=dense, retriever=dense, retriever_share=0.2, rounds=R, steps=20, lr=1.0, normalize=anchors)
+acurank(retriever=dense, batch=B)
+acurank(retriever=hybrid(bm25, dense), shortlist=40, batch=B)
 reformir(vectors=dense, retriever=dense, reformulations=4, feedback=5, blend=0.3, batch=B)
 reformir(vectors=dense, retriever=hybrid(bm25, dense), reformulations=3, feedback=3, blend=0.6, depth=40, batch=B)
 kriging(vectors=dense, retriever=dense, mean=hybrid(bm25, dense), rounds=R, rank=100, share=0.7, \
@@ -88,7 +90,7 @@ REFERENCES = {
     **{name: getattr(vectors, name) for name in ("axn", "tour", "feedback", "refit")},
     **{name: getattr(graph, name) for name in ("gar", "ladr", "greedy")},
     **{"gp": gaussian_process.gp, "kriging": kriging.kriging},
-    "reformir": reformulations.reformir,
+    **{"reformir": reformulations.reformir, "acurank": acurank.acurank},
 }
 
 
@@ -133,7 +135,7 @@ class Case:
         if self.name in ("anncur", "itemcur", "fixeditem") or "mode" in self.options:
             first = round(float(self.options.get("anchor_share", 0.5)) * budget)
             return [first, budget - first]
-        if self.name in ("gar", "ladr", "greedy", "reformir"):
+        if self.name in ("gar", "ladr", "greedy", "reformir", "acurank"):
             seeds = budget // 2 if self.name in ("ladr", "greedy") else 0
             size = budget // rounds
             return [seeds, *(min(size, budget - done) for done in range(seeds, budget, size))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from crossknn.errors import SpecError
+from crossknn.methods.acurank import AcuRank
 from crossknn.methods.adacur import ADACUR
 from crossknn.methods.axn import AXN
 from crossknn.methods.base import Method
@@ -29,7 +30,7 @@ METHODS: dict[str, type[Method]] = {
     kind.name: kind
     for kind in (
         *(Exact, Retrieve, Rerank, ANNCUR, ADACUR, AXN, TOUR, FixedItem, ItemCUR),
-        *(GAR, LADR, Greedy, GP, Kriging, Feedback, ReFIT, ReformIR),
+        *(GAR, LADR, Greedy, GP, Kriging, Feedback, ReFIT, ReformIR, AcuRank),
     )
 }
 

@@ -20,7 +20,7 @@ Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
 
 COUNTS = (
     *("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k"),
-    *("reformulations", "feedback"),
+    *("reformulations", "feedback", "uncertain"),
 )
 POOL, PER_CALL = 400, 3
 """Items that each retriever gives to a pool, at least, and for each call."""

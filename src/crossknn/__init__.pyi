@@ -41,6 +41,7 @@ from .index.shards import RayShard as RayShard
 from .index.shards import ShardedStore as ShardedStore
 from .methods import parse_method as parse_method
 from .methods import parse_methods as parse_methods
+from .methods.acurank import AcuRank as AcuRank
 from .methods.adacur import ADACUR as ADACUR
 from .methods.axn import AXN as AXN
 from .methods.base import Method as Method
@@ -55,6 +56,7 @@ from .methods.gp import GP as GP
 from .methods.graph import LADR as LADR
 from .methods.graph import Greedy as Greedy
 from .methods.kriging import Kriging as Kriging
+from .methods.reformir import ReformIR as ReformIR
 from .methods.rerank import Exact as Exact
 from .methods.rerank import Rerank as Rerank
 from .methods.rerank import Retrieve as Retrieve

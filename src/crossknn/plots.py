@@ -46,6 +46,8 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "tour": ("#2c9bd0", "p"),
     "refit": ("#4b3fa8", "h"),
     "feedback": ("#00868b", "8"),
+    "reformir": ("#a3561f", "x"),
+    "acurank": ("#5c6b1e", "+"),
     "fixeditem": ("#8c564b", "d"),
     "itemcur": ("#b07d62", "H"),
     "retrieve": ("#8d3391", "*"),

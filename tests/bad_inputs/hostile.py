@@ -53,6 +53,7 @@ gp(query=perhaps);kriging(scale=nan, use_anchors=false);kriging(noise=inf, use_a
 kriging(beta=nan, use_anchors=false);kriging(share=nan, use_anchors=false);kriging(rank=0);kriging(k=0)
 kriging(target_recall=nan);gar(neighbours=0);gar(batch=0);gar(set_share=2, affinity=set);gar(softmax=loud)
 ladr(depth=0);ladr(mode=lazy);greedy(retriever_share=-1);feedback(b=-1);feedback(b=nan);feedback(a=inf)
+reformir(blend=nan);reformir(feedback=0);reformir(depth=0);acurank(tolerance=nan);acurank(uncertain=0)
 feedback(c=nan);feedback(pairs=0);refit(lr=0);refit(lr=nan);refit(steps=0);cmc(depth=0)
 retrieve(first=);exact(retriever=bm25)""".replace(";", "\n").splitlines(),
 )

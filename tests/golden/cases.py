@@ -54,8 +54,10 @@ kriging(retriever=hybrid, mean=none, rounds=10, use_anchors=true, rank=48, share
 feedback(retriever=hybrid, retriever_share=0.5, rounds=1, a=1.0, b=1.0, c=1.0, pairs=none, vectors=auto,
     normalize=auto)
 refit(retriever=hybrid, retriever_share=0.5, rounds=1, steps=100, lr=1.0, vectors=auto, normalize=auto)
+acurank(retriever=hybrid, batch=20, shortlist=100, uncertain=none, tolerance=0.01, k=10)
+reformir(retriever=hybrid, reformulations=5, feedback=5, blend=0.3, depth=100, batch=16, vectors=auto)
 """
-"""Every option of every method at its default as of commit a2db68d."""
+"""Every option of every method at its default as of commit a2db68d, or of the method's first."""
 
 MATRIX_SPECS = """
 rerank: retriever=dense; retriever=bm25; retriever=hybrid; retriever=hybrid(bm25, dense);
@@ -98,14 +100,16 @@ gar: none; retriever=dense, batch=5; retriever=bm25, batch=5; retriever=random, 
     retriever=dense, graph=dense, neighbours=4, batch=5;
     retriever=dense, graph=other, neighbours=8, batch=5; retriever=dense, batch=5, affinity=set;
     retriever=hybrid, batch=5, affinity=set, set_share=0.1;
-    retriever=hybrid, batch=5, affinity=set, softmax=raw
+    retriever=hybrid, batch=5, affinity=set, softmax=raw;
+    retriever=dense, graph=scores, neighbours=8, batch=5
 ladr: none; retriever=dense, batch=5; retriever=bm25, batch=5;
     retriever=dense, neighbours=4, retriever_share=0.2, depth=5, batch=3;
     retriever=dense, graph=other, mode=proactive;
     retriever=bm25, neighbours=4, retriever_share=0.2, mode=proactive
 greedy: none; retriever=dense, batch=5; retriever=bm25, batch=5;
     retriever=dense, graph=other, neighbours=4, retriever_share=0, batch=1;
-    retriever=dense, neighbours=4, retriever_share=0.2, batch=3
+    retriever=dense, neighbours=4, retriever_share=0.2, batch=3;
+    retriever=dense, graph=scores, batch=5
 gp: none; retriever=dense, rounds=5; retriever=bm25, rounds=5; retriever=random, rounds=5;
     retriever=dense, rounds=5, kernel=matern; retriever=dense, rounds=5, kernel=linear;
     retriever=dense, rounds=5, mean=none; retriever=dense, rounds=5, mean=average;
@@ -123,6 +127,10 @@ kriging: none; retriever=dense, rounds=5; retriever=bm25, rounds=5; retriever=ra
     retriever=dense, vectors=dense; retriever=bm25, vectors=rows; retriever=hybrid, shortlist=120;
     retriever=hybrid, use_anchors=false, shortlist=120; retriever=dense, target_recall=0.5;
     retriever=dense, target_recall=0.7, k=3
+acurank: none; retriever=bm25, batch=5; retriever=dense, batch=5, uncertain=10, tolerance=0.1, k=5
+reformir: none; retriever=dense, batch=5; retriever=bm25, batch=5;
+    retriever=hybrid, reformulations=2, feedback=2, blend=0.6, depth=20, batch=5;
+    retriever=dense, vectors=other, batch=5; retriever=bm25, vectors=rows, batch=5
 """
 
 ITEM_SPECS = """
@@ -150,6 +158,8 @@ greedy: retriever=own, neighbours=4, batch=3
 gp: retriever=own, rounds=3
 kriging: retriever=bm25, rounds=3; retriever=own, rounds=3;
     retriever=own, mean=hybrid(bm25, own, views), rounds=3
+reformir: retriever=hybrid(bm25, own), batch=3
+acurank: retriever=own, batch=3
 """
 
 BUNDLED_SPECS = """

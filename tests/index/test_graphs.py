@@ -11,7 +11,12 @@ from synthetic import aligned_matrix
 
 from crossknn.errors import InputError
 from crossknn.index import graphs
-from crossknn.index.graphs import cosines, nearest_by_vectors, nearest_neighbours
+from crossknn.index.graphs import (
+    cosines,
+    nearest_by_rankings,
+    nearest_by_vectors,
+    nearest_neighbours,
+)
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix
 from crossknn.index.vectors import ItemVectors
@@ -43,6 +48,17 @@ def test_neighbours_are_the_nearest_others_by_cosine(n, k, half, rows, seed):
     np.testing.assert_allclose(made, expected, atol=1e-5)
     assert (found[:, width:] == -1).all()
     assert found.dtype == np.int32
+
+
+def test_items_that_the_same_queries_rank_high_are_neighbours(monkeypatch):
+    """The values are 3 2 1 of each query's first three; entries of A^T A by hand."""
+    monkeypatch.setattr(graphs, "RANKED", 3)
+    monkeypatch.setattr(graphs, "_CELLS", 10)  # two rows at a time
+    scores = np.array([[9, 8, 7, 0, 0], [0, 9, 0, 8, 7], [0, 8, 9, 7, 0]], np.float32)
+    # 0-1: 6, 0-2: 3; 1-2: 2 + 6, 1-3: 6 + 2, 1-4: 3; 2-3: 3; 3-4: 2
+    found = nearest_by_rankings(scores, 3)
+    assert found.tolist() == [[1, 2, -1], [2, 3, 0], [1, 0, 3], [1, 2, 4], [1, 3, -1]]
+    assert nearest_by_rankings(scores[:1], 1).tolist() == [[1], [0], [0], [-1], [-1]]
 
 
 @pytest.fixture

@@ -126,6 +126,8 @@ def test_the_graph_is_that_of_the_vectors_by_default():
         run("gar(retriever=bm25)", replace(data, dense_items=None), 10)
     with pytest.raises(InputError, match="no item graph 'other' here"):
         run("ladr(retriever=bm25, graph=other)", data, 10)
+    with pytest.raises(InputError, match="needs scores of anchor queries"):
+        run("gar(retriever=words, graph=scores)", by_hand(), 4)
     with pytest.raises(InputError, match="affinity=set needs item vectors"):
         run(
             "gar(retriever=words, graph=near, neighbours=2, affinity=set)",

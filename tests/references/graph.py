@@ -1,4 +1,4 @@
-"""Methods that walk the item graph: GAR, the loop of Quam, LADR, greedy search.
+"""Methods that walk the item graph: GAR, the loop of Quam, LADR, greedy search; and L2G's graph.
 
 docs/explanation/rivals.md, "Graph methods", says what holds for all of them: batches are full until the budget
 is spent, the retriever's ranking goes on where the graph has no more to offer, and neighbours of
@@ -43,10 +43,30 @@ def walk(
     seen, found = set(skip), []
     for source, value in zip(sources, values, strict=True):
         for item in graph[source].tolist():
-            if item not in seen:
+            if item >= 0 and item not in seen:
                 seen.add(item)
                 found.append((item, float(value)))
     return found
+
+
+def graph_of_rankings(scores: FloatArray, neighbours: int, logged: int = 100) -> IntArray:
+    """L2G (2510.00887) with the exact scores (q, n) of earlier queries as the reranker's log.
+
+    Each query has a vector a over all items: the item at rank r of its first 100 has 100 - r + 1,
+    the others 0. The affinity of two items is the sum over queries of the products of their values;
+    -1 pads the rows of items with fewer neighbours, equal ones come by ascending position.
+    """
+    count = scores.shape[1]
+    logged = min(logged, count)
+    affinity = np.zeros((count, count))
+    for row in scores:
+        values = np.zeros(count)
+        for rank, item in enumerate(np.argsort(-row, kind="stable")[:logged].tolist(), start=1):
+            values[item] = logged - rank + 1
+        affinity += np.outer(values, values)
+    np.fill_diagonal(affinity, 0.0)
+    nearest = np.argsort(-affinity, axis=1, kind="stable")[:, :neighbours]
+    return np.where(np.take_along_axis(affinity, nearest, axis=1) > 0, nearest, -1)
 
 
 def seeds_of(problem: Problem, share: float, budget: int) -> list[Candidate]:

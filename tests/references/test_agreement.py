@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from crossknn.index.stored import StoredMatrix
 from crossknn.spec import Spec, parse
 from crossknn.types import NO_ITEM
-from references import cur, gaussian_process, graph, kriging, vectors
+from references import acurank, cur, gaussian_process, graph, kriging, reformulations, vectors
 from references.problem import Batch, Problem, Rank, best_first, equal_batches
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
@@ -59,6 +59,9 @@ gar(retriever=bm25, graph=dense, neighbours=16, batch=B, affinity=set, set_share
 ladr(retriever=dense, graph=dense, neighbours=8, retriever_share=0.5, depth=10, batch=B)
 ladr(retriever=bm25, graph=dense, neighbours=4, retriever_share=0.5, mode=proactive)
 greedy(retriever=dense, graph=dense, neighbours=8, retriever_share=0.5, batch=B)
+gar(retriever=dense, graph=scores, neighbours=16, batch=B)
+ladr(retriever=bm25, graph=scores, neighbours=8, retriever_share=0.5, depth=10, batch=B)
+greedy(retriever=dense, graph=scores, neighbours=8, retriever_share=0.5, batch=B)
 gp(vectors=dense, retriever=dense, rounds=R, kernel=rbf, scale=1.0, noise=0.05, mean=constant, \
 beta=1.0, query=false)
 gp(vectors=dense, retriever=dense, rounds=R, scale=2.0, mean=average, beta=0.5, query=true)
@@ -67,6 +70,10 @@ gp(vectors=dense, retriever=bm25, rounds=R, kernel=linear, noise=0.3, mean=retri
 feedback(vectors=dense, retriever=dense, retriever_share=0.2, rounds=R, a=1.0, b=1.0, c=0.03, normalize=none)
 feedback(vectors=dense, retriever=bm25, retriever_share=0.2, rounds=R, b=0.5, c=0.1, pairs=3, normalize=first)
 refit(vectors=dense, retriever=dense, retriever_share=0.2, rounds=R, steps=20, lr=1.0, normalize=anchors)
+acurank(retriever=dense, batch=B)
+acurank(retriever=hybrid(bm25, dense), shortlist=40, batch=B)
+reformir(vectors=dense, retriever=dense, reformulations=4, feedback=5, blend=0.3, batch=B)
+reformir(vectors=dense, retriever=hybrid(bm25, dense), reformulations=3, feedback=3, blend=0.6, depth=40, batch=B)
 kriging(vectors=dense, retriever=dense, mean=hybrid(bm25, dense), rounds=R, rank=100, share=0.7, \
 scale=2.0, smooth=0.3, linear=0.5, noise=0.25)
 kriging(vectors=dense, retriever=hybrid(bm25, dense), mean=dense, rounds=R, share=0.7, scale=2.0, \
@@ -83,6 +90,7 @@ REFERENCES = {
     **{name: getattr(vectors, name) for name in ("axn", "tour", "feedback", "refit")},
     **{name: getattr(graph, name) for name in ("gar", "ladr", "greedy")},
     **{"gp": gaussian_process.gp, "kriging": kriging.kriging},
+    **{"reformir": reformulations.reformir, "acurank": acurank.acurank},
 }
 
 
@@ -97,7 +105,7 @@ class Case:
         fixed = "fixed items" if self.name == "fixeditem" else "fixed"
         self.retriever = str(options.get("retriever", fixed)).partition("(")[0]
         mean = str(options["mean"]) if self.name == "kriging" else self.retriever
-        own = self.name in ("gp", "kriging")
+        own = self.name in ("gp", "kriging", "reformir")
         both = mean.startswith("hybrid")
         self.trends = ("dense", "bm25") if both else (mean if own else "dense",)
         self.options = options | {"softmax_of": options.get("softmax", "standardized")}
@@ -127,8 +135,9 @@ class Case:
         if self.name in ("anncur", "itemcur", "fixeditem") or "mode" in self.options:
             first = round(float(self.options.get("anchor_share", 0.5)) * budget)
             return [first, budget - first]
-        if self.name in ("gar", "ladr", "greedy"):
-            seeds, size = 0 if self.name == "gar" else budget // 2, budget // rounds
+        if self.name in ("gar", "ladr", "greedy", "reformir", "acurank"):
+            seeds = budget // 2 if self.name in ("ladr", "greedy") else 0
+            size = budget // rounds
             return [seeds, *(min(size, budget - done) for done in range(seeds, budget, size))]
         return equal_batches(budget, rounds)
 
@@ -163,6 +172,12 @@ def known_of(name: str) -> dict[str, np.ndarray]:
 
 
 @cache
+def graph_of_scores(name: str) -> np.ndarray:
+    """L2G's graph of the anchors of a matrix."""
+    return graph.graph_of_rankings(known_of(name)["anchor_scores"], 16)
+
+
+@cache
 def cheap_scores(name: str) -> dict[str, np.ndarray]:
     """Scores (q, n) by each retriever of all queries, the anchors first."""
     data = stored(name)
@@ -183,8 +198,11 @@ def problem_of(name: str, query: int, case: Case) -> Problem:
         order = data.anchor_items if case.retriever == "fixed" else data.item_scores.items
         retriever = np.full(data.scores.shape[1], -1e9)
         retriever[order] = -np.arange(len(order), dtype=np.float64)
+    known = known_of(name)
+    if case.options.get("graph") == "scores":
+        known = known | {"neighbours": graph_of_scores(name)}
     return Problem(
-        **known_of(name),
+        **known,
         retriever=retriever,
         query=data.dense_queries[row].astype(np.float64),
         trends=tuple(cheap[trend][row] for trend in case.trends),

@@ -28,6 +28,7 @@ SPECS = (
     "kriging(retriever=dense, rounds=4)",
     "kriging(retriever=dense, rounds=6, use_anchors=false, shortlist=20)",
     "gp(retriever=dense, rounds=3, beta=0)",
+    "acurank(retriever=dense, batch=3, shortlist=20)",
 )
 WORLD = matrix(n=40, anchors=12, tests=6)
 

@@ -6,11 +6,13 @@ Axes: n items, k neighbours, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
+from crossknn.linalg import top_k
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.dense import ArrayStore, DenseRetriever
 from crossknn.retrievers.specs import unfitted
@@ -18,6 +20,12 @@ from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours, Progress, 
 
 NEIGHBOURS = 16
 """GAR's k."""
+
+SCORES = "scores"
+"""The graph that is made of the anchors' exact scores."""
+
+RANKED = 100
+"""Items of an anchor query's ranking that `nearest_by_rankings` reads."""
 
 _CELLS = 1 << 23
 
@@ -62,6 +70,34 @@ def nearest_by_vectors(
     items = Queries([""] * (n - first), {"unit": unit[first:]})
     retriever = DenseRetriever(ArrayStore(unit), lambda queries: queries.vectors["unit"])
     return nearest_items(retriever, items, k, max(1, _CELLS // n), progress, first)
+
+
+def nearest_by_rankings(scores: FloatArray, k: int) -> Neighbours:
+    """The k other items that are ranked high by the same queries: (q, n) exact scores -> (n, k).
+
+    L2G (2510.00887): an item at rank r of a query's first 100 has the value 101 - r in its row of
+    A (q, n), others have 0. Two items are as near as their entry of A^T A, ties by position; items
+    that no query ranks together are no neighbours, so rows are padded.
+    """
+    from scipy.sparse import csr_array
+
+    q, n = scores.shape
+    depth = min(RANKED, n)
+    ranked = top_k(scores, depth).items
+    values = np.tile(np.arange(depth, 0, -1, dtype=np.int64), q)
+    columns = csr_array((values, ranked.ravel(), np.arange(q + 1) * depth), shape=(q, n))
+    rows = columns.T.tocsr()
+    neighbours = np.full((n, k), NO_ITEM, np.int32)
+    step = max(1, _CELLS // n)
+    for start in range(0, n, step):
+        products = (rows[start : start + step] @ columns).tocsr()
+        for item, (first, end) in enumerate(pairwise(products.indptr), start):
+            others, near = products.indices[first:end], products.data[first:end]
+            kept = others != item
+            others, near = others[kept], near[kept]
+            best = others[np.lexsort((others, -near))[:k]]
+            neighbours[item, : len(best)] = best
+    return neighbours
 
 
 def cosines(vectors: FloatArray, items: IntArray, others: Neighbours) -> FloatArray:

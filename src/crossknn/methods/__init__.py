@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from crossknn.errors import SpecError
+from crossknn.methods.acurank import AcuRank
 from crossknn.methods.adacur import ADACUR
 from crossknn.methods.axn import AXN
 from crossknn.methods.base import Method
@@ -14,6 +15,7 @@ from crossknn.methods.gar import GAR
 from crossknn.methods.gp import GP
 from crossknn.methods.graph import LADR, Greedy
 from crossknn.methods.kriging import Kriging
+from crossknn.methods.reformir import ReformIR
 from crossknn.methods.rerank import Exact, Rerank, Retrieve
 from crossknn.methods.tour import TOUR
 from crossknn.retrievers.base import KINDS
@@ -28,7 +30,7 @@ METHODS: dict[str, type[Method]] = {
     kind.name: kind
     for kind in (
         *(Exact, Retrieve, Rerank, ANNCUR, ADACUR, AXN, TOUR, FixedItem, ItemCUR),
-        *(GAR, LADR, Greedy, GP, Kriging, Feedback, ReFIT),
+        *(GAR, LADR, Greedy, GP, Kriging, Feedback, ReFIT, ReformIR, AcuRank),
     )
 }
 

@@ -18,7 +18,10 @@ from crossknn.types import FloatArray, Queries
 Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
 """A search whose outcome can be judged: its plan, a queries, and their exact scores (a, n)."""
 
-COUNTS = ("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k")
+COUNTS = (
+    *("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k"),
+    *("reformulations", "feedback", "uncertain"),
+)
 POOL, PER_CALL = 400, 3
 """Items that each retriever gives to a pool, at least, and for each call."""
 

@@ -26,6 +26,7 @@ from crossknn.methods.graph import (
     Frontier,
     GraphMethod,
     GraphPredictor,
+    alike,
     best_first,
     in_batches,
     reach,
@@ -58,7 +59,7 @@ class GAR(GraphMethod):
         expand = self._expand(index, budget)
         return Plan(
             retriever=retriever,
-            predictor=GraphPredictor(retriever, index.n, budget, expand, alternate=True),
+            predictor=GraphPredictor(retriever, index.n, budget, alike(expand), alternate=True),
             batches=in_batches(budget, self.batch),
         )
 

@@ -9,21 +9,32 @@ bi-metric search (2406.02891), RGS (2509.07163)   here: `Greedy`
 d, D                                              what the graph is made of; the cross-encoder
 Q, Q / 2                                          the budget; `retriever_share` of it
 
+L2G (2510.00887)   here: `graph=scores`
+reranker logs      the exact scores of the anchor queries
+A^T A              `nearest_by_rankings`
+
 GAR is in `gar`. Axes: m queries, n items, b scored items of a query, s sources, k neighbours,
 f items of a frontier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.index.graphs import NEIGHBOURS, default_graph, nearest_neighbours
+from crossknn.index.graphs import (
+    NEIGHBOURS,
+    SCORES,
+    default_graph,
+    nearest_by_rankings,
+    nearest_neighbours,
+)
 from crossknn.methods.base import Method, part
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import AUTO, open_retriever
@@ -47,7 +58,7 @@ class GraphMethod(Method):
 
     Args:
         retriever: Picks what is scored first, and what the graph does not reach.
-        graph: Name of the item graph.
+        graph: Name of the item graph; `scores` is made of the anchors' exact scores (L2G).
         neighbours: Neighbours of an item that are followed.
         batch: Pairs scored at once.
     """
@@ -57,8 +68,20 @@ class GraphMethod(Method):
     neighbours: int = NEIGHBOURS
     batch: int = 16
 
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        """The anchors, where the graph is made of their scores."""
+        return ("anchors",) if self.graph == SCORES else ()
+
     def walked(self, index: Index) -> Neighbours:
         """The graph; `InputError` where there is none."""
+        if self.graph == SCORES:
+            if (anchors := index.anchors) is None:
+                raise InputError(
+                    f"{self}: the graph of scores needs scores of anchor queries; collect them "
+                    "with  crossknn collect INDEX --anchors QUERIES"
+                )
+            make = partial(nearest_by_rankings, anchors.scores, self.neighbours)
+            return index.cache.get((SCORES, self.neighbours), (anchors.scores,), make)
         name = default_graph(index, self.graph)
         return nearest_neighbours(index.graphs, name, self.neighbours)
 
@@ -120,7 +143,7 @@ def _from_seeds(
     expand = partial(expand, method.walked(index))
     return Plan(
         retriever=retriever,
-        predictor=GraphPredictor(retriever, index.n, budget, expand),
+        predictor=GraphPredictor(retriever, index.n, budget, alike(expand)),
         batches=(seeds, *in_batches(budget - seeds, batch)),
     )
 
@@ -144,11 +167,13 @@ many of them the frontier before was made of."""
 
 @dataclass(frozen=True, slots=True)
 class GraphState:
-    """Where m queries stand: their frontiers, the number of scores these are made of (m,), and the
-    number of batches scored. `read` keeps the retriever's ranking, by how deep it was read."""
+    """Where m queries stand: how their frontiers grow, these frontiers, the number of scores they
+    are made of (m,), and the number of batches scored. `read` keeps the retriever's ranking, by how
+    deep it was read."""
 
     queries: Queries
     read: dict[int, Candidates]
+    expands: Sequence[Expand]
     frontiers: tuple[Frontier, ...]
     n_seen: IntArray
     batches: int = 0
@@ -162,29 +187,34 @@ class GraphPredictor(Predictor[GraphState]):
         retriever: Its ranking goes on where the graph ends.
         n: Number of items.
         depth: How much of the ranking is read at once: the budget.
-        expand: What the graph offers a query, from its exact scores.
+        expands: What the graph offers each of m queries, from its exact scores.
         alternate: Take every other batch from the ranking, as far as that goes (GAR).
     """
 
     retriever: Retriever
     n: int
     depth: int
-    expand: Expand
+    expands: Callable[[Queries], Sequence[Expand]]
     alternate: bool = False
 
     predicts_scores = False
 
     def start(self, queries: Queries) -> GraphState:
         m = len(queries)
-        return GraphState(queries, {}, (Frontier(),) * m, np.zeros(m, np.int64))
+        frontiers = (Frontier(),) * m
+        return GraphState(queries, {}, self.expands(queries), frontiers, np.zeros(m, np.int64))
 
     def update(self, state: GraphState, observed: Observed) -> GraphState:
         frontiers = list(state.frontiers)
         for q, items, scores in observed.rows():
             known = scores.astype(np.float64)
-            frontiers[q] = self.expand(frontiers[q], items, known, int(state.n_seen[q]))
-        batches = state.batches + 1
-        return GraphState(state.queries, state.read, tuple(frontiers), observed.counts, batches)
+            frontiers[q] = state.expands[q](frontiers[q], items, known, int(state.n_seen[q]))
+        return replace(
+            state,
+            frontiers=tuple(frontiers),
+            n_seen=observed.counts,
+            batches=state.batches + 1,
+        )
 
     def predict(self, state: GraphState, items: IntArray | None = None) -> Prediction:
         """The values of frontier items; -inf for the others."""
@@ -219,6 +249,11 @@ class GraphPredictor(Predictor[GraphState]):
             chosen = where[once[:count]]
             rows.append((items[chosen], values[chosen]))
         return Candidates.from_rows(rows)
+
+
+def alike(expand: Expand) -> Callable[[Queries], Sequence[Expand]]:
+    """The same for every query."""
+    return lambda queries: [expand] * len(queries)
 
 
 def in_batches(budget: int, size: int) -> tuple[int, ...]:

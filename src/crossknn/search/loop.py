@@ -15,7 +15,7 @@ import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.search.plan import Plan
-from crossknn.search.sharing import expected_recall, most_of, shared, z_scores
+from crossknn.search.sharing import most_of, shared, z_scores
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -85,8 +85,8 @@ class Search:
         self.round = 0
         """Rounds begun so far."""
         self.expectations: list[tuple[IntArray, FloatArray]] = []
-        """With a `stop`, before each round but the first: scores known (m,), recall expected (m,),
-        NaN where nothing can be said."""
+        """With a `stop`, before each round but the first: scores known (m,), its value (m,), the
+        recall expected; NaN where nothing can be said."""
         # Pairs in the order in which they were asked, with a score once it is told.
         self._rows = {name: np.empty((m, 0), kind) for name, (_, kind) in _COLUMNS.items()}
         self._begun = 0  # columns of earlier rounds: what has no score there has failed
@@ -377,7 +377,7 @@ class Search:
             known = self._rows["scores"][q] + self._rows["known"][q]
             known = known[~np.isnan(known)]
             if stop is not None and len(known) >= stop.k:
-                recall[q] = expected_recall(np.sort(known)[-stop.k :], mean, std)
+                recall[q] = stop.value(known, mean, std)
             if share is not None:
                 standing[q] = z_scores(known, mean, std, share.k, int(room[q]), share.min_score)
         if stop is not None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from crossknn.linalg import mask, top_k
 from crossknn.retrievers.base import Retriever
-from crossknn.search.sharing import SharedBudget
+from crossknn.search.sharing import SharedBudget, expected_recall, n_uncertain
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 
 State = TypeVar("State")
@@ -178,6 +178,31 @@ class Stop:
 
     k: int
     expected: float
+
+    def value(self, known: FloatArray, mean: FloatArray, std: FloatArray) -> float:
+        """The share that it expects.
+
+        Args:
+            known: Exact scores (b,), k at least.
+            mean: Predictions (c,) of the unscored items.
+            std: Their standard deviations (c,).
+
+        Returns:
+            What must be `expected` or more.
+        """
+        return expected_recall(np.sort(known)[-self.k :], mean, std)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopWhenCertain(Stop):
+    """A query is done when few unscored items are uncertain, as AcuRank stops: their number, minus
+    1 times, is `expected` or more. `tolerance` as of `n_uncertain`."""
+
+    tolerance: float
+
+    def value(self, known: FloatArray, mean: FloatArray, std: FloatArray) -> float:
+        """Minus the number of uncertain items; arguments as of `Stop.value`."""
+        return -float(n_uncertain(known, mean, std, self.k, self.tolerance))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

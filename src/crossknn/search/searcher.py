@@ -55,7 +55,7 @@ class Budget:
         per_query: Pairs that a query may score, stored scores included; 100 by default.
         total: Pairs that all queries may score together (instead of `per_query`), spent where a
             true top item is most likely. A query gets at least k, at most four times its equal
-            share. For methods that predict standard deviations: `kriging` and `gp`.
+            share. For methods that predict standard deviations: `kriging`, `gp` and `acurank`.
         deadline: Seconds after which the search returns the best so far.
         target_recall: End a query when it expects to have found this share (0-1) of its true top k,
             for `kriging`; the budget is then what it may spend at most.

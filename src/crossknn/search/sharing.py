@@ -64,6 +64,23 @@ def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> floa
     return float(pdtr(np.arange(k)[::-1], chances.sum(axis=1)).mean())
 
 
+def n_uncertain(
+    known: FloatArray, mean: FloatArray, std: FloatArray, k: int, tolerance: float
+) -> int:
+    """How many unscored items may be in the top k or not: their chance of being above the `level`
+    lies between `tolerance` and 1 - `tolerance` (AcuRank, 2505.18512).
+
+    `known` (b,) are exact scores, `mean` and `std` (c,) the predictions of the unscored items.
+
+    >>> n_uncertain(np.array([2.0, 1.0]), np.array([1.5, -9.0]), np.array([1.0, 1.0]), 2, 0.01)
+    1
+    """
+    from scipy.special import ndtri
+
+    z = z_scores(known, mean, std, k, len(mean))
+    return int(np.count_nonzero(np.abs(z) < -ndtri(tolerance)))
+
+
 def z_scores(
     known: FloatArray,
     mean: FloatArray,

@@ -1,0 +1,142 @@
+"""AcuRank: calls where the top k is uncertain, and so many as that needs (Yoon et al., 2505.18512).
+
+AcuRank                              here
+relevance x_i ~ N(mu_i, sigma_i^2)   exact scores; of unscored items, a line through the retriever's
+t, s_i = P(x_i > t), sum s_i = R     `level`, R = `k`
+uncertain: eps < s_i < 1 - eps       `tolerance`
+stop: fewer than U are uncertain     `uncertain`
+windows of 20                        `batch`
+
+Axes: m queries, b scored items of a query, c items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossknn.errors import SpecError
+from crossknn.index.base import Index
+from crossknn.methods.base import Method
+from crossknn.methods.graph import in_batches
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.specs import AUTO, open_retriever
+from crossknn.search.plan import Plan, Prediction, Predictor, StopWhenCertain
+from crossknn.spec import Spec
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
+
+LEAST = 3
+"""Scores of a query, at least, that a line and its deviation are fitted to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcuRank(Method):
+    """Rerank, and say of each query how uncertain its top k still is.
+
+    A pair's exact score is certain, so what is left to score comes in the retriever's order: with
+    the same budget for each query it finds what `rerank` finds. The uncertainty decides how many
+    calls each query gets, of a total budget or with `uncertain`.
+
+    Args:
+        retriever: Ranks the items; a line turns its scores into exact ones.
+        batch: Pairs scored at once.
+        shortlist: Items of the retriever that have a chance of being in the top k; as many as the
+            budget if that is more.
+        uncertain: A query ends when fewer items than this are uncertain; its budget is then what it
+            may spend at most. By default all of the budget is spent.
+        tolerance: An item is certain if its chance of being in the top k is below this, or above
+            1 - this.
+        k: How many are to be found, where `uncertain` ends queries.
+    """
+
+    name = "acurank"
+    retriever: Spec = AUTO
+    batch: int = 20
+    shortlist: int = 100
+    uncertain: int | None = None
+    tolerance: float = 0.01
+    k: int = 10
+
+    def plan(self, index: Index, budget: int, seed: int) -> Plan:
+        if not 0 < self.tolerance < 0.5:
+            raise SpecError(f"{self}: tolerance must lie between 0 and 0.5")
+        retriever = open_retriever(index, self.retriever, seed)
+        few = self.uncertain
+        stop = few and StopWhenCertain(k=self.k, expected=1 - few, tolerance=self.tolerance)
+        return Plan(
+            retriever=retriever,
+            predictor=Calibrated(retriever),
+            batches=in_batches(budget, self.batch),
+            shortlist=self.shortlist if self.shortlist < index.n else None,
+            stop=stop or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Of m queries: mean = `slopes` x retriever's score + `offsets`, and deviations; (m,) each."""
+
+    queries: Queries
+    slopes: FloatArray
+    offsets: FloatArray
+    stds: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated(Predictor[Lines]):
+    """Predicts by a line through the retriever's scores, and chooses in the retriever's order."""
+
+    retriever: Retriever
+
+    has_std = True
+
+    def start(self, queries: Queries) -> Lines:
+        m = len(queries)
+        return Lines(queries, np.ones(m), np.zeros(m), np.full(m, np.nan))
+
+    def update(self, state: Lines, observed: Observed) -> Lines:
+        cheap = self.retriever.scores(state.queries, observed.items)
+        lines = [(1.0, 0.0, np.nan)] * len(state.queries)
+        for q, items, scores in observed.rows():
+            if len(scores) >= LEAST:
+                lines[q] = _line(cheap[q, : len(items)].astype(np.float64), scores)
+        return Lines(state.queries, *np.array(lines).T)
+
+    def predict(self, state: Lines, items: IntArray | None = None) -> Prediction:
+        return self._at(state, self.retriever.scores(state.queries, items))
+
+    def top(
+        self,
+        state: Lines,
+        count: int,
+        exclude: IntArray,
+        allowed: BoolArray | None = None,
+        pool: IntArray | None = None,
+    ) -> Candidates:
+        """What the retriever ranks next: an item's chance rises with its score."""
+        found = self.retriever.top(state.queries, exclude.shape[1] + count, allowed)
+        rows = []
+        for row, scores, out in zip(found.items, found.scores, exclude, strict=True):
+            kept = np.flatnonzero((row != NO_ITEM) & ~np.isin(row, out))[:count]
+            rows.append((row[kept], scores[kept]))
+        ranked = Candidates.from_rows(rows)
+        mean, std = self._at(state, ranked.scores)
+        return Candidates(ranked.items, mean, std)
+
+    def _at(self, state: Lines, cheap: FloatArray) -> Prediction:
+        """Means and deviations (m, c) for the retriever's scores (m, c)."""
+        mean = state.slopes[:, None] * cheap + state.offsets[:, None]
+        std = np.broadcast_to(state.stds[:, None], cheap.shape)
+        return Prediction(mean.astype(np.float32), std.astype(np.float32))
+
+
+def _line(cheap: FloatArray, exact: FloatArray) -> tuple[float, float, float]:
+    """Slope, not below 0, and offset of exact scores (b,) by the retriever's (b,), by least
+    squares, and the deviation about this line."""
+    moved, scores = cheap - cheap.mean(), exact.astype(np.float64)
+    square = float(moved @ moved)
+    slope = max(0.0, float(moved @ scores) / square) if square > 0 else 0.0
+    rest = scores - scores.mean() - slope * moved
+    std = np.sqrt(rest @ rest / (len(scores) - 2))
+    return slope, float(scores.mean() - slope * cheap.mean()), float(std)

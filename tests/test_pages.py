@@ -18,9 +18,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 ELSEWHERE = {
     "how-to/adapters.md": "tests/adapters",
     "how-to/own-method.md": "tests/search/test_own_method.py",
-    "how-to/reproduce.md": "lab/tests",
-    "how-to/sweeps.md": "lab/tests",
-    "how-to/reports.md": "lab/tests",
+    "how-to/reproduce.md": "lab/tests/test_lab_pages.py",
+    "how-to/sweeps.md": "lab/tests/test_lab_pages.py",
+    "how-to/reports.md": "lab/tests/test_lab_pages.py",
     "how-to/serving.md": "tests/service",
 }
 """Pages whose blocks need more than is here, and where they run."""

@@ -1,0 +1,72 @@
+"""The pages about the lab: their Python runs as it stands, and their commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+from sweep_helpers import write_matrix
+from typer.testing import CliRunner
+
+from crossknn_lab.cli import app
+
+DOCS = Path(__file__).parents[2] / "docs"
+FOUND = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    text = (DOCS / "how-to" / page).read_text(encoding="utf-8")
+    return [block for kind, block in FOUND.findall(text) if kind == language]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The matrices and the sweep that the pages name, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    Path("matrices").mkdir()
+    write_matrix(Path("matrices/small.npz"), n=110, anchors=30, tests=8)
+    for name in ("scifact", "wordnet-act"):
+        write_matrix(Path(f"{name}.npz"), n=210, anchors=12, tests=6)
+    [sweep] = [block for block in blocks("sweeps.md", "toml") if block.startswith("matrices")]
+    Path("sweep.toml").write_text(sweep, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", ["sweeps.md", "reports.md"])
+def test_the_sweep_of_a_page_runs_and_so_does_its_python(page, folder, capsys):
+    pytest.importorskip("matplotlib")
+    sweep = ["sweep", "sweep.toml", "--out", "results"]
+    assert CliRunner().invoke(app, [*sweep, "--workers", "1"]).exit_code == 0
+    for block in blocks(page, "python"):
+        exec(compile(block, page, "exec"), {})
+
+
+def test_the_python_of_the_page_about_reproducing_runs(folder):
+    pytest.importorskip("matplotlib")
+    names: dict[str, object] = {}
+    for block in blocks("reproduce.md", "python"):
+        exec(compile(block, "reproduce.md", "exec"), names)
+    assert (folder / "report/index.html").exists()
+    assert names["run"].table("methods").entries
+
+
+LINES = sorted(
+    {
+        line.strip()
+        for page in DOCS.rglob("*.md")
+        for line in page.read_text(encoding="utf-8").splitlines()
+        if re.match(r"(    )?crossknn-lab \w", line)
+    }
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_of_the_lab_has_the_options_that_a_page_names(line):
+    name, *words = shlex.split(line, comments=True)[1:]
+    command = typer.main.get_command(app).commands[name]
+    known = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
+    named = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+    assert named <= known, sorted(named - known)

@@ -21,8 +21,8 @@ err = Console(stderr=True)
 
 
 def say(text: str, console: Console = out) -> None:
-    """Print a line as it is: not wrapped, brackets and numbers without meaning."""
-    console.print(visible(text), soft_wrap=True, markup=False, highlight=False)
+    """Print a line as it is, brackets and numbers without meaning. A terminal wraps it at words."""
+    console.print(visible(text), soft_wrap=not console.is_terminal, markup=False, highlight=False)
 
 
 def note(text: str) -> None:

@@ -1,6 +1,6 @@
 """The service under load: latency, pairs a second beside the scorer alone, deadlines, memory, and kills.
 
-    python lab/benchmarks/load.py [--seconds 600] [--clients 1 8 64] [--requests 100000] [--kills 20] [--out FILE]
+    python lab/benchmarks/load.py [--seconds 600] [--clients 1 8 64] [--methods auto rerank] [--requests 100000] [--kills 20] [--out FILE]
 
 `crossknn serve` runs over the sample (11,587 meanings of nouns) with the bundled models, in a process of its own.
 Each client sends the next search when it has its answer: a sentence of the sample with a number of its own, so that
@@ -145,7 +145,7 @@ def percentiles(seconds: list[float]) -> list[float]:
     return [round(1000 * float(value), 1) for value in np.percentile(seconds, [50, 99])]
 
 
-def load(seconds: float, counts: list[int], work: Path) -> list[dict[str, Any]]:
+def load(seconds: float, methods: list[str], counts: list[int], work: Path) -> list[dict[str, Any]]:
     """Rows of a number of clients each, without a deadline and with one."""
     SAMPLE.index.save(work / "docs")
     command = [
@@ -167,7 +167,7 @@ def load(seconds: float, counts: list[int], work: Path) -> list[dict[str, Any]]:
             time.sleep(0.1)
         some.stop()
         pairs = pairs_of(some.answers)
-        for method, count in itertools.product(("auto", "rerank"), counts):
+        for method, count in itertools.product(methods, counts):
             before = alone(pairs)
             clients = Clients(url, count, budget=100, method=method)
             time.sleep(seconds / 10)
@@ -249,6 +249,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--clients", type=int, nargs="*", default=[1, 8, 64])
+    parser.add_argument("--methods", nargs="*", default=["auto", "rerank"])
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/load.json")
@@ -268,7 +269,7 @@ def main() -> None:
             [f"{n} {text}" for n, text in enumerate(SAMPLE.index.items.texts[:200])], lsa=16
         ).save(small)
         if options.clients:
-            rows = load(options.seconds, options.clients, Path(work))
+            rows = load(options.seconds, options.methods, options.clients, Path(work))
             made["load"] = stamp | {"seconds": options.seconds, "rows": rows}
         if options.requests:
             made["memory"] = stamp | memory(options.requests, small)

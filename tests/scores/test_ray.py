@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from functools import partial
@@ -184,6 +185,62 @@ def test_a_killed_worker_costs_the_texts_that_it_was_encoding(ray, tmp_path):
     assert seen == [(min(at, 1100), 1100) for at in range(TEXTS, 1100 + TEXTS, TEXTS)]
 
 
+NODES = """
+import sys
+from functools import partial
+from pathlib import Path
+import numpy as np, ray
+from ray.cluster_utils import Cluster
+from crossknn.scores.ray import encode_on_ray
+from test_ray import Numbers, Waiting
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+first = cluster.add_node(num_cpus=2)
+ray.init(address=cluster.address, log_to_driver=False)
+
+def lose(done, n):
+    global first
+    if first is not None:
+        cluster.add_node(num_cpus=2)
+        cluster.remove_node(first, allow_graceful=False)
+        first = None
+
+texts = [f"item {i}" for i in range(1100)]
+found = encode_on_ray(partial(Waiting, Path(sys.argv[1])), "numbers", texts, 2, "local", lose)
+assert np.array_equal(found, Numbers().encode_items(texts))
+"""
+
+
+class Waiting(Numbers):
+    """Notes which block it begins, and never ends the third one if it is the first to begin it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def encode_items(self, texts, progress=None):
+        with (self.folder / "begun").open("a+") as file:
+            file.write(f"{texts[0]}\n")
+            file.seek(0)
+            began = file.read().splitlines()
+        if began.count(texts[0]) == 1 and texts[0] == f"item {2 * TEXTS}":
+            time.sleep(600)
+        return super().encode_items(texts)
+
+
+@pytest.mark.slow
+def test_a_lost_node_costs_what_its_workers_were_encoding(tmp_path):
+    pytest.importorskip("ray")
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    given = [sys.executable, "-c", NODES, str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run(given, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    began = (tmp_path / "begun").read_text().splitlines()
+    assert began.count(f"item {2 * TEXTS}") == 2
+    assert len(began) <= 5 + 2
+    assert {*began} == {f"item {start}" for start in range(0, 1100, TEXTS)}
+
+
 @pytest.mark.slow
 def test_an_index_built_on_ray_is_the_one_built_here(ray, tmp_path, monkeypatch):
     texts = [*ck.read_dataset(FOLDER).items.texts[:700]]
@@ -231,7 +288,7 @@ def test_the_commands_do_on_ray_what_they_do_here(ray, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.slow
-def test_what_goes_wrong_on_a_worker_is_said_here(ray):
+def test_what_goes_wrong_on_a_worker_is_said_here(ray, monkeypatch):
     def ask(source, **limits):
         gather(ScoreStore(), source, **{"workers": 1, **limits})
 
@@ -250,7 +307,8 @@ def test_what_goes_wrong_on_a_worker_is_said_here(ray):
     with pytest.raises(ScorerError, match="a worker failed: KeyError"):
         ask(lambda: {}["model"])
     deadly = lambda: Lengths(at=1, do=lambda: os.kill(os.getpid(), signal.SIGKILL))  # noqa: E731
-    with pytest.raises(ScorerError, match=r"or was lost \(attempts: 4;"):
+    monkeypatch.setattr("crossknn.scores.ray._LOSSES", 2)
+    with pytest.raises(ScorerError, match=r"or was lost \(perhaps memory is short\): "):
         ask(deadly)
     with pytest.raises(InputError, match="2 CPUs, too few for 3 workers"):
         ask(Lengths, workers=3)

@@ -116,7 +116,7 @@ class ItemIndex:
         Raises:
             InputError: For items that cannot be read or vectors that do not fit them, or a cluster
                 that cannot be reached.
-            ScorerError: Ray has lost four workers over the same items.
+            ScorerError: Ray has lost one worker again and again.
         """
         items = items if isinstance(items, Items) else read_items(items)
         given, encode = building.by_name(vectors, GIVEN), building.by_name(query_vectors, GIVEN)

@@ -307,7 +307,7 @@ class RayShard:
         with needs_extra("a shard on Ray", "ray"):
             ray: Any = import_module("ray")
         opens = opened if callable(opened) else partial(LocalShard, str(opened))
-        self._worker = Workers(ray, opens, **{"max_task_retries": 0} | options)
+        self._worker = Workers(ray, opens, **{"max_restarts": -1, "max_task_retries": 0} | options)
         about = (self._worker.ask("__getattribute__", name) for name in ("name", "shape", "keys"))
         name, self.shape, self.keys = about
         self.name = f"{name} on Ray"

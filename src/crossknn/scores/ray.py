@@ -25,7 +25,7 @@ from crossknn.errors import CrossknnError, InputError, MissingExtraError, Scorer
 from crossknn.scorers.base import Scorer
 from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
-_RETRIES = 3
+_LOSSES = 20  # of one worker: a block too large for its memory would cost it again and again
 _BLOCK = 256  # texts that a worker encodes at once
 _PATIENCE = 5.0
 
@@ -35,8 +35,8 @@ def scorer_on_ray(source: Any, fingerprint: str, workers: int, address: str) -> 
     """A scorer whose calls go to processes of one CPU each; Ray ends with it.
 
     Raises InputError if the cluster cannot be reached, has too few CPUs or another cross-encoder,
-    or there is no `source` to open it from; MissingExtraError. The scorer raises ScorerError if a
-    block cost four workers.
+    or there is no `source` to open it from; MissingExtraError. The scorer raises ScorerError if one
+    worker is lost again and again.
     """
     from crossknn.scorers.opening import CrossEncoder
 
@@ -80,8 +80,9 @@ class Workers:
 
     def __init__(self, ray: Any, opened: Callable[[], Any], count: int = 1, **options: Any) -> None:
         """`options` are Ray's, of an actor."""
-        how = {"num_cpus": 1, "max_restarts": -1, "max_task_retries": _RETRIES} | options
-        self._ray, self._tries = ray, how["max_task_retries"] + 1
+        # What counts are restarts: when a node is lost, a few tries are over before Ray knows it.
+        how = {"num_cpus": 1, "max_restarts": _LOSSES, "max_task_retries": -1} | options
+        self._ray = ray
         self.actors = [ray.remote(**how)(_Worker).remote(opened) for _ in range(count)]
         self._free = SimpleQueue[Any]()
         for actor in self.actors:
@@ -95,7 +96,7 @@ class Workers:
             self._ray.kill(actor)
 
     def ask(self, method: str, *given: Any) -> Any:
-        """What a method of what a worker holds returns; ScorerError if that cost all workers."""
+        """What a method of what a worker holds returns; ScorerError if the worker is lost."""
         errors, actor = self._ray.exceptions, self._free.get()
         try:
             return self._ray.get(actor.ask.remote(method, *given))
@@ -105,8 +106,8 @@ class Workers:
             raise ScorerError(f"a worker failed: {error.cause!r}") from error
         except errors.RayError as error:
             raise ScorerError(
-                f"a worker could not start, or was lost (attempts: {self._tries}; perhaps memory "
-                f"is short): {str(error).strip().splitlines()[-1]}"
+                "a worker could not start, or was lost (perhaps memory is short): "
+                f"{str(error).strip().splitlines()[-1]}"
             ) from error
         finally:
             self._free.put(actor)

@@ -10,6 +10,7 @@ from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 
+import hypothesis
 import pytest
 import typer.main
 
@@ -19,6 +20,10 @@ from crossknn.scorers.opening import bundled_folder
 sys.path[:0] = [str(Path(__file__).parent / part) for part in ("", "faults", "golden")]
 
 ROOT = Path(__file__).parent.parent
+
+# How long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 # What a shell starts in the background ignores interrupts, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -37,7 +37,6 @@ IDEAS = {
     "models.late.heads": "the algebra of CMC and its rivals",
     "models.quantize": "int8",
     "retrievers.lexical": "words: BM25 and TF-IDF",
-    "scores.ray": "collecting on a cluster",
     "adapters.mcp": "an index as tools of a language model",
     "service.app": "the routes of the HTTP service",
     "service.metrics": "what the service counts",

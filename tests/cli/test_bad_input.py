@@ -114,7 +114,9 @@ CASES = """
 2 leave --queries out: fit docs.index stored --queries queries.txt
 2 fits no item vectors: fit docs.index fusion --queries queries.txt --name x
 2 fits no item vectors: fit docs.index calibration --queries queries.txt --strategy i
-2 fits no item vectors: fit docs.index fusion --queries queries.txt --ray local
+2 leave out --ray: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --ray local
+2 --workers needs --ray: index build docs.jsonl new.index --workers 2
+2 --ray needs an --encoder: index build docs.jsonl new.index --encoder none --ray local
 2 --plot applies only to calibration: fit docs.index fusion --queries queries.txt --plot r.png
 2 .png: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --plot r.txt
 2 nothing to add: index add docs.index

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from functools import partial
 
 import numpy as np
 import pytest
@@ -245,12 +246,13 @@ def test_fits_over_a_database_are_those_in_memory(tmp_path):
     assert sorted(picked[0]) == sorted(picked[1])
 
 
-@pytest.mark.parametrize("embedded", [True, False])
+@pytest.mark.parametrize("gone", ["shard closed", "client closed", "collection dropped"])
 @pytest.mark.parametrize("whole", [0, N])  # fails at the next search, or the next texts
-def test_a_database_that_goes_away_leaves_the_best_so_far(tmp_path, whole, embedded):
-    folder = tmp_path / "docs"
+def test_a_database_that_goes_away_leaves_the_best_so_far(tmp_path, whole, gone):
+    folder, embedded = tmp_path / "docs", gone == "shard closed"
     client = shard(folder) if embedded else collection()
     store = ck.QdrantStore(client, folder if embedded else "docs")
+    go = partial(client.delete_collection, "docs") if "dropped" in gone else client.close
     store.whole = whole
     index = ck.ItemIndex.over(store, "body", query_vectors=lambda texts: VECTORS[: len(texts)])
     asked = []
@@ -258,7 +260,7 @@ def test_a_database_that_goes_away_leaves_the_best_so_far(tmp_path, whole, embed
     def score(pairs):
         asked.extend(pairs)
         if len(asked) == 40:
-            client.close()
+            go()
         return [-float(text.split()[1]) for _, text in pairs]
 
     found = ck.Searcher(index, score, "axn(rounds=5)").search(["one", "two"], k=5, budget=50)
@@ -268,6 +270,9 @@ def test_a_database_that_goes_away_leaves_the_best_so_far(tmp_path, whole, embed
     assert all("docs' failed: " in error for error in found.errors)
     with pytest.raises(StoreError, match=r"the Qdrant collection .*docs' failed: "):
         ck.Searcher(index, score, "axn").search("three", budget=50)
+    for ask in (lambda: store.allowed({"part": 1}), lambda: store.top(VECTORS[:1], 5)):
+        with pytest.raises(StoreError, match=r"^the Qdrant collection .*docs' failed: [^\n]*$"):
+            ask()
 
 
 def test_a_mistake_of_ours_is_no_failure_of_the_database(embedded, monkeypatch):
@@ -313,6 +318,7 @@ def test_points_that_come_and_go(tmp_path):
         (lambda client: over(client, "title"), "text of the item 0 of .* is None: texts= must be"),
         (lambda client: over(client, lambda ids: ["x"]), "made 1 texts of 1000 ids"),
         (lambda client: over(client, "body", encoder="bundled"), "of 384 dimensions, and those of"),
+        (lambda client: search(client, D + 1), "query vectors have 17 dimensions, the items' 16"),
         (lambda client: ck.ItemIndex.over(VECTORS, "body"), "is not a database of items"),
         (lambda client: allowed(client, {"pat": 3}), "'pat', a field of no item of .* mean part"),
         (lambda client: allowed(client, {"part": {"gt": "b"}}), "Qdrant orders numbers and dates"),
@@ -329,6 +335,12 @@ def test_what_cannot_be_is_said_in_one_sentence(make, said):
 def over(client, texts, **options):
     index = ck.ItemIndex.over(ck.QdrantStore(client, "docs"), texts, **options)
     return list(index.items.texts)
+
+
+def search(client, d):
+    store = ck.QdrantStore(client, "docs")
+    index = ck.ItemIndex.over(store, "body", query_vectors=lambda texts: np.ones((len(texts), d)))
+    return ck.Searcher(index, FormulaScorer(), "axn").search("a query", budget=5)
 
 
 def allowed(client, condition):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -198,6 +199,29 @@ def test_a_shard_that_does_not_answer_in_time_has_failed(qdrant):
     assert results.degraded == {
         "shard 1": "shard 1 failed: a fragile shard has not answered in 0.2 s"
     }
+
+
+def test_calls_that_never_return_delay_neither_other_shards_nor_the_exit(tmp_path):
+    index_of(PARTS[0]).save(tmp_path / "first")
+    index_of(PARTS[1]).save(tmp_path / "second")
+    program = """
+import sys, threading
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np, crossknn as ck
+one, two = (ck.LocalShard(folder) for folder in sys.argv[1:])
+one.top = lambda *given: threading.Event().wait()
+index = ck.ItemIndex.over(
+    ck.ShardedStore([one, two], timeout=1.5), "text", query_vectors=lambda t: np.ones((len(t), 16))
+)
+index.database.whole = 0
+searcher = ck.Searcher(index, lambda pairs: [1.0] * len(pairs), "rerank")
+with ThreadPoolExecutor(12) as pool:
+    found = [*pool.map(lambda q: searcher.search(q, k=5, budget=5), map(str, range(12)))]
+print(sum(len(f[0]) for f in found), *{d for f in found for d in f.degraded})
+"""
+    given = sys.executable, "-c", program, str(tmp_path / "first"), str(tmp_path / "second")
+    done = subprocess.run(given, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, ["60", "shard", "1"]), done.stderr
 
 
 def test_what_a_search_found_of_texts_of_its_own(store, fragile):

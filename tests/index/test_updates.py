@@ -6,6 +6,7 @@ import pkgutil
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from multiprocessing import get_context
 
 import numpy as np
@@ -21,7 +22,7 @@ import crossknn as ck
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.fitting.fit import fit as fit_vectors
-from crossknn.index import storage
+from crossknn.index import storage, updates
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.updates import regression
 from crossknn.index.vectors import ItemVectors, Linear
@@ -500,6 +501,45 @@ def test_an_index_survives_a_kill_at_some_steps(tmp_path, what):
     index.compact()
     assert len(index) == 21
     assert len([*(tmp_path / "index").glob("data-*")]) == 1
+
+
+def test_during_a_compaction_searches_go_on_and_writers_wait(tmp_path, monkeypatch):
+    build([record(i) for i in range(30)]).save(tmp_path / "index")
+
+    def load():
+        return ItemIndex.load(tmp_path / "index", query_vectors={"own": vectors_of})
+
+    index, other, scorer = load(), load(), FormulaScorer()
+    index.delete(["i3"])
+    before, real = nearest(index, "query", 29), updates.commit
+    held, go = threading.Event(), threading.Event()
+
+    def commit(*given):
+        monkeypatch.setattr(updates, "commit", real)
+        held.set()
+        assert go.wait(60)
+        return real(*given)
+
+    monkeypatch.setattr(updates, "commit", commit)
+    with ThreadPoolExecutor(3) as pool:
+        try:
+            compaction = pool.submit(index.compact)
+            assert held.wait(60)
+            writing = [pool.submit(index.delete, ["i4"]), pool.submit(other.delete, ["i5"])]
+            for reader in (index, load()):
+                assert nearest(reader, "query", 29) == before
+                kept = ck.StoredScorer(scorer, reader.scores)
+                ck.Searcher(reader, kept, "rerank(retriever=own)").search("query", k=5, budget=10)
+            assert wait([compaction, *writing], timeout=0.3).done == set()
+        finally:
+            go.set()
+        for job in (compaction, *writing):
+            job.result()
+    assert len(scorer.asked) == 10  # kept by the first search, read by the second
+    after = load()
+    assert (after.n, len(after)) == (29, 27)
+    assert nearest(after, "query", 27) == [i for i in before if i not in ("i4", "i5")]
+    assert len(after.scores) == 10
 
 
 def test_searches_go_on_while_items_are_added_and_compacted(tmp_path):

@@ -125,12 +125,14 @@ def command(
         _take(index, exact, store)
         answer(_fit_stored(index, exact, retriever, rank), json)
         return
-    own = name or retriever or ray or (vectors, strategy) != ("auto", "q")
+    own = name or retriever or (vectors, strategy) != ("auto", "q")
     if own and method in JUDGED:
         raise InputError(
-            f"fit {method} fits no item vectors: leave out --name, --vectors, --strategy, "
-            "--retriever and --ray"
+            f"fit {method} fits no item vectors: leave out --name, --vectors, --strategy and "
+            "--retriever"
         )
+    if ray and method == "calibration":
+        raise InputError("calibration scores in searches, which do not use Ray: leave out --ray")
     if plot is not None and method != "calibration":
         raise InputError(f"--plot applies only to calibration, not to {method}: leave it out")
     o.check_picture("--plot", plot)
@@ -154,10 +156,10 @@ def command(
     else:
         asked = o.read_queries(Path(queries), count)
     share = 1 if method == "calibration" else at_once  # a search scores on one thread
-    given = scorer if ray else o.open_scorer(scorer, model, scorer_option, workers=share)
+    given: Any = scorer if ray else o.open_scorer(scorer, model, scorer_option, workers=share)
     _take(index, given, store)
     limits = Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=deadline)
-    if method in JUDGED and not isinstance(given, str):
+    if method in JUDGED:
         from crossknn.fitting.calibration import fit_calibration
         from crossknn.fitting.fusion import fit_fusion
         from crossknn.search.searcher import Budget
@@ -214,15 +216,15 @@ def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
     if store is None:
         return
     from crossknn.fitting.fit import add_scores
+    from crossknn.scorers import as_scorer
     from crossknn.scores.store import ScoreStore
 
     if not store.is_file():
         raise InputError(f"there is no file {store}: a search with  --store {store}  creates it")
-    fingerprint = getattr(exact, "fingerprint", None)
+    fingerprint = as_scorer(exact).fingerprint
     if fingerprint is None:
         raise InputError(
-            "--store needs to know the model: name it with --scorer, or --endpoint-model for a "
-            "URL, and leave out --ray"
+            "--store needs to know the model: name it with --scorer, or --endpoint-model for a URL"
         )
     add_scores(index, ScoreStore(store), fingerprint)
 

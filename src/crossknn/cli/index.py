@@ -94,6 +94,8 @@ def build(
     graph: Graph = None,
     graph_from: GraphFrom = None,
     nearest: Nearest = None,
+    workers: o.Workers = None,
+    ray: o.Ray = None,
     template: o.Template = "{title}\\n{text}",
     id_field: o.IdField = None,
     title_field: o.TitleField = None,
@@ -111,6 +113,7 @@ def build(
     """
     from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
+    from crossknn.scores.collect import Limits
 
     if graph_from is not None and graph is None:
         raise InputError("--graph-from needs a graph: give --graph N, too")
@@ -119,6 +122,8 @@ def build(
         raise InputError(f"--graph-from is {graph_from!r}: {nearest_name(graph_from, known)}")
     if nearest:
         o.check_extra("--nearest", "faiss", "faiss")
+    if (workers and not ray) or (ray and encoder == "none"):
+        raise InputError("--workers needs --ray, and --ray needs an --encoder, which it encodes by")
     check_target(folder)  # before anything is encoded
     began = time.perf_counter()
     read = read_items(
@@ -141,6 +146,7 @@ def build(
             tfidf=tfidf,
             seed=seed,
             previous=previous,
+            limits=Limits(workers=o.threads(workers), ray=ray),
             progress=report,
         )
     _add_graph(index, graph, graph_from)

@@ -107,13 +107,17 @@ Deadline = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option("--workers", min=1, help="Number of scoring threads; one per core by default."),
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Number of scoring threads, or of Ray's processes; one per core by default.",
+    ),
 ]
 Ray = Annotated[
     str | None,
     typer.Option(
         "--ray",
-        help="Score on Ray: 'local' starts it on this machine; otherwise a cluster address.",
+        help="Work on Ray: 'local' starts it on this machine; otherwise a cluster address.",
     ),
 ]
 Replace = Annotated[

@@ -37,7 +37,6 @@ from crossknn.retrievers.base import RandomItems
 from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.opening import DualEncoder
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
 from crossknn.scores.store import ScoreStore, SparseScores
 from crossknn.spec import Spec, build, parse, text_of
@@ -396,17 +395,17 @@ class Distill(FitMethod):
         texts, folder, began = index.items.texts, Path(task.encoder_out), time.perf_counter()
         with task.progress("distilling", "steps") as report:
             loss, measures = distill(scores, texts, start, folder, progress=report, **options)
-        seconds, encoder = time.perf_counter() - began, DualEncoder(folder)
+        seconds, encoder = time.perf_counter() - began, RememberedModel.of("dual encoder", folder)
         began = time.perf_counter()
         with task.progress("encoding", "items") as report:
-            items = encoder.encode_items(texts, report)
-        queries = encoder.encode_queries(scores.queries)
+            items = encoder.encode_items(texts, report, task.limits)
+        queries = encoder.get().encode_queries(scores.queries)
         task.vector_seconds = time.perf_counter() - began
         inner = inner_products(queries, items, scores.query, scores.item)
         return ItemVectors(
             values=items,
             method=str(self),
-            encoder=RememberedModel.of("dual encoder", folder),
+            encoder=encoder,
             # by all scored pairs, where there are no random ones
             scale=task.scale(items, queries) or Scale.match(scores.score, inner),
             fingerprint=task.scorer.fingerprint,

@@ -18,10 +18,11 @@ import numpy as np
 
 from crossknn.data.queries import Qrels, Texts, by_position, query_set
 from crossknn.errors import InputError
+from crossknn.fitting.anchors import named
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.specs import FUSION, open_retriever, unfitted
-from crossknn.scorers.base import Scorer
+from crossknn.scorers import as_scorer
 from crossknn.scores.collect import Limits, pair_scores
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries
 
@@ -39,7 +40,7 @@ FOLDS, LEAST, POOL = 5, 5, 1000
 
 def fit_fusion(
     index: ItemIndex,
-    scorer: Scorer,
+    scorer: Any,
     queries: Texts,
     qrels: Qrels | None = None,
     *,
@@ -55,7 +56,7 @@ def fit_fusion(
 
     Args:
         index: The items.
-        scorer: The cross-encoder.
+        scorer: A cross-encoder or its name (Ray needs a name).
         queries: m texts, or queries with the ids that judgements name.
         qrels: Judgements: the retrievers' weights to each other are those of the best nDCG@100 of
             their sum, and the sum's weight that of the best nDCG@10 beside the exact score, both
@@ -76,15 +77,16 @@ def fit_fusion(
             queries have a relevant item.
         ScorerError: Pairs could not be scored.
     """
-    asked = query_set(queries)
+    asked, opened = query_set(queries), as_scorer(scorer)
+    how: dict[str, Any] = {"limits": limits, "source": named(scorer), "progress": progress}
 
     def score(pairs: Pairs) -> FloatArray:
-        given = index.scores, scorer, asked.texts, index.items.texts, pairs
-        return pair_scores(*given, limits=limits, progress=progress)[0]
+        given = index.scores, opened, asked.texts, index.items.texts, pairs
+        return pair_scores(*given, **how)[0]
 
     rows = None if qrels is None else by_position(qrels, asked.ids, index.items.ids)
     found = weigh(index, Queries(asked.texts), score, rows, depth=depth, seed=seed)
-    found["fingerprint"] = scorer.fingerprint
+    found["fingerprint"] = opened.fingerprint
     index.put_artifact(FUSION, found, {})
     return found
 

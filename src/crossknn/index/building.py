@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from crossknn.index.vectors import (
 )
 from crossknn.retrievers.lexical import LSA, LSA_DIMENSIONS
 from crossknn.retrievers.specs import unfitted
+from crossknn.scores.collect import Limits
 from crossknn.types import Artifact, FloatArray, IntArray, Progress, Queries, States, as_count
 
 logger = logging.getLogger(__name__)
@@ -58,8 +60,11 @@ def build_parts(
     seed: int,
     previous: Parts | None,
     progress: Progress | None,
+    limits: Limits | None,
 ) -> Parts:
     """The parts of a new index; see `ItemIndex.build`. `words` names the word models."""
+    if limits is not None and (limits.max_calls, limits.deadline) != (None, None):
+        raise InputError("building an index encodes all items: limits may have ray and workers")
     n, made, vectors = len(items), dict[str, Any](), dict(vectors)
     encoded = None if encoder is None else vectors.pop(DUAL_ENCODER, None)
     for name, values in vectors.items():
@@ -69,7 +74,8 @@ def build_parts(
     if encoder is not None:
         model = RememberedModel.of("dual encoder", encoder)
         if encoded is None:
-            encoded = _encode_items(model, items.texts, previous, progress)
+            encode_new = partial(model.encode_items, progress=progress, limits=limits)
+            encoded = _encode_items(model, items.texts, previous, encode_new)
         values = check_vectors(encoded, n, model.dimensions, "the encoder's vectors")
         made[f"vectors/{DUAL_ENCODER}"] = ItemVectors(values=values, encoder=model)
     if lsa is None:
@@ -169,18 +175,18 @@ def _encode_items(
     model: RememberedModel,
     texts: Sequence[str],
     previous: Parts | None,
-    progress: Progress | None,
+    encode: Callable[[Sequence[str]], FloatArray],
 ) -> FloatArray:
     """Vectors (n, d) of the items; those of texts that `previous` has by this model are its own."""
     before = None if previous is None else previous.model_of(DUAL_ENCODER)
     if previous is None or before is None or not before.same_as(model):
-        return model.get().encode_items(texts, progress)
+        return encode(texts)
     rows = {text: row for row, text in enumerate(previous.items.texts)}
     places = np.array([rows.get(text, -1) for text in texts])
     vectors: FloatArray = previous.vectors[DUAL_ENCODER][places]
     new = np.flatnonzero(places < 0)
     if len(new):
-        vectors[new] = model.get().encode_items([texts[p] for p in new.tolist()], progress)
+        vectors[new] = encode([texts[p] for p in new.tolist()])
     return vectors
 
 

@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from crossknn.data.items import Items
-from crossknn.errors import InputError, StoreError
+from crossknn.errors import CrossknnError, InputError, StoreError
 from crossknn.index.filters import Condition, parse_filter
 from crossknn.index.storage import MANIFEST, read_parts, write_parts
 from crossknn.retrievers.dense import WHOLE, VectorStore
@@ -206,6 +206,8 @@ class DatabaseStore(ABC):
         """Turns an error of the database inside into one `StoreError`."""
         try:
             yield
+        except CrossknnError:
+            raise
         except Exception as error:
             # The engine of an embedded Qdrant shard raises plain Exceptions; no other code does.
             if type(error) is not Exception and not isinstance(error, self.errors):

@@ -37,6 +37,7 @@ from crossknn.index.vectors import EncodeQueries, GivenModel, ItemVectors, Remem
 from crossknn.retrievers.base import ItemPriors, Late, Retriever
 from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.specs import default_vectors, unfitted
+from crossknn.scores.collect import Limits
 from crossknn.scores.store import ScoreStore
 from crossknn.types import (
     Artifact,
@@ -86,6 +87,7 @@ class ItemIndex:
         tfidf: bool = False,
         seed: int = 0,
         previous: ItemIndex | None = None,
+        limits: Limits | None = None,
         progress: Progress | None = None,
     ) -> ItemIndex:
         """Make an index in memory.
@@ -104,21 +106,24 @@ class ItemIndex:
             previous: An index that this one replaces. Vectors of its texts are not made again, and
                 what was fitted to the same items and vectors is kept; other parts are dropped, with
                 a warning.
+            limits: Encode the items on Ray, `Limits(ray="local", workers=4)`; by default here.
+                Ray needs the encoder's name or folder.
             progress: Called with (items encoded, all that need it).
 
         Returns:
             The index; `save` keeps it.
 
         Raises:
-            InputError: For items that cannot be read or vectors that do not fit them.
+            InputError: For items that cannot be read or vectors that do not fit them, or a cluster
+                that cannot be reached.
+            ScorerError: Ray has lost one worker again and again.
         """
         items = items if isinstance(items, Items) else read_items(items)
         given, encode = building.by_name(vectors, GIVEN), building.by_name(query_vectors, GIVEN)
         words = ["bm25"] * bm25 + ["tfidf"] * tfidf
         before = None if previous is None else previous._parts
-        return cls(
-            building.build_parts(items, encoder, given, encode, words, lsa, seed, before, progress)
-        )
+        how = words, lsa, seed, before, progress, limits
+        return cls(building.build_parts(items, encoder, given, encode, *how))
 
     @classmethod
     def load(

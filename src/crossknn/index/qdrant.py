@@ -67,7 +67,8 @@ class QdrantStore(DatabaseStore):
         self.errors = OSError, RuntimeError  # RuntimeError: the client is closed
         if not embedded:
             api = import_module("qdrant_client.http.exceptions")
-            self.errors += api.ApiException, import_module("grpc").RpcError
+            # ValueError: a collection that is gone, in the client's local mode.
+            self.errors += api.ApiException, import_module("grpc").RpcError, ValueError
         with self.answering():
             about = engine.vectors_config()
             if vector not in about:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -30,8 +30,6 @@ from crossknn.scores.ray import Workers
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
-
-_THREADS = 4  # that ask each shard, of several searches
 
 
 class ShardedStore:
@@ -81,7 +79,6 @@ class ShardedStore:
             raise InputError(
                 f"the id {str(self.id(pair[0]))!r} is in {names}: give every item an id of its own"
             )
-        self._pool = ThreadPoolExecutor(_THREADS * len(shards), "crossknn-shards")
         self._recent_vectors = Recent[Any](partial(self._of, "vectors"))
         self._recent_records = Recent[Any](partial(self._of, "records"))
         self._lock, self._all, self._held = threading.Lock(), np.zeros(0), set[int]()
@@ -212,7 +209,7 @@ class ShardedStore:
         lost, answers = left_out(), dict[int, Any]()
         names = [f"shard {s}" for s in range(1, len(self.shards) + 1)]
         jobs = {
-            s: self._pool.submit(getattr(self.shards[s], method), *given)
+            s: _started(getattr(self.shards[s], method), *given)
             for s, given in asked.items()
             if names[s] not in (lost or {})
         }
@@ -236,6 +233,20 @@ class ShardedStore:
         if lost is not None and all(name in lost for name in names):
             raise StoreError(lost[names[-1]][1])
         return answers
+
+
+def _started(call: Callable[..., Any], *given: Any) -> Future[Any]:
+    """A call in a thread of its own: one that never returns delays no other, nor the exit."""
+    job = Future[Any]()
+
+    def run() -> None:
+        try:
+            job.set_result(call(*given))
+        except BaseException as error:
+            job.set_exception(error)
+
+    threading.Thread(target=run, name="crossknn-shard", daemon=True).start()
+    return job
 
 
 class LocalShard:
@@ -296,7 +307,7 @@ class RayShard:
         with needs_extra("a shard on Ray", "ray"):
             ray: Any = import_module("ray")
         opens = opened if callable(opened) else partial(LocalShard, str(opened))
-        self._worker = Workers(ray, opens, **{"max_task_retries": 0} | options)
+        self._worker = Workers(ray, opens, **{"max_restarts": -1, "max_task_retries": 0} | options)
         about = (self._worker.ask("__getattribute__", name) for name in ("name", "shape", "keys"))
         name, self.shape, self.keys = about
         self.name = f"{name} on Ray"

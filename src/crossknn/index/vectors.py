@@ -17,7 +17,8 @@ from crossknn.files import rows_of
 from crossknn.index.base import Scale
 from crossknn.retrievers.base import LateEncoder
 from crossknn.scorers.base import Encoder
-from crossknn.types import Artifact, FloatArray
+from crossknn.scores.collect import Limits
+from crossknn.types import Artifact, FloatArray, Progress
 
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
 """Texts (m) -> vectors (m, d)."""
@@ -89,6 +90,17 @@ class RememberedModel:
                     "MODEL}, and save the index"
                 ) from error
         return self.opened
+
+    def encode_items(
+        self, texts: Sequence[str], progress: Progress | None, limits: Limits | None
+    ) -> FloatArray:
+        """A dual encoder's vectors (n, d) of items, on Ray if `limits` say so."""
+        if limits is None or limits.ray is None:
+            return self.get().encode_items(texts, progress)
+        from crossknn.scores.ray import encode_on_ray
+
+        place = limits.workers, limits.ray
+        return encode_on_ray(self.source, self.fingerprint, texts, *place, progress)
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,12 +78,15 @@ def CrossEncoder(  # noqa: N802
     return PredictScorer(model, name=str(path_or_name), **batch)
 
 
-def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # noqa: N802
+def DualEncoder(  # noqa: N802
+    path_or_name: PathOrName = None, *, cores: int | None = None, **options: Any
+) -> Encoder:
     """Open a dual encoder (bi-encoder) as an `Encoder`: a function, not a class.
 
     Args:
         path_or_name: None or "bundled", the small model that comes with the package; a folder in
             ONNX or trained here; a sentence-transformers folder or hub name.
+        cores: As of `CrossEncoder`.
         options: Go to `OnnxModel`, `TorchModel` or `SentenceTransformerEncoder`.
 
     Returns:
@@ -93,7 +96,7 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
         InputError: It is not a dual encoder; the message says why.
         MissingExtraError: The model needs torch.
     """
-    folder, own = _open_own(path_or_name, "dual-encoder", options)
+    folder, own = _open_own(path_or_name, "dual-encoder", options, cores)
     if own is not None:
         return own
     name = str(path_or_name)

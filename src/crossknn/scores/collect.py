@@ -39,11 +39,11 @@ _POLL = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a collection of scores may use and spend.
+    """What a collection of scores may use and spend; `ItemIndex.build` takes `workers` and `ray`.
 
     Args:
-        workers: Threads that share the scorer; with `ray`, processes that each open it.
-        ray: Score on Ray: the address of a cluster, or "local" to start it on this machine.
+        workers: Threads that share the scorer; with `ray`, processes that each open the model.
+        ray: Work on Ray: the address of a cluster, or "local" to start it on this machine.
         max_calls: Cross-encoder calls after which it stops.
         deadline: Seconds after which it stops.
 
@@ -128,8 +128,7 @@ def collect(
             else:
                 from crossknn.scores.ray import scorer_on_ray
 
-                place = limits.workers, limits.ray
-                with scorer_on_ray(source, fingerprint, queries, items, *place) as remote:
+                with scorer_on_ray(source, fingerprint, limits.workers, limits.ray) as remote:
                     run.score(remote, _BLOCK_ON_RAY)
         finally:
             report.seconds = time.monotonic() - began
@@ -185,13 +184,11 @@ def pair_scores(
     queries: Sequence[str],
     items: Sequence[str],
     pairs: Pairs,
-    *,
-    limits: Limits | None = None,
-    progress: Progress | None = None,
+    **how: Any,
 ) -> tuple[FloatArray, CollectReport]:
     """Exact scores (p,) of pairs, collected and read from the store, NaN where one has none; and
-    the report. Raises what `collect` does."""
-    report = collect(store, scorer, queries, items, pairs, limits=limits, progress=progress)
+    the report. `how`, and what it raises, are as of `collect`."""
+    report = collect(store, scorer, queries, items, pairs, **how)
     ids = store.pair_ids(queries, items, pairs)
     return store.lookup(fingerprint_of(scorer, store), *ids), report
 

@@ -556,7 +556,7 @@ def test_retrievers_score_some_queries_at_a_time_where_items_are_many(library, m
     plain = retriever_scores(index, spec, queries, 0)
     monkeypatch.setattr("crossknn.retrievers.specs.AT_ONCE", 2 * N)
     for one, other in zip(plain, retriever_scores(index, spec, queries, 0), strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-6)
+        np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-6)  # some scores are near 0
 
 
 @pytest.mark.parametrize("with_queries", [True, False])

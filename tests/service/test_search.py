@@ -196,6 +196,7 @@ def test_a_full_service_says_when_to_come_again(indexes, words):
 
 def test_who_waited_too_long_for_a_thread_hears_it(indexes, words, monkeypatch):
     monkeypatch.setattr(engine, "AT_ONCE", 1)
+    monkeypatch.setattr(engine, "available_threads", lambda: 1)
     with served(indexes, words) as client, ThreadPoolExecutor() as pool:
         words.gate.clear()
         first = pool.submit(client.post, "/search", json={"query": "x", "k": 1, "budget": 2})

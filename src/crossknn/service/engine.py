@@ -24,6 +24,7 @@ from crossknn.methods import DEFAULT, METHODS, parse_method
 from crossknn.models.folder import first_line
 from crossknn.rerank import Reranked, rerank
 from crossknn.scorers.base import Scorer
+from crossknn.scorers.onnx import available_threads
 from crossknn.scorers.streaming import Call, Deadline
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.results import Hit, Results
@@ -34,7 +35,7 @@ from crossknn.types import FloatArray, IntArray, Pairs
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-AT_ONCE = 4  # searches for each batch that the scorer can run: enough to fill it
+AT_ONCE = 4  # searches for each core, or for each batch that the scorer runs at once
 _ENOUGH = 0.1  # seconds that a search needs besides scoring, on busy cores
 DEPTH = 1000  # how far down the first stage's ranking an explanation looks
 LEAST = 8  # pairs: smaller shares of a batch would only cost more rounds of answers
@@ -301,7 +302,8 @@ class Engine:
         self.closing = False
         self._live, self._lock = 0, threading.Lock()
         # More threads would only take the time that each of them needs to end before its deadline.
-        at_once = min(settings.requests, AT_ONCE * self.shared.workers)
+        each = max(available_threads(), self.shared.workers)
+        at_once = min(settings.requests, AT_ONCE * each)
         self._pool = ThreadPoolExecutor(at_once, "crossknn-search")
         self._cancel = threading.Event()
         self.metrics.live.set_function(lambda: self._live)

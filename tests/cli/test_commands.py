@@ -549,6 +549,32 @@ def test_try_reads_fields_of_other_names_and_notes_probabilities(folder, capsys)
     assert "reach: share of the relevant items below" in page
 
 
+def test_try_takes_the_queries_and_judgements_of_a_beir_folder(folder, capsys):
+    own_texts(folder, 60)
+    items = ck.read_items("own.jsonl")
+    queries = ck.QuerySet(
+        [f"q{i}" for i in range(6)], [f"what is thing {i} made of" for i in range(6)]
+    )
+    judged = {f"q{i}": {f"i{i}": 1} for i in range(5)}
+    ck.Dataset(name="mini", items=items, queries=queries, qrels=judged).save("mini", split="dev")
+    ck.Dataset(name="mini", items=items, queries=queries, qrels=judged).save("mini", split="train")
+    mini = ["try", "mini", *TRY[2:], "--encoder", "none"]
+    assert run(mini) == 2
+    said = "mini has judgements of dev, train: name one, such as --qrels mini/qrels/dev.tsv"
+    assert said in " ".join(capsys.readouterr().err.split())
+    Path("mini/qrels/train.tsv").rename("mini/qrels/test.tsv")
+    assert run(mini) == 0
+    assert "60 items, 5 queries of mini, judged by its split test;" in capsys.readouterr().err
+    page = (folder / "crossknn-try" / "index.html").read_text()
+    assert "60 items, 5 queries of mini, judged by its split test; cross-encoder" in page
+    assert "The verdict is made at 10, 20, 40 calls" in page
+    for given in (["mini", "--qrels", "mini/qrels/dev.tsv"], ["own.jsonl", "--queries", "mini"]):
+        assert run(["try", *given, *TRY[2:], "--encoder", "none"]) == 0
+    said = capsys.readouterr().err
+    assert "6 queries of mini, judged by mini/qrels/dev.tsv;" in said
+    assert "60 items, 5 queries of mini, judged by its split test;" in said
+
+
 @pytest.mark.slow
 def test_try_takes_queries_and_judgements_of_yours(folder, capsys):
     own_texts(folder)

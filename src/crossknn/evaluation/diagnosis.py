@@ -321,7 +321,8 @@ def verdict_of(
     if way == alone:
         doubts = [c for c in claims[budget] if c.than == way and not c.found.sign]
         more = any(claim.found.difference > 0 for claim in doubts)
-        said = [f"Keep {names[way]}{' until more queries are judged' * more}"]
+        until = f"Keep {names[way]}{' until more queries are judged' * more}"
+        said = [until + ": nothing is proven better, and it costs no calls" * bool(doubts)]
     else:
         others = dict.fromkeys([alone, RERANK, *(c.than for c in claims[budget] if c.way == way)])
         gains = {w: paired(ways[way] - ways[w], seed=seed) for w in others if w != way}

@@ -354,6 +354,15 @@ def test_a_filter_a_deadline_and_lists(build, command, folder):
     assert found["n_backfilled"] == 1
 
 
+def test_a_filter_that_allows_no_item_is_said_and_is_no_error(build, folder, capsys):
+    build()
+    capsys.readouterr()
+    assert run(["search", "docs.index", "files", "--filter", '{"page": 7000}']) == 0
+    out, said = capsys.readouterr()
+    assert "0 cross-encoder calls" in out
+    assert said.endswith("the filter allows no item\n")
+
+
 def test_compare_keeps_exact_scores_and_checks_measures_first(build, command, endpoint, capsys):
     build()
     given, server = endpoint

@@ -38,7 +38,10 @@ def command(
     k: Annotated[
         int | None,
         Option(
-            "-k", "--k", help="Number of items to return; by default 10, or all with --min-score."
+            "-k",
+            "--k",
+            help="Number of items to return; by default 10 or all there are, and all with "
+            "--min-score.",
         ),
     ] = None,
     min_score: Annotated[
@@ -129,6 +132,8 @@ def command(
             progress=report,
         )
     show(results, json)
+    if filter is not None and not results.n_scored and not any(results):
+        note("the filter allows no item")
     if run is not None:
         results.to_run(run)
     if exact is not None and exact.fingerprint is None and results.error is None:

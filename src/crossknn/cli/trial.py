@@ -233,7 +233,7 @@ def command(
     also = (
         f"The verdict is made at {', '.join(map(str, budgets))} calls: the budget, half and twice."
     )
-    blocks = [also, Table(head=head, rows=lines), verdict.legend]
+    blocks: list[Any] = [also, Table(head=head, rows=lines), verdict.legend]
     sections = [Section(title="By budget", blocks=blocks)]
     write(trial, folder, "Does searching pay here?", f"{said} {about}", sections)
 

@@ -354,6 +354,20 @@ def test_a_filter_a_deadline_and_lists(build, command, folder):
     assert found["n_backfilled"] == 1
 
 
+def test_the_page_of_formats_has_the_keys_of_an_answer(build, command):
+    build()
+    [found] = command("search", "docs.index", "open threads", "-k", "1", "--budget", "2")
+    page = (Path(__file__).parents[2] / "docs/reference/formats.md").read_text()
+    part = page.split("### Output of `search`")[1].split("### ")[0]
+    shown = json.loads(re.findall(r"```json\n(.*?)```", part, re.DOTALL)[0])
+    assert shown.keys() == found.keys()
+    shown, found = shown["results"][0], found["results"][0]
+    assert shown.keys() == found.keys()
+    assert shown["hits"][0].keys() == found["hits"][0].keys() - {"extra"}
+    named = {*re.findall(r"`(\w+)`", part)}
+    assert named >= found["hits"][0].keys() - {"extra", "id", "title", "text", "position"}
+
+
 def test_a_filter_that_allows_no_item_is_said_and_is_no_error(build, folder, capsys):
     build()
     capsys.readouterr()
@@ -450,7 +464,48 @@ def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
     assert found["stopped_by"] == "scorer"
     assert found["results"][0]["error"] == found["error"]
     assert len(found["results"][0]["hits"]) == 3
-    assert "the results above are what was found before" in said
+    assert f"crossknn: {found['error']}; the results above are what was found before" in said
+    server = Faulty(lambda body: [], start=1)
+    given = ("--scorer", server.url, *options, "--scorer-option", "api=cohere")
+    assert run([*searching, *given]) == 3
+    server.close()
+    assert "".join(capsys.readouterr()).count("cannot be reached") == 1
+
+
+def test_scores_that_look_like_probabilities_are_noted_and_others_are_refused_as_such(
+    build, folder, capsys
+):
+    build()
+    score = 0.5
+    server = Faulty(
+        lambda body: [
+            answer(
+                json.dumps(
+                    {"results": [r | {"relevance_score": score} for r in answers(body)]}
+                ).encode()
+            )
+        ]
+    )
+    asked = ("search", "docs.index", "open threads", "--budget", "20", "--scorer", server.url)
+    assert run([*asked]) == 0
+    assert capsys.readouterr().err.count("--scorer-option probabilities=true") == 1
+    assert run([*asked, "--scorer-option", "probabilities=true"]) == 0
+    assert "probabilities=true" not in capsys.readouterr().err
+    score = 6.8
+    assert run([*asked]) == 0
+    assert "probabilities=true" not in capsys.readouterr().err
+    assert run([*asked, "--scorer-option", "probabilities=true"]) == 4
+    said = "gave the score 6.8, which is no probability: leave out the option probabilities"
+    assert said in capsys.readouterr().err
+    server.close()
+
+
+def test_an_answer_beyond_the_budget_shows_no_score_of_what_is_predicted(build, capsys):
+    build()
+    assert run(["search", "docs.index", "open threads", "--budget", "3", "-k", "5"]) == 0
+    out = capsys.readouterr().out
+    assert len(re.findall(r"^  [1-3]  +-?[\d.]+  d\d+", out, re.MULTILINE)) == 3
+    assert len(re.findall(r"^  [45]  predicted  d\d+$", out, re.MULTILINE)) == 2
 
 
 def test_each_query_is_answered_by_a_line_when_the_endpoint_is_gone(build, endpoint, capsys):
@@ -466,7 +521,8 @@ def test_each_query_is_answered_by_a_line_when_the_endpoint_is_gone(build, endpo
         "long queues",
     ]
     assert out.count("\nno answer: http") == 2
-    assert "(2 of 3 queries ended early)" in said
+    assert "crossknn: 2 of 3 queries ended early; the results above" in said
+    assert "reached" not in said
 
 
 def test_the_demo_in_json_and_its_page(folder, capsys):

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from crossknn.trial import Trial
 
 EPILOG = o.examples(
-    "crossknn try docs.jsonl",
-    "crossknn try scifact/    # a BEIR folder: its own queries and judgements",
+    "crossknn try scifact/    # a BEIR folder, with its own queries and judgements",
     "crossknn try docs.jsonl --queries queries.jsonl --qrels qrels.tsv --scorer my-reranker/",
 )
 _WIDTH, _CASES = 32, 3

@@ -89,8 +89,8 @@ def command(
     learn: Annotated[
         bool,
         Option(
-            help="Fit the index to the scores of past searches, whenever these have grown by a "
-            "tenth."
+            help="Fit the index to the scores of past searches: after 30 queries, then whenever "
+            "the scores have grown by a tenth."
         ),
     ] = True,
     seed: o.Seed = 0,
@@ -213,8 +213,10 @@ def show(results: Results, json: bool) -> None:
         if results.none_relevant and (chance := results.none_relevant[q] or 0) >= 0.5:
             out.print(Text(f"probably no relevant item ({chance:.0%})", style="dim"))
         out.print()
+    default = results.method == str(parse_method(DEFAULT))
+    named = f"{DEFAULT} ({results.method})" if default else results.method
     notes = [
-        f"{results.method}: {counted(results.n_calls, 'cross-encoder call')} "
+        f"{named}: {counted(results.n_calls, 'cross-encoder call')} "
         f"({counted(results.n_scored, 'score')} used), {results.seconds:.2f} s"
     ]
     if results.stopped_by != "budget":

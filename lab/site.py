@@ -42,6 +42,14 @@ GROUPS = {
 }
 """Pages of the API, and the modules whose public names are on each."""
 
+RETURNED = {
+    "Evaluation": (
+        *("evaluation.diagnosis.Verdict", "evaluation.diagnosis.Claim"),
+        *("evaluation.diagnosis.Figures", "evaluation.measures.Comparison"),
+    ),
+}
+"""What functions of a page return that has no name in `crossknn` itself."""
+
 
 def on_config(config: Any) -> Any:
     """Put the made pages into the navigation."""
@@ -153,6 +161,9 @@ def api() -> dict[str, str]:
         for module, name in names:
             if module.split(".")[0] in homes:
                 lines += ["", f"::: crossknn.{module}.{name}"]
+        if group in RETURNED:
+            lines += ["", "What they return, besides, is in modules of its own."]
+        lines += [line for name in RETURNED.get(group, ()) for line in ("", f"::: crossknn.{name}")]
         pages[f"reference/api/{slug(group)}.md"] = "\n".join(lines) + "\n"
     return pages
 
@@ -185,7 +196,7 @@ def _usage(words: str, command: Any) -> Iterator[str]:
     yield from ("| | | by default |", "|---|---|---|")
     for p in given:
         names = _argument(p) if p in arguments else ", ".join((*p.opts, *p.secondary_opts))
-        default = p.default if isinstance(p.default, str | int | float) else None
+        default = p.default if isinstance(p.default, str | int | float | Path) else None
         shown = "" if default in (None, "", False) else f"`{default}`"
         said = " ".join((getattr(p, "help", None) or "").split()).replace("|", "\\|")
         yield f"| `{names}` | {said} | {shown} |"

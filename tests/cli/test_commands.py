@@ -115,8 +115,12 @@ def test_text_output_can_be_read(build, folder, capsys):
     assert re.search(rf"^ +{N} +100\.0 \[100-100\]$", shown, re.MULTILINE)
     assert run(["estimate", "docs.index", "--anchor-queries", "3"]) == 0
     assert f"anchors calls: {3 * N}" in capsys.readouterr().out
+    assert run(["estimate", "docs.index"]) == 0
+    assert "anchors" not in capsys.readouterr().out
     assert run(["index", "info", "docs.index"]) == 0
-    assert "retrievers: bm25, lsa" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "retrievers: bm25, lsa" in shown
+    assert "nothing learned yet: that takes the scores of 30 searched queries" in shown
 
 
 def test_standard_input_is_read_and_standard_output_can_be_piped(folder, capsys, monkeypatch):

@@ -113,7 +113,8 @@ class Outcome:
         budget: Distinct pairs of a query.
         seed: The search's seed.
         recall: By k, the share (m,) of the true top k that was found, 0 to 1.
-        calls: Distinct pairs (m,) whose score was used, stored scores included.
+        calls: Calls (m,) of a search that begins without stored scores: the distinct pairs whose
+            score was used.
         seconds: Seconds (m,) outside scoring: those of the query's batch, divided by its queries.
         task: By name, the task's measures (m,); NaN where a query has no value.
         unjudged: Number of queries without judgements.

@@ -18,6 +18,11 @@ def said(answer, status):
     return error["message"]
 
 
+def test_without_a_k_a_small_index_is_returned_whole(client):
+    answer = client.post("/search", json={"query": "a", "index": "faq"})
+    assert (answer.status_code, len(answer.json()["results"][0]["hits"])) == (200, 9)
+
+
 def test_a_filter_that_allows_no_item_is_answered_with_none(client):
     answer = client.post("/search", json={"query": "a", "filter": {"lang": "fr"}})
     assert (answer.status_code, answer.json()["results"][0]["hits"]) == (200, [])

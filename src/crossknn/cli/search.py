@@ -176,7 +176,10 @@ def _filter(given: str) -> Any:
     from crossknn.data.records import read_lines
 
     if not given.lstrip().startswith("{"):
-        return [line.strip() for _, line in read_lines(Path(given)) if line.strip()]
+        ids = [line.strip() for _, line in read_lines(Path(given)) if line.strip()]
+        if not ids:
+            raise InputError(f"--filter {given} holds no ids")
+        return ids
     try:
         return loads(given)
     except (ValueError, RecursionError) as error:

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import posixpath
 import re
 import sys
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from crossknn.page import slug
 
@@ -37,6 +41,14 @@ GROUPS = {
     "Data, values and errors": ("data", "types", "errors"),
 }
 """Pages of the API, and the modules whose public names are on each."""
+
+RETURNED = {
+    "Evaluation": (
+        *("evaluation.diagnosis.Verdict", "evaluation.diagnosis.Claim"),
+        *("evaluation.diagnosis.Figures", "evaluation.measures.Comparison"),
+    ),
+}
+"""What functions of a page return that has no name in `crossknn` itself."""
 
 
 def on_config(config: Any) -> Any:
@@ -73,13 +85,36 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
-def on_page_content(html: str, page: Any, config: Any, **_: Any) -> str:
-    """Note the first sentence of each page, for llms.txt."""
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Lead a notebook's links to pages; note the first sentence of each page, for llms.txt."""
+    if page.file.src_uri.endswith(".ipynb"):
+        html = re.sub(r'href="([^":#]+\.(?:md|ipynb))(?=[#"])', partial(_link, page, files), html)
     said = re.search(r"<p>(.*?)</p>", html, re.DOTALL)
     plain = " ".join(re.sub(r"<[^>]+>", "", said[1]).split()) if said else ""
     first = re.split(r"(?<=[.:?])\s", plain, maxsplit=1)[0]
     config.extra.setdefault("said", {})[page.file.src_uri] = first
     return html
+
+
+def _link(page: Any, files: Files, found: re.Match[str]) -> str:
+    """`href="..` of the page that a notebook names by its file, as MkDocs does it in Markdown."""
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), found[1]))
+    file = files.get_file_from_path(path)
+    return found[0] if file is None else f'href="{file.url_relative_to(page.file)}'
+
+
+def on_post_build(config: Any) -> None:
+    """Refuse links of the built site that lead nowhere."""
+    site = Path(config.site_dir)
+    pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    names = {path: {*re.findall(r'(?:id|name)="([^"]+)"', text)} for path, text in pages.items()}
+    for path, text in pages.items():
+        for link in {*re.findall(r'href="([^":]+)"', text)} - {"."}:
+            file, _, name = unquote(link).partition("#")
+            to = site / file[1:] if file.startswith("/") else (path.parent / file if file else path)
+            to = Path(os.path.normpath(to / "index.html" if to.is_dir() else to))
+            if not to.exists() or (name and to in names and name not in names[to]):
+                raise ValueError(f"{path.relative_to(site)} links to {link}, which is not there")
 
 
 def on_env(env: Any, config: Any, files: Files) -> Any:
@@ -126,6 +161,9 @@ def api() -> dict[str, str]:
         for module, name in names:
             if module.split(".")[0] in homes:
                 lines += ["", f"::: crossknn.{module}.{name}"]
+        if group in RETURNED:
+            lines += ["", "What they return, besides, is in modules of its own."]
+        lines += [line for name in RETURNED.get(group, ()) for line in ("", f"::: crossknn.{name}")]
         pages[f"reference/api/{slug(group)}.md"] = "\n".join(lines) + "\n"
     return pages
 
@@ -158,7 +196,7 @@ def _usage(words: str, command: Any) -> Iterator[str]:
     yield from ("| | | by default |", "|---|---|---|")
     for p in given:
         names = _argument(p) if p in arguments else ", ".join((*p.opts, *p.secondary_opts))
-        default = p.default if isinstance(p.default, str | int | float) else None
+        default = p.default if isinstance(p.default, str | int | float | Path) else None
         shown = "" if default in (None, "", False) else f"`{default}`"
         said = " ".join((getattr(p, "help", None) or "").split()).replace("|", "\\|")
         yield f"| `{names}` | {said} | {shown} |"

@@ -62,7 +62,6 @@ def test_the_python_runs_and_prints_what_it_says(folder, capsys):
 def test_the_commands_run(folder, capsys):
     lines = "".join(blocks("sh")).splitlines()
     server = Faulty(lambda body: [good(body)])
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     try:
         for line in filter(None, lines):
             program, *given = shlex.split(line, comments=True)
@@ -75,15 +74,29 @@ def test_the_commands_run(folder, capsys):
                 assert (program, given) == ("pip", ["install", "."]), line
     finally:
         server.close()
-    for extra in re.findall(r"pip install '\.\[(\w+)\]'", README):
-        assert extra in extras["optional-dependencies"]
     for target in re.findall(r"`make ([\w-]+)`", README):
         assert f"\n{target}:" in (ROOT / "Makefile").read_text()
 
 
+def test_the_extras_that_pages_name_are_those_that_there_are():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    known = project["optional-dependencies"].keys() - {"dev"}
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for named in re.findall(r"pip install '([^']*)\[([\w,-]+)\]'", page.read_text()):
+            assert named[0] == "crossknn"
+            assert set(named[1].split(",")) <= known, page
+    listed = (ROOT / "docs/how-to/installing.md").read_text().split("## Size")[0]
+    rows = re.findall(r"(?m)^\| (`[^|]*`) \|", listed)
+    assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == known
+
+
 @pytest.mark.parametrize(
     "path",
-    [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))],
+    [
+        *(ROOT / "README.md", ROOT / "CHANGELOG.md"),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.ipynb")),
+    ],
     ids=lambda path: path.relative_to(ROOT).as_posix(),
 )
 def test_links_lead_somewhere(path):

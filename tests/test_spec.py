@@ -49,6 +49,7 @@ def test_options_reach_the_method():
     ("text", "words"),
     [
         ("axm", "unknown method 'axm': did you mean axn"),
+        ("zzz", "unknown method 'zzz': known: acurank, adacur, anncur, auto"),
         ("axn(round=5)", "'axn' has no option 'round': did you mean rounds"),
         ("axn(rounds=many)", r"axn\(rounds=many\): expected a whole number"),
         ("axn(rounds=0)", "rounds must be 1 or more"),

@@ -25,6 +25,7 @@ def test_the_sample_is_what_it_says(sample):
     assert (m, n) == (len(sample.queries), sample.index.n)
     assert n == 11_587
     assert m >= 30
+    assert repr(sample) == "Sample(n=11587, m=60: index, queries, qrels, scorer, scores)"
     assert all(len(sample.qrels[query]) == 1 for query in sample.queries.ids)
     own = ck.DualEncoder().encode_items(sample.index.items.texts[:20])
     assert (np.sum(own * sample.index.vectors["dense"][:20], axis=1) > 0.999).all()

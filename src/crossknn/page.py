@@ -94,17 +94,17 @@ def draw(
 
 def bars(groups: Mapping[str, Sequence[tuple[str, float]]]) -> Figure:
     """Shares (0-1) as bars under the title of their group; the second of a group is coloured."""
-    width, parts, y = 460, list[str](), 0
+    width, parts, y = 475, list[str](), 0
     for title, rows in groups.items():
         y += 26
         parts.append(f'<text x="0" y="{y}" font-weight="bold">{escape(title)}</text>')
         for place, (name, share) in enumerate(rows):
             y += 24
             fill = OTHERS[0] if place == 1 else QUIET
-            length = share * (width - 230)
+            length = share * (width - 245)
             parts.append(
                 f'<text x="0" y="{y}">{escape(name)}</text>'
-                f'<rect x="175" y="{y - 13}" width="{width - 230}" height="16" fill="{RULE}"/>'
+                f'<rect x="175" y="{y - 13}" width="{width - 245}" height="16" fill="{RULE}"/>'
                 f'<rect x="175" y="{y - 13}" width="{length:.1f}" height="16" fill="{fill}"/>'
                 f'<text x="{width}" y="{y}" text-anchor="end">{100 * share:.1f}%</text>'
             )

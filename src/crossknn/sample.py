@@ -24,7 +24,7 @@ from crossknn.types import FloatArray
 FOLDER = bundled_folder("sample")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sample:
     """What a search needs, and what judges it.
 
@@ -41,6 +41,10 @@ class Sample:
     qrels: Qrels
     scorer: CallableScorer
     scores: FloatArray
+
+    def __repr__(self) -> str:
+        m, n = self.scores.shape
+        return f"Sample(n={n}, m={m}: index, queries, qrels, scorer, scores)"
 
 
 def sample() -> Sample:

@@ -179,12 +179,12 @@ def calls() -> Calls:
     nan, inf, texts, vectors = float("nan"), float("inf"), ["a", "b", "c"], np.ones((3, 4))
     files = ("absent", "a\0b", LONG, "binary.bin", "empty", 5, ".")
     wrong = (None, "5", 1.5, nan, -1, 0, True, [], inf)
-    masks = (np.zeros(30, bool), np.ones(7, bool), np.ones(30), np.ones((30, 2), bool))
+    masks = (np.ones(7, bool), np.ones(30), np.ones((30, 2), bool))
     searches: dict[str, Iterable[Any]] = {
         "k": (*wrong[1:], 10**30),
         "budget": wrong[1:],
         "queries": ("", " ", "\t\n", [], [""], [None], [5], 5, None, {"a": 1}, [["a"]], b"topic"),
-        "filter": ("d1", ["nobody"], [], [5], [None], 5, [1.5, 2.5], {"x": 1}, {}, {1: 2}, *masks),
+        "filter": ("d1", ["nobody"], [5], [None], 5, [1.5, 2.5], {"x": 1}, {}, {1: 2}, *masks),
         "seed": ("x", 1.5, -1, []),
     }
     yield from _with(_search, searches)

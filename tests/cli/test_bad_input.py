@@ -138,8 +138,8 @@ CASES = """
 2 fingerprint: collect docs.index --queries queries.txt --out new.npz --scorer URL/few
 2 50: collect docs.index --item-scores 50
 2 budgets: compare docs.index --queries queries.txt --budgets 5,0
-2 --no-exact: compare docs.index --queries queries.txt --no-exact
-2 --no-exact: compare docs.index --queries queries.txt --qrels qrels.tsv --no-exact -k 1
+2 give --qrels FILE: compare docs.index --queries queries.txt --no-exact
+2 leave out -k, --plot: compare docs.index --queries queries.txt --qrels qrels.tsv --no-exact -k 1 --plot r.png
 2 quer: compare docs.index --queries queries.txt --qrels qrels.tsv -k 1
 2 .png: compare docs.index --queries queries.txt --plot r.txt
 2 --preferences FILE: compare docs.index

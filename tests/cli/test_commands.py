@@ -115,8 +115,12 @@ def test_text_output_can_be_read(build, folder, capsys):
     assert re.search(rf"^ +{N} +100\.0 \[100-100\]$", shown, re.MULTILINE)
     assert run(["estimate", "docs.index", "--anchor-queries", "3"]) == 0
     assert f"anchors calls: {3 * N}" in capsys.readouterr().out
+    assert run(["estimate", "docs.index"]) == 0
+    assert "anchors" not in capsys.readouterr().out
     assert run(["index", "info", "docs.index"]) == 0
-    assert "retrievers: bm25, lsa" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "retrievers: bm25, lsa" in shown
+    assert "nothing learned yet: that takes the scores of 30 searched queries" in shown
 
 
 def test_standard_input_is_read_and_standard_output_can_be_piped(folder, capsys, monkeypatch):
@@ -354,6 +358,29 @@ def test_a_filter_a_deadline_and_lists(build, command, folder):
     assert found["n_backfilled"] == 1
 
 
+def test_the_page_of_formats_has_the_keys_of_an_answer(build, command):
+    build()
+    [found] = command("search", "docs.index", "open threads", "-k", "1", "--budget", "2")
+    page = (Path(__file__).parents[2] / "docs/reference/formats.md").read_text()
+    part = page.split("### Output of `search`")[1].split("### ")[0]
+    shown = json.loads(re.findall(r"```json\n(.*?)```", part, re.DOTALL)[0])
+    assert shown.keys() == found.keys()
+    shown, found = shown["results"][0], found["results"][0]
+    assert shown.keys() == found.keys()
+    assert shown["hits"][0].keys() == found["hits"][0].keys() - {"extra"}
+    named = {*re.findall(r"`(\w+)`", part)}
+    assert named >= found["hits"][0].keys() - {"extra", "id", "title", "text", "position"}
+
+
+def test_a_filter_that_allows_no_item_is_said_and_is_no_error(build, folder, capsys):
+    build()
+    capsys.readouterr()
+    assert run(["search", "docs.index", "files", "--filter", '{"page": 7000}']) == 0
+    out, said = capsys.readouterr()
+    assert "0 cross-encoder calls" in out
+    assert said.endswith("the filter allows no item\n")
+
+
 def test_compare_keeps_exact_scores_and_checks_measures_first(build, command, endpoint, capsys):
     build()
     given, server = endpoint
@@ -441,7 +468,48 @@ def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
     assert found["stopped_by"] == "scorer"
     assert found["results"][0]["error"] == found["error"]
     assert len(found["results"][0]["hits"]) == 3
-    assert "the results above are what was found before" in said
+    assert f"crossknn: {found['error']}; the results above are what was found before" in said
+    server = Faulty(lambda body: [], start=1)
+    given = ("--scorer", server.url, *options, "--scorer-option", "api=cohere")
+    assert run([*searching, *given]) == 3
+    server.close()
+    assert "".join(capsys.readouterr()).count("cannot be reached") == 1
+
+
+def test_scores_that_look_like_probabilities_are_noted_and_others_are_refused_as_such(
+    build, folder, capsys
+):
+    build()
+    score = 0.5
+    server = Faulty(
+        lambda body: [
+            answer(
+                json.dumps(
+                    {"results": [r | {"relevance_score": score} for r in answers(body)]}
+                ).encode()
+            )
+        ]
+    )
+    asked = ("search", "docs.index", "open threads", "--budget", "20", "--scorer", server.url)
+    assert run([*asked]) == 0
+    assert capsys.readouterr().err.count("--scorer-option probabilities=true") == 1
+    assert run([*asked, "--scorer-option", "probabilities=true"]) == 0
+    assert "probabilities=true" not in capsys.readouterr().err
+    score = 6.8
+    assert run([*asked]) == 0
+    assert "probabilities=true" not in capsys.readouterr().err
+    assert run([*asked, "--scorer-option", "probabilities=true"]) == 4
+    said = "gave the score 6.8, which is no probability: leave out the option probabilities"
+    assert said in capsys.readouterr().err
+    server.close()
+
+
+def test_an_answer_beyond_the_budget_shows_no_score_of_what_is_predicted(build, capsys):
+    build()
+    assert run(["search", "docs.index", "open threads", "--budget", "3", "-k", "5"]) == 0
+    out = capsys.readouterr().out
+    assert len(re.findall(r"^  [1-3]  +-?[\d.]+  d\d+", out, re.MULTILINE)) == 3
+    assert len(re.findall(r"^  [45]  predicted  d\d+$", out, re.MULTILINE)) == 2
 
 
 def test_each_query_is_answered_by_a_line_when_the_endpoint_is_gone(build, endpoint, capsys):
@@ -457,7 +525,8 @@ def test_each_query_is_answered_by_a_line_when_the_endpoint_is_gone(build, endpo
         "long queues",
     ]
     assert out.count("\nno answer: http") == 2
-    assert "(2 of 3 queries ended early)" in said
+    assert "crossknn: 2 of 3 queries ended early; the results above" in said
+    assert "reached" not in said
 
 
 def test_the_demo_in_json_and_its_page(folder, capsys):
@@ -547,6 +616,32 @@ def test_try_reads_fields_of_other_names_and_notes_probabilities(folder, capsys)
     assert "--scorer-option probabilities=true" in said
     page = (folder / "crossknn-try" / "index.html").read_text()
     assert "reach: share of the relevant items below" in page
+
+
+def test_try_takes_the_queries_and_judgements_of_a_beir_folder(folder, capsys):
+    own_texts(folder, 60)
+    items = ck.read_items("own.jsonl")
+    queries = ck.QuerySet(
+        [f"q{i}" for i in range(6)], [f"what is thing {i} made of" for i in range(6)]
+    )
+    judged = {f"q{i}": {f"i{i}": 1} for i in range(5)}
+    ck.Dataset(name="mini", items=items, queries=queries, qrels=judged).save("mini", split="dev")
+    ck.Dataset(name="mini", items=items, queries=queries, qrels=judged).save("mini", split="train")
+    mini = ["try", "mini", *TRY[2:], "--encoder", "none"]
+    assert run(mini) == 2
+    said = "mini has judgements of dev, train: name one, such as --qrels mini/qrels/dev.tsv"
+    assert said in " ".join(capsys.readouterr().err.split())
+    Path("mini/qrels/train.tsv").rename("mini/qrels/test.tsv")
+    assert run(mini) == 0
+    assert "60 items, 5 queries of mini, judged by its split test;" in capsys.readouterr().err
+    page = (folder / "crossknn-try" / "index.html").read_text()
+    assert "60 items, 5 queries of mini, judged by its split test; cross-encoder" in page
+    assert "The verdict is made at 10, 20, 40 calls" in page
+    for given in (["mini", "--qrels", "mini/qrels/dev.tsv"], ["own.jsonl", "--queries", "mini"]):
+        assert run(["try", *given, *TRY[2:], "--encoder", "none"]) == 0
+    said = capsys.readouterr().err
+    assert "6 queries of mini, judged by mini/qrels/dev.tsv;" in said
+    assert "60 items, 5 queries of mini, judged by its split test;" in said
 
 
 @pytest.mark.slow

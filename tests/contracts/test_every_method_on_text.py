@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from golden.cases import TEXT_QUERIES as QUERIES
@@ -56,3 +58,14 @@ def test_the_budget_is_spent_on_exact_scores_and_a_copy_answers_the_same(spec, s
         assert all(h.text == index.items.texts[h.position] for h in hits)
     again = ck.Searcher(copy, scorer, spec).search(QUERIES, k=5, budget=BUDGET, seed=3)
     assert [[h.id for h in hits] for hits in results] == [[h.id for h in hits] for hits in again]
+
+
+@pytest.mark.parametrize("spec", [*METHODS, "retrieve(retriever=hybrid)", "kriging(rounds=2)"])
+def test_a_filter_that_allows_nothing_is_an_empty_answer(spec, setting):
+    index, _, scorer, _ = setting
+    searcher = ck.Searcher(index, scorer, spec)
+    for options in ({}, {"min_score": 0.0}, {"k": 3, "trace": True}):
+        results = searcher.search(QUERIES, budget=BUDGET, filter=[], **options)
+        assert list(results) == [[]] * len(QUERIES)
+        assert (results.n_calls, results.n_scored, results.error) == (0, 0, None)
+        assert json.loads(json.dumps(results.to_dict()))["n_calls"] == 0

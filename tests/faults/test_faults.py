@@ -93,7 +93,7 @@ def test_queries_fail_one_by_one(index):
     server.close()
     assert [len(hits) for hits in results] == [5, 0, 5]
     assert results.errors[0] is results.errors[2] is None
-    assert "nan as the score of query 1" in results.errors[1]
+    assert "nan as the score of the query 'a bad topic 2'" in results.errors[1]
     assert (results.stopped_by, results.error) == ("scorer", results.errors[1])
     assert results.n_scored == 2 * BUDGET
 
@@ -156,3 +156,10 @@ def test_cancelling_lets_go_at_once_and_stalled_requests_slow_nothing(index):
     asyncio.run(run())
     server.close()
     well.close()
+
+
+def test_a_pause_of_more_than_a_minute_is_said_and_not_waited_for(index):
+    server = Faulty(FAULTS["answers 429 and asks for an hour"])
+    with pytest.raises(ck.ScorerError, match=r"slow down'; it asks for a pause of 3,600 s$"):
+        search(index, server.url)
+    server.close()

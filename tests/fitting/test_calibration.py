@@ -79,6 +79,8 @@ def test_hits_have_calibrated_probabilities_once_it_is_fitted(index, tmp_path):
     assert (before[0][0].calibrated, before.none_relevant) == (None, None)
     assert 0.5 < after[0][0].probability == after[0][0].calibrated < 1
     assert after.none_relevant[0] < 0.5
+    nothing = ck.Searcher(index, SCORER).search("zip it", filter=[])
+    assert (nothing[0], nothing.none_relevant) == ([], (None,))
     assert (found["queries"], found["items"], found["relevant"]) == (8, 80, 24)
     # Of another scorer, or of another fusion, scores mean something else.
     other = ck.Searcher(index, ck.CallableScorer(overlap, name="other"))

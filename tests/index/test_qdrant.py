@@ -315,7 +315,15 @@ def test_points_that_come_and_go(tmp_path):
         (lambda client: ck.QdrantStore(client, "docs", vector="v"), "no dense vectors 'v', but ''"),
         (lambda client: ck.QdrantStore(client, "empty"), "'empty' holds no vectors"),
         (lambda client: ck.QdrantStore(client, "far"), "compares vectors by Euclid"),
-        (lambda client: over(client, "title"), "text of the item 0 of .* is None: texts= must be"),
+        (
+            lambda client: over(client, "boddy"),
+            "has no field 'boddy' .did you mean body.*texts= must",
+        ),
+        (lambda client: over(client, "part"), "text of the item 0 of .* is 0: texts= must be"),
+        (
+            lambda client: asked(client),
+            "or the encoder= that made them$",
+        ),
         (lambda client: over(client, lambda ids: ["x"]), "made 1 texts of 1000 ids"),
         (lambda client: over(client, "body", encoder="bundled"), "of 384 dimensions, and those of"),
         (lambda client: search(client, D + 1), "query vectors have 17 dimensions, the items' 16"),
@@ -341,6 +349,11 @@ def search(client, d):
     store = ck.QdrantStore(client, "docs")
     index = ck.ItemIndex.over(store, "body", query_vectors=lambda texts: np.ones((len(texts), d)))
     return ck.Searcher(index, FormulaScorer(), "axn").search("a query", budget=5)
+
+
+def asked(client):
+    index = ck.ItemIndex.over(ck.QdrantStore(client, "docs"), "body")
+    return index.query_vectors(ck.Queries(("a",)), "vectors")
 
 
 def allowed(client, condition):

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,3 +171,17 @@ def test_requests_run_at_once(serve):
 
     scorer = HttpScorer(serve(respond).url, api="cohere", batch=1, concurrency=4)
     np.testing.assert_array_equal(scores_of(scorer), EXPECTED)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_the_page_shows_what_is_sent_and_what_is_answered(serve, at):
+    page = Path(__file__).parents[2] / "docs/how-to/scorers.md"
+    block = re.findall(r"```json\n(.*?)```", page.read_text(), re.DOTALL)[at]
+    sent, answered = map(json.loads, block.splitlines())
+    service = serve(lambda body: (200, answered))
+    scorer = HttpScorer(service.url, api=("cohere", "tei")[at], model="NAME", api_key="KEY")
+    texts = sent.get("documents") or sent["texts"]
+    found = collect(scorer, grid(1, 2), [sent["query"]], texts)
+    assert found.tolist() == pytest.approx([-2.1, 6.8])
+    _, headers, body = service.requests[-1]
+    assert (body, headers["Authorization"]) == (sent, "Bearer KEY")

@@ -33,10 +33,10 @@ def test_a_bad_item_never_fails_the_others_and_is_logged(caplog, bad, batch):
     found = scores_of(CallableScorer(fn, "mine", batch=batch), QUERIES, ITEMS)
     expected = np.where(np.isin(np.tile(np.arange(20), 2), list(bad)), np.nan, EXPECTED)
     np.testing.assert_array_equal(found, expected)
-    assert len(caplog.records) == 2 * len(bad)
-    assert caplog.records[0].getMessage() == (
-        f"the scorer 'mine' could not score query 0 'q0' with item {min(bad)} 'item {min(bad)}': "
-        "ValueError: cannot read this"
+    [record] = caplog.records  # one for all pairs of a call
+    assert record.getMessage() == (
+        f"the scorer 'mine' could not score {2 * len(bad)} pairs, the first the query 'q0' with the "
+        f"item 'item {min(bad)}' (position {min(bad)}): ValueError: cannot read this"
     )
 
 
@@ -81,7 +81,9 @@ def test_what_is_not_finite_is_an_error_naming_query_and_item(value):
     def fn(pairs):
         return [value if i == "item 3" else 0.0 for _, i in pairs]
 
-    with pytest.raises(ScorerError, match=r"query 1 'q1' with item 3 'item 3'") as caught:
+    with pytest.raises(
+        ScorerError, match=r"the query 'q1' with the item 'item 3' \(position 3\)"
+    ) as caught:
         collect(CallableScorer(fn), Pairs(np.ones(20, int), np.arange(20)), QUERIES, ITEMS)
     assert caught.value.query == 1
 

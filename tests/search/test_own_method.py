@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from golden.cases import corpus, overlap
 
@@ -42,3 +44,34 @@ def test_it_has_a_spec(page):
     assert str(page["Rocchio"](n_best=5)) == "rocchio(n_best=5)"
     with pytest.raises(ck.InputError, match=r"rocchio\(rounds=many\): expected a whole number"):
         page["Rocchio"](rounds="many")
+
+
+def test_a_plan_beyond_the_budget_and_predictions_of_nan_are_refused(page):
+    class Greedy(page["Rocchio"]):
+        name = "greedy-one"
+
+        def plan(self, index, budget, seed):
+            return replace(super().plan(index, budget, seed), batches=(2 * budget,))
+
+    class Empty(page["MovedQueries"]):
+        def predict(self, state, items=None):
+            found = super().predict(state, items)
+            return found._replace(mean=np.full_like(found.mean, np.nan))
+
+    class Blind(page["Rocchio"]):
+        name = "blind"
+
+        def plan(self, index, budget, seed):
+            return replace(
+                super().plan(index, budget, seed), predictor=Empty(index, "dense", self.n_best)
+            )
+
+    index, scorer = page["index"], page["scorer"]
+    said = "the plan of 'greedy-one' scores 50 pairs of a query, and the budget is 25"
+    with pytest.raises(ck.InputError, match=said):
+        ck.Searcher(index, scorer, Greedy()).search("read the file", k=1, budget=25)
+    queries, scores = ck.QuerySet(["q"], ["read"]), np.ones((1, index.n), np.float32)
+    with pytest.raises(ck.InputError, match=said):
+        list(ck.compare(index, queries, scores, {"mine": Greedy()}, [25], [1])[1])
+    with pytest.raises(ck.InputError, match=r"Empty predicts NaN for .* items that may be scored"):
+        ck.Searcher(index, scorer, Blind()).search("read the file", k=1, budget=25)

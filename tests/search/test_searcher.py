@@ -175,7 +175,6 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
         ({"k": 51, "budget": 60}, "k is 51, but the index has 50 items"),
         ({"filter": ["id1", "nobody"]}, "no item with the id 'nobody'"),
         ({"filter": np.ones(3, np.bool_)}, r"the filter has shape \(3,\)"),
-        ({"filter": []}, "the filter allows no item"),
         ({"budget": ck.Budget(deadline=-1)}, "deadline is -1; it must be above 0"),
         ({"method": "axm"}, "did you mean axn"),
         ({"method": 5}, "5 is not a method"),
@@ -191,6 +190,13 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
 def test_wrong_arguments_are_answered_in_a_sentence(search, options, words):
     with pytest.raises(InputError, match=words):
         search.search("odd", **options)
+
+
+def test_without_a_k_a_small_index_is_returned_whole(index):
+    small = ck.ItemIndex.build(["a", "bb"])
+    assert len(ck.Searcher(small, length).search("odd")[0]) == 2
+    with pytest.raises(InputError, match="k is 10, but the index has 2 items"):
+        ck.Searcher(small, length).search("odd", k=10)
 
 
 def test_what_is_no_index_and_no_scorer(index):

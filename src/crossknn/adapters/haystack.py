@@ -71,7 +71,7 @@ class CrossknnRetriever(_Saved):
         index: A folder, opened at `warm_up` or the first `run`, or an `ItemIndex`.
         scorer: Whatever `Searcher` takes; the bundled cross-encoder by default.
         method: A method's spec.
-        top_k: Documents to return.
+        top_k: Documents to return; by default 10, or all there are.
         budget: Pairs that a query may score, or a `Budget`.
         filters: Conditions in Haystack's form, for queries that bring none.
     """
@@ -81,7 +81,7 @@ class CrossknnRetriever(_Saved):
         index: str | ItemIndex,
         scorer: Any = "bundled",
         method: str = "auto",
-        top_k: int = 10,
+        top_k: int | None = None,
         budget: int | Budget | Mapping[str, Any] = PER_QUERY,
         filters: dict[str, Any] | None = None,
     ) -> None:

@@ -26,13 +26,13 @@ class CrossknnRetriever(BaseRetriever):
 
     Args:
         searcher: Of the index.
-        k: Documents to return.
+        k: Documents to return; by default 10, or all there are.
         budget: Pairs that a query may score, or a `Budget`.
         filter: See `Searcher.search`.
     """
 
     searcher: Searcher
-    k: int = 10
+    k: int | None = None
     budget: int | Budget = PER_QUERY
     filter: Any = None
 

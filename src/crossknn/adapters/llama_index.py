@@ -21,7 +21,7 @@ class CrossknnRetriever(BaseRetriever):
 
     Args:
         searcher: Of the index.
-        similarity_top_k: Nodes to return.
+        similarity_top_k: Nodes to return; by default 10, or all there are.
         budget: Pairs that a query may score, or a `Budget`.
         filter: See `Searcher.search`.
         options: Of LlamaIndex's `BaseRetriever`, such as `callback_manager`.
@@ -30,7 +30,7 @@ class CrossknnRetriever(BaseRetriever):
     def __init__(
         self,
         searcher: Searcher,
-        similarity_top_k: int = 10,
+        similarity_top_k: int | None = None,
         budget: int | Budget = PER_QUERY,
         filter: Any = None,
         **options: Any,

@@ -105,6 +105,8 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
         answer: dict[str, Any] = {"results": [entry(hit) for hit in results[0]]}
         if results.stopped_by not in ("budget", "target"):
             answer["note"] = f"the best so far: stopped by {results.error or results.stopped_by}"
+        elif filter and not results[0]:
+            answer["note"] = "the filter allows no item"
         n = len(answer["results"])
         while _size(answer) > MOST_BYTES and answer["results"]:
             answer["results"].pop()

@@ -26,7 +26,7 @@ class CrossknnRetriever(pt.Transformer):
 
     Args:
         searcher: Of the index.
-        num_results: Results of each query.
+        num_results: Results of each query; by default 10, or all there are.
         budget: Pairs that a query may score, or a `Budget`.
         filter: See `Searcher.search`.
     """
@@ -34,7 +34,7 @@ class CrossknnRetriever(pt.Transformer):
     def __init__(
         self,
         searcher: Searcher,
-        num_results: int = 10,
+        num_results: int | None = None,
         budget: int | Budget = PER_QUERY,
         filter: Any = None,
     ) -> None:

@@ -67,9 +67,15 @@ def command(
     limit: Annotated[
         int | None, Option(min=1, help="Use only this many queries, from the first.")
     ] = None,
-    plot: Annotated[Path | None, Option(help="Plot recall against calls to this file.")] = None,
+    plot: Annotated[
+        Path | None, Option(help="Plot recall against calls to this file; not with --no-exact.")
+    ] = None,
     plot_offline: Annotated[
-        Path | None, Option(help="Plot recall against the offline calls of the index to this file.")
+        Path | None,
+        Option(
+            help="Plot recall against the offline calls of the index to this file; not with "
+            "--no-exact."
+        ),
     ] = None,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
@@ -105,11 +111,13 @@ def command(
     o.check_picture("--plot-offline", plot_offline)
     if measures is not None and qrels is None:
         raise InputError("--measures needs relevance judgements: give --qrels FILE")
-    if no_exact and (qrels is None or plot or plot_offline or k):
-        raise InputError(
-            "--no-exact gives no recall: give --qrels FILE, and leave out -k, --plot and "
-            "--plot-offline"
-        )
+    if no_exact:
+        recall = {"-k": k, "--plot": plot, "--plot-offline": plot_offline}
+        out_of_place = [name for name, given in recall.items() if given]
+        todo = ["give --qrels FILE"] * (qrels is None)
+        todo += [f"leave out {', '.join(out_of_place)}"] * bool(out_of_place)
+        if todo:
+            raise InputError(f"--no-exact gives no recall: {', and '.join(todo)}")
     chosen, costs = parse_methods(methods), o.numbers(budgets, "budgets")
     index = ItemIndex.load(folder)
     index.check_compact("a comparison")  # before anything is scored

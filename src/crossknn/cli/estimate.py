@@ -100,7 +100,8 @@ def command(
     n, speed = len(texts), pairs_per_second(o.open_scorer(scorer, model, scorer_option), texts)
     found: dict[str, Any] = {"n": n, "pairs_per_second": speed}
     for name, calls in (("anchors", anchor_queries * n), ("search", min(budget, n)), ("exact", n)):
-        found |= {f"{name}_calls": calls, f"{name}_seconds": calls / speed}
+        if calls or json:
+            found |= {f"{name}_calls": calls, f"{name}_seconds": calls / speed}
     answer(found, json)
 
 

@@ -305,7 +305,7 @@ def compact(folder: o.Folder, json: o.AsJson = False) -> None:
 )
 def info(folder: o.Folder, json: o.AsJson = False) -> None:
     """Show what an index contains: items, retrievers, vectors, graphs and exact scores."""
-    from crossknn.fitting.learning import history
+    from crossknn.fitting.learning import LEAST, history
     from crossknn.index.item_index import ItemIndex
 
     index = ItemIndex.load(folder)
@@ -317,6 +317,8 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
     _say_summary(_summary(index, folder))
     for fit in fits[-LATEST:]:
         say(f"learned from {fit.queries:,} queries, {fit.pairs:,} scores{_worth(fit)}")
+    if not fits and index.vectors:
+        say(f"nothing learned yet: that takes the scores of {LEAST} searched queries")
 
 
 @app.command(

@@ -144,7 +144,10 @@ PerQuery = Annotated[
     typer.Option("--budget", help="Query-item pairs to score per query, stored scores included."),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON instead of text (keys: the docs' page 'Formats')."),
+]
 
 
 def examples(*commands: str) -> str:
@@ -192,7 +195,8 @@ def open_scorer(
 
 def note_probabilities(scorer: Scorer, scores: FloatArray) -> None:
     """Say what helps if all scores of an endpoint lie between 0 and 1."""
-    if is_url(str(getattr(scorer, "name", ""))) and scores.min() >= 0 and scores.max() <= 1:
+    told = getattr(scorer, "probabilities", None)  # endpoints alone have this option
+    if told is False and scores.min() >= 0 and scores.max() <= 1:
         note(
             "all scores of the endpoint lie between 0 and 1: if they are probabilities, give "
             "--scorer-option probabilities=true, which turns them back into logits. Logits rank "

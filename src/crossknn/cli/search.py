@@ -6,6 +6,7 @@ from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -27,6 +28,10 @@ EPILOG = o.examples(
 )
 
 
+_FEW = 5
+"""So many scores between 0 and 1 look like probabilities."""
+
+
 def command(
     folder: o.Folder,
     query: Annotated[
@@ -38,7 +43,10 @@ def command(
     k: Annotated[
         int | None,
         Option(
-            "-k", "--k", help="Number of items to return; by default 10, or all with --min-score."
+            "-k",
+            "--k",
+            help="Number of items to return; by default 10 or all there are, and all with "
+            "--min-score.",
         ),
     ] = None,
     min_score: Annotated[
@@ -81,8 +89,8 @@ def command(
     learn: Annotated[
         bool,
         Option(
-            help="Fit the index to the scores of past searches, whenever these have grown by a "
-            "tenth."
+            help="Fit the index to the scores of past searches: after 30 queries, then whenever "
+            "the scores have grown by a tenth."
         ),
     ] = True,
     seed: o.Seed = 0,
@@ -109,7 +117,7 @@ def command(
     given = _queries(query or [], queries)
     index = ItemIndex.load(folder)
     o.add_lists(index, lists, None if queries is None else given)
-    exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None
+    asked = exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None
     if exact is not None:
         kept = o.open_store(exact, index, store)
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
@@ -129,16 +137,24 @@ def command(
             progress=report,
         )
     show(results, json)
+    if filter is not None and not results.n_scored and not any(results):
+        note("the filter allows no item")
     if run is not None:
         results.to_run(run)
     if exact is not None and exact.fingerprint is None and results.error is None:
         note("scores are not kept: name the model behind the endpoint with --endpoint-model")
+    if asked is not None:
+        found = np.array([h.score for hits in results for h in hits if not h.predicted], np.float32)
+        if len(found) >= _FEW:
+            o.note_probabilities(asked, found)
     if learn and isinstance(exact, StoredScorer) and exact.store is index.scores:
         _learn(index, exact)
     if results.error is not None:
         failed = sum(error is not None for error in results.errors)
-        of = f" ({failed} of {len(results)} queries ended early)" if len(results) > 1 else ""
-        note(f"crossknn: {results.error}; the results above are what was found before{of}")
+        said = results.error  # where it is not said beside each query
+        if len(results) > 1 and not json:
+            said = f"{failed} of {len(results)} queries ended early"
+        note(f"crossknn: {said}; the results above are what was found before")
         raise typer.Exit(3)
 
 
@@ -160,7 +176,10 @@ def _filter(given: str) -> Any:
     from crossknn.data.records import read_lines
 
     if not given.lstrip().startswith("{"):
-        return [line.strip() for _, line in read_lines(Path(given)) if line.strip()]
+        ids = [line.strip() for _, line in read_lines(Path(given)) if line.strip()]
+        if not ids:
+            raise InputError(f"--filter {given} holds no ids")
+        return ids
     try:
         return loads(given)
     except (ValueError, RecursionError) as error:
@@ -189,7 +208,7 @@ def show(results: Results, json: bool) -> None:
         out.print(Text(visible(text), style="bold"))
         for rank, hit in enumerate(results[q], start=1):
             _show_hit(rank, hit)
-        if results.errors[q] is not None:
+        if results.errors[q] is not None and len(results) > 1:
             what = "ended early" if results[q] else "no answer"
             say(f"{what}: {results.errors[q]}")
         if said := results.completeness(q):
@@ -197,8 +216,10 @@ def show(results: Results, json: bool) -> None:
         if results.none_relevant and (chance := results.none_relevant[q] or 0) >= 0.5:
             out.print(Text(f"probably no relevant item ({chance:.0%})", style="dim"))
         out.print()
+    default = results.method == str(parse_method(DEFAULT))
+    named = f"{DEFAULT} ({results.method})" if default else results.method
     notes = [
-        f"{results.method}: {counted(results.n_calls, 'cross-encoder call')} "
+        f"{named}: {counted(results.n_calls, 'cross-encoder call')} "
         f"({counted(results.n_scored, 'score')} used), {results.seconds:.2f} s"
     ]
     if results.stopped_by != "budget":
@@ -220,8 +241,10 @@ def show(results: Results, json: bool) -> None:
 def _show_hit(rank: int, hit: Hit) -> None:
     """Two lines: rank, score, id and round if it has one; the beginning of the text."""
     exact = "" if hit.final_score == hit.score else f"(exact {hit.score:.2f})  "
-    exact = "(predicted)  " if hit.predicted else exact
+    # The score of what is predicted is cut to the one before it: it would look exact.
     head = Text(f"{rank:3}  {hit.final_score:7.2f}  {exact}")
+    if hit.predicted:
+        head = Text(f"{rank:3}  predicted  ")
     head.append(visible(hit.id), style="cyan")
     if hit.calibrated is not None:
         head.append(f"  {hit.calibrated:.0%} relevant", style="dim")

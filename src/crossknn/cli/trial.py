@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from crossknn.trial import Trial
 
 EPILOG = o.examples(
-    "crossknn try docs.jsonl",
+    "crossknn try scifact/    # a BEIR folder, with its own queries and judgements",
     "crossknn try docs.jsonl --queries queries.jsonl --qrels qrels.tsv --scorer my-reranker/",
 )
 _WIDTH, _CASES = 32, 3
@@ -73,10 +73,27 @@ def write(trial: Trial, folder: Path, title: str, lead: str, sections: Any = ())
 def command(
     items: Annotated[Path, Argument(metavar="ITEMS", help="JSONL, CSV, TSV, text or BEIR folder.")],
     queries: Annotated[
-        Path | None, Option(help="Your queries; else some are made of items.")
+        Path | None,
+        Option(
+            help="Your queries, or a BEIR folder; by default those of the BEIR folder ITEMS, else "
+            "some made of items."
+        ),
     ] = None,
-    qrels: Annotated[Path | None, Option(help="Judgements: item ids for query ids.")] = None,
-    budget: Annotated[int, Option(min=1, help="Cross-encoder calls for each query.")] = 50,
+    qrels: Annotated[
+        Path | None,
+        Option(
+            help="Judgements: item ids for query ids; by default those of the BEIR folder that "
+            "has the queries."
+        ),
+    ] = None,
+    budget: Annotated[
+        int,
+        Option(
+            min=1,
+            help="Cross-encoder calls for each query; the verdict is also made at half and at "
+            "twice as many.",
+        ),
+    ] = 50,
     n_queries: Annotated[int, Option(min=5, help="Queries that everything is scored for.")] = 20,
     max_items: Annotated[int, Option(min=100, help="Take a sample of so many items.")] = 10_000,
     minutes: Annotated[
@@ -100,10 +117,11 @@ def command(
 ) -> None:
     """Say whether searching with your cross-encoder pays on your own texts, and at which budget.
 
-    It first says what it will cost. Then it encodes a sample of the items and scores all of them
-    for some queries, so that it is known what reranking misses. With judgements the verdict is in
-    your measure. It ends with a page. Scores are kept in --out: if it is stopped, run the same
-    command again to go on.
+    A BEIR folder brings its own queries and judgements; else, without --queries, some are made of
+    items. It first says what it will cost. Then it encodes a sample of the items and scores all of
+    them for some queries, so that it is known what reranking misses. With judgements the verdict
+    is in your measure. It ends with a page. Scores are kept in --out: if it is stopped, run the
+    same command again to go on.
     """
     from crossknn.data.reading import read_items, read_qrels
     from crossknn.evaluation.diagnosis import FEWEST, diagnose, relevant_to
@@ -115,7 +133,8 @@ def command(
     from crossknn.scores.stored import StoredScorer
     from crossknn.trial import Trial, questions_from
 
-    if qrels is not None and queries is None:
+    own = _own(items if queries is None else queries, qrels)
+    if qrels is not None and queries is None and own is None:
         raise InputError("--qrels judges queries: give them, too, with --queries FILE")
     o.check_path("--out", folder, folder=True)
     given = read_items(
@@ -124,9 +143,13 @@ def command(
     judged, n = None, min(len(given), max_items)
     if budget // 2 > n:
         raise InputError(f"--budget is {budget}, for {n} items: give {n} or less")
-    if queries is None:
+    origin = ""
+    if own is not None:
+        asked, judged, origin = own
+    elif queries is None:
         made = questions_from(given, n_queries, seed)
         given, asked, judged = made.items, made.queries, made.qrels
+        origin = " made of items"
     else:
         asked = o.read_queries(queries)
         judged = read_qrels(qrels) if qrels is not None else None
@@ -147,7 +170,7 @@ def command(
     then = f"; then at most {more:,} for the verdict on all {weighed} queries" * bool(more)
     cost = m * len(given) + more
     note(
-        f"{len(given):,} items, {counted(len(asked), 'query')}{' made of items' * (not queries)}"
+        f"{len(given):,} items, {counted(len(asked), 'query')}{origin}"
         f"; the cross-encoder scores {speed:,.0f} pairs a second here: everything for "
         f"{counted(m, 'query')}{shortened} is {m * len(given):,} pairs{then}; "
         f"{cost / speed / 60:.1f} minutes, or less where scores are kept from before"
@@ -192,7 +215,8 @@ def command(
         nothing = [at.budget for at in verdict.figures if at.reach and not at.reach.high]
         if nothing:
             said += (
-                f" No relevant item lies beyond the first {nothing[0]}: searching finds no more."
+                f" No relevant item lies beyond the first {nothing[0]}: searching can find no more "
+                "relevant items."
             )
     show(trial, json)
     if json:
@@ -201,9 +225,40 @@ def command(
         out.print(Text(f"Verdict: {said}", "bold"), soft_wrap=True)
         note(f"next: crossknn compare {saved} --queries FILE --qrels FILE, which has these scores")
     head, *lines = verdict.table()
-    about = f"{items}: {index.n:,} items; cross-encoder {scorer}, retriever {trial.retriever}."
-    sections = [Section(title="By budget", blocks=[Table(head=head, rows=lines), verdict.legend])]
+    about = (
+        f"{items}: {index.n:,} items, {counted(len(asked), 'query')}{origin}; cross-encoder "
+        f"{scorer}, retriever {trial.retriever}."
+    )
+    also = (
+        f"The verdict is made at {', '.join(map(str, budgets))} calls: the budget, half and twice."
+    )
+    blocks: list[Any] = [also, Table(head=head, rows=lines), verdict.legend]
+    sections = [Section(title="By budget", blocks=blocks)]
     write(trial, folder, "Does searching pay here?", f"{said} {about}", sections)
+
+
+def _own(place: Path, qrels: Path | None) -> tuple[QuerySet, Qrels | None, str] | None:
+    """Queries of a BEIR folder, judgements (the folder's, unless `qrels` names others), and which
+    these are; None for anything else, and for a folder of items alone."""
+    from crossknn.data.formats import Beir
+    from crossknn.data.reading import read_qrels
+
+    folder = Beir(place)
+    if not any(place.glob("queries.jsonl*")):
+        return None
+    if qrels is not None:
+        return folder.queries(None), read_qrels(qrels), f" of {place}, judged by {qrels}"
+    known = folder.splits()
+    if not known:
+        return folder.queries(None), None, f" of {place}"
+    if len(known) > 1 and "test" not in known:
+        raise InputError(
+            f"{place} has judgements of {', '.join(known)}: name one, such as --qrels "
+            f"{place / 'qrels' / known[0]}.tsv"
+        )
+    split = folder.split(None)
+    judged = f" of {place}, judged by its split {split}"
+    return folder.queries(split), folder.qrels(split), judged
 
 
 def _sampled(

@@ -45,7 +45,12 @@ Values: TypeAlias = Mapping[int, Mapping[str, FloatArray]]
 class Claim:
     """That one way is better than another at a budget: clearly so if `found.sign` is 1.
 
-    The p-value is corrected (Holm) for all claims at this budget.
+    Attributes:
+        budget: At which number of calls.
+        way: What is claimed to be better: `search`, `rerank`, each perhaps ` fused`.
+        than: What it is compared with, or `retriever`.
+        found: The difference in the measure; its p-value is corrected (Holm) for all claims at this
+            budget.
     """
 
     budget: int
@@ -56,7 +61,16 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What to do, in a sentence: `way` at `budget`; its `gain` is over the way `than`."""
+    """What to do, by a measure.
+
+    Attributes:
+        way: `retriever`, `rerank` or `search`, perhaps ` fused`.
+        budget: At which number of calls.
+        than: What its gain is over.
+        gain: The difference in the measure.
+        claims: All that was tested, at every budget.
+        sentence: The same in words.
+    """
 
     way: str
     budget: int
@@ -321,7 +335,8 @@ def verdict_of(
     if way == alone:
         doubts = [c for c in claims[budget] if c.than == way and not c.found.sign]
         more = any(claim.found.difference > 0 for claim in doubts)
-        said = [f"Keep {names[way]}{' until more queries are judged' * more}"]
+        until = f"Keep {names[way]}{' until more queries are judged' * more}"
+        said = [until + ": nothing is proven better, and it costs no calls" * bool(doubts)]
     else:
         others = dict.fromkeys([alone, RERANK, *(c.than for c in claims[budget] if c.way == way)])
         gains = {w: paired(ways[way] - ways[w], seed=seed) for w in others if w != way}

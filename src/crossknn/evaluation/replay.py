@@ -23,6 +23,7 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import mask, top_k
 from crossknn.methods import Method
+from crossknn.methods.base import planned
 from crossknn.methods.rerank import Exact
 from crossknn.retrievers.base import AllScores, Retriever
 from crossknn.retrievers.dense import VectorStore
@@ -112,7 +113,8 @@ class Outcome:
         budget: Distinct pairs of a query.
         seed: The search's seed.
         recall: By k, the share (m,) of the true top k that was found, 0 to 1.
-        calls: Distinct pairs (m,) whose score was used, stored scores included.
+        calls: Calls (m,) of a search that begins without stored scores: the distinct pairs whose
+            score was used.
         seconds: Seconds (m,) outside scoring: those of the query's batch, divided by its queries.
         task: By name, the task's measures (m,); NaN where a query has no value.
         unjudged: Number of queries without judgements.
@@ -316,7 +318,7 @@ def outcome(
     start = index_calls = 0
     for part in parts:
         seen, r, began = Replayed(part.index, part.exact), len(part.queries), time.perf_counter()
-        plan = method.plan(seen, budget, seed)
+        plan = planned(method, seen, budget, seed)
         search = Search(fusion.plan(plan) if fusion else plan, part.queries, part.index.n)
         while len(pairs := search.ask()):
             asked, scores = time.perf_counter(), part.score(pairs)
@@ -373,7 +375,7 @@ def truth_of(parts: Sequence[Part], k: int, fusion: Fusion | None = None) -> Int
 def check(parts: Sequence[Part], methods: Mapping[str, Method], budget: int, seed: int) -> None:
     """Plan every method once: what one of them lacks is said before anything is searched."""
     for method in methods.values():
-        method.plan(Replayed(parts[0].index, parts[0].exact), budget, seed)
+        planned(method, Replayed(parts[0].index, parts[0].exact), budget, seed)
 
 
 def outcomes(

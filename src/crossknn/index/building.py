@@ -109,13 +109,14 @@ def parts_over(
             f"{store.name} have {d}: give the encoder that made them"
         )
     values: Any = store
+    items = items_in(store, texts)
     name, build, parts = DUAL_ENCODER if model else GIVEN, secrets.token_hex(8), dict[str, Any]()
     if folder is not None:
         folder = as_path(folder, "the folder of the index")
         build, parts = parts_beside(folder, store, build)
     parts = {f"vectors/{name}": ItemVectors(values=values, encoder=model)} | parts
     given = {} if encode is None else {name: encode}
-    return Parts(items_in(store, texts), _drawn(n, seed), parts, build, given, folder)
+    return Parts(items, _drawn(n, seed), parts, build, given, folder)
 
 
 def states_of(

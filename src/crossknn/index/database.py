@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from crossknn.data.items import Items
-from crossknn.errors import CrossknnError, InputError, StoreError
+from crossknn.errors import CrossknnError, InputError, StoreError, nearest
 from crossknn.index.filters import Condition, parse_filter
 from crossknn.index.storage import MANIFEST, read_parts, write_parts
 from crossknn.retrievers.dense import WHOLE, VectorStore
@@ -281,6 +281,14 @@ class Column(Sequence[T]):
 def items_in(store: ItemStore, texts: str | TextsOf) -> Items:
     """The items of a store: their texts are a field of it, or what a function makes of ids."""
     n = store.shape[0]
+    if isinstance(store, DatabaseStore) and isinstance(texts, str):
+        known = store.records([0])[0]
+        if texts not in known:
+            raise InputError(
+                f"the first item of {store.name} has no field {texts!r} "
+                f"({nearest(texts, known)}): texts= must be the field that holds the texts, or a "
+                "function from ids to texts"
+            )
 
     def ids(items: Sequence[int]) -> list[str]:
         return [str(store.id(item)) for item in items]

@@ -260,9 +260,11 @@ class Parts:
         elif encode is not None:
             made = encode(queries)
         else:
+            words = ", or search with blend=0 and retriever=bm25" * ("bm25" in self.matchers)
             raise InputError(
-                f"the index cannot make query vectors for its item vectors {name!r}: build or load "
-                "it with query_vectors=, or search with blend=0 and retriever=bm25"
+                f"the index cannot make query vectors for its item vectors {name!r}: give "
+                "ItemIndex.build, load or over query_vectors=, or the encoder= that made "
+                f"them{words}"
             )
         what = f"the {name!r} query vectors"
         queries.vectors[name] = check_vectors(made, len(queries), d, what)

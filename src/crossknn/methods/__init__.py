@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from crossknn.errors import SpecError
+from crossknn.errors import SpecError, nearest
 from crossknn.methods.acurank import AcuRank
 from crossknn.methods.adacur import ADACUR
 from crossknn.methods.axn import AXN
@@ -64,6 +64,9 @@ def parse_method(spec: str | Spec | Method) -> Method:
         parsed = replace(parsed, name=Kriging.name)
     if parsed.name in KINDS:
         parsed = Spec(Retrieve.name, options={"retriever": parsed})
+    if parsed.name not in METHODS:
+        hint = nearest(parsed.name, [DEFAULT, *METHODS])
+        raise SpecError(f"unknown method {parsed.name!r}: {hint}")
     return build(parsed, METHODS, "method")
 
 

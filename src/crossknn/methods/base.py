@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, TypeAlias
 
-from crossknn.errors import SpecError
+from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
 from crossknn.retrievers.dense import WHOLE
 from crossknn.search.plan import Plan
@@ -40,6 +40,8 @@ class Method(ABC):
     name: ClassVar[str]
     calls: ClassVar[bool] = True
     """Whether it calls the cross-encoder."""
+    bounded: ClassVar[bool] = True
+    """Whether a plan of it may score no more than the budget."""
     reads: ClassVar[Collection[str]] = ()
     """Its `required_artifacts`, where they are the same for every index."""
     fallback: ClassVar[str] = "axn(blend=0, normalize=first)"
@@ -101,6 +103,17 @@ class Method(ABC):
     @cached_property
     def _text(self) -> str:
         return text_of(self.name, self)
+
+
+def planned(method: Method, index: Index, budget: int, seed: int) -> Plan:
+    """`method.plan`; `InputError` if the plan scores more pairs of a query than the budget."""
+    plan = method.plan(index, budget, seed)
+    if method.bounded and sum(plan.batches) > budget:
+        raise InputError(
+            f"the plan of {method.name!r} scores {sum(plan.batches)} pairs of a query, and the "
+            f"budget is {budget}: its batches must sum to the budget"
+        )
+    return plan
 
 
 def pool_size(

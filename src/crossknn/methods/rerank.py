@@ -53,6 +53,7 @@ class Exact(Method):
     """Score all allowed items, in item order; the budget is ignored."""
 
     name = "exact"
+    bounded = False
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         return _one_round(fixed_order(np.arange(index.n), index.n), (index.n,))

@@ -86,7 +86,7 @@ class HttpScorer(BatchedScorer):
         super().__init__(name, "the endpoint {}")
         self._batch, self._retries = as_count(batch, "batch"), as_count(retries, "retries", 0)
         self.workers = as_count(concurrency, "concurrency")
-        self._model, self._probabilities, self._timeout = model, probabilities, float(timeout)
+        self._model, self.probabilities, self._timeout = model, probabilities, float(timeout)
         self._api: Api = api
         self._key = key or ""
         self._target = urlunsplit(("", "", path, parts.query, ""))
@@ -107,7 +107,12 @@ class HttpScorer(BatchedScorer):
         pairs = call.texts(positions)
         query, texts = pairs[0][0], [item for _, item in pairs]
         scores = self._rerank(query, texts, call.deadline)
-        if self._probabilities:
+        if self.probabilities:
+            if len(odd := scores[(scores < -_EPSILON) | (scores > 1 + _EPSILON)]):
+                raise ScorerError(
+                    f"{self.name} gave the score {odd[0]:g}, which is no probability: leave out "
+                    "the option probabilities"
+                )
             clipped = np.clip(scores, _EPSILON, 1 - _EPSILON)
             scores = np.log(clipped / (1 - clipped))
         return scores
@@ -158,6 +163,8 @@ class HttpScorer(BatchedScorer):
                 if status not in _BUSY:
                     raise self._refusal(status, data, count)
                 why = f"{self.name} is overloaded or down (HTTP {status}): {self._said(data)}"
+                if retry_after > _LONGEST_PAUSE:
+                    why += f"; it asks for a pause of {retry_after:,.0f} s"
                 wait = max(wait, retry_after)
             too_long = wait > _LONGEST_PAUSE or wait >= deadline.left()
             if attempt == self._retries or too_long or not deadline.sleep(wait):
@@ -197,7 +204,10 @@ class HttpScorer(BatchedScorer):
     def _refusal(self, status: int, data: bytes, count: int) -> Exception:
         """What an answer other than 200 means."""
         if status in (401, 403):
-            advice = f"refused access (HTTP {status}): set api_key or {API_KEY_VARIABLE}"
+            advice = (
+                f"refused access (HTTP {status}): put the key into the environment variable "
+                f"{API_KEY_VARIABLE} (in Python also api_key=)"
+            )
             return ScorerError(f"{self.name} {advice}")
         if status == 404 or 300 <= status < 400:
             said = f": {self._said(data)}" * data.startswith(b"{")  # a page says nothing

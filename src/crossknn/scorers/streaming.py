@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.errors import CrossknnError, ScorerError
+from crossknn.errors import CrossknnError, ScorerError, counted
 from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
@@ -111,10 +111,10 @@ class Call:
         return [(self.queries[query], self.items[item]) for query, item in both]
 
     def described(self, position: int) -> str:
-        """Names a pair by position and text, for messages."""
+        """Names a pair by text and position, for messages."""
         query, item = int(self.pairs.query[position]), int(self.pairs.item[position])
         texts = excerpt(str(self.queries[query])), excerpt(str(self.items[item]))
-        return f"query {query} {texts[0]} with item {item} {texts[1]}"
+        return f"the query {texts[0]} with the item {texts[1]} (position {item})"
 
     def slices(self, size: int) -> Iterator[IntArray]:
         """All positions in order, `size` at a time."""
@@ -164,7 +164,7 @@ class BatchedScorer(ABC):
 
     def _stream(self, call: Call) -> Iterator[tuple[IntArray, FloatArray]]:
         answers: SimpleQueue[_Answer] = SimpleQueue()
-        running = n_failed = 0
+        running, failed = 0, list[str]()
         any_scored, broken = False, None
         try:
             while True:
@@ -198,21 +198,24 @@ class BatchedScorer(ABC):
                     if getattr(answer, "too_large", False) or out_of_memory(answer):
                         self._most = half
                 else:
-                    n_failed += 1
                     said = str(answer)  # an error of ours says all by itself
                     if not isinstance(answer, CrossknnError):
                         said = f"{type(answer).__name__}: {answer}"
-                    what = call.described(positions[0])
-                    logger.warning("%s could not score %s: %s", self.who, what, said)
-                    if n_failed >= min(GIVE_UP_AFTER, len(call.pairs)) and not any_scored:
+                    failed.append(f"{call.described(positions[0])}: {said}")
+                    logger.debug("%s could not score %s", self.who, failed[-1])
+                    if len(failed) >= min(GIVE_UP_AFTER, len(call.pairs)) and not any_scored:
                         raise NothingScoredError(
-                            f"{self.who} could not score any of {n_failed} pairs; "
+                            f"{self.who} could not score any of {len(failed)} pairs; "
                             f"the last failure: {said}"
                         )
             if broken is not None:
                 raise broken
         finally:
             call.deadline.end()
+            if failed and any_scored:  # else the error says it
+                first = f"the first {failed[0]}" if len(failed) > 1 else failed[0]
+                count = counted(len(failed), "pair")
+                logger.warning("%s could not score %s, %s", self.who, count, first)
 
     def _next(self, call: Call) -> IntArray | None:
         """The next batch, cut to what may run at once and to what fits into the time left."""

@@ -55,7 +55,9 @@ class Calibration:
         return np.interp(features(scores, best) @ self.weights, self.at, self.chance)
 
     def none_relevant(self, best: FloatArray) -> FloatArray:
-        """That none of a query's 10 best items is relevant: (m,)."""
+        """That none of a query's 10 best items is relevant: (m,), NaN where nothing was scored."""
+        if not best.shape[1]:
+            return np.full(len(best), np.nan)
         return 1 - np.interp(self.probabilities(best[:, :1], best)[:, 0], self.top, self.found)
 
 

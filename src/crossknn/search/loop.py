@@ -194,7 +194,7 @@ class Search:
         Returns:
             Items, scores, and rounds in which they were picked: (m, at most k) each.
         """
-        if not self.plan.batches:
+        if not self.plan.batches and self.available:
             found = self.plan.retriever.top(self.queries, min(k, self.available), self.allowed)
             own = np.where(found.items == NO_ITEM, np.nan, found.scores).astype(np.float32)
             unknown = np.full_like(own, np.nan)

@@ -106,7 +106,7 @@ def expected_missing(search: Search, min_score: float, chance: Chance) -> list[f
     picks = search.picks()
     drawn = (picks.rounds >= len(search.plan.batches)) & ~np.isnan(picks.std)
     reached = np.count_nonzero(drawn & (picks.scores + picks.known >= min_score), axis=1)
-    for q, mean, std, _ in search.predicted():
+    for q, mean, std, _ in search.predicted() if left.any() else ():
         ratio = 1.0
         if search.plan.last is not None:
             before = (picks.approx[q] - min_score) / np.maximum(picks.std[q], _TINY)

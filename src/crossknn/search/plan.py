@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from crossknn.errors import InputError
 from crossknn.linalg import mask, top_k
 from crossknn.retrievers.base import Retriever
 from crossknn.search.sharing import SharedBudget, expected_recall, n_uncertain
@@ -154,14 +155,18 @@ class Predictor(ABC, Generic[State]):
         prediction = self.predict(state, pool)
         promise = acquisition(prediction)
         if pool is None:
-            best = items = top_k(mask(promise, exclude, allowed), count).items
+            promise = mask(promise, exclude, allowed)
+            self._check(prediction, promise)
+            best = items = top_k(promise, count).items
         else:
             out = np.stack([np.isin(row, seen) for row, seen in zip(pool, exclude, strict=True)])
             out |= pool == NO_ITEM
             if allowed is not None:
                 out |= ~allowed[pool]
             order = np.argsort(pool, axis=1)  # ties by position
-            promise = np.take_along_axis(np.where(out, -np.inf, promise), order, axis=1)
+            promise = np.where(out, -np.inf, promise)
+            self._check(prediction, promise)
+            promise = np.take_along_axis(promise, order, axis=1)
             best = top_k(promise, count).items
             ended, best = best, np.take_along_axis(order, np.maximum(best, 0), axis=1)
             items = np.take_along_axis(pool, best, axis=1)
@@ -170,6 +175,16 @@ class Predictor(ABC, Generic[State]):
         means = np.take_along_axis(prediction.mean, place, axis=1)
         std = None if prediction.std is None else np.take_along_axis(prediction.std, place, axis=1)
         return Candidates(np.where(none, NO_ITEM, items), np.where(none, -np.inf, means), std)
+
+    def _check(self, prediction: Prediction, promise: FloatArray) -> None:
+        """Refuse a mean that is NaN, of an item that may be chosen."""
+        if np.isnan(prediction.mean).any():
+            bad = np.isnan(prediction.mean) & (promise != -np.inf)
+            if bad.any():
+                raise InputError(
+                    f"{type(self).__name__} predicts NaN for {bad.sum()} items that may be scored: "
+                    "`predict` must give a number for each"
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

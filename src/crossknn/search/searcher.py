@@ -19,6 +19,7 @@ from crossknn.errors import CrossknnError, InputError, ScorerError, StoreError
 from crossknn.index.database import Column
 from crossknn.linalg import one_thread
 from crossknn.methods import DEFAULT, Method, parse_method
+from crossknn.methods.base import planned
 from crossknn.models.folder import first_line
 from crossknn.retrievers.dense import leaving_out, left_out, reachable
 from crossknn.retrievers.specs import FUSION
@@ -140,8 +141,9 @@ class Searcher:
 
         Args:
             queries: A text, m texts, texts by id, or a `QuerySet`.
-            k: Hits of each query, at most; 10 by default, and all with `min_score`. Where that is
-                more than the budget, unscored items follow by predicted score, marked `predicted`.
+            k: Hits of each query, at most; by default 10, or all items if there are fewer, and all
+                with `min_score`. Where that is more than the budget, unscored items follow by
+                predicted score, marked `predicted`.
             budget: Pairs that a query may score, or a `Budget`.
             min_score: Only hits whose final score is this or more. With `gp` and `kriging`,
                 `expected_missing` of the results says how many more there are. For that the last
@@ -149,6 +151,7 @@ class Searcher:
                 the anchors, if the index has some, which takes the first such search seconds.
             filter: The items that may be returned: conditions on their fields, such as
                 `{"lang": "en", "year": {"gte": 2020}}` (`ItemIndex.allowed`), ids, or a mask (n,).
+                If none meets it, there are no hits and no calls.
             method: In the place of the searcher's own.
             seed: In the place of the searcher's own.
             trace: Keep every pick, for explanations.
@@ -171,15 +174,15 @@ class Searcher:
         asked = query_set(queries)
         texts, m = asked.texts, len(asked.texts)
         spend = budget if isinstance(budget, Budget) else Budget(per_query=budget)
+        n = len(self.index)
         if min_score is None:
-            k = K if k is None else k
+            k = min(K, n) if k is None else k
         elif not isinstance(min_score, Real) or not np.isfinite(min_score):
             raise InputError(f"min_score is {min_score!r}; it must be a number")
         elif spend.target_recall is not None:
             raise InputError(
                 "target_recall refers to the top k: give either target_recall or min_score"
             )
-        n = len(self.index)
         pairs = _pairs_per_query(spend, m, 1 if k is None else k, n, calls=chosen.calls)
         chosen = _for_k(chosen, k or 1, spend.target_recall)
         self.check_scorer(chosen)
@@ -354,7 +357,7 @@ class _Run:
     def _begin(self, start: int, stop: int) -> None:
         """Plan the search of these queries."""
         index = self.searcher.index
-        plan = self.method.plan(index, self.pairs, self.seed)
+        plan = planned(self.method, index, self.pairs, self.seed)
         if self.searcher.fusion is not None:
             plan = self.searcher.fusion.plan(plan)
         if plan.stop is not None and self.k > plan.stop.k:
@@ -588,7 +591,7 @@ def _pairs_per_query(budget: Budget, m: int, k: int, n: int, *, calls: bool) -> 
 
 
 def _mask(filter: Filter | None, index: ItemIndex) -> BoolArray | None:
-    """A mask (n,) of what is allowed, or a mask as it is; `InputError` if nothing is."""
+    """A mask (n,) of what is allowed, or a mask as it is; `InputError` if all items are deleted."""
     alive = index.items.alive
     if filter is None:
         if alive is not None and not alive.any():
@@ -605,6 +608,4 @@ def _mask(filter: Filter | None, index: ItemIndex) -> BoolArray | None:
         raise InputError(f"the filter is {filter!r}; give conditions, a list of ids or a mask")
     if alive is not None and allowed.shape == alive.shape:
         allowed = allowed & alive
-    if not allowed.any():
-        raise InputError("the filter allows no item: give another one")
     return allowed

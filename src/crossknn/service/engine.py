@@ -264,7 +264,7 @@ class Request:
 
     index: str
     queries: Sequence[str]
-    k: int
+    k: int | None
     budget: Budget
     arrived: float
     method: str | None = None

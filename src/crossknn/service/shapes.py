@@ -57,7 +57,9 @@ class SearchBody(_Body):
     query: Text | None = None
     queries: Annotated[list[Text], Field(min_length=1, max_length=100)] | None = None
     index: Name | None = Field(None, description="By default the first one that is served.")
-    k: K = Field(10, description="Items to return for each query.")
+    k: K | None = Field(
+        None, description="Items to return for each query; by default 10, or all there are."
+    )
     budget: Calls | BudgetBody | None = None
     method: Text | None = Field(None, description="One of those that GET /indexes lists.")
     deadline_ms: Annotated[float, Field(gt=0)] | None = Field(

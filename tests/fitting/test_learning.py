@@ -169,7 +169,7 @@ def test_the_command_line_learns_after_its_answers_and_index_info_says_what_that
         return capsys.readouterr().out
 
     assert not search(LEAST, "--no-learn")
-    assert "learned" not in info()
+    assert "nothing learned yet" in info()
     assert search(1)
     assert "learned from 31 queries, 620 scores\n" in info()
     assert not search(1)

@@ -218,12 +218,14 @@ def pool(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Recall that a pool and approximate search lose, in points: the mean over matrices and the
     worst of them."""
     cells = [*found["rows"][0]["cells"]]
-    yield "method", *cells
+    yield "method", "queries of a matrix", *cells
     for method in dict.fromkeys(row["method"] for row in found["rows"]):
         of = [row for row in found["rows"] if row["method"] == method]
+        counts = sorted({row["queries"] for row in of})
         losses = {cell: [row["cells"][cell]["loss"] for row in of] for cell in cells}
         yield (
             method,
+            " to ".join(map(str, dict.fromkeys((counts[0], counts[-1])))),
             *(f"{-sum(lost) / len(lost):+z.1f} ({-max(lost):+z.1f})" for lost in losses.values()),
         )
 

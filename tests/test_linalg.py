@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -69,3 +70,21 @@ def test_small_products_take_one_thread_until_all_have_left():
         assert threads() == {1}
         second.__exit__(None, None, None)
         assert threads() == {2}
+
+
+def test_every_thread_can_take_one_thread():
+    def threads():
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    def inside():
+        with one_thread(1000):
+            return threads()
+
+    with (
+        threadpool_limits(2, "blas"),
+        ThreadPoolExecutor(1) as first,
+        ThreadPoolExecutor(1) as other,
+    ):
+        for pool in (first, other, first):  # both threads stay alive
+            assert pool.submit(inside).result() == {1}
+            assert threads() == {2}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -15,7 +15,8 @@ from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray
 _CHUNK = 8_192
 _SMALL = 1 << 17  # inner products (m x n) up to which the second thread costs more than it gives
 _lock = threading.Lock()
-_limits: list[Any] = []  # of each caller inside `one_thread`; the first knows the threads before
+_inside = 0  # callers inside `one_thread`
+_before: list[int] = []  # threads of each matrix library before the first of them
 
 
 @contextmanager
@@ -26,28 +27,42 @@ def one_thread(cells: int = 0) -> Iterator[None]:
     scorer: a search over 10,000 items spent a third of its time so. The limit holds for the whole
     process, until all who are inside have left.
     """
+    global _inside, _before
     if cells > _SMALL:
         yield
         return
     with _lock:
-        _limits.append(_blas().limit(limits=1))
+        if not _inside:
+            _before = [library.num_threads for library in _blas()]
+            _set_threads([1] * len(_before))
+        _inside += 1
     try:
         yield
     finally:
         with _lock:
-            last = _limits.pop()
-            if not _limits:
-                last.restore_original_limits()
+            _inside -= 1
+            if not _inside:
+                _set_threads(_before)
+
+
+def _set_threads(counts: Sequence[int]) -> None:
+    """Set the threads of each matrix library. From 3.8 on threadpoolctl ignores all threads but the
+    first that has set them, unless that one gives up control."""
+    for library, count in zip(_blas(), counts, strict=True):
+        give_up = getattr(library, "clear_controlling_thread", lambda force: None)
+        give_up(force=True)
+        library.set_num_threads(count)
+        give_up(force=True)
 
 
 @cache
-def _blas() -> Any:
+def _blas() -> list[Any]:
     """The matrix libraries of NumPy and SciPy."""
     import scipy.linalg
     from threadpoolctl import ThreadpoolController
 
     assert scipy.linalg  # loaded, so that it is found
-    return ThreadpoolController().select(user_api="blas")
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 def inner(queries: FloatArray, items: FloatArray) -> FloatArray:

@@ -4,9 +4,9 @@ among 112,332 real items.
     python lab/benchmarks/wide.py WORDNET MEDQUAD FOLDER
 
 WORDNET and MEDQUAD are the unpacked data sets, FOLDER takes an index of all items and the scores.
-The bundled models encode and score them: 3.4 million pairs, several hours of a core. Killed, the
-same command resumes. The scores (30, n) are in FOLDER/wide.npz, in half precision, with a mark for
-each query that is complete; put there from another machine, it is not scored again.
+The bundled models encode and score them: 3.4 million pairs, four to five hours of two idle cores. Killed,
+the same command resumes. The scores (30, n) are in FOLDER/wide.npz, in half precision, with a mark for
+each query that is complete; put there from another machine once the index is built, it is not scored again.
 
 Fifteen queries are sentences of WordNet's test worlds, with the word whose meaning is sought in
 brackets, and fifteen are MedQuAD's test questions, drawn by a seed.
@@ -73,7 +73,7 @@ def main() -> None:
         items = items_of(options.wordnet, options.medquad)
         ck.ItemIndex.build(items, encoder="bundled", progress=_every_minute()).save(options.folder)
     index = ck.ItemIndex.load(options.folder)
-    scorer, texts = ck.CrossEncoder("bundled", threads=1), index.items.texts
+    scorer, texts = ck.CrossEncoder("bundled"), index.items.texts
     rows = np.zeros((len(queries), index.n), np.float16)
     done, out = np.zeros(len(queries), bool), options.folder / "wide.npz"
     if out.exists():

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from crossknn.errors import InputError, ScorerError
 from crossknn.scorers import CallableScorer, NothingScoredError
 from crossknn.scorers.base import Scorer
+from crossknn.scores import stored
 from crossknn.scores.collect import Limits, collect, exact_scores
 from crossknn.scores.store import ScoreStore
 from crossknn.scores.stored import StoredScorer
@@ -241,6 +242,21 @@ def test_stopping_in_the_middle_keeps_what_was_paid(tmp_path):
     assert (len(fn.asked), stream.computed) == (8, 8)
     scores_of(StoredScorer(fn.scorer, tmp_path / "c"), row(range(30)))
     assert len(set(fn.asked)) == len(fn.asked) == 30
+
+
+@pytest.mark.parametrize(("seconds", "writes"), [(0, 8), (60, 1)])
+def test_scores_are_written_every_so_often_and_at_the_end(tmp_path, monkeypatch, seconds, writes):
+    monkeypatch.setattr(stored, "_KEEP_EVERY", seconds)
+    scorer, counts = StoredScorer(Counting(batch=4).scorer, tmp_path / "c"), []
+    put = scorer.store.put
+    monkeypatch.setattr(
+        scorer.store, "put", lambda *given: counts.append(len(given[-1])) or put(*given)
+    )
+    np.testing.assert_array_equal(scores_of(scorer, row(range(30))), exact()[0, :30])
+    assert len(counts) == writes
+    assert sum(counts) == 30
+    known = ScoreStore(tmp_path / "c").rows(scorer.fingerprint, QUERIES[:1], ITEMS[:30])
+    np.testing.assert_array_equal(known[0], exact()[0, :30])
 
 
 def test_a_fingerprint_is_needed(tmp_path):

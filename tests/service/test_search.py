@@ -180,6 +180,16 @@ def test_deadlines_count_from_the_arrival(indexes, words):
     assert ids(answer)[0]
 
 
+def test_a_search_among_many_ends_before_its_deadline(indexes, words):
+    with served(indexes, words) as client:
+        service = client.engine
+        for live, early in ((1, 0.0), (1 + service._at_once // 2, 0.025), (1000, 0.05)):
+            service._live = live
+            left = service._in_time(ck.Budget(per_query=1, deadline=0.5), time.monotonic()).deadline
+            assert left == pytest.approx(0.5 - early, abs=0.01)
+        service._live = 0
+
+
 def test_a_full_service_says_when_to_come_again(indexes, words):
     with served(indexes, words, requests=1) as client, ThreadPoolExecutor() as pool:
         words.gate.clear()

@@ -55,8 +55,9 @@ class Pooled(NamedTuple):
 class Posteriors:
     """State of a Gaussian process over m queries.
 
-    `points` (n, p) are those of all items, and `basis` (f, m, n) holds the basis functions; with a
-    pool both are None, and `values` gives the basis functions of some items. `own` (m, d) are the
+    `points` (n, p) are those of all items, with what the kernel calls their `lengths` (n,), and
+    `basis` (f, m, n) holds the basis functions; with a pool all three are None, and `values` gives
+    the basis functions of some items. `own` (m, d) are the
     queries' vectors where they count as observed, and `best` (m, f) their basis functions. A query
     whose scores say too little has no posterior among `known`. `pooled` are kept for the next
     rounds.
@@ -64,6 +65,7 @@ class Posteriors:
 
     queries: Queries
     points: FloatArray | None
+    lengths: FloatArray | None
     basis: FloatArray | None
     values: Sequence[Values]
     linear: Sequence[Affine | None]
@@ -118,13 +120,14 @@ class GaussianProcess(Predictor[Posteriors]):
             values = [feature.of_some(queries) for feature in self.features]
             linear = [feature.linear and feature.linear(queries) for feature in self.features]
             best = None if own is None else self._best(queries)
-            return Posteriors(queries, None, None, values, linear, own, best, {}, {})
+            return Posteriors(queries, None, None, None, values, linear, own, best, {}, {})
         basis = [np.broadcast_to(np.float32(1), shape)] * self.intercept
         basis += [feature.of_all(queries) for feature in self.features]
         known = np.stack(basis) if basis else np.empty((0, *shape), np.float32)
         best = None if own is None else known.max(axis=2).T
         points = self.points(slice(None))
-        return Posteriors(queries, points, known, (), (), own, best, {}, {})
+        lengths = self.model.kernel.lengths(points)
+        return Posteriors(queries, points, lengths, known, (), (), own, best, {}, {})
 
     def _best(self, queries: Queries) -> FloatArray:
         """The largest values of the basis functions: (m, f)."""
@@ -177,12 +180,13 @@ class GaussianProcess(Predictor[Posteriors]):
         # All queries share one pass: so many rows more are nearly free.
         for part in _blocks(count) if known else ():
             points = self.points(part) if state.points is None else state.points[part]
+            lengths = None if state.lengths is None else state.lengths[part]
             first = any(part.start not in each.kept for each in known)
             none = Whitened(kernel.variance(points) if first else np.empty(0))
             rows = [each.kept.pop(part.start, none) for each in known]
             new = [each.points[row.count :] for each, row in zip(known, rows, strict=True)]
             ends = np.cumsum([len(each) for each in new])[:-1]
-            found = np.split(kernel(np.vstack(new), points), ends)
+            found = np.split(kernel(np.vstack(new), points, lengths), ends)
             for q, each, row, covariances in zip(queries, known, rows, found, strict=True):
                 row = row.extended(each, covariances)
                 mean[q, part], std[q, part] = each.at(row, self.basis(state, q, part, points))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from crossknn.scores.store import ScoreStore, StoreFullError
 from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
+
+_KEEP_EVERY = 0.2
+"""Seconds between two transactions of a call: each costs as much as scoring a pair does."""
 
 
 class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
@@ -33,7 +37,8 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
 
 
 class StoredScorer:
-    """Scores with `scorer` only pairs that `store` has no score of, and stores every batch.
+    """Scores with `scorer` only pairs that `store` has no score of, and stores what it computes,
+    five times a second and before a call ends.
 
     Many threads may share one object, and many processes the store: a pair is scored twice only if
     two of them ask for it at the same time.
@@ -89,9 +94,13 @@ class StoredScorer:
             return
         asked = call.pairs.take(first[missing])
         computing = self.scorer.score(asked, call.queries, call.items, **call.deadline.rest())
+        pending, kept = list[tuple[IntArray, FloatArray]](), time.monotonic()
         try:
             for where, batch in computing:
-                self._keep(call, asked.take(where), batch)
+                pending.append((where, batch))
+                if (now := time.monotonic()) > kept + _KEEP_EVERY:
+                    self._keep(call, asked, pending)
+                    kept = now
                 stream.computed += len(where)
                 scores[missing[where]] = batch
                 places = np.flatnonzero(np.isin(of, missing[where]))
@@ -102,11 +111,17 @@ class StoredScorer:
             logger.warning("%s", error)
         finally:
             getattr(computing, "close", lambda: None)()
+            self._keep(call, asked, pending)
 
-    def _keep(self, call: Call, pairs: Pairs, scores: FloatArray) -> None:
-        """Keep scores; a search goes on where that cannot be: a score is worth more."""
+    def _keep(self, call: Call, pairs: Pairs, pending: list[tuple[IntArray, FloatArray]]) -> None:
+        """Move the scores of pairs at positions from `pending` to the store; a search goes on where
+        that cannot be: a score is worth more."""
+        if not pending:
+            return
+        where, scores = map(np.concatenate, zip(*pending, strict=True))
+        pending.clear()
         try:
-            self.store.put(self.fingerprint, call.queries, call.items, pairs, scores)
+            self.store.put(self.fingerprint, call.queries, call.items, pairs.take(where), scores)
         except StoreFullError as error:
             if not self._warned:
                 logger.warning("%s", error)

@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 AT_ONCE = 4  # searches for each core, or for each batch that the scorer runs at once
 _ENOUGH = 0.1  # seconds that a search needs besides scoring, on busy cores
+_ANSWER = (
+    0.06  # seconds, or a tenth of its time, that a search on busy cores ends before its deadline
+)
 DEPTH = 1000  # how far down the first stage's ranking an explanation looks
 LEAST = 8  # pairs: smaller shares of a batch would only cost more rounds of answers
 _PATIENCE = 10.0  # seconds: the order of calls without a deadline is that of calls with this one
@@ -303,8 +306,8 @@ class Engine:
         self._live, self._lock = 0, threading.Lock()
         # More threads would only take the time that each of them needs to end before its deadline.
         each = max(available_threads(), self.shared.workers)
-        at_once = min(settings.requests, AT_ONCE * each)
-        self._pool = ThreadPoolExecutor(at_once, "crossknn-search")
+        self._at_once = min(settings.requests, AT_ONCE * each)
+        self._pool = ThreadPoolExecutor(self._at_once, "crossknn-search")
         self._cancel = threading.Event()
         self.metrics.live.set_function(lambda: self._live)
 
@@ -408,12 +411,14 @@ class Engine:
         return found, self._count(found.results, began - arrived)
 
     def _in_time(self, budget: Budget, arrived: float) -> Budget:
-        """The budget with what is left of its deadline, or of the service's; `BusyError` if the
-        request has waited so long that its answer would be late."""
+        """The budget with what is left of its deadline, or of the service's, less what the answer
+        takes where others compute, too; `BusyError` if the request has waited so long that its
+        answer would be late."""
         limit = min(budget.deadline or np.inf, self.settings.deadline)
         if (left := arrived + limit - time.monotonic()) < min(_ENOUGH, limit / 2):
             raise BusyError
-        return replace(budget, deadline=left)
+        busy = min(1, (self._live - 1) / self._at_once)
+        return replace(budget, deadline=left - busy * min(_ANSWER, limit / 10))
 
     def _count(self, results: Results, waited: float) -> bool:
         """Count an answer; whether it is less than what was asked for."""

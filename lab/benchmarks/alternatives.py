@@ -14,10 +14,10 @@ array. They take turns query by query in one process; times are CPU time, withou
 `matrices` searches the first 50 test queries of stored matrices; anchor queries teach the prior, and
 Qdrant's coefficients and settings.
 
-INDEX is that of lab/benchmarks/wide.py, 112,332 real items; it is only read, and so are its scores,
-of the queries that are complete by then. WORK takes copies of it. `prepare` scores about 120 items
-of each of 100 other queries, which teach the prior (`crossknn fit INDEX stored`) and Qdrant's
-coefficients. `wide` takes the settings of feedback that `matrices` chose, and goes on where it was:
+INDEX is that of lab/benchmarks/wide.py, 112,332 real items; it is only read, and so is its
+`wide.npz`, the scores of the queries that are complete by then. WORK takes copies of it.
+`prepare` scores about 120 items of each of 100 other queries, which teach the prior
+(`crossknn fit INDEX stored`) and Qdrant's coefficients. `wide` takes the settings of feedback that `matrices` chose, and goes on where it was:
 run it again when more queries are complete.
 """
 
@@ -59,7 +59,7 @@ from crossknn_lab.cells import divided
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "alternatives.json"
 BUDGETS, KS = (50, 100, 200, 500), (10, 100)
-TESTS, REPEATS = 50, 3
+TESTS = 50
 DEV, SEEDS, LIMIT = 50, 5, 50
 """Dev sentences, and as many questions; seeds of feedback, and scored items of a query that
 Qdrant's training uses: its own defaults."""
@@ -191,22 +191,17 @@ def by_loop(index: StoredMatrix, method: str, k: int, q: int, budget: int) -> In
     return search.picks().items[0]
 
 
-def turns(rivals: dict[str, Rival], q: int, row: FloatArray, repeats: int) -> list[dict[str, Any]]:
+def turns(rivals: dict[str, Rival], q: int, row: FloatArray) -> list[dict[str, Any]]:
     """Each rival searches query q at each budget, in turn: recall, and CPU milliseconds."""
     truth = {k: top_k(row[None], k).items for k in KS}
     rows = []
     for budget in BUDGETS:
-        spent: dict[str, list[float]] = {name: [] for name in rivals}
-        found = {}
-        for _ in range(repeats):
-            for name, search in rivals.items():
-                began = time.process_time()
-                found[name] = search(q, budget)
-                spent[name].append(1000 * (time.process_time() - began))
-        for name, items in found.items():
+        for name, search in rivals.items():
+            began = time.process_time()
+            items = search(q, budget)
+            ms = round(1000 * (time.process_time() - began), 3)
             assert len(set(items.tolist())) == len(items) <= budget, name
             shares = {f"recall {k}": float(recall(items[None], truth[k])[0]) for k in KS}
-            ms = round(float(np.median(spent[name])), 3)
             rows.append({"query": q, "method": name, "budget": budget, "ms": ms} | shares)
     return rows
 
@@ -271,7 +266,7 @@ def matrix(path: Path, work: Path) -> None:
         search(start, BUDGETS[0])
     for q in range(start, min(start + TESTS, len(scores))):
         if not (out := work / f"{path.stem}-{q:03}.json").exists():
-            rows = turns(rivals, q, scores[q], 1)
+            rows = turns(rivals, q, scores[q])
             near = ranks(items, vectors[q], scores[q])
             out.write_text(json.dumps({"n": stored.n, "rows": rows, "ranks": near}))
 
@@ -372,7 +367,8 @@ def wide(folder: Path, wordnet: Path, medquad: Path, work: Path) -> None:
     trained = coefficients(items, vectors[len(texts) :], lambda q, found: of_dev[q, found])
     engine, tuned = Engine(items, work / "wide.shard"), settings_of(work)
     print("a, b, c:", trained, "settings:", tuned, flush=True)
-    scores = np.full((len(texts), plain.n), np.nan, np.float32)
+    with np.load(folder / "wide.npz") as kept:
+        done, scores = np.flatnonzero(kept["done"]), kept["scores"].astype(np.float32)
     given = dict(zip(texts, vectors[: len(texts)], strict=True))
     indexes = {
         (name, exact): ck.ItemIndex.load(
@@ -402,20 +398,14 @@ def wide(folder: Path, wordnet: Path, medquad: Path, work: Path) -> None:
             rivals[called] = partial(by_searcher, indexes[at, False], *known)
             full[f"{called}, full"] = partial(by_searcher, indexes[at, True], *known)
             full[f"{called}, all lists"] = partial(by_all_lists, indexes[at, False], *known)
-    truth, about = ck.ScoreStore(folder / "scores.db"), {"n": plain.n}
-    for q, text in enumerate(texts):
-        out = work / f"wide-{q:03}.json"
-        if out.exists():
-            continue
-        scores[q] = truth.rows(scorer.fingerprint, [text], plain.items.texts)[0]
-        truth.close()
-        if np.isnan(scores[q]).any():
+    for q in done.tolist():
+        if (out := work / f"wide-{q:03}.json").exists():
             continue
         for search in rivals.values():
             search(q, BUDGETS[0])
-        rows = turns(rivals, q, scores[q], REPEATS) + turns(full, q, scores[q], 1)
-        found = about | {"feedback": [trained, tuned], "rows": rows}
-        found["ms of a call"] = cost_of_call(scorer, text, plain.items.texts)
+        rows = turns(rivals | full, q, scores[q])
+        found = {"n": plain.n, "feedback": [trained, tuned], "rows": rows}
+        found["ms of a call"] = cost_of_call(scorer, texts[q], plain.items.texts)
         found["ranks"] = ranks(items, vectors[q], scores[q])
         out.write_text(json.dumps(found))
         print("query", q, {r["method"]: r["recall 10"] for r in rows if r["budget"] == 100})
@@ -474,7 +464,7 @@ def cost_of_call(scorer: ck.CrossEncoder, text: str, items: Any, count: int = 12
 def report(work: Path) -> None:
     """Write `RESULTS`, which lab/benchmarks/tables.py makes tables of."""
     stems = sorted({path.stem.rpartition("-")[0] for path in work.glob("*-[0-9][0-9][0-9].json")})
-    results = {}
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for stem in stems:
         files = [json.loads(path.read_text()) for path in sorted(work.glob(f"{stem}-???.json"))]
         kept = results[stem] = {"n": files[0]["n"], "queries": len(files)}

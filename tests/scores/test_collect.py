@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from crossknn.errors import InputError, ScorerError
 from crossknn.scorers import CallableScorer, NothingScoredError
 from crossknn.scorers.base import Scorer
-from crossknn.scores import stored
 from crossknn.scores.collect import Limits, collect, exact_scores
 from crossknn.scores.store import ScoreStore
 from crossknn.scores.stored import StoredScorer
@@ -245,9 +244,9 @@ def test_stopping_in_the_middle_keeps_what_was_paid(tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "writes"), [(0, 8), (60, 1)])
-def test_scores_are_written_every_so_often_and_at_the_end(tmp_path, monkeypatch, seconds, writes):
-    monkeypatch.setattr(stored, "_KEEP_EVERY", seconds)
-    scorer, counts = StoredScorer(Counting(batch=4).scorer, tmp_path / "c"), []
+def test_batches_are_stored_one_by_one_or_together(tmp_path, monkeypatch, seconds, writes):
+    scorer = StoredScorer(Counting(batch=4).scorer, tmp_path / "c", every=seconds)
+    counts = []
     put = scorer.store.put
     monkeypatch.setattr(
         scorer.store, "put", lambda *given: counts.append(len(given[-1])) or put(*given)

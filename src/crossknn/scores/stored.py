@@ -18,9 +18,6 @@ from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
 
-_KEEP_EVERY = 0.2
-"""Seconds between two transactions of a call: each costs as much as scoring a pair does."""
-
 
 class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
     """The batches of one call; `computed` counts the pairs that the scorer computed so far."""
@@ -37,8 +34,7 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
 
 
 class StoredScorer:
-    """Scores with `scorer` only pairs that `store` has no score of, and stores what it computes,
-    five times a second and before a call ends.
+    """Scores with `scorer` only pairs that `store` has no score of, and stores every batch.
 
     Many threads may share one object, and many processes the store: a pair is scored twice only if
     two of them ask for it at the same time.
@@ -46,17 +42,22 @@ class StoredScorer:
     Args:
         scorer: The cross-encoder, or whatever else `Searcher` takes.
         store: Where scores are kept: a store such as `index.scores`, or its file.
+        every: Seconds in which a call stores its batches together, since each time costs as much as
+            scoring a pair of a small model does. What was computed since is lost with the process.
 
     Raises:
         InputError: The store has a file and the scorer no fingerprint, or the file is no store.
     """
 
-    def __init__(self, scorer: Scorer, store: ScoreStore | str | Path) -> None:
+    def __init__(
+        self, scorer: Scorer, store: ScoreStore | str | Path, *, every: float = 0.0
+    ) -> None:
         from crossknn.scorers.opening import as_scorer
 
         self.scorer = as_scorer(scorer)
         self.store = store if isinstance(store, ScoreStore) else ScoreStore(store)
         self.fingerprint = fingerprint_of(self.scorer, self.store)
+        self.every = every
         self._warned = False
 
     @property
@@ -98,7 +99,7 @@ class StoredScorer:
         try:
             for where, batch in computing:
                 pending.append((where, batch))
-                if (now := time.monotonic()) > kept + _KEEP_EVERY:
+                if (now := time.monotonic()) >= kept + self.every:
                     self._keep(call, asked, pending)
                     kept = now
                 stream.computed += len(where)

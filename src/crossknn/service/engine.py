@@ -37,9 +37,8 @@ logger = logging.getLogger(__name__)
 
 AT_ONCE = 4  # searches for each core, or for each batch that the scorer runs at once
 _ENOUGH = 0.1  # seconds that a search needs besides scoring, on busy cores
-_ANSWER = (
-    0.06  # seconds, or a tenth of its time, that a search on busy cores ends before its deadline
-)
+_ANSWER = 0.06  # seconds before its deadline, a tenth at most, that a search on busy cores ends
+_STORED = 0.2  # seconds in which the batches of a call are stored together
 DEPTH = 1000  # how far down the first stage's ranking an explanation looks
 LEAST = 8  # pairs: smaller shares of a batch would only cost more rounds of answers
 _PATIENCE = 10.0  # seconds: the order of calls without a deadline is that of calls with this one
@@ -313,7 +312,7 @@ class Engine:
 
     def _scorer(self, index: ItemIndex) -> Scorer:
         named = self.shared.fingerprint is not None
-        return StoredScorer(self.shared, index.scores) if named else self.shared
+        return StoredScorer(self.shared, index.scores, every=_STORED) if named else self.shared
 
     def close(self) -> None:
         """End all searches with the best so far, and wait for them."""

@@ -7,7 +7,7 @@ Each client sends the next search when it has its answer: a sentence of the samp
 no score is stored yet. The scorer alone gets the pairs of such searches at once, before and after each load; beside
 wall-clock rates there are those of CPU time, as other work on the machine slows both. Memory and kills use a scorer
 that costs nothing, over 200 items: the resident memory over so many searches, and after a kill -9 whether each exact
-score that a client was told is in the store.
+score that a client was told is in the store. Rows of other methods and numbers of clients stay in FILE.
 """
 
 from __future__ import annotations
@@ -145,7 +145,9 @@ def percentiles(seconds: list[float]) -> list[float]:
     return [round(1000 * float(value), 1) for value in np.percentile(seconds, [50, 99])]
 
 
-def load(seconds: float, methods: list[str], counts: list[int], work: Path) -> list[dict[str, Any]]:
+def load(
+    seconds: float, methods: list[str], counts: list[int], work: Path
+) -> Iterator[dict[str, Any]]:
     """Rows of a number of clients each, without a deadline and with one."""
     SAMPLE.index.save(work / "docs")
     command = [
@@ -158,7 +160,6 @@ def load(seconds: float, methods: list[str], counts: list[int], work: Path) -> l
         "300s",
         "--port",
     ]
-    rows = []
     with service(
         lambda port: subprocess.Popen([*command, str(port)], stderr=subprocess.DEVNULL)
     ) as (url, process):
@@ -170,7 +171,7 @@ def load(seconds: float, methods: list[str], counts: list[int], work: Path) -> l
         for method, count in itertools.product(methods, counts):
             before = alone(pairs)
             clients = Clients(url, count, budget=100, method=method)
-            time.sleep(seconds / 10)
+            time.sleep(min(seconds / 10, 20))
             (calls, cpu), first, began = (
                 spent(url, process),
                 len(clients.answers),
@@ -183,12 +184,13 @@ def load(seconds: float, methods: list[str], counts: list[int], work: Path) -> l
             rates = np.mean([before, alone(pairs)], axis=0)
             own = (after - calls) / np.array([took, cpu_after - cpu])
             hurried = Clients(url, count, budget=400, deadline_ms=DEADLINE_MS, method=method)
-            time.sleep(seconds / 4)
+            time.sleep(min(seconds / 4, 60))
             hurried.stop()
             late = [1000 * each - DEADLINE_MS for each, _ in hurried.answers]
             row = {
                 "method": method,
                 "clients": count,
+                "seconds": seconds,
                 "searches": len(done),
                 "p50, p99 ms": percentiles([each for each, _ in done]),
                 "pairs a second": round(float(own[0]), 1),
@@ -203,8 +205,7 @@ def load(seconds: float, methods: list[str], counts: list[int], work: Path) -> l
                 "load of the machine": os.getloadavg()[0],
             }
             print(json.dumps(row), flush=True)
-            rows.append(row)
-    return rows
+            yield row
 
 
 def memory(requests: int, folder: Path) -> dict[str, Any]:
@@ -269,8 +270,11 @@ def main() -> None:
             [f"{n} {text}" for n, text in enumerate(SAMPLE.index.items.texts[:200])], lsa=16
         ).save(small)
         if options.clients:
-            rows = load(options.seconds, options.methods, options.clients, Path(work))
-            made["load"] = stamp | {"seconds": options.seconds, "rows": rows}
+            rows = {(row["method"], row["clients"]): row for row in made.get("load", [])}
+            for row in load(options.seconds, options.methods, options.clients, Path(work)):
+                rows[row["method"], row["clients"]] = stamp | row
+                made["load"] = [rows[key] for key in sorted(rows)]
+                options.out.write_text(json.dumps(made, indent=1) + "\n")
         if options.requests:
             made["memory"] = stamp | memory(options.requests, small)
         if options.kills:

@@ -313,14 +313,23 @@ def _short(value: float) -> str:
 def loads(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Latencies, pairs a second beside the scorer alone, and how late answers with a deadline are."""
     yield (
-        *("method", "clients", "searches", "p50, p99 s", "pairs a second", "scorer alone", "share"),
+        *(
+            "method",
+            "clients",
+            "minutes",
+            "searches",
+            "p50, p99 s",
+            "pairs a second",
+            "scorer alone",
+            "share",
+        ),
         *("share of CPU time", "deadline 500 ms: answered, refused", "late at p99, ms", "load"),
     )
-    for row in found["load"]["rows"]:
+    for row in found["load"]:
         p50, p99 = row["p50, p99 ms"]
         answered, refused = row["with a deadline: answered, refused"]
         yield (
-            *(row["method"], str(row["clients"]), str(row["searches"])),
+            *(row["method"], str(row["clients"]), f"{row['seconds'] / 60:g}", str(row["searches"])),
             *(f"{p50 / 1000:.1f}, {p99 / 1000:.1f}", f"{row['pairs a second']:.0f}"),
             *(
                 f"{row['scorer alone']:.0f}",

@@ -344,8 +344,8 @@ def loads(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 def holds(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Resident memory after searches, and what kills lost."""
     curve = found["memory"]["MB"]
-    yield "searches so far", *(f"{int(at):,}" for at in [*curve][::4])
-    yield "resident memory, MB", *(f"{curve[at]:.0f}" for at in [*curve][::4])
+    yield "searches so far", *(f"{int(at):,}" for at in [*curve][3::4])
+    yield "resident memory, MB", *(f"{curve[at]:.0f}" for at in [*curve][3::4])
 
 
 def _interval(gain: Sequence[float]) -> str:

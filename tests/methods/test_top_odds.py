@@ -176,7 +176,7 @@ def test_weights_by_a_pool_are_near_those_by_all_items(monkeypatch):
     data = matrix(**SMALL)
     whole = fit_top_weights(data, HYBRID, 100, 0)
     monkeypatch.setattr("crossknn.methods.base.WHOLE", data.n - 1)
-    monkeypatch.setattr("crossknn.methods.kriging.LARGE_POOL", 350)
+    monkeypatch.setattr("crossknn.methods.kriging.PRIOR_POOL", 350)
     pooled = fit_top_weights(data, HYBRID, 100, 0)
     assert (pooled != whole).any()
     assert np.corrcoef(pooled, whole)[0, 1] > 0.95

@@ -64,8 +64,9 @@ TEACHING_ANCHORS = 10
 TOP, FEWEST = 100, 20
 """Of searches for a large k: how many are best, and anchors, at least, that tell their odds."""
 
-PRIOR_POOL = 4 * POOL
-"""With a prior: of 400 items, searches lost 1 to 3 of 100 true neighbours among 112,332."""
+PRIOR_POOL, PRIOR_PER_CALL = 4 * POOL, 8
+"""Items of the pool with a prior, for each call up to so many: with 400 a search lost 1 of 100 true
+neighbours among 112,332 items at 100 calls, and 2 at 200. By odds three hundred are compared."""
 
 NEVER = float("inf")
 
@@ -89,7 +90,8 @@ class Kriging(Method):
         vectors: name of the item vectors of the content kernel.
         shortlist: rounds predict so many items of each retriever, and those that the linear part of
             the prediction ranks first; by default all up to 50,000 items, else
-            three for each call, and at least 400, or 1,600 with a prior.
+            three for each call, and at least 400; with a prior eight for each call up to 1,600, or
+            1,600 for a `k` of 50 or more.
         k: how many are to be found: from 50 on items are chosen by the odds of being among the
             100 best, too (`crossknn.methods.top_odds`), if the index has 20 anchors or more.
         target_recall: a query ends when it expects to have found this share of its true top `k`,
@@ -168,7 +170,7 @@ class Kriging(Method):
             lead_of(index, names, self.retriever),
         )
         by_odds = self.k >= LARGE and prior is not None
-        pool = pool_size(index, budget, self.shortlist, POOL if prior is None else PRIOR_POOL)
+        pool = pool_size(index, budget, self.shortlist, least_pool(prior, budget, by_odds))
         if pool is not None:
             predictor = replace(predictor, near=near_of(index, prior, vectors))
         if by_odds and prior is not None:
@@ -256,6 +258,13 @@ class Kriging(Method):
         key = ("curve", str(replace(self, target_recall=None)), self.k, budget, seed)
         searches = self.rehearsals(index, budget, seed)
         return index.cache.get(key, (anchors.scores,), lambda: record_curve(searches, self.k))
+
+
+def least_pool(prior: Prior | None, budget: int, by_odds: bool) -> int:
+    """Items that a pool holds, if it does not hold more for the calls."""
+    if prior is None:
+        return POOL
+    return PRIOR_POOL if by_odds else min(max(PRIOR_PER_CALL * budget, POOL), PRIOR_POOL)
 
 
 def trend_retrievers(index: Index) -> Spec:

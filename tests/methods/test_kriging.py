@@ -266,6 +266,25 @@ def test_what_the_linear_part_ranks_first_joins_a_pool(option, anchors):
     assert not predictor.joining(state, 20, observed.items).size
 
 
+@pytest.mark.parametrize(
+    ("options", "budget", "items"),
+    [
+        ("use_anchors=false", 100, 400),
+        ("use_anchors=false", 200, 600),
+        ("use_anchors=true", 10, 400),
+        ("use_anchors=true", 100, 800),
+        ("use_anchors=true", 500, 1600),
+        ("use_anchors=true", 1000, 3000),
+        ("k=100", 100, 1600),
+    ],
+)
+def test_how_many_items_a_pool_holds(monkeypatch, options, budget, items):
+    monkeypatch.setattr("crossknn.methods.base.WHOLE", 299)  # so that 300 items are many
+    index, _, _ = matrix(n=300).rows(0, 99)
+    plan = parse_method(f"kriging(retriever=dense, {options})").plan(index, budget, 0)
+    assert plan.shortlist == items
+
+
 @pytest.mark.parametrize("anchors", ["true", "false"])
 def test_a_pool_of_all_items_predicts_as_without_one(anchors):
     index, queries, scores = matrix(n=300).rows(0, 99)

@@ -17,8 +17,8 @@ Qdrant's coefficients and settings.
 INDEX is that of lab/benchmarks/wide.py, 112,332 real items; it is only read, and so is its
 `wide.npz`, the scores of the queries that are complete by then. WORK takes copies of it.
 `prepare` scores about 120 items of each of 100 other queries, which teach the prior
-(`crossknn fit INDEX stored`) and Qdrant's coefficients. `wide` takes the settings of feedback that `matrices` chose, and goes on where it was:
-run it again when more queries are complete.
+(`crossknn fit INDEX stored`) and Qdrant's coefficients. `wide` takes the settings of feedback that
+`matrices` chose, and goes on where it was: run it again when more queries are complete.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ A failing batch is halved until the pair at fault is alone; that pair is left ou
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import threading
@@ -13,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -139,6 +140,12 @@ class BatchedScorer(ABC):
         self.name, self.who = name, who.format(name)
         self._seconds: float | None = None  # for a unit of cost, as measured so far
         self._most: int | None = None  # pairs at once, after a batch that was too large
+
+    def inline(self) -> Self:
+        """The same scorer with all batches on the caller's thread; several threads may call it."""
+        other = copy.copy(self)
+        other.workers = 0
+        return other
 
     @abstractmethod
     def _batches(self, call: Call) -> Iterable[IntArray]:

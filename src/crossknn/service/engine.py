@@ -25,7 +25,7 @@ from crossknn.models.folder import first_line
 from crossknn.rerank import Reranked, rerank
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.onnx import available_threads
-from crossknn.scorers.streaming import Call, Deadline
+from crossknn.scorers.streaming import BatchedScorer, Call, Deadline
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.results import Hit, Results
 from crossknn.search.searcher import FAILURES_IN_A_ROW, Budget, OnRound, Searcher
@@ -41,6 +41,7 @@ _ANSWER = 0.06  # seconds before its deadline, a tenth at most, that a search on
 _STORED = 0.2  # seconds in which the batches of a call are stored together
 DEPTH = 1000  # how far down the first stage's ranking an explanation looks
 LEAST = 8  # pairs: smaller shares of a batch would only cost more rounds of answers
+_TOLD = 0.05  # seconds after which a call is told a part of its scores of a batch
 _PATIENCE = 10.0  # seconds: the order of calls without a deadline is that of calls with this one
 _POLL = 0.1  # seconds between two looks of a waiting search at whether it was cancelled
 _FIRST_STAGE = "retrieve"
@@ -82,15 +83,19 @@ class _Waiting(Call):
 class SharedScorer:
     """A scorer that many threads share, and its batches too.
 
-    A batch holds an equal share of each waiting call, of `LEAST` pairs or more; what they leave, or
-    all where that is too much, goes to the calls with the earliest deadlines. A call that fails
-    with others in its batch is tried again alone, so that only the one at fault hears of it.
+    As many threads as the scorer has workers score a batch each. A batch holds an equal share of
+    each waiting call, of `LEAST` pairs or more; what they leave, or all where that is too much,
+    goes to the calls with the earliest deadlines. A call that fails with others in its batch is
+    tried again alone, so that only the one at fault hears of it.
 
     Args:
         batch: Pairs of a batch.
     """
 
     def __init__(self, scorer: Scorer, metrics: Metrics, *, batch: int = 64) -> None:
+        self.workers = max(1, getattr(scorer, "workers", 0))
+        if isinstance(scorer, BatchedScorer):
+            scorer = scorer.inline()
         self.scorer, self.metrics, self.batch = scorer, metrics, batch
         self.fingerprint = scorer.fingerprint
         self.failure: str | None = None  # why nothing was scored lately, if so
@@ -98,7 +103,7 @@ class SharedScorer:
         self._calls: list[_Waiting] = []
         self._changed, self._closed = threading.Condition(), threading.Event()
         metrics.queue.set_function(lambda: sum(len(call.left) for call in list(self._calls)))
-        self.workers = max(1, getattr(scorer, "workers", 0))
+        self._idle = 0  # threads that wait for pairs
         for _ in range(self.workers):
             threading.Thread(target=self._work, name="crossknn-batches", daemon=True).start()
 
@@ -161,33 +166,52 @@ class SharedScorer:
                 waiting = [c for c in self._calls if c.left and not c.deadline.over()]
                 if waiting:
                     break
+                self._idle += 1
                 self._changed.wait()
+                self._idle -= 1
             waiting.sort(key=lambda call: call.until)
-            room, share = self.batch, max(LEAST, self.batch // len(waiting))
+            pairs = sum(len(call.left) for call in waiting)
+            room = min(self.batch, -(-pairs // (1 + self._idle)))
+            share = max(LEAST, room // len(waiting))
             taken: dict[_Waiting, list[int]] = {call: [] for call in waiting}
             for most in (share, room):
                 for call in waiting:
                     count = min(most, room, len(call.left))
                     taken[call] += [call.left.popleft() for _ in range(count)]
                     room -= count
+            if any(call.left for call in waiting):
+                self._changed.notify()
         return [(call, np.array(found, np.int64)) for call, found in taken.items() if found]
 
     def _score(self, parts: list[tuple[_Waiting, IntArray]]) -> None:
         """Tell the calls the scores of a batch, or why there are none."""
         owner = np.repeat(np.arange(len(parts)), [len(positions) for _, positions in parts])
         place = np.concatenate([positions for _, positions in parts])
-        open, began = np.ones(len(place), np.bool_), time.perf_counter()
+        open, found = np.ones(len(place), np.bool_), np.empty(len(place), np.float32)
+        untold, began = ~open, time.perf_counter()
         failure: Exception | None = None
+
+        def tell(part: int) -> None:
+            own = np.flatnonzero(untold & (owner == part))
+            if len(own):
+                untold[own] = False
+                parts[part][0].answers.put((place[own], found[own]))
+
+        told = began
         try:
             for where, scores in self._run(parts):
-                open[where], scores = False, np.asarray(scores, np.float32)
+                open[where], untold[where], found[where] = False, True, scores
                 self.failure, self._in_a_row = None, 0
-                for part in np.unique(owner[where]).tolist():
-                    own = owner[where] == part
-                    parts[part][0].answers.put((place[where[own]], scores[own]))
+                soon = (now := time.perf_counter()) < told + _TOLD
+                for part in range(len(parts)):
+                    if not (soon and open[owner == part].any()):
+                        tell(part)
+                told = told if soon else now
         except Exception as error:  # whatever a model or an endpoint raises
             failure = error
             logger.debug("a batch of %d pairs failed", len(place), exc_info=error)
+        for part in range(len(parts)):
+            tell(part)
         self.metrics.batch(int((~open).sum()), len(parts), time.perf_counter() - began)
         rest = [(call, place[open & (owner == p)]) for p, (call, _) in enumerate(parts)]
         rest = [(call, positions) for call, positions in rest if len(positions)]

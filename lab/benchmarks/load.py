@@ -158,6 +158,7 @@ def load(
         str(work / "docs"),
         "--deadline",
         "300s",
+        *(word for method in methods for word in ("--offer", method)),
         "--port",
     ]
     with service(

@@ -53,6 +53,8 @@ class HttpScorer(BatchedScorer):
         InputError: the URL is not http(s), or an option is out of range.
     """
 
+    one_query = True
+
     def __init__(
         self,
         url: str,

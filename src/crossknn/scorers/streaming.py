@@ -135,6 +135,8 @@ class BatchedScorer(ABC):
     """
 
     workers = 0
+    one_query = False
+    """Whether all pairs of a batch are of one query, as those of a reranking request are."""
 
     def __init__(self, name: str, who: str = "the model {}") -> None:
         self.name, self.who = name, who.format(name)

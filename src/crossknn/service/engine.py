@@ -83,10 +83,12 @@ class _Waiting(Call):
 class SharedScorer:
     """A scorer that many threads share, and its batches too.
 
-    As many threads as the scorer has workers score a batch each. A batch holds an equal share of
-    each waiting call, of `LEAST` pairs or more; what they leave, or all where that is too much,
-    goes to the calls with the earliest deadlines. A call that fails with others in its batch is
-    tried again alone, so that only the one at fault hears of it.
+    As many threads as the scorer has workers score a batch each; those that are idle divide the
+    waiting pairs. A batch holds an equal share of each waiting call, of `LEAST` pairs or more; what
+    they leave, or all where that is too much, goes to the calls with the earliest deadlines. Of a
+    scorer whose batches are of one query it holds the pairs of one query, undivided: each batch is
+    a request. A call that fails with others in its batch is tried again alone, so that only the one
+    at fault hears of it.
 
     Args:
         batch: Pairs of a batch.
@@ -94,6 +96,7 @@ class SharedScorer:
 
     def __init__(self, scorer: Scorer, metrics: Metrics, *, batch: int = 64) -> None:
         self.workers = max(1, getattr(scorer, "workers", 0))
+        self.one_query = getattr(scorer, "one_query", False)
         if isinstance(scorer, BatchedScorer):
             scorer = scorer.inline()
         self.scorer, self.metrics, self.batch = scorer, metrics, batch
@@ -170,18 +173,30 @@ class SharedScorer:
                 self._changed.wait()
                 self._idle -= 1
             waiting.sort(key=lambda call: call.until)
-            pairs = sum(len(call.left) for call in waiting)
-            room = min(self.batch, -(-pairs // (1 + self._idle)))
-            share = max(LEAST, room // len(waiting))
-            taken: dict[_Waiting, list[int]] = {call: [] for call in waiting}
-            for most in (share, room):
-                for call in waiting:
-                    count = min(most, room, len(call.left))
-                    taken[call] += [call.left.popleft() for _ in range(count)]
-                    room -= count
+            taken = self._request(waiting[0]) if self.one_query else self._shares(waiting)
             if any(call.left for call in waiting):
                 self._changed.notify()
         return [(call, np.array(found, np.int64)) for call, found in taken.items() if found]
+
+    def _request(self, call: _Waiting) -> dict[_Waiting, list[int]]:
+        """The next pairs of one query."""
+        query, taken = call.pairs.query, [call.left.popleft()]
+        while call.left and query[call.left[0]] == query[taken[0]] and len(taken) < self.batch:
+            taken.append(call.left.popleft())
+        return {call: taken}
+
+    def _shares(self, waiting: list[_Waiting]) -> dict[_Waiting, list[int]]:
+        """A part of each call's pairs, of the first ones more."""
+        pairs = sum(len(call.left) for call in waiting)
+        room = min(self.batch, -(-pairs // (1 + self._idle)))
+        share = max(LEAST, room // len(waiting))
+        taken: dict[_Waiting, list[int]] = {call: [] for call in waiting}
+        for most in (share, room):
+            for call in waiting:
+                count = min(most, room, len(call.left))
+                taken[call] += [call.left.popleft() for _ in range(count)]
+                room -= count
+        return taken
 
     def _score(self, parts: list[tuple[_Waiting, IntArray]]) -> None:
         """Tell the calls the scores of a batch, or why there are none."""
@@ -191,27 +206,27 @@ class SharedScorer:
         untold, began = ~open, time.perf_counter()
         failure: Exception | None = None
 
-        def tell(part: int) -> None:
-            own = np.flatnonzero(untold & (owner == part))
+        def tell(number: int) -> None:
+            own = np.flatnonzero(untold & (owner == number))
             if len(own):
                 untold[own] = False
-                parts[part][0].answers.put((place[own], found[own]))
+                parts[number][0].answers.put((place[own], found[own]))
 
-        told = began
+        last = began
         try:
             for where, scores in self._run(parts):
-                open[where], untold[where], found[where] = False, True, scores
+                found[where], open[where], untold[where] = scores, False, True
                 self.failure, self._in_a_row = None, 0
-                soon = (now := time.perf_counter()) < told + _TOLD
-                for part in range(len(parts)):
-                    if not (soon and open[owner == part].any()):
-                        tell(part)
-                told = told if soon else now
+                soon = (now := time.perf_counter()) < last + _TOLD
+                for number in range(len(parts)):
+                    if not (soon and open[owner == number].any()):
+                        tell(number)
+                last = last if soon else now
         except Exception as error:  # whatever a model or an endpoint raises
             failure = error
             logger.debug("a batch of %d pairs failed", len(place), exc_info=error)
-        for part in range(len(parts)):
-            tell(part)
+        for number in range(len(parts)):
+            tell(number)
         self.metrics.batch(int((~open).sum()), len(parts), time.perf_counter() - began)
         rest = [(call, place[open & (owner == p)]) for p, (call, _) in enumerate(parts)]
         rest = [(call, positions) for call, positions in rest if len(positions)]

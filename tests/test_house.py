@@ -39,6 +39,7 @@ IDEAS = {
     "retrievers.lexical": "words: BM25 and TF-IDF",
     "adapters.mcp": "an index as tools of a language model",
     "service.app": "the routes of the HTTP service",
+    "service.batches": "batches that many searches share",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
     "search.missing": "how many items above a score were not scored",

@@ -341,6 +341,19 @@ def loads(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         )
 
 
+def rounds(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Recall by rounds, in points, and the difference from the first row."""
+    ks = [key for key in found["rows"][0] if key.startswith("k=")]
+    yield "rounds", *(f"recall, {k}" for k in ks), *(f"difference, {k}" for k in ks)
+    for row in found["rows"]:
+        less = [row.get(f"{k}, difference") for k in ks]
+        yield (
+            str(row["rounds"]),
+            *(f"{row[k]:.1f}" for k in ks),
+            *("" if gain is None else _interval(gain) for gain in less),
+        )
+
+
 def holds(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Resident memory after searches, and what kills lost."""
     curve = found["memory"]["MB"]
@@ -379,6 +392,7 @@ TABLES: Sequence[tuple[str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("estimates.json", estimates),
     *(("alternatives.json", made) for made in (alternatives, gained, shares, lost)),
     *(("load.json", made) for made in (loads, holds)),
+    ("rounds.json", rounds),
     *(("auto.json", made) for made in (beside, halves, errors)),
     ("overhead.json", before),
     ("unseen.json", unseen),

@@ -13,9 +13,9 @@ from tiny_models import collect, grid
 
 from crossknn.errors import ScorerError
 from crossknn.scorers import HttpScorer
-from crossknn.scorers.streaming import BatchedScorer
-from crossknn.service import engine
-from crossknn.service.engine import SharedScorer
+from crossknn.scorers.streaming import BatchedScorer, NothingScoredError
+from crossknn.service import batches
+from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics
 from crossknn.types import Pairs
 
@@ -76,27 +76,31 @@ def test_idle_threads_divide_the_pairs_of_one_search(shared):
 
 
 def test_threads_score_batches_themselves(shared):
-    at_once, most, lock = 0, 0, threading.Lock()
-
     class Counting(Lengths):
+        at_once, most, begun, lock = 0, 0, 0, threading.Lock()
+
         def _run(self, call, positions):
-            nonlocal at_once, most
-            with lock:
-                at_once += 1
-                most = max(most, at_once)
             assert threading.current_thread().name == "crossknn-batches"
-            time.sleep(0.01)
-            with lock:
-                at_once -= 1
+            with self.lock:
+                self.begun, self.at_once = self.begun + 1, self.at_once + 1
+                self.most, early = max(self.most, self.at_once), self.begun <= 3
+            if early:
+                meet.wait()
+            with self.lock:
+                self.at_once -= 1
             return super()._run(call, positions)
 
-    scorer = Counting(workers=3)
+        def one_by_one(self):
+            self.single = super().one_by_one()
+            return self.single
+
+    meet, scorer = threading.Barrier(3, timeout=10), Counting(workers=3)
     sharing = shared(scorer)
     with ThreadPoolExecutor(8) as pool:
         for found in pool.map(lambda _: collect(sharing, grid(2, 10), QUERIES, ITEMS), range(16)):
             assert found.tolist() == [len(item) for item in ITEMS] * 2
-    assert most == 3
-    assert scorer.workers == 3
+    assert scorer.single.most == 3
+    assert (scorer.workers, scorer.single.workers) == (3, 0)
 
 
 def test_requests_hold_the_pairs_of_one_query_and_are_as_many_as_allowed(shared):
@@ -123,19 +127,74 @@ def test_requests_hold_the_pairs_of_one_query_and_are_as_many_as_allowed(shared)
     assert most == 2
 
 
-@pytest.mark.parametrize(("soon", "parts"), [(60, 1), (0, 10)])
-def test_a_call_is_told_its_scores_together_or_soon(shared, monkeypatch, soon, parts):
-    monkeypatch.setattr(engine, "_TOLD", soon)
-    sharing, pairs = shared(Streaming()), Pairs(np.zeros(10, np.int64), np.arange(10))
-    told = list(sharing.score(pairs, QUERIES, ITEMS))
-    assert np.concatenate([scores for _, scores in told]).tolist() == list(range(10))
-    assert len(told) == parts
+def test_a_call_is_told_its_scores_together(shared, monkeypatch):
+    monkeypatch.setattr(batches, "_TOLD", 60)
+    monkeypatch.setattr(batches, "_POLL", 60)
+    pairs = Pairs(np.zeros(10, np.int64), np.arange(10))
+    told = list(shared(Streaming()).score(pairs, QUERIES, ITEMS))
+    assert [scores.tolist() for _, scores in told] == [list(range(10))]
 
 
-def test_scores_of_a_wrong_number_are_not_told(shared):
+def test_a_call_is_soon_told_a_part_of_its_scores(shared, monkeypatch):
+    monkeypatch.setattr(batches, "_TOLD", 0)
+    told = threading.Semaphore()
+
+    class Waiting(Streaming):
+        def score(self, *given, **_):
+            for part in super().score(*given):
+                assert told.acquire(timeout=10)  # until the one before was told
+                yield part
+
+    pairs, parts = Pairs(np.zeros(10, np.int64), np.arange(10)), []
+    for _, scores in shared(Waiting()).score(pairs, QUERIES, ITEMS):
+        parts.append(scores.tolist())
+        told.release()
+    assert parts == [[score] for score in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        (np.zeros(11), "11 scores of 10 pairs"),
+        (np.zeros(1), "1 scores of 10 pairs"),
+        (0.3, "1 scores of 10 pairs"),
+        (np.full(10, np.nan), "a score of nan"),
+    ],
+)
+def test_wrong_scores_are_not_told(shared, scores, said):
     class Wrong(Streaming):
         def score(self, pairs, queries, items, **_):
-            yield np.arange(len(pairs)), np.zeros(len(pairs) + 1)
+            yield np.arange(len(pairs)), scores
 
-    with pytest.raises(ScorerError, match="the scorer failed: ValueError"):
+    with pytest.raises(ScorerError, match=said):
         collect(shared(Wrong()), grid(1, 10), QUERIES, ITEMS)
+
+
+@pytest.mark.parametrize("bad", [{"bad"}, {"bad", "worse"}])
+def test_a_pair_that_cannot_be_scored_ends_no_call(shared, bad):
+    class Refusing(Lengths):
+        def _run(self, call, positions):
+            if {item for _, item in call.texts(positions)} & bad:
+                raise ValueError("no")
+            return super()._run(call, positions)
+
+    sharing = shared(Refusing(workers=2))
+    for n in (1, 10):  # of two pairs the bad one is alone in its batch
+        items = [*ITEMS[:n], *sorted(bad)]
+        scores = collect(sharing, grid(1, len(items)), QUERIES, items)
+        assert np.isnan(scores).tolist() == [item in bad for item in items]
+    with pytest.raises(NothingScoredError):
+        collect(sharing, grid(1, len(bad)), QUERIES, sorted(bad))
+
+
+def test_what_was_scored_until_the_deadline_is_told(shared):
+    class Hanging(Streaming):
+        def score(self, pairs, queries, items, **_):
+            yield np.arange(6), np.arange(6.0)
+            hung.wait(10)
+
+    hung = threading.Event()
+    sharing, pairs = shared(Hanging()), Pairs(np.zeros(10, np.int64), np.arange(10))
+    told = list(sharing.score(pairs, QUERIES, ITEMS, time_left=0.2))
+    hung.set()
+    assert np.concatenate([positions for positions, _ in told]).tolist() == list(range(6))

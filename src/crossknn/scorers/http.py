@@ -53,8 +53,6 @@ class HttpScorer(BatchedScorer):
         InputError: the URL is not http(s), or an option is out of range.
     """
 
-    one_query = True
-
     def __init__(
         self,
         url: str,
@@ -87,6 +85,7 @@ class HttpScorer(BatchedScorer):
         name = urlunsplit((parts.scheme, parts.netloc.lower(), path, "", ""))
         super().__init__(name, "the endpoint {}")
         self._batch, self._retries = as_count(batch, "batch"), as_count(retries, "retries", 0)
+        self.per_request = self._batch
         self.workers = as_count(concurrency, "concurrency")
         self._model, self.probabilities, self._timeout = model, probabilities, float(timeout)
         self._api: Api = api

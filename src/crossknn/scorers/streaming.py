@@ -135,18 +135,19 @@ class BatchedScorer(ABC):
     """
 
     workers = 0
-    one_query = False
-    """Whether all pairs of a batch are of one query, as those of a reranking request are."""
+    per_request: int | None = None
+    """Pairs of one query, at most, that a batch holds where it is a request to an endpoint."""
 
     def __init__(self, name: str, who: str = "the model {}") -> None:
         self.name, self.who = name, who.format(name)
         self._seconds: float | None = None  # for a unit of cost, as measured so far
         self._most: int | None = None  # pairs at once, after a batch that was too large
 
-    def inline(self) -> Self:
-        """The same scorer with all batches on the caller's thread; several threads may call it."""
+    def one_by_one(self) -> Self:
+        """The same scorer with one batch at a time; several threads may call it. A request, which
+        may hang, stays on a thread of its own."""
         other = copy.copy(self)
-        other.workers = 0
+        other.workers = 0 if self.per_request is None else 1
         return other
 
     @abstractmethod

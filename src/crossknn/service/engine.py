@@ -1,7 +1,6 @@
-"""Many searches at once on one scorer, whose batches their pairs share.
+"""Many searches at once, each on a thread of its own, as `Searcher.search` does.
 
-Each search runs on a thread of its own, as `Searcher.search` does; what they have in common is the
-scorer. It takes the pairs that all of them wait for, fills a batch, and tells each its scores.
+What they have in common is the scorer (`crossknn.service.batches`).
 """
 
 from __future__ import annotations
@@ -9,11 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,16 +18,15 @@ import numpy as np
 from crossknn.errors import InputError, ScorerError, nearest
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, METHODS, parse_method
-from crossknn.models.folder import first_line
 from crossknn.rerank import Reranked, rerank
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.onnx import available_threads
-from crossknn.scorers.streaming import BatchedScorer, Call, Deadline
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.results import Hit, Results
-from crossknn.search.searcher import FAILURES_IN_A_ROW, Budget, OnRound, Searcher
+from crossknn.search.searcher import Budget, OnRound, Searcher
+from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics
-from crossknn.types import FloatArray, IntArray, Pairs
+from crossknn.types import Pairs
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -40,10 +36,6 @@ _ENOUGH = 0.1  # seconds that a search needs besides scoring, on busy cores
 _ANSWER = 0.06  # seconds before its deadline, a tenth at most, that a search on busy cores ends
 _STORED = 0.2  # seconds in which the batches of a call are stored together
 DEPTH = 1000  # how far down the first stage's ranking an explanation looks
-LEAST = 8  # pairs: smaller shares of a batch would only cost more rounds of answers
-_TOLD = 0.05  # seconds after which a call is told a part of its scores of a batch
-_PATIENCE = 10.0  # seconds: the order of calls without a deadline is that of calls with this one
-_POLL = 0.1  # seconds between two looks of a waiting search at whether it was cancelled
 _FIRST_STAGE = "retrieve"
 _SELF_TEST = (
     "how do I open a zip file",
@@ -60,207 +52,6 @@ class BusyError(Exception):
 
     def __init__(self) -> None:
         super().__init__("the service has more requests than it can answer in time: come again")
-
-
-class _Waiting(Call):
-    """Pairs that a search waits for: positions not yet in a batch, and answers to be read.
-
-    An answer is positions (b,) and their scores (b,), None where they could not be scored, or why
-    the call has failed.
-    """
-
-    def __init__(
-        self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], deadline: Deadline
-    ) -> None:
-        super().__init__(pairs, queries, items, deadline)
-        self.asked = self.texts(np.arange(len(pairs)))  # read here: it may fail in a database
-        self.left = deque(range(len(pairs)))
-        self.answers = SimpleQueue[tuple[IntArray, FloatArray | None] | ScorerError]()
-        left = deadline.left()
-        self.until = time.monotonic() + (_PATIENCE if left == np.inf else left)
-
-
-class SharedScorer:
-    """A scorer that many threads share, and its batches too.
-
-    As many threads as the scorer has workers score a batch each; those that are idle divide the
-    waiting pairs. A batch holds an equal share of each waiting call, of `LEAST` pairs or more; what
-    they leave, or all where that is too much, goes to the calls with the earliest deadlines. Of a
-    scorer whose batches are of one query it holds the pairs of one query, undivided: each batch is
-    a request. A call that fails with others in its batch is tried again alone, so that only the one
-    at fault hears of it.
-
-    Args:
-        batch: Pairs of a batch.
-    """
-
-    def __init__(self, scorer: Scorer, metrics: Metrics, *, batch: int = 64) -> None:
-        self.workers = max(1, getattr(scorer, "workers", 0))
-        self.one_query = getattr(scorer, "one_query", False)
-        if isinstance(scorer, BatchedScorer):
-            scorer = scorer.inline()
-        self.scorer, self.metrics, self.batch = scorer, metrics, batch
-        self.fingerprint = scorer.fingerprint
-        self.failure: str | None = None  # why nothing was scored lately, if so
-        self._in_a_row = 0  # failures since a pair was scored
-        self._calls: list[_Waiting] = []
-        self._changed, self._closed = threading.Condition(), threading.Event()
-        metrics.queue.set_function(lambda: sum(len(call.left) for call in list(self._calls)))
-        self._idle = 0  # threads that wait for pairs
-        for _ in range(self.workers):
-            threading.Thread(target=self._work, name="crossknn-batches", daemon=True).start()
-
-    @property
-    def truncated(self) -> int:
-        """Pairs that the scorer cut so far."""
-        return int(getattr(self.scorer, "truncated", 0))
-
-    def close(self) -> None:
-        """End all calls."""
-        with self._changed:
-            self._closed.set()
-            self._changed.notify_all()
-
-    def score(
-        self,
-        pairs: Pairs,
-        queries: Sequence[str],
-        items: Sequence[str],
-        *,
-        time_left: float | None = None,
-        cancel: threading.Event | None = None,
-    ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Yields (positions (b,), scores (b,)) as they come; see `Scorer.score`."""
-        call = _Waiting(pairs, queries, items, Deadline(time_left, cancel))
-        return self._stream(call)
-
-    def _stream(self, call: _Waiting) -> Iterator[tuple[IntArray, FloatArray]]:
-        open = len(call.pairs)
-        with self._changed:
-            self._calls.append(call)
-            self._changed.notify()
-        try:
-            while open and not call.deadline.over() and not self._closed.is_set():
-                try:
-                    answer = call.answers.get(timeout=max(0, min(_POLL, call.deadline.left())))
-                except Empty:
-                    continue
-                if isinstance(answer, ScorerError):
-                    raise answer
-                positions, scores = answer
-                open -= len(positions)
-                if scores is not None:
-                    yield positions, scores
-        finally:
-            call.deadline.end()
-            with self._changed:
-                self._calls.remove(call)
-
-    def _work(self) -> None:
-        while (parts := self._take()) is not None:
-            self._score(parts)
-
-    def _take(self) -> list[tuple[_Waiting, IntArray]] | None:
-        """The next batch: calls and positions of theirs; None when closed."""
-        with self._changed:
-            while True:
-                if self._closed.is_set():
-                    return None
-                waiting = [c for c in self._calls if c.left and not c.deadline.over()]
-                if waiting:
-                    break
-                self._idle += 1
-                self._changed.wait()
-                self._idle -= 1
-            waiting.sort(key=lambda call: call.until)
-            taken = self._request(waiting[0]) if self.one_query else self._shares(waiting)
-            if any(call.left for call in waiting):
-                self._changed.notify()
-        return [(call, np.array(found, np.int64)) for call, found in taken.items() if found]
-
-    def _request(self, call: _Waiting) -> dict[_Waiting, list[int]]:
-        """The next pairs of one query."""
-        query, taken = call.pairs.query, [call.left.popleft()]
-        while call.left and query[call.left[0]] == query[taken[0]] and len(taken) < self.batch:
-            taken.append(call.left.popleft())
-        return {call: taken}
-
-    def _shares(self, waiting: list[_Waiting]) -> dict[_Waiting, list[int]]:
-        """A part of each call's pairs, of the first ones more."""
-        pairs = sum(len(call.left) for call in waiting)
-        room = min(self.batch, -(-pairs // (1 + self._idle)))
-        share = max(LEAST, room // len(waiting))
-        taken: dict[_Waiting, list[int]] = {call: [] for call in waiting}
-        for most in (share, room):
-            for call in waiting:
-                count = min(most, room, len(call.left))
-                taken[call] += [call.left.popleft() for _ in range(count)]
-                room -= count
-        return taken
-
-    def _score(self, parts: list[tuple[_Waiting, IntArray]]) -> None:
-        """Tell the calls the scores of a batch, or why there are none."""
-        owner = np.repeat(np.arange(len(parts)), [len(positions) for _, positions in parts])
-        place = np.concatenate([positions for _, positions in parts])
-        open, found = np.ones(len(place), np.bool_), np.empty(len(place), np.float32)
-        untold, began = ~open, time.perf_counter()
-        failure: Exception | None = None
-
-        def tell(number: int) -> None:
-            own = np.flatnonzero(untold & (owner == number))
-            if len(own):
-                untold[own] = False
-                parts[number][0].answers.put((place[own], found[own]))
-
-        last = began
-        try:
-            for where, scores in self._run(parts):
-                found[where], open[where], untold[where] = scores, False, True
-                self.failure, self._in_a_row = None, 0
-                soon = (now := time.perf_counter()) < last + _TOLD
-                for number in range(len(parts)):
-                    if not (soon and open[owner == number].any()):
-                        tell(number)
-                last = last if soon else now
-        except Exception as error:  # whatever a model or an endpoint raises
-            failure = error
-            logger.debug("a batch of %d pairs failed", len(place), exc_info=error)
-        for number in range(len(parts)):
-            tell(number)
-        self.metrics.batch(int((~open).sum()), len(parts), time.perf_counter() - began)
-        rest = [(call, place[open & (owner == p)]) for p, (call, _) in enumerate(parts)]
-        rest = [(call, positions) for call, positions in rest if len(positions)]
-        if failure is None:
-            for call, positions in rest:
-                call.answers.put((positions, None))
-            return
-        self._in_a_row = 1 if not open.all() else self._in_a_row + 1
-        if len(rest) > 1 and self._in_a_row < FAILURES_IN_A_ROW:
-            for part in rest:
-                self._score([part])
-            return
-        self.failure = said = _said(failure)
-        kind = type(failure) if isinstance(failure, ScorerError) else ScorerError
-        for call, positions in rest:
-            own = kind(said)
-            queries = np.unique(call.pairs.query[positions])
-            own.query = int(queries[0]) if len(queries) == 1 else None
-            call.answers.put(own)
-
-    def _run(self, parts: list[tuple[_Waiting, IntArray]]) -> Iterator[tuple[IntArray, FloatArray]]:
-        texts = [call.asked[position] for call, found in parts for position in found.tolist()]
-        queries = {text: q for q, text in enumerate(dict.fromkeys(query for query, _ in texts))}
-        asked = np.array([queries[query] for query, _ in texts], np.int64)
-        pairs, items = Pairs(asked, np.arange(len(texts))), [item for _, item in texts]
-        left = max(call.deadline.left() for call, _ in parts)
-        limit = None if left == np.inf else max(left, 0.0)
-        return self.scorer.score(pairs, [*queries], items, time_left=limit, cancel=self._closed)
-
-
-def _said(error: Exception) -> str:
-    if isinstance(error, ScorerError):
-        return str(error)
-    return f"the scorer failed: {type(error).__name__}: {first_line(error)}"
 
 
 def self_test(scorer: Scorer) -> None:

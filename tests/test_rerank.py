@@ -79,7 +79,22 @@ def test_what_cannot_be_scored_is_last():
     answer = ck.rerank("q", TEXTS[:9], scorer=faulty)
     assert [entry["corpus_id"] for entry in answer[-2:]] == [3, 4]
     assert [entry.get("predicted") for entry in answer] == [None] * 7 + [True] * 2
-    assert answer[-1]["score"] == answer[-3]["score"]
+    assert answer[-1]["score"] < answer[-2]["score"] < answer[-3]["score"]
+
+
+def test_scores_say_the_order_where_predictions_exceed_what_was_scored():
+    """Tools of evaluation order a run by its scores, in single precision, and ties by id."""
+    order = lambda pairs: [-float(text.split()[1]) for _, text in pairs]  # noqa: E731
+    texts = [f"document {n}" for n in range(40)]
+    answer = ck.rerank("document", texts[::-1], 3, scorer=order, method="rerank(retriever=order)")
+    scores = np.float32([entry["score"] for entry in answer])
+    assert (np.diff(scores) < 0).all()
+
+
+def test_a_total_is_what_a_single_query_may_use():
+    for total in (4, 100):
+        found = ck.rerank("q", TEXTS, ck.Budget(total=total), scorer=scorer)
+        assert found == ck.rerank("q", TEXTS, ck.Budget(per_query=total), scorer=scorer)
 
 
 def test_stopped_in_between_it_answers_with_the_best_so_far():
@@ -110,6 +125,8 @@ def test_the_bundled_cross_encoder_is_the_default():
         ({"query": ""}, "empty"),
         ({"documents": "text"}, "give a list of texts or mappings"),
         ({"documents": 3}, "give a list of texts or mappings"),
+        ({"documents": {"text": "a"}}, "give a list of texts or mappings"),
+        ({"budget": ck.Budget(target_recall=0.9)}, "target_recall needs anchor queries"),
         ({"documents": []}, "no items"),
         ({"documents": ["a", 3]}, "entry 1 is a int"),
         ({"documents": ["a", {"body": "b"}]}, "entry 1"),

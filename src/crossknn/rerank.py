@@ -26,7 +26,7 @@ from crossknn.retrievers.base import ItemPriors
 from crossknn.retrievers.lexical import words
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import as_scorer
-from crossknn.search.results import Results
+from crossknn.search.results import Results, below
 from crossknn.search.searcher import Budget, Searcher
 from crossknn.types import FloatArray, as_count
 
@@ -84,7 +84,7 @@ def rerank(
     Returns:
         A list, the best first, of `corpus_id`, the position in `documents`, and `score`, a raw
         logit. An entry with `"predicted": True` was not scored: it comes after all that were, by
-        approximate score, and its `score` is at most that of the entry before it. The documents
+        approximate score, and its `score` is less than that of the entry before it. The documents
         that failed or that a deadline left come last, in the given order.
 
     Raises:
@@ -95,15 +95,17 @@ def rerank(
     kept = None if top_k is None else as_count(top_k, "top_k")
     if not isinstance(query, str):
         raise InputError(f"the query is {query!r:.80}; give one text")
-    if isinstance(documents, str) or not isinstance(documents, Iterable):
+    if isinstance(documents, str | Mapping) or not isinstance(documents, Iterable):
         raise InputError(f"the documents are {documents!r:.80}; give a list of texts or mappings")
     given = [*documents]
     items = items_from(given_records(map(_text_of, given)), allow_empty=True)
     n = len(items)
     limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
-    if limits.per_query is None and limits.total is None:
-        limits = replace(limits, per_query=n)
-    enough = n <= as_count(limits.per_query or limits.total, "budget")
+    if limits.target_recall is not None:
+        raise InputError("target_recall needs anchor queries, which given documents do not have")
+    if limits.per_query is None:  # of a single query they are the same
+        limits = replace(limits, per_query=limits.total or n, total=None)
+    enough = n <= as_count(limits.per_query, "budget")
     if method is None and enough and limits.deadline is None:
         method = "exact"
     exact = method == "exact"  # nothing is chosen, so no words and vectors are needed
@@ -129,13 +131,15 @@ def rerank(
     found = Searcher(index, model, method).search(query, n, limits, **options)
     # What could not be scored, or was left when the time was up, is last.
     places = [hit.position for hit in found[0]]
-    scores = [hit.final_score for hit in found[0]] or [0.0]
+    scores = [hit.final_score for hit in found[0]]
     known = {*places}
     left = [place for place in range(n) if place not in known]
+    for _ in left:
+        scores.append(below(scores[-1]) if scores else 0.0)
     answer: list[dict[str, Any]] = []
     for rank, place in enumerate([*places, *left][:kept]):
         found_it = rank < len(places)
-        entry: dict[str, Any] = {"corpus_id": place, "score": scores[rank if found_it else -1]}
+        entry: dict[str, Any] = {"corpus_id": place, "score": scores[rank]}
         entry |= {"text": items.texts[place]} if return_documents else {}
         predicted = not found_it or found[0][rank].predicted
         answer.append(entry | ({"predicted": True} if predicted else {}))

@@ -44,11 +44,23 @@ def test_the_retriever_finds_what_a_search_finds(index, searcher):
     assert len(retriever.run(QUERY, filters={}, top_k=5)["documents"]) == 5
 
 
+def test_documents_that_were_not_scored_are_marked(index):
+    found = CrossknnRetriever(index, overlap, top_k=20, budget=12).run(QUERY)["documents"]
+    assert ["predicted" in document.meta for document in found] == [False] * 12 + [True] * 8
+    again = CrossknnRanker(overlap).run(QUERY, found)["documents"]
+    assert not any("predicted" in document.meta for document in again)
+
+
+def test_a_list_is_compared_by_in(index):
+    with pytest.raises(ck.InputError, match="use the operators in and not in"):
+        filter_of({"field": "meta.lang", "operator": "==", "value": ["en"]})
+
+
 def test_a_pipeline_is_saved_and_loaded(tmp_path):
     index = ck.ItemIndex.build(TEXTS, lsa=4)
     index.save(tmp_path / "index")
     pipeline = Pipeline()
-    pipeline.add_component("retriever", CrossknnRetriever(str(tmp_path / "index"), **BUNDLED))
+    pipeline.add_component("retriever", CrossknnRetriever(tmp_path / "index", **BUNDLED))
     budget = ck.Budget(per_query=3)
     pipeline.add_component("ranker", CrossknnRanker(scorer="bundled", top_k=2, budget=budget))
     pipeline.connect("retriever.documents", "ranker.documents")

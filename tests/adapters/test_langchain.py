@@ -62,6 +62,13 @@ def test_the_reranker_orders_documents_as_rerank_does():
     whole = CrossknnReranker(scorer=scorer, budget=12).compress_documents(documents, QUERY)
     assert sum("predicted" in d.metadata for d in whole) == len(documents) - 12
     assert reranker.compress_documents([], QUERY) == []
+    again = CrossknnReranker(scorer=scorer).compress_documents(whole, QUERY)
+    assert not any("predicted" in d.metadata for d in again)  # now all were scored
+
+
+def test_documents_that_were_not_scored_are_marked(searcher):
+    found = CrossknnRetriever(searcher=searcher, k=20, budget=12).invoke(QUERY)
+    assert ["predicted" in document.metadata for document in found] == [False] * 12 + [True] * 8
 
 
 def test_a_cross_encoder_of_langchain_is_a_scorer(index):

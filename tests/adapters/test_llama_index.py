@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 
 import pytest
 from adapter_helpers import TEXTS, embedding, overlap
@@ -16,7 +17,7 @@ from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugH
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 
 from crossknn.adapters.llama_index import CrossknnRerank, CrossknnRetriever
 
@@ -40,6 +41,37 @@ def test_the_retriever_finds_what_a_search_finds(searcher):
     assert {node.metadata["lang"] for node in found} == {"en"}
     later = asyncio.run(retriever.aretrieve(QueryBundle(QUERY)))
     assert [node.node_id for node in later] == [node.node_id for node in found]
+
+
+def test_a_reranker_reads_what_the_search_has_scored(searcher):
+    read = set()
+
+    def scorer(pairs):
+        read.update(text for _, text in pairs)
+        return overlap(pairs)
+
+    found = CrossknnRetriever(searcher, 20, budget=12).retrieve(QUERY)
+    assert ["predicted" in node.metadata for node in found] == [False] * 12 + [True] * 8
+    first = CrossknnRerank(scorer=scorer, budget=4, keep_retrieval_score=True)
+    second = CrossknnRerank(scorer=scorer, budget={"per_query": 20})
+    again = second.postprocess_nodes(
+        first.postprocess_nodes(found, query_str=QUERY), query_str=QUERY
+    )
+    assert read == {hit.text for hit in searcher.search(QUERY, 20, 12)[0]}
+    assert not any("predicted" in node.metadata for node in again)
+    shown = again[0].node.get_content(metadata_mode=MetadataMode.LLM)
+    assert "lang: " in shown
+    assert not {"predicted", "retrieval_score", "title"} & {
+        line.split(":")[0] for line in shown.split("\n")
+    }
+
+
+def test_a_copy_never_ranks_with_another_scorer():
+    with pytest.raises(ck.InputError, match="the scorer, a function, cannot be pickled"):
+        pickle.dumps(CrossknnRerank(scorer=lambda pairs: overlap(pairs)))
+    copied = pickle.loads(pickle.dumps(CrossknnRerank(scorer=overlap, top_n=2)))
+    assert copied.scorer is overlap
+    assert copied.top_n == 2
 
 
 def test_a_query_engine_retrieves_and_reranks_with_them(searcher, monkeypatch):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import sys
+from datetime import date
 
 import pytest
 from adapter_helpers import overlap
@@ -111,6 +112,32 @@ def test_answers_are_short_enough_and_long_texts_come_in_parts(letter):
 def test_a_filter_that_allows_nothing_is_noted(searcher):
     [answer], _ = ask(searcher, ("search", {"query": "a", "filter": {"lang": "fr"}}))
     assert body(answer) == {"results": [], "note": "the filter allows no item"}
+
+
+def test_an_index_that_changes_is_read_as_it_is():
+    index = ck.ItemIndex.build([{"id": f"t{n}", "text": f"text {n}"} for n in range(12)], lsa=0)
+    searcher = ck.Searcher(index, overlap, "rerank(retriever=bm25)")
+    index.delete([f"t{n}" for n in range(5)])
+    index.add([{"id": "new", "text": "text of today"}])
+    [found, new], _ = ask(
+        searcher, ("search", {"query": "text", "filter": {}}), ("fetch", {"id": "new"})
+    )
+    assert len(body(found)["results"]) == 8
+    assert body(new)["text"] == "text of today"
+
+
+def test_fields_of_any_kind_can_be_read():
+    odd = {"url": "data:," + "x" * 60_000, "day": date(2026, 1, 2), "half": "a\ud83d"}
+    index = ck.ItemIndex.build([{"id": "odd", "text": "a text", **odd}], lsa=0)
+    [found], _ = ask(
+        ck.Searcher(index, overlap, "rerank(retriever=bm25)"), ("search", {"query": "text"})
+    )
+    assert body(found)["results"][0]["url"] == "crossknn://docs/odd"
+    [read], _ = ask(ck.Searcher(index, overlap, "rerank(retriever=bm25)"), ("fetch", {"id": "odd"}))
+    assert body(read)["text"] == "a text"
+    short = ck.ItemIndex.build([{"id": "odd", "text": "a text", **odd, "url": "x"}], lsa=0)
+    [read], _ = ask(ck.Searcher(short, overlap, "rerank(retriever=bm25)"), ("fetch", {"id": "odd"}))
+    assert body(read)["metadata"] == {"url": "x", "day": "2026-01-02", "half": "a?"}
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,11 @@ def test_it_is_a_search_model_of_mteb():
     model = CrossknnSearch(overlap, name="acme/overlap-12", budget=12)
     assert isinstance(model, SearchProtocol)
     assert model.mteb_model_meta.name == "acme/overlap-12"
-    assert model.mteb_model_meta.experiment_kwargs == {"method": "auto", "budget": "12"}
+    known = {"method": "auto", "budget": "12", "scorer": "function", "encoder": "bundled"}
+    assert model.mteb_model_meta.experiment_kwargs == known
+    assert model.mteb_model_meta.revision == ck.__version__
+    named = CrossknnSearch(ck.CallableScorer(overlap, "overlap"))
+    assert named.mteb_model_meta.experiment_kwargs["scorer"] == "callable:overlap"
 
 
 @pytest.mark.parametrize("kind", ["Retrieval", "Reranking"])
@@ -67,6 +71,25 @@ def test_mteb_evaluates_it(kind):
     [scores] = found.task_results[0].scores["test"]
     assert scores["ndcg_at_10"] > 0.8
     assert scores["recall_at_10"] == 1.0
+
+
+def test_empty_documents_are_indexed():
+    model = CrossknnSearch(overlap, budget=12)
+    model.index([*TEXTS, {"id": "none", "title": "", "text": ""}])
+    assert len(model.search([{"id": "q1", "text": "sort"}], top_k=1000)["q1"]) == len(TEXTS) + 1
+
+
+@pytest.mark.parametrize("ranked", [None, {"q1": [TEXTS[0]["id"]], "q2": [TEXTS[1]["id"]]}])
+def test_a_scorer_that_fails_is_no_result(ranked):
+    def failing(pairs):
+        if any(query == "zip a folder" for query, _ in pairs):
+            raise ck.ScorerError("no power")
+        return overlap(pairs)
+
+    model, asked = CrossknnSearch(failing, budget=12), [*ASKED.items()][:2]
+    model.index(TEXTS)
+    with pytest.raises(ck.ScorerError, match="no power"):
+        model.search([{"id": q, "text": t} for q, t in asked], top_k=5, top_ranked=ranked)
 
 
 def test_a_search_answers_with_scores_of_all_documents_asked_for():

@@ -96,6 +96,24 @@ def test_the_reranker_orders_results_as_rerank_does():
     assert reranker(one)["docno"].tolist() == [TEXTS[e["corpus_id"]]["id"] for e in wanted]
 
 
+def test_results_without_ranks_are_in_the_order_of_their_scores():
+    frame = pd.DataFrame(
+        {"qid": "7", "query": "q", "docno": ["a", "b", "c"], "text": "x", "score": [1, 3, 2]}
+    )
+    same = lambda pairs: [1.0] * len(pairs)  # noqa: E731
+    assert CrossknnReranker(same)(frame)["docno"].tolist() == ["b", "c", "a"]
+
+
+def test_a_scorer_that_fails_is_no_result(index):
+    def failing(pairs):
+        if any(query == "zip a folder fast" for query, _ in pairs):
+            raise ck.ScorerError("no power")
+        return overlap(pairs)
+
+    with pytest.raises(ck.ScorerError, match="no power"):
+        CrossknnRetriever(ck.Searcher(index, failing), 5, budget=12)(TOPICS)
+
+
 def test_a_scorer_of_pyterrier_is_a_scorer(index, searcher):
     scorer = as_scorer(word_overlap())
     found = ck.Searcher(index, scorer).search(TOPICS["query"].tolist(), 5, 12)

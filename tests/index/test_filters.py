@@ -199,6 +199,12 @@ def test_a_filter_nested_too_deeply_is_refused():
         parse_filter(condition)
 
 
+def test_a_filter_of_very_many_conditions_is_refused():
+    parse_filter({"any": [{"year": year} for year in range(1000)]})
+    with pytest.raises(InputError, match="has 1,001 conditions, and may have 1,000"):
+        parse_filter({"any": [{"year": year} for year in range(1001)]})
+
+
 def test_items_without_fields_say_so():
     with pytest.raises(InputError, match="only ids, titles and texts"):
         ck.ItemIndex.build(["cat"], lsa=0).allowed({"lang": json.loads('"en"')})

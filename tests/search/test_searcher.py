@@ -124,6 +124,16 @@ def test_a_cancelled_task_stops_the_scoring(index):
     assert 0 < sum(scored) < 50
 
 
+def test_a_task_whose_flag_is_none_can_be_cancelled(index):
+    def slow(pairs):
+        time.sleep(0.02)
+        return length(pairs)
+
+    search = ck.Searcher(index, ck.CallableScorer(slow, batch=1), "rerank(retriever=bm25)")
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(search.asearch("odd", k=3, budget=50, cancel=None), 0.1))
+
+
 def test_a_cancel_flag_stops_a_search(index):
     flag, seen = threading.Event(), []
     search = ck.Searcher(index, ck.CallableScorer(length, batch=1), "exact")

@@ -5,8 +5,10 @@ Pipelines are saved if indexes and scorers are given by their names.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from crossknn.errors import InputError, needs_extra
@@ -65,7 +67,8 @@ def _budget(given: int | Budget | Mapping[str, Any] | None) -> int | Budget | No
 
 @component
 class CrossknnRetriever(_Saved):
-    """Searches an index; a document carries the item's id, text, fields and final score.
+    """Searches an index; a document carries the item's id, text, fields and final score, and
+    `predicted` in its meta if it was not scored.
 
     Args:
         index: A folder, opened at `warm_up` or the first `run`, or an `ItemIndex`.
@@ -78,7 +81,7 @@ class CrossknnRetriever(_Saved):
 
     def __init__(
         self,
-        index: str | ItemIndex,
+        index: str | Path | ItemIndex,
         scorer: Any = "bundled",
         method: str = "auto",
         top_k: int | None = None,
@@ -86,7 +89,7 @@ class CrossknnRetriever(_Saved):
         filters: dict[str, Any] | None = None,
     ) -> None:
         self._arguments = {
-            "index": index,
+            "index": str(index) if isinstance(index, Path) else index,
             "scorer": scorer,
             "method": method,
             "top_k": top_k,
@@ -122,6 +125,7 @@ class CrossknnRetriever(_Saved):
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, Any]:
         """`run`, in a thread of its own."""
+        await asyncio.to_thread(self.warm_up)
         options = self._options(filters, top_k)
         assert self._searcher is not None
         return {"documents": _documents(await self._searcher.asearch(query, **options))}
@@ -142,7 +146,7 @@ def _documents(results: Results) -> list[Document]:
         Document(
             id=hit.id,
             content=hit.text,
-            meta={**hit.extra, "title": hit.title},
+            meta={**hit.extra, "title": hit.title} | ({"predicted": True} if hit.predicted else {}),
             score=hit.final_score,
         )
         for hit in results[0]
@@ -170,6 +174,8 @@ def filter_of(conditions: Mapping[str, Any]) -> dict[str, Any]:
             f"({', '.join(_COMPARISONS)}) and value, or AND, OR, NOT with conditions"
         )
     field = str(conditions["field"]).removeprefix("meta.")
+    if how in ("==", "!=") and isinstance(conditions["value"], list):
+        raise InputError(f"{field} is compared with a list: use the operators in and not in")
     return comparison(field, _COMPARISONS[how], conditions["value"])
 
 
@@ -224,5 +230,7 @@ class CrossknnRanker(_Saved):
         for entry in found:
             document = documents[entry["corpus_id"]]
             said = {"predicted": True} if "predicted" in entry else {}
-            ranked.append(replace(document, score=entry["score"], meta=document.meta | said))
+            # An earlier ranker may have predicted what is scored here.
+            known = {name: v for name, v in document.meta.items() if name != "predicted"}
+            ranked.append(replace(document, score=entry["score"], meta=known | said))
         return {"documents": ranked}

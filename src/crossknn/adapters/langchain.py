@@ -20,7 +20,8 @@ with needs_extra("crossknn.adapters.langchain", "langchain"):
 
 
 class CrossknnRetriever(BaseRetriever):
-    """Searches an index; documents carry `id`, and `score` beside the item's fields as metadata.
+    """Searches an index; documents carry `id`, and `score` beside the item's fields as metadata,
+    with `predicted` where a document was not scored.
 
     `invoke` takes `k`, `budget`, `filter` and the other options of `Searcher.search`, too.
 
@@ -55,7 +56,8 @@ def _documents(results: Results) -> list[Document]:
         Document(
             hit.text,
             id=hit.id,
-            metadata={**hit.extra, "title": hit.title, "score": hit.final_score},
+            metadata={**hit.extra, "title": hit.title, "score": hit.final_score}
+            | ({"predicted": True} if hit.predicted else {}),
         )
         for hit in results[0]
     ]
@@ -95,5 +97,7 @@ class CrossknnReranker(BaseDocumentCompressor):
             document = documents[entry["corpus_id"]]
             said = {"relevance_score": entry["score"]}
             said |= {"predicted": True} if "predicted" in entry else {}
-            ranked.append(document.model_copy(update={"metadata": document.metadata | said}))
+            # An earlier reranker may have predicted what is scored here.
+            known = {name: v for name, v in document.metadata.items() if name != "predicted"}
+            ranked.append(document.model_copy(update={"metadata": known | said}))
         return ranked

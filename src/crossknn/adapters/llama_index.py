@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Mapping
 from typing import Any
 
 from crossknn.errors import InputError, needs_extra
@@ -13,11 +15,22 @@ with needs_extra("crossknn.adapters.llama_index", "llama-index"):
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.callbacks import CBEventType, EventPayload
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
-    from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
+    from llama_index.core.schema import (
+        BaseNode,
+        MetadataMode,
+        NodeWithScore,
+        QueryBundle,
+        TextNode,
+    )
+
+PREDICTED, RETRIEVED = "predicted", "retrieval_score"
+"""Marks in a node's metadata."""
 
 
 class CrossknnRetriever(BaseRetriever):
-    """Searches an index; nodes carry the item's id, title and fields, and its final score.
+    """Searches an index; nodes carry the item's id, title and fields, and its final score, and
+    `predicted` in their metadata if they were not scored. A reranker reads the text alone, as this
+    search did.
 
     Args:
         searcher: Of the index.
@@ -52,13 +65,28 @@ class CrossknnRetriever(BaseRetriever):
 
 
 def _nodes(results: Results) -> list[NodeWithScore]:
-    return [
-        NodeWithScore(
-            node=TextNode(id_=hit.id, text=hit.text, metadata={**hit.extra, "title": hit.title}),
-            score=hit.final_score,
+    nodes = []
+    for hit in results[0]:
+        said = {"title": hit.title} | ({PREDICTED: True} if hit.predicted else {})
+        node = TextNode(
+            id_=hit.id,
+            text=hit.text,  # with its title
+            metadata={**hit.extra, **said},
+            excluded_embed_metadata_keys=[*hit.extra, *said],
+            excluded_llm_metadata_keys=[*said],
         )
-        for hit in results[0]
-    ]
+        nodes.append(NodeWithScore(node=node, score=hit.final_score))
+    return nodes
+
+
+def _marked(node: BaseNode, said: dict[str, Any]) -> BaseNode:
+    """A node with these marks, which neither an encoder nor a language model reads; an earlier
+    reranker may have predicted what is scored now."""
+    known = {name: value for name, value in node.metadata.items() if name != PREDICTED}
+    update: dict[str, Any] = {"metadata": known | said}
+    for name in ("excluded_embed_metadata_keys", "excluded_llm_metadata_keys"):
+        update[name] = [*dict.fromkeys([*getattr(node, name), *said])]
+    return node.model_copy(update=update)
 
 
 class CrossknnRerank(BaseNodePostprocessor):
@@ -82,6 +110,16 @@ class CrossknnRerank(BaseNodePostprocessor):
         """As LlamaIndex names the class in its serialised form."""
         return "CrossknnRerank"
 
+    def __getstate__(self) -> dict[str, Any]:
+        try:  # LlamaIndex leaves out what it cannot pickle: the copy would have another scorer
+            pickle.dumps(self.scorer)
+        except Exception as error:
+            what = type(self.scorer).__name__
+            said = f"the scorer, a {what}, cannot be pickled: give its folder or name"
+            raise InputError(said) from error
+        state: dict[str, Any] = super().__getstate__()
+        return state
+
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
@@ -93,7 +131,7 @@ class CrossknnRerank(BaseNodePostprocessor):
         texts = [entry.node.get_content(metadata_mode=MetadataMode.EMBED) for entry in nodes]
         payload = {
             EventPayload.NODES: nodes,
-            EventPayload.MODEL_NAME: str(self.scorer or "bundled"),
+            EventPayload.MODEL_NAME: "bundled" if self.scorer is None else str(self.scorer),
             EventPayload.QUERY_STR: query_bundle.query_str,
             EventPayload.TOP_K: self.top_n or len(nodes),
         }
@@ -101,7 +139,7 @@ class CrossknnRerank(BaseNodePostprocessor):
             found = rerank(
                 query_bundle.query_str,
                 texts,
-                self.budget,
+                Budget(**self.budget) if isinstance(self.budget, Mapping) else self.budget,
                 vectors=[entry.node.embedding for entry in nodes] if embedded else None,
                 scorer=self.scorer,
                 top_k=self.top_n,
@@ -110,9 +148,8 @@ class CrossknnRerank(BaseNodePostprocessor):
             ranked = []
             for entry in found:
                 given = nodes[entry["corpus_id"]]
-                said = {"retrieval_score": given.score} if self.keep_retrieval_score else {}
-                said |= {"predicted": True} if "predicted" in entry else {}
-                node = given.node.model_copy(update={"metadata": given.node.metadata | said})
-                ranked.append(NodeWithScore(node=node, score=entry["score"]))
+                said = {RETRIEVED: given.score} if self.keep_retrieval_score else {}
+                said |= {PREDICTED: True} if "predicted" in entry else {}
+                ranked.append(NodeWithScore(node=_marked(given.node, said), score=entry["score"]))
             event.on_end(payload={EventPayload.NODES: ranked})
         return ranked

@@ -28,6 +28,7 @@ MOST_BYTES = 40_000
 """UTF-8 of an answer; clients cut at 25,000 tokens, and a token of Chinese has about two bytes."""
 MOST_HITS = 50
 _SNIPPET = 300  # characters of a hit's text, and of any title
+_URL = 2000  # characters of an item's own address; longer ones are no links
 _INSTRUCTIONS = (
     "search finds texts of the index {name!r} that a cross-encoder judges relevant to a question; "
     "its snippets are beginnings, and fetch reads a whole text by its id."
@@ -59,11 +60,11 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
         budget: Of a search.
     """
     server = _Server("crossknn", instructions=_INSTRUCTIONS.format(name=name), log_level="WARNING")
-    items = searcher.index.items
 
     def link(item_id: str, extra: Any) -> str:
         url = extra.get("url")
-        return url if isinstance(url, str) else f"crossknn://{quote(name)}/{quote(item_id, '')}"
+        own = f"crossknn://{quote(name)}/{quote(item_id, '', errors='replace')}"
+        return url if isinstance(url, str) and len(url) <= _URL else own
 
     def entry(hit: Hit) -> dict[str, Any]:
         return {
@@ -93,9 +94,10 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
             said = f"round {round}: {scored} texts scored"
             from_thread.run(context.report_progress, scored, most, said)
 
-        most = min(budget.per_query or 100, len(items))
-        given: dict[str, Any] = {"filter": filter, "cancel": cancel, "on_round": report}
-        found = partial(searcher.search, query, min(k, len(items)), budget, **given)
+        n = len(searcher.index)
+        most = min(budget.per_query or 100, n)
+        given: dict[str, Any] = {"filter": filter or None, "cancel": cancel, "on_round": report}
+        found = partial(searcher.search, query, min(k, n), budget, **given)
         try:
             results = await to_thread.run_sync(found, abandon_on_cancel=True)
         except CrossknnError as error:
@@ -107,10 +109,11 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
             answer["note"] = f"the best so far: stopped by {results.error or results.stopped_by}"
         elif filter and not results[0]:
             answer["note"] = "the filter allows no item"
-        n = len(answer["results"])
+        said, hits = answer.get("note"), len(answer["results"])
         while _size(answer) > MOST_BYTES and answer["results"]:
             answer["results"].pop()
-            answer["note"] = f"the first {len(answer['results'])} of {n}: an answer holds no more"
+            cut = f"the first {len(answer['results'])} of {hits}: an answer holds no more"
+            answer["note"] = cut if said is None else f"{said}; {cut}"
         return answer
 
     @server.tool(annotations=_READS)
@@ -119,6 +122,7 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
         offset: Annotated[int, Field(description="Characters of the text to leave out.")] = 0,
     ) -> dict[str, Any]:
         """Read a text and its fields; what is long comes in parts."""
+        items = searcher.index.items
         try:
             item = items[items.position(id)]
             start = as_count(offset, "offset", 0)
@@ -131,7 +135,7 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
             "title": (item.title or item.id)[:_SNIPPET],
             "text": "",
             "url": link(item.id, item.extra),
-            "metadata": dict(item.extra),
+            "metadata": _plain(item.extra),
         }
         if _size(answer) > MOST_BYTES // 2:
             answer["metadata"] = {"note": "the fields are too long for an answer"}
@@ -145,6 +149,12 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
         return answer
 
     return server
+
+
+def _plain(fields: Any) -> Any:
+    """Fields as JSON has them: other types as text, and no half of a surrogate pair."""
+    said = json.dumps(dict(fields), ensure_ascii=False, default=str)
+    return json.loads(said.encode(errors="replace"))
 
 
 def _beginning(text: str) -> str:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from crossknn.errors import InputError, needs_extra
+from crossknn import __version__
+from crossknn.data.items import items_from
+from crossknn.data.records import given_records
+from crossknn.errors import InputError, ScorerError, needs_extra
 from crossknn.index.item_index import ItemIndex
 from crossknn.rerank import rerank
+from crossknn.search.results import Results
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.mteb", "mteb"):
@@ -38,8 +43,14 @@ class CrossknnSearch:
         name: str = "crossknn/search",
     ) -> None:
         self.scorer, self.encoder, self.method, self.budget = scorer, encoder, method, budget
-        settings = {"method": str(method), "budget": str(budget)}
-        overwrites = {"name": name, "revision": "1", "experiment_kwargs": settings}
+        # What MTEB keeps results under: those of another model are not this one's.
+        settings = {
+            "method": str(method),
+            "budget": str(budget),
+            "scorer": _named(scorer),
+            "encoder": _named(encoder),
+        }
+        overwrites = {"name": name, "revision": __version__, "experiment_kwargs": settings}
         self.mteb_model_meta = ModelMeta.create_empty(overwrites)
         self._corpus: list[dict[str, Any]] = []
         self._searcher: Searcher | None = None
@@ -76,6 +87,7 @@ class CrossknnSearch:
 
         Raises:
             InputError: The corpus was not indexed, or a query is no text.
+            ScorerError: The scorer failed.
         """
         if not self._corpus:
             raise InputError("there is no corpus: call index before search")
@@ -83,9 +95,11 @@ class CrossknnSearch:
         if top_ranked is not None:
             return self._reranked(texts, top_ranked, top_k)
         if self._searcher is None:
-            index = ItemIndex.build(self._corpus, encoder=self.encoder)
+            items = items_from(given_records(self._corpus), allow_empty=True)
+            index = ItemIndex.build(items, encoder=self.encoder)
             self._searcher = Searcher(index, self.scorer, self.method)
         found = self._searcher.search(texts, min(top_k, len(self._corpus)), self.budget)
+        _check(found)
         return {
             query: {hit.id: hit.final_score for hit in hits}
             for query, hits in zip(texts, found, strict=True)
@@ -98,10 +112,26 @@ class CrossknnSearch:
         answers: dict[str, dict[str, float]] = {}
         for query, text in texts.items():
             ids = top_ranked.get(query, [])
+            if not ids:
+                answers[query] = {}
+                continue
             given = [documents[i] for i in ids]
-            found = rerank(text, given, self.budget, scorer=self.scorer, top_k=top_k) if ids else []
+            found = rerank(text, given, self.budget, scorer=self.scorer, top_k=top_k)
+            _check(found.results)
             answers[query] = {ids[entry["corpus_id"]]: entry["score"] for entry in found}
         return answers
+
+
+def _named(model: Any) -> str:
+    """What tells a scorer or an encoder from others."""
+    known = getattr(model, "fingerprint", None) or getattr(model, "name", None)
+    return str(model) if isinstance(model, str | Path) else str(known or type(model).__name__)
+
+
+def _check(found: Results) -> None:
+    """`ScorerError` if a query failed: predictions in its place would be a wrong result."""
+    if found.error is not None:
+        raise ScorerError(found.error)
 
 
 def _text(row: Mapping[str, Any]) -> str:

@@ -35,6 +35,8 @@ KINDS: tuple[Kind, ...] = ("text", "truth value", "number")
 FEW, MOST, LONG = 10_000, 64, 64
 """A folder keeps columns from so many items on, of so many fields at most, whose distinct values
 have in all at most so many characters for each item."""
+MOST_CONDITIONS = 1000
+"""In a filter: more would only say what a list of values says sooner."""
 Bound: TypeAlias = Literal["gt", "gte", "lt", "lte"]
 _BOUNDS: tuple[Bound, ...] = ("gt", "gte", "lt", "lte")
 
@@ -101,9 +103,16 @@ def joined(parts: Sequence[dict[str, Any]], *, any: bool) -> dict[str, Any]:
 def parse_filter(given: Any) -> Condition:
     """The condition that a filter says (see the module); `InputError` for what is none."""
     try:
-        return _filter(given)
+        found = _filter(given)
+        count = evaluate(found, lambda leaf: 1, lambda group, parts: sum(parts))
     except RecursionError:
         raise InputError("the filter is nested too deeply: give a flatter one") from None
+    if count > MOST_CONDITIONS:
+        raise InputError(
+            f"the filter has {count:,} conditions, and may have {MOST_CONDITIONS:,}: give the "
+            'values of a field as a list, {"lang": ["en", "de"]}'
+        )
+    return found
 
 
 def evaluate(
@@ -184,8 +193,18 @@ class Fields:
         if new := [name for name in fields_of(condition) if name not in self._columns]:
             known = {name: self._stored(name) for name in new if name in self._names}
             self._columns |= known | self.read([name for name in new if name not in known], 0)
-        group = combined(np.logical_and.reduce, np.logical_or.reduce, np.logical_not)
-        return evaluate(condition, lambda leaf: self._columns[leaf.field].mask(leaf), group)
+        return self._mask(condition)
+
+    def _mask(self, condition: Condition) -> BoolArray:
+        if not isinstance(condition, Group):
+            return self._columns[condition.field].mask(condition)
+        if condition.how == "not":
+            return ~self._mask(condition.parts[0])
+        fold = np.logical_and if condition.how == "all" else np.logical_or
+        mask = self._mask(condition.parts[0]).copy()
+        for part in condition.parts[1:]:  # one at a time: there may be many, of many items
+            fold(mask, self._mask(part), out=mask)
+        return mask
 
     def _stored(self, name: str) -> _Column:
         """A column that a folder keeps, and what later records have."""

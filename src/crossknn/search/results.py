@@ -252,7 +252,7 @@ def hits_of(
         hit = Hit(
             id=item.id,
             score=score if scored else approx - known,
-            final_score=score + known if scored else min(approx, last),
+            final_score=score + known if scored else min(approx, below(last)),
             position=position,
             round=round,
             source=_source(round, method, scored=scored, predicted=predicted),
@@ -266,6 +266,11 @@ def hits_of(
         )
         rows[at[0]].append(hit)
     return rows
+
+
+def below(score: float) -> float:
+    """The next smaller number in single precision, in which tools of evaluation order a run."""
+    return float(np.nextafter(np.float32(score), np.float32(-np.inf)))
 
 
 def _item(items: Items, position: int) -> Item:

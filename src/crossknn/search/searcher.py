@@ -245,7 +245,7 @@ class Searcher:
         Returns:
             What `search` returns.
         """
-        cancel = options.setdefault("cancel", threading.Event())
+        cancel = options["cancel"] = options.get("cancel") or threading.Event()
         try:
             return await asyncio.to_thread(self.search, queries, *args, **options)
         except asyncio.CancelledError:

@@ -8,6 +8,7 @@ Axes: n documents, d dimensions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -92,7 +93,7 @@ def rerank(
             and others not, or vectors, budget or `top_k` do not fit.
         ScorerError: No document could be scored.
     """
-    kept = None if top_k is None else as_count(top_k, "top_k")
+    began, kept = time.monotonic(), None if top_k is None else as_count(top_k, "top_k")
     if not isinstance(query, str):
         raise InputError(f"the query is {query!r:.80}; give one text")
     if isinstance(documents, str | Mapping) or not isinstance(documents, Iterable):
@@ -127,17 +128,20 @@ def rerank(
     index.add_retriever(ORDER, ItemPriors(-np.log1p(np.arange(n))))
     if method is None:
         method = _method(index)
+    if isinstance(limits.deadline, int | float) and limits.deadline > 0:
+        left = limits.deadline - (time.monotonic() - began)  # the index took a part of it
+        limits = replace(limits, deadline=max(left, 1e-3))
     model = _model(scorer) if scorer is None or isinstance(scorer, str | Path) else scorer
     found = Searcher(index, model, method).search(query, n, limits, **options)
     # What could not be scored, or was left when the time was up, is last.
     places = [hit.position for hit in found[0]]
     scores = [hit.final_score for hit in found[0]]
     known = {*places}
-    left = [place for place in range(n) if place not in known]
-    for _ in left:
+    rest = [place for place in range(n) if place not in known]
+    for _ in rest:
         scores.append(below(scores[-1]) if scores else 0.0)
     answer: list[dict[str, Any]] = []
-    for rank, place in enumerate([*places, *left][:kept]):
+    for rank, place in enumerate([*places, *rest][:kept]):
         found_it = rank < len(places)
         entry: dict[str, Any] = {"corpus_id": place, "score": scores[rank]}
         entry |= {"text": items.texts[place]} if return_documents else {}

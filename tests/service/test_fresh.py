@@ -20,6 +20,8 @@ from fastapi.testclient import TestClient
 from service_helpers import TEXTS, ask, free_port, wait_for
 
 import crossknn as ck
+from crossknn.cli.serve import keys_of
+from crossknn.service.app import create_app
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
@@ -135,8 +137,9 @@ def test_over_qdrant(monkeypatch):
         ],
     )
     monkeypatch.setenv("CROSSKNN_SERVE_KEYS", "a-good-key")
-    made = runpy.run_path(str(DOCKERFILE.parent / "over_qdrant.py"))["app_over"]
-    with TestClient(made(client, collection, field)) as asking:
+    made = runpy.run_path(str(DOCKERFILE.parent / "over_qdrant.py"))["engine_over"]
+    app = create_app(made(client, collection, field), keys=keys_of(None))
+    with TestClient(app) as asking:
         body = {"query": texts[3], "k": 2, "budget": 5}
         assert asking.post("/search", json=body).status_code == 401
         key = {"Authorization": "Bearer a-good-key"}

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from fastapi.testclient import TestClient
 from service_helpers import QUERIES, TEXTS, Words, plain, served
+
+import crossknn as ck
+from crossknn.service.app import create_app
+from crossknn.service.engine import Engine
 
 JSON = {"content-type": "application/json"}
 
@@ -57,6 +62,7 @@ def test_a_filter_that_allows_no_item_is_answered_with_none(client):
         ({"query": "a\ud800"}, "query"),
         ({"query": "a", "\ud800": 1}, "unicode"),
         ({"queries": ["a"] * 101}, "queries"),
+        ({"queries": ["a"] * 100, "k": 101}, "10,100 hits, and an answer holds 10,000"),
         ([], "the body"),
         (None, "the body"),
     ],
@@ -105,6 +111,25 @@ def test_keys(indexes, words):
         for path in ("/healthz", "/readyz", "/", "/openapi.json"):
             assert client.get(path).status_code == 200
         assert "access-control-allow-origin" not in client.get("/", headers={"Origin": "x"}).headers
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8000", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 403),
+        ("[", 403),
+    ],
+)
+def test_a_local_service_answers_under_its_own_names(indexes, words, host, status):
+    engine = Engine(indexes, ck.CallableScorer(words, "words"))
+    with TestClient(create_app(engine, local=True)) as client:
+        answer = client.get("/indexes", headers={"Host": host})
+    assert answer.status_code == status
+    if status == 403:
+        assert "give --keys" in said(answer, 403)
 
 
 def test_items_and_indexes(client):
@@ -164,7 +189,7 @@ def test_dify(client, indexes):
     either = client.post("/retrieval", json=body).json()["records"]
     assert all(r["metadata"]["lang"] == "en" or r["metadata"]["year"] >= 2010 for r in either)
     body["retrieval_setting"]["score_threshold"] = 1.0
-    assert client.post("/retrieval", json=body).json() == {"records": []}
+    assert client.post("/retrieval", json=body).json() == {"degraded": False, "records": []}
     body["metadata_condition"]["conditions"][0]["comparison_operator"] = "contains"
     assert "contains" in said(client.post("/retrieval", json=body), 422)
     assert "no index" in said(client.post("/retrieval", json=body | {"knowledge_id": "x"}), 404)

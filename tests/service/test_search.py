@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from service_helpers import QUERIES, TEXTS, Words, ids, plain, served
+from service_helpers import QUERIES, TEXTS, Words, ids, plain, running, served
 
 import crossknn as ck
 from crossknn.errors import ScorerError
@@ -144,7 +146,7 @@ def test_only_the_query_at_fault_hears_of_it(client, words, indexes):
     assert "poison cannot be scored" in bad.json()["error"]
 
 
-def test_a_dead_scorer_leaves_the_first_stage(client, words, indexes):
+def test_a_dead_scorer_leaves_the_first_stage(client, words, indexes, caplog):
     def fault(pairs):
         raise ScorerError("the endpoint is down")
 
@@ -156,7 +158,8 @@ def test_a_dead_scorer_leaves_the_first_stage(client, words, indexes):
     assert answer.json()["stopped_by"] == "scorer"
     assert "the endpoint is down" in answer.json()["error"]
     assert ids(answer) == plain(indexes["docs"], Words(), QUERIES[0], k=5, method="retrieve")
-    assert "the endpoint is down" in client.get("/readyz").json()["scorer"]
+    assert client.get("/readyz").json()["scorer"] == "failing"  # the log says why
+    assert "the scorer fails: the endpoint is down" in caplog.text
     words.fault = lambda pairs: None
     assert not client.post("/search", json=body).json()["degraded"]
     assert client.get("/readyz").json()["scorer"] == "ok"
@@ -196,12 +199,94 @@ def test_a_full_service_says_when_to_come_again(indexes, words):
         first = pool.submit(client.post, "/search", json={"query": "x", "k": 1, "budget": 2})
         while not _live(client):
             time.sleep(0.01)
-        second = client.post("/search", json={"query": "y"})
+        refused = [
+            client.post("/search", json={"query": "y", "stream": stream})
+            for stream in (False, True)
+        ]
         words.gate.set()
         assert first.result().status_code == 200
-    assert second.status_code == 429
-    assert int(second.headers["retry-after"]) > 0
-    assert "come again" in second.json()["error"]["message"]
+    for answer in refused:
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) > 0
+        assert "come again" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_search_ends_when_its_client_goes(indexes, words, stream):
+    ended = threading.Event()
+
+    def fault(pairs):
+        assert ended.wait(10)
+
+    words.fault = fault
+    body = {"query": QUERIES[0], "k": 1, "budget": 40, "stream": stream}
+    with running(indexes, words) as port:
+        url = f"http://127.0.0.1:{port}"
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            data = json.dumps(body).encode()
+            head = f"POST /search HTTP/1.1\r\nHost: here\r\nContent-Length: {len(data)}\r\n"
+            connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + data)
+            while "crossknn_live 1.0" not in metrics(url):
+                time.sleep(0.01)
+        while "crossknn_live 1.0" in metrics(url):
+            time.sleep(0.01)  # the search hears of it while the scorer still has its pairs
+        assert not ended.is_set()
+        ended.set()
+        said = metrics(url)
+    assert 'crossknn_searches_total{by="cancelled"} 1.0' in said
+    assert "crossknn_degraded_total 0.0" in said
+
+
+def metrics(url):
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def test_stopping_searches_are_answered_with_the_best_so_far(indexes, words):
+    def fault(pairs):
+        if len(words.batches) > 1:
+            client.engine.stop()
+
+    words.fault = fault
+    with served(indexes, words) as client:
+        answer = client.post("/search", json={"query": QUERIES[0], "k": 3, "budget": 40})
+        assert client.get("/readyz").status_code == 503
+        assert client.post("/search", json={"query": QUERIES[0]}).status_code == 429
+    assert answer.json()["stopped_by"] == "cancelled"
+    assert answer.json()["degraded"]
+    assert 0 < answer.json()["n_scored"] < 40
+    assert len(ids(answer)[0]) == 3
+
+
+def test_a_nan_in_a_field_is_null(words):
+    items = [{"id": "a", "text": "a text", "price": float("nan")}, {"id": "b", "text": "text"}]
+    with served({"docs": ck.ItemIndex.build(items, lsa=0)}, words) as client:
+        body = {"query": "a text", "k": 2, "budget": 2, "method": "rerank"}
+        for hits in (
+            client.post("/search", json=body).json()["results"][0]["hits"],
+            [client.get("/items/a").json()],
+        ):
+            assert {hit["id"]: hit["extra"] for hit in hits}["a"] == {"price": None}
+
+
+def test_first_stages_have_no_probabilities(client, words):
+    def fault(pairs):
+        if any(query == QUERIES[0] for query, _ in pairs):
+            raise ScorerError("no power")
+
+    words.fault = fault
+    dify = {"knowledge_id": "docs", "query": QUERIES[0]}
+    found = client.post("/retrieval", json=dify).json()
+    assert found["degraded"]
+    assert {record["score"] for record in found["records"]} == {0.0}
+    limit = {"retrieval_setting": {"score_threshold": 0.1}}
+    assert client.post("/retrieval", json=dify | limit).json()["records"] == []
+    both, good = (
+        client.post("/v1/vector_stores/docs/search", json={"query": asked}).json()
+        for asked in (QUERIES[:2], QUERIES[1])
+    )
+    assert (both["degraded"], good["degraded"]) == (True, False)
+    assert both["data"] == good["data"]  # whose scores are known comes first
 
 
 def test_who_waited_too_long_for_a_thread_hears_it(indexes, words, monkeypatch):

@@ -74,12 +74,10 @@ def command(
     of OpenAI; / is a page to look at, /openapi.json says the rest. An index is named as its folder.
     """
     with needs_extra("crossknn serve", "serve"):
-        import uvicorn
-
         from crossknn.service import app, engine
     from crossknn.index.item_index import ItemIndex
 
-    known = _keys(keys)
+    known = keys_of(keys)
     for spec in (method, *(methods or ())):
         parse_method(spec)  # before an index is made or opened
     indexes: dict[str, Any] = {}
@@ -100,23 +98,15 @@ def command(
         requests=requests,
     )
     served = engine.Engine(indexes, exact, settings)
-    if not known and host not in ("127.0.0.1", "::1", "localhost"):
+    if not known and host not in app.LOCAL:
         note(f"anyone who can reach {host}:{port} may search: give --keys or {KEYS_VARIABLE}")
     note(f"serving {', '.join(indexes)} at http://{host}:{port}")
     # Searches that compute give way sooner to the thread that answers: it waited for each in turn.
     sys.setswitchinterval(0.001)
-    uvicorn.run(
-        app.create_app(served, keys=known),
-        host=host,
-        port=port,
-        http=app.Patient,
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=int(deadline) + 2,
-    )
+    app.serve(served, keys=known, host=host, port=port)
 
 
-def _keys(path: Path | None) -> list[str]:
+def keys_of(path: Path | None) -> list[str]:
     """The keys of a file or of the environment; none is allowed only if neither is given."""
     if path is None:
         text = os.environ.get(KEYS_VARIABLE)

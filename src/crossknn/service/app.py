@@ -6,15 +6,18 @@ import asyncio
 import hmac
 import json
 import logging
+import math
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Header, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
@@ -24,6 +27,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crossknn import __version__
@@ -32,12 +36,13 @@ from crossknn.files import exclusive_lock, translate_os_errors
 from crossknn.service import engine as e
 from crossknn.service import shapes as s
 
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
+LOCAL = ("127.0.0.1", "::1", "localhost")
 MOST_BYTES = 8 << 20  # of a request's body
 HEAD_SECONDS = 10.0  # in which the head of a request has to come
 BODY_SECONDS = 20.0  # and its body
+MOST_HITS = 10_000  # of a request
 MOST_JUDGED = 64 << 20  # bytes of a file of judgements
 RETRY_AFTER = 1  # seconds
 _OPEN = ("/healthz", "/readyz", "/openapi.json", "/page")
@@ -52,7 +57,24 @@ class Json(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, default=str, separators=(",", ":")).encode()
+        return dumps(content).encode()
+
+
+def dumps(content: Any) -> str:
+    """JSON; a NaN in an item's fields, which JSON does not have, is null."""
+    written = partial(json.dumps, default=str, separators=(",", ":"), allow_nan=False)
+    try:
+        return written(content)
+    except ValueError:
+        return written(_finite(content))
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def error(status: int, message: str, headers: dict[str, str] | None = None, **more: Any) -> Json:
@@ -66,6 +88,7 @@ _ERRORS: dict[int | str, Any] = {
     for status, said in {
         400: "The body is not JSON.",
         401: "The API key is missing or wrong.",
+        403: "Without keys the service answers only under the names of its machine.",
         404: "There is no such index or item.",
         413: "The body is too large.",
         422: "A field is wrong; the message names it.",
@@ -75,8 +98,10 @@ _ERRORS: dict[int | str, Any] = {
 }
 
 
-def create_app(engine: e.Engine, *, keys: Sequence[str] = ()) -> FastAPI:
-    """The service as an ASGI application; with `keys`, for those alone who have one of them."""
+def create_app(engine: e.Engine, *, keys: Sequence[str] = (), local: bool = False) -> FastAPI:
+    """The service as an ASGI application; with `keys`, for those alone who have one of them.
+    `local`: only under the names of this machine, as a page elsewhere may have its own name point
+    here (DNS rebinding)."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -93,7 +118,8 @@ def create_app(engine: e.Engine, *, keys: Sequence[str] = ()) -> FastAPI:
         responses=_ERRORS,
         telemetry=None,
     )
-    app.add_middleware(_Guard, engine=engine, keys=tuple(key.encode() for key in keys))
+    known = tuple(key.encode() for key in keys)
+    app.add_middleware(_Guard, engine=engine, keys=known, local=local)
     _handle_errors(app)
     _add_searches(app, engine)
     _add_compatible(app, engine)
@@ -101,11 +127,35 @@ def create_app(engine: e.Engine, *, keys: Sequence[str] = ()) -> FastAPI:
     return app
 
 
+def serve(engine: e.Engine, *, keys: Sequence[str] = (), host: str, port: int) -> None:
+    """Serve until a signal comes: then searches end with the best so far, and are answered."""
+
+    class Stopping(Server):
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            engine.stop()
+            super().handle_exit(sig, frame)
+
+    server = Stopping(
+        Config(
+            create_app(engine, keys=keys, local=not keys and host in LOCAL),
+            host=host,
+            port=port,
+            http=Patient,
+            log_level="warning",
+            server_header=False,
+            timeout_graceful_shutdown=int(engine.settings.deadline) + 2,
+        )
+    )
+    server.run()
+    if not server.started:
+        raise SystemExit(3)  # as uvicorn ends where it cannot listen, which its log says
+
+
 class _Guard:
     """Looks at each request first: its key, and how fast it comes; and counts it at the end."""
 
-    def __init__(self, app: ASGIApp, engine: e.Engine, keys: Sequence[bytes]) -> None:
-        self.app, self.engine, self.keys = app, engine, keys
+    def __init__(self, app: ASGIApp, engine: e.Engine, keys: Sequence[bytes], local: bool) -> None:
+        self.app, self.engine, self.keys, self.local = app, engine, keys, local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -138,7 +188,10 @@ class _Guard:
             await send(message)
 
         try:
-            if self._may(scope):
+            if self.local and _host(scope) not in LOCAL:
+                said = f"without keys this service answers only at {', '.join(LOCAL)}: give --keys"
+                await error(403, said, {"Connection": "close"})(scope, in_time, noted)
+            elif self._may(scope):
                 await self.app(scope, in_time, noted)
             else:
                 refusal = error(
@@ -163,6 +216,15 @@ class _Guard:
         kind, _, key = given.partition(b" ")
         same = [hmac.compare_digest(key.strip(), known) for known in self.keys]
         return kind.lower() == b"bearer" and any(same)
+
+
+def _host(scope: Scope) -> str:
+    """The name that a request calls this service by."""
+    given = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
+    try:
+        return urlsplit(f"//{given.decode()}").hostname or ""
+    except ValueError:
+        return ""
 
 
 class Patient(H11Protocol):
@@ -228,6 +290,11 @@ def _add_searches(app: FastAPI, engine: e.Engine) -> None:
         settings = engine.settings
         budget = s.budget_of(body.budget, body.deadline_ms, settings.budget)
         queries = body.queries or [body.query or ""]
+        if (hits := (body.k or 10) * len(queries)) > MOST_HITS:
+            raise InputError(
+                f"k is {body.k} for {len(queries)} queries: {hits:,} hits, and an "
+                f"answer holds {MOST_HITS:,}"
+            )
         _check_pairs(budget.total or (budget.per_query or 0) * len(queries), engine)
         asked = e.Request(
             index=_index(engine, body.index),
@@ -241,26 +308,47 @@ def _add_searches(app: FastAPI, engine: e.Engine) -> None:
         )
         if body.stream or _EVENTS in accept:
             return StreamingResponse(_events(engine, asked), media_type=_EVENTS)
-        found = await run(engine, lambda cancel: engine.search(asked, cancel))
-        return Json(s.search_answer(found.results, found.degraded, found.first_ranks))
+
+        def answer(cancel: threading.Event) -> Json:
+            found = engine.search(asked, cancel)
+            return Json(s.search_answer(found.results, found.degraded, found.first_ranks))
+
+        return await run(engine, request, answer)
 
 
-async def run(engine: e.Engine, work: Callable[[threading.Event], T]) -> T:
-    """What `work` returns on a thread of the engine; it is told when nobody waits any more."""
+async def run(
+    engine: e.Engine, request: Request, work: Callable[[threading.Event], Response]
+) -> Response:
+    """What `work` answers on a thread of the engine, which also writes it as JSON: a long answer
+    would keep all others waiting. `work` is told when the client has gone."""
     cancel = threading.Event()
+    answer = asyncio.wrap_future(engine.submit(lambda: work(cancel)))
+    gone = asyncio.create_task(_gone(request))
+    either: set[asyncio.Future[Any]] = {answer, gone}
     try:
-        return await asyncio.wrap_future(engine.submit(lambda: work(cancel)))
-    except asyncio.CancelledError:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        return error(499, "the client has gone")
+    finally:
         cancel.set()
-        raise
+        gone.cancel()
+        answer.cancel()  # if it waits for a thread
 
 
-async def _events(engine: e.Engine, asked: e.Request) -> AsyncIterator[bytes]:
-    loop, events = asyncio.get_running_loop(), asyncio.Queue[tuple[str, Any] | None]()
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _events(engine: e.Engine, asked: e.Request) -> AsyncIterator[bytes]:
+    """Server-sent events of a search that has begun; `BusyError` if it cannot."""
+    loop, events = asyncio.get_running_loop(), asyncio.Queue[tuple[str, str] | None]()
     cancel = threading.Event()
 
     def tell(event: tuple[str, Any] | None) -> None:
-        loop.call_soon_threadsafe(events.put_nowait, event)
+        said = None if event is None else (event[0], dumps(event[1]))
+        loop.call_soon_threadsafe(events.put_nowait, said)
 
     def work() -> None:
         try:
@@ -280,13 +368,17 @@ async def _events(engine: e.Engine, asked: e.Request) -> AsyncIterator[bytes]:
             tell(("error", {"error": {"message": visible(said), "status": status}}))
         tell(None)
 
-    try:
-        engine.submit(work)
-        while (event := await events.get()) is not None:
-            data = json.dumps(event[1], default=str)
-            yield format_sse_event(event=event[0], data_str=data)
-    finally:
-        cancel.set()
+    future = engine.submit(work)
+
+    async def told() -> AsyncIterator[bytes]:
+        try:
+            while (event := await events.get()) is not None:
+                yield format_sse_event(event=event[0], data_str=event[1])
+        finally:
+            cancel.set()
+            future.cancel()  # if it waits for a thread
+
+    return told()
 
 
 def _add_compatible(app: FastAPI, engine: e.Engine) -> None:
@@ -294,34 +386,36 @@ def _add_compatible(app: FastAPI, engine: e.Engine) -> None:
     async def retrieval(body: s.DifyBody, request: Request) -> Response:
         """Dify's external knowledge API."""
         setting = body.retrieval_setting
-        found = await _plain(
+        least = None if setting.score_threshold_enabled is False else setting.score_threshold
+        return await _plain(
             engine,
             request,
+            lambda found: s.dify_answer(found.results[0], found.degraded, least),
             index=_index(engine, body.knowledge_id),
             queries=[body.query],
             k=setting.top_k,
             budget=s.budget_of(body.budget, None, engine.settings.budget),
             filter=s.dify_filter(body.metadata_condition),
         )
-        least = None if setting.score_threshold_enabled is False else setting.score_threshold
-        return Json(s.dify_answer(found.results[0], least))
 
     @app.post("/v1/vector_stores/{name}/search", dependencies=_KEY)
     async def vector_store(name: str, body: s.OpenAIBody, request: Request) -> Response:
         """OpenAI's search of a vector store, the name of an index."""
         queries = [body.query] if isinstance(body.query, str) else body.query
-        found = await _plain(
+        options = body.ranking_options
+        least = None if options is None else options.score_threshold
+        return await _plain(
             engine,
             request,
+            lambda found: s.openai_answer(
+                queries, [*found.results], found.degraded, body.max_num_results, least
+            ),
             index=_index(engine, name),
             queries=queries,
             k=body.max_num_results,
             budget=s.budget_of(body.budget, None, engine.settings.budget),
             filter=s.openai_filter(body.filters),
         )
-        options = body.ranking_options
-        least = None if options is None else options.score_threshold
-        return Json(s.openai_answer(queries, list(found.results), body.max_num_results, least))
 
     for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
         _add_rerank(app, engine, path)
@@ -339,9 +433,9 @@ def _add_rerank(app: FastAPI, engine: e.Engine, path: str) -> None:
         budget = s.budget_of(body.budget, body.deadline_ms, engine.settings.budget)
         _check_pairs(body.budget or 0, engine)
         shown = path == "/v1/rerank" if body.return_documents is None else body.return_documents
-        found, degraded = await run(
-            engine,
-            lambda cancel: engine.rerank(
+
+        def answer(cancel: threading.Event) -> Json:
+            found, degraded = engine.rerank(
                 body.query,
                 texts,
                 budget,
@@ -349,17 +443,20 @@ def _add_rerank(app: FastAPI, engine: e.Engine, path: str) -> None:
                 cancel,
                 top_k=body.top_n,
                 return_documents=body.return_text if body.documents is None else shown,
-            ),
-        )
-        return Json(s.rerank_answer(body, found, degraded, infinity=path == "/rerank"))
+            )
+            return Json(s.rerank_answer(body, found, degraded, infinity=path == "/rerank"))
+
+        return await run(engine, request, answer)
 
 
-async def _plain(engine: e.Engine, request: Request, **given: Any) -> e.Answer:
-    """A search of at most as many hits as there are items."""
+async def _plain(
+    engine: e.Engine, request: Request, shaped: Callable[[e.Answer], Any], **given: Any
+) -> Response:
+    """The answer to a search of at most as many hits as there are items."""
     given["k"] = min(given["k"], len(engine.searcher(given["index"]).index))
     _check_pairs((given["budget"].per_query or 0) * len(given["queries"]), engine)
     asked = e.Request(arrived=request.state.arrived, **given)
-    return await run(engine, lambda cancel: engine.search(asked, cancel))
+    return await run(engine, request, lambda cancel: Json(shaped(engine.search(asked, cancel))))
 
 
 def _index(engine: e.Engine, name: str | None) -> str:
@@ -400,11 +497,15 @@ def _add_rest(app: FastAPI, engine: e.Engine) -> None:
     async def item(item_id: str, index: str | None = None) -> Response:
         """An item: its title, text and further fields."""
         items = engine.searcher(_index(engine, index)).index.items
-        if item_id not in items:
-            raise HTTPException(404, f"there is no item {item_id!r:.200}")
-        found = items[items.position(item_id)]
-        fields = dict(found.extra)
-        return Json({"id": found.id, "title": found.title, "text": found.text, "extra": fields})
+
+        def read() -> Json:  # perhaps of a database
+            if item_id not in items:
+                raise HTTPException(404, f"there is no item {item_id!r:.200}")
+            found = items[items.position(item_id)]
+            fields = dict(found.extra)
+            return Json({"id": found.id, "title": found.title, "text": found.text, "extra": fields})
+
+        return await asyncio.to_thread(read)
 
     @app.post("/judgements", status_code=201, dependencies=_KEY)
     async def judgements(body: s.JudgementBody) -> Response:
@@ -427,10 +528,11 @@ def _add_rest(app: FastAPI, engine: e.Engine) -> None:
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        """The service takes requests; `scorer` says why nothing was scored lately, if so."""
+        """The service takes requests; `scorer` is `failing` if nothing was scored lately: the log
+        says why."""
         if engine.closing:
             return error(503, "the service is stopping")
-        return Json({"status": "ready", "scorer": engine.shared.failure or "ok"})
+        return Json({"status": "ready", "scorer": "failing" if engine.shared.failure else "ok"})
 
     @app.get("/metrics", response_class=PlainTextResponse, dependencies=_KEY)
     async def metrics() -> Response:

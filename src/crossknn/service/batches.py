@@ -220,6 +220,8 @@ class SharedScorer:
                 for part in rest:
                     self._score([part])
                 return
+            if self.failure is None:
+                logger.warning("the scorer fails: %s", _said(failure))
             self.failure = _said(failure)
         for call, positions in rest:
             call.answers.put((positions, _told(failure, call.pairs.query[positions])))

@@ -144,10 +144,14 @@ class Engine:
         named = self.shared.fingerprint is not None
         return StoredScorer(self.shared, index.scores, every=_STORED) if named else self.shared
 
-    def close(self) -> None:
-        """End all searches with the best so far, and wait for them."""
+    def stop(self) -> None:
+        """End all searches with the best so far, and take no more."""
         self.closing = True
         self._cancel.set()
+
+    def close(self) -> None:
+        """`stop`, and wait for the searches."""
+        self.stop()
         self._pool.shutdown()
         self.shared.close()
 
@@ -202,6 +206,11 @@ class Engine:
             )
         except ScorerError as error:
             failure = error
+        if cancel.is_set():  # nobody waits for an answer
+            if failure is not None:
+                raise failure
+            self._count(results, began - asked.arrived, degraded=False)
+            return Answer(results=results, degraded=True, first_ranks=None)
         first = replace(asked.budget, deadline=None, total=None, target_recall=None)
         if failure is not None or not all(results.hits):
             plain = searcher.search(list(asked.queries), budget=first, method=_FIRST_STAGE, **given)
@@ -249,10 +258,11 @@ class Engine:
         busy = min(1, (self._live - 1) / self._at_once)
         return replace(budget, deadline=left - busy * min(_ANSWER, limit / 10))
 
-    def _count(self, results: Results, waited: float) -> bool:
+    def _count(self, results: Results, waited: float, degraded: bool | None = None) -> bool:
         """Count an answer; whether it is less than what was asked for."""
-        whole = results.stopped_by in ("budget", "target") and not results.degraded
-        degraded = not whole or results.n_failed > 0
+        if degraded is None:
+            whole = results.stopped_by in ("budget", "target") and not results.degraded
+            degraded = not whole or results.n_failed > 0
         self.metrics.search(results, waited, degraded=degraded)
         return degraded
 

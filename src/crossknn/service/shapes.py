@@ -236,20 +236,31 @@ def _dify_part(condition: DifyCondition, name: str) -> dict[str, Any]:
     )
 
 
-def dify_answer(hits: Sequence[Hit], least: float | None) -> dict[str, Any]:
+def dify_answer(hits: Sequence[Hit], degraded: bool, least: float | None) -> dict[str, Any]:
     """Dify's records, of probabilities of at least `least`."""
     return {
+        "degraded": degraded,
         "records": [
             {
                 "content": hit.text,
-                "score": hit.probability,
+                "score": _probability(hit),
                 "title": hit.title or hit.id,
                 "metadata": {**hit.extra, "id": hit.id},
             }
             for hit in hits
-            if least is None or hit.probability >= least
-        ]
+            if least is None or _probability(hit) >= least
+        ],
     }
+
+
+def _unscored(hit: Hit) -> bool:
+    """Whether it is the first stage's, in whose place the cross-encoder could score nothing."""
+    return hit.round == 0 and not hit.predicted
+
+
+def _probability(hit: Hit) -> float:
+    """0 where nothing but the first stage's score is known, which is no logit."""
+    return 0.0 if _unscored(hit) else hit.probability
 
 
 # OpenAI's search of a vector store: platform.openai.com/docs/api-reference/vector-stores/search
@@ -304,27 +315,32 @@ def openai_filter(given: OpenAIFilter | None) -> dict[str, Any] | None:
 
 
 def openai_answer(
-    queries: Sequence[str], results: Sequence[Sequence[Hit]], most: int, least: float | None
+    queries: Sequence[str],
+    results: Sequence[Sequence[Hit]],
+    degraded: bool,
+    most: int,
+    least: float | None,
 ) -> dict[str, Any]:
     """A page of results; the only one."""
     best: dict[str, Hit] = {}
-    for hit in (hit for hits in results for hit in hits):
-        if hit.id not in best or best[hit.id].final_score < hit.final_score:
-            best[hit.id] = hit
-    hits = sorted(best.values(), key=lambda hit: -hit.final_score)[:most]
+    found = (hit for hits in results for hit in hits)
+    for hit in sorted(found, key=lambda hit: (_unscored(hit), -hit.final_score)):
+        best.setdefault(hit.id, hit)
+    hits = [*best.values()][:most]
     return {
+        "degraded": degraded,
         "object": "vector_store.search_results.page",
         "search_query": list(queries),
         "data": [
             {
                 "file_id": hit.id,
                 "filename": hit.title or hit.id,
-                "score": hit.probability,
+                "score": _probability(hit),
                 "attributes": _attributes(hit.extra),
                 "content": [{"type": "text", "text": hit.text}],
             }
             for hit in hits
-            if least is None or hit.probability >= least
+            if least is None or _probability(hit) >= least
         ],
         "has_more": False,
         "next_page": None,

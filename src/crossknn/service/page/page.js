@@ -63,7 +63,11 @@ async function* events(answer) {
 
 async function* chunks(stream) {
   const reader = stream.getReader();
-  for (let part = await reader.read(); !part.done; part = await reader.read()) yield part.value;
+  const next = () => reader.read().catch((failure) => {
+    if (failure.name === "AbortError") throw failure;
+    throw new Refused("The service ended the search before it had an answer.");
+  });
+  for (let part = await next(); !part.done; part = await next()) yield part.value;
 }
 
 // A filter in words, such as  lang = en, year >= 2020 ; or the service's own JSON.
@@ -101,6 +105,7 @@ async function search() {
   try {
     asked.filter = filterOf(words.filter);
   } catch (wrong) {
+    for (const found of document.querySelectorAll(".found")) found.setAttribute("aria-busy", "false");
     return complain(wrong.message);
   }
   const kept = Object.entries(words).filter(([field, value]) => value && (field !== "index" || !$("#which").hidden));
@@ -229,12 +234,13 @@ function conclude() {
   if (!fresh) said.push("Both lists have the same items.");
   for (const side of [left, right]) {
     if (!side.result.degraded) continue;
-    const why = side.result.error || side.result.results[0].error || `it ended early, by ${side.result.stopped_by}`;
+    const early = ["budget", "target"].includes(side.result.stopped_by) ? "some items could not be scored" : `it ended early, by ${side.result.stopped_by}`;
+    const why = side.result.error || side.result.results[0].error || early;
     said.push(`The ${side.place} list is not all it could be: ${why}.`);
   }
   $("#end").hidden = false;
-  $("#sentence").textContent = said.join(" ");
-  $("#judge").hidden = false;
+  $("#sentence").textContent = right.hits.length ? said.join(" ") : "Nothing was found: the filter allows no item.";
+  $("#judge").hidden = !right.hits.length;
   $("#kept").textContent = "";
   judged(null);
 }
@@ -394,7 +400,10 @@ async function open(side, hit) {
 
 function restore() {
   const given = new URLSearchParams(location.search);
-  for (const field of form.elements) if (field.name) field.value = given.get(field.name) ?? field.dataset.usual ?? "";
+  for (const field of form.elements) {
+    if (field.name) field.value = given.get(field.name) ?? field.dataset.usual ?? "";
+    if (field.selectedIndex === -1) field.value = field.dataset.usual; // the address names what is not served
+  }
   if (given.get("q") && form.reportValidity()) search();
 }
 
@@ -419,10 +428,14 @@ form.addEventListener("submit", (event) => {
 });
 $("#key").addEventListener("submit", (event) => {
   event.preventDefault();
+  if (!/^[!-~]+$/.test($("#secret").value)) return complain("A key has printable ASCII characters alone.");
   sessionStorage.setItem("crossknn key", $("#secret").value);
   $("#key").hidden = true;
   complain();
-  start().then(() => $(service ? "#query" : "#secret").focus());
+  start().then(() => {
+    if (!service && !$("#key").hidden) complain("The service does not know this key.");
+    $(service ? "#query" : "#secret").focus();
+  });
 });
 for (const button of document.querySelectorAll("#judge button")) button.addEventListener("click", () => judge(button.dataset.side));
 $("#item").addEventListener("click", (event) => event.target === event.currentTarget && event.currentTarget.close());

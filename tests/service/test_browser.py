@@ -238,15 +238,41 @@ def test_filters_errors_and_addresses(page):
     page.wait_for_function("q => document.querySelector('#query').value === q", arg=QUERIES[2])
 
 
+def test_an_address_may_name_what_is_not_served(page):
+    page.goto(f"{page.url}?q=sort+the+list&index=gone&method=gone&filter=lang+%3D+fr")
+    page.locator("#sentence", has_text="the filter allows no item").wait_for()
+    assert page.is_hidden("#judge")
+    assert page.inner_text("#right h2") == "crossknn, auto"
+
+
+def test_a_search_that_is_cut_says_so(browser, indexes, words):
+    with running({"docs": indexes["docs"]}, words, budget=BUDGET) as port:
+        page = browser.new_page()
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.wait_for_selector("#method option", state="attached")
+        page.evaluate(
+            """() => { const whole = window.fetch; window.fetch = async (...given) => {
+            const answer = await whole(...given);
+            return new Response(new ReadableStream({ pull: (to) => to.error(new TypeError('cut')) }), answer);
+            }; }"""
+        )
+        page.fill("#query", QUERIES[0])
+        page.keyboard.press("Enter")
+        page.locator("#problem", has_text="ended the search before it had an answer").wait_for()
+        page.close()
+
+
 def test_a_service_with_keys(browser, indexes, words):
     with running(indexes, words, keys=["a-good-key"], budget=BUDGET) as port:
         context = browser.new_context()
         page = context.new_page()
         page.goto(f"http://127.0.0.1:{port}/")
         page.wait_for_selector("#key:not([hidden])")
-        page.fill("#secret", "a-wrong-key")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("#key:not([hidden])")
+        for wrong, told in (("a-wrong-key", "does not know"), ("schlüssel-ключ", "printable")):
+            page.fill("#secret", wrong)
+            page.keyboard.press("Enter")
+            page.locator("#problem", has_text=told).wait_for()
+            page.wait_for_selector("#key:not([hidden])")
         page.fill("#secret", "a-good-key")
         page.keyboard.press("Enter")
         page.wait_for_selector("#which:not([hidden]) option", state="attached")

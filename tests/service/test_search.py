@@ -111,6 +111,22 @@ def test_what_was_scored_is_not_scored_again(client, words):
     assert "crossknn_store_hits_total 12.0" in client.get("/metrics").text
 
 
+def test_without_its_store_the_service_goes_on(tmp_path, words, caplog):
+    ck.ItemIndex.build(TEXTS, lsa=4).save(tmp_path / "docs")
+    index = ck.ItemIndex.load(tmp_path / "docs")
+    body = {"query": QUERIES[0], "k": 5, "budget": 12}
+    with served({"docs": index}, words) as client:
+        first = client.post("/search", json=body).json()
+        index.scores.close()
+        path = index.scores.path
+        path.write_bytes(b"x" * path.stat().st_size)
+        answer = client.post("/search", json=body)
+    assert answer.status_code == 200
+    assert (answer.json()["degraded"], answer.json()["n_calls"]) == (False, 12)
+    assert answer.json()["results"] == first["results"]
+    assert caplog.text.count("are damaged") == 1
+
+
 def test_a_pair_that_fails_is_left_out(client, words, indexes):
     bad = TEXTS[6]["text"]
 

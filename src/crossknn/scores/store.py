@@ -52,7 +52,11 @@ _SIGN = "UPDATE texts SET crc = text_crc(id, digest, text) WHERE"
 _SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 
 
-class StoreFullError(InputError):
+class StoredScoresError(InputError):
+    """The file of scores cannot be read, or is damaged."""
+
+
+class StoreFullError(StoredScoresError):
     """Scores cannot be written: the disk is full, read-only or gone."""
 
 
@@ -508,7 +512,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     def _select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows; none if there is no file yet."""
-        with self._lock, self._translated(InputError, "cannot be read"):
+        with self._lock, self._translated(StoredScoresError, "cannot be read"):
             if self._connection is None and self.path is not None and not self.path.exists():
                 if not self.path.absolute().parent.is_dir():
                     raise InputError(f"there is no folder {self.path.parent} to keep scores in")
@@ -589,9 +593,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         # In WAL mode, NORMAL loses nothing when a process dies.
         db.execute("PRAGMA synchronous = NORMAL")
 
-    def _damaged(self, what: object) -> InputError:
+    def _damaged(self, what: object) -> StoredScoresError:
         why = " ".join(str(what).split())  # SQLite's messages have several lines
-        return InputError(
+        return StoredScoresError(
             f"the scores in {self.path} are damaged ({why}): remove what is damaged with  "
             "crossknn index verify --repair , or move the file away; it is scored again"
         )

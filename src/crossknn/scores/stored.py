@@ -13,7 +13,7 @@ import numpy as np
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import Call, Deadline, NothingScoredError
 from crossknn.scores.collect import fingerprint_of
-from crossknn.scores.store import ScoreStore, StoreFullError
+from crossknn.scores.store import ScoreStore, StoredScoresError, StoreFullError
 from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ class StoredScorer:
     Args:
         scorer: The cross-encoder, or whatever else `Searcher` takes.
         store: Where scores are kept: a store such as `index.scores`, or its file.
+        required: False scores without a store that cannot be read, and warns of it once.
         every: Seconds in which a call stores its batches together, since each time costs as much as
             scoring a pair of a small model does. What was computed since is lost with the process.
 
@@ -50,14 +51,19 @@ class StoredScorer:
     """
 
     def __init__(
-        self, scorer: Scorer, store: ScoreStore | str | Path, *, every: float = 0.0
+        self,
+        scorer: Scorer,
+        store: ScoreStore | str | Path,
+        *,
+        required: bool = True,
+        every: float = 0.0,
     ) -> None:
         from crossknn.scorers.opening import as_scorer
 
         self.scorer = as_scorer(scorer)
         self.store = store if isinstance(store, ScoreStore) else ScoreStore(store)
         self.fingerprint = fingerprint_of(self.scorer, self.store)
-        self.every = every
+        self.required, self.every = required, every
         self._warned = False
 
     @property
@@ -82,10 +88,17 @@ class StoredScorer:
     def _run(
         self, stream: StoredStream, call: Call
     ) -> Generator[tuple[IntArray, FloatArray], None, None]:
-        query, item = self.store.pair_ids(call.queries, call.items, call.pairs)
-        # `first` (u,) are the different pairs, and `of` (p,) says which of them each pair is.
-        _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
-        scores = self.store.lookup(self.fingerprint, query[first], item[first])
+        try:
+            query, item = self.store.pair_ids(call.queries, call.items, call.pairs)
+            # `first` (u,) are the different pairs, and `of` (p,) says which of them each pair is.
+            _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
+            scores = self.store.lookup(self.fingerprint, query[first], item[first])
+        except StoredScoresError as error:
+            if self.required:
+                raise
+            self._warn(error)
+            first = of = np.arange(len(call.pairs))
+            scores = np.full(len(first), np.nan, np.float32)
         missing = np.flatnonzero(np.isnan(scores))
         missing = missing[np.argsort(first[missing])]  # in the order in which they are asked
         known = np.flatnonzero(~np.isnan(scores[of]))
@@ -123,7 +136,12 @@ class StoredScorer:
         pending.clear()
         try:
             self.store.put(self.fingerprint, call.queries, call.items, pairs.take(where), scores)
-        except StoreFullError as error:
-            if not self._warned:
-                logger.warning("%s", error)
-            self._warned = True
+        except StoredScoresError as error:
+            if self.required and not isinstance(error, StoreFullError):
+                raise
+            self._warn(error)
+
+    def _warn(self, error: StoredScoresError) -> None:
+        if not self._warned:
+            logger.warning("%s", error)
+        self._warned = True

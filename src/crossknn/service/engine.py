@@ -142,7 +142,9 @@ class Engine:
 
     def _scorer(self, index: ItemIndex) -> Scorer:
         named = self.shared.fingerprint is not None
-        return StoredScorer(self.shared, index.scores, every=_STORED) if named else self.shared
+        if not named:
+            return self.shared
+        return StoredScorer(self.shared, index.scores, required=False, every=_STORED)
 
     def stop(self) -> None:
         """End all searches with the best so far, and take no more."""

@@ -59,6 +59,10 @@ def test_a_filter_that_allows_no_item_is_answered_with_none(client):
         ({"query": "a", "filter": ["nobody"]}, "nobody"),
         ({"query": "a", "deadline_ms": -1}, "deadline_ms"),
         ({"query": "a", "deadline_ms": "soon"}, "deadline_ms"),
+        (
+            {"query": "a", "deadline_ms": 5},
+            "deadline_ms: Input should be greater than or equal to 20",
+        ),
         ({"query": "a\ud800"}, "query"),
         ({"query": "a", "\ud800": 1}, "unicode"),
         ({"queries": ["a"] * 101}, "queries"),

@@ -21,6 +21,7 @@ MOST_DOCUMENTS = 1000
 Text = Annotated[str, StringConstraints(min_length=1, max_length=32_768)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 K = Annotated[int, Field(ge=1, le=MOST_K)]
+DeadlineMs = Annotated[float, Field(ge=20)]  # in less not even the first stage answers
 Calls = Annotated[int, Field(ge=1, description="Cross-encoder calls for each query.")]
 
 
@@ -62,7 +63,7 @@ class SearchBody(_Body):
     )
     budget: Calls | BudgetBody | None = None
     method: Text | None = Field(None, description="One of those that GET /indexes lists.")
-    deadline_ms: Annotated[float, Field(gt=0)] | None = Field(
+    deadline_ms: DeadlineMs | None = Field(
         None, description="From the arrival of the request; then the best so far is the answer."
     )
     filter: dict[str, Any] | list[Name] | None = Field(
@@ -381,7 +382,7 @@ class RerankBody(_Body):
     return_text: bool = False
     raw_scores: bool = Field(False, description="Logits; by default numbers between 0 and 1.")
     budget: Annotated[int, Field(ge=1, description="Documents that are scored.")] | None = None
-    deadline_ms: Annotated[float, Field(gt=0)] | None = None
+    deadline_ms: DeadlineMs | None = None
     model: str | None = Field(None, description="Accepted; the service has one cross-encoder.")
     max_tokens_per_doc: int | None = Field(None, description="Accepted; the model's window counts.")
     priority: int | None = Field(None, description="Accepted; deadlines say who is first.")

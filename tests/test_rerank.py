@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -89,6 +90,19 @@ def test_scores_say_the_order_where_predictions_exceed_what_was_scored():
     answer = ck.rerank("document", texts[::-1], 3, scorer=order, method="rerank(retriever=order)")
     scores = np.float32([entry["score"] for entry in answer])
     assert (np.diff(scores) < 0).all()
+
+
+def test_a_deadline_counts_from_the_call(monkeypatch):
+    build = ck.ItemIndex.build
+
+    def slow(*given, **options):
+        time.sleep(0.3)
+        return build(*given, **options)
+
+    monkeypatch.setattr(ck.ItemIndex, "build", slow)
+    answer = ck.rerank("q", TEXTS, ck.Budget(deadline=0.2), scorer=scorer)
+    assert answer.results.stopped_by == "deadline"
+    assert answer.results.n_calls < N == len(answer)
 
 
 def test_a_total_is_what_a_single_query_may_use():

@@ -150,6 +150,7 @@ def test_the_bundled_cross_encoder_is_the_default():
         ({"vectors": np.ones((3, 3)), "query_vector": np.ones(2)}, "2 dimensions"),
         ({"query_vector": np.ones(2)}, "the documents have no vectors"),
         ({"budget": 0}, "budget"),
+        ({"budget": ck.Budget(total=0)}, "budget"),
         ({"top_k": 0}, "top_k"),
         ({"method": "bm26"}, "bm26"),
     ],

@@ -105,7 +105,8 @@ def rerank(
     if limits.target_recall is not None:
         raise InputError("target_recall needs anchor queries, which given documents do not have")
     if limits.per_query is None:  # of a single query they are the same
-        limits = replace(limits, per_query=limits.total or n, total=None)
+        pairs = n if limits.total is None else limits.total
+        limits = replace(limits, per_query=pairs, total=None)
     enough = n <= as_count(limits.per_query, "budget")
     if method is None and enough and limits.deadline is None:
         method = "exact"

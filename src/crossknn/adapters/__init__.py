@@ -1,1 +1,29 @@
 """What other frameworks plug in: one module for each, which imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from crossknn.search.results import Hit
+from crossknn.search.searcher import Budget
+
+PREDICTED = "predicted"
+"""Marks, in a document's metadata, that it was not scored."""
+
+
+def metadata_of(hit: Hit) -> dict[str, Any]:
+    """Metadata of a document that was found: the item's fields and title, and its mark."""
+    return {**hit.extra, "title": hit.title} | ({PREDICTED: True} if hit.predicted else {})
+
+
+def reranked(metadata: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata of a document after `ck.rerank` gave it an `entry`; an earlier reranker may have
+    predicted what was scored now."""
+    known = {name: value for name, value in metadata.items() if name != PREDICTED}
+    return known | ({PREDICTED: True} if PREDICTED in entry else {})
+
+
+def budget_of(given: int | Budget | Mapping[str, Any] | None) -> int | Budget | None:
+    """A budget, which frameworks save as a mapping."""
+    return Budget(**given) if isinstance(given, Mapping) else given

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from crossknn.adapters import budget_of, metadata_of, reranked
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.filters import comparison, joined
 from crossknn.index.item_index import ItemIndex
@@ -61,10 +62,6 @@ class _Saved:
         return default_from_dict(cls, data)
 
 
-def _budget(given: int | Budget | Mapping[str, Any] | None) -> int | Budget | None:
-    return Budget(**given) if isinstance(given, Mapping) else given
-
-
 @component
 class CrossknnRetriever(_Saved):
     """Searches an index; a document carries the item's id, text, fields and final score, and
@@ -93,7 +90,7 @@ class CrossknnRetriever(_Saved):
             "scorer": scorer,
             "method": method,
             "top_k": top_k,
-            "budget": _budget(budget),
+            "budget": budget_of(budget),
             "filters": filters,
         }
         self._searcher: Searcher | None = None
@@ -146,7 +143,7 @@ def _documents(results: Results) -> list[Document]:
         Document(
             id=hit.id,
             content=hit.text,
-            meta={**hit.extra, "title": hit.title} | ({"predicted": True} if hit.predicted else {}),
+            meta=metadata_of(hit),
             score=hit.final_score,
         )
         for hit in results[0]
@@ -196,7 +193,7 @@ class CrossknnRanker(_Saved):
         top_k: int | None = None,
         budget: int | Budget | Mapping[str, Any] | None = None,
     ) -> None:
-        self._arguments = {"scorer": scorer, "top_k": top_k, "budget": _budget(budget)}
+        self._arguments = {"scorer": scorer, "top_k": top_k, "budget": budget_of(budget)}
 
     @component.output_types(documents=list[Document])
     def run(
@@ -229,8 +226,6 @@ class CrossknnRanker(_Saved):
         ranked = []
         for entry in found:
             document = documents[entry["corpus_id"]]
-            said = {"predicted": True} if "predicted" in entry else {}
-            # An earlier ranker may have predicted what is scored here.
-            known = {name: v for name, v in document.meta.items() if name != "predicted"}
-            ranked.append(replace(document, score=entry["score"], meta=known | said))
+            meta = reranked(document.meta, entry)
+            ranked.append(replace(document, score=entry["score"], meta=meta))
         return {"documents": ranked}

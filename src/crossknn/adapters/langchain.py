@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from crossknn.adapters import metadata_of, reranked
 from crossknn.errors import needs_extra
 from crossknn.rerank import rerank
 from crossknn.search.results import Results
@@ -56,8 +57,7 @@ def _documents(results: Results) -> list[Document]:
         Document(
             hit.text,
             id=hit.id,
-            metadata={**hit.extra, "title": hit.title, "score": hit.final_score}
-            | ({"predicted": True} if hit.predicted else {}),
+            metadata=metadata_of(hit) | {"score": hit.final_score},
         )
         for hit in results[0]
     ]
@@ -95,9 +95,6 @@ class CrossknnReranker(BaseDocumentCompressor):
         ranked = []
         for entry in found:
             document = documents[entry["corpus_id"]]
-            said = {"relevance_score": entry["score"]}
-            said |= {"predicted": True} if "predicted" in entry else {}
-            # An earlier reranker may have predicted what is scored here.
-            known = {name: v for name, v in document.metadata.items() if name != "predicted"}
-            ranked.append(document.model_copy(update={"metadata": known | said}))
+            said = reranked(document.metadata, entry) | {"relevance_score": entry["score"]}
+            ranked.append(document.model_copy(update={"metadata": said}))
         return ranked

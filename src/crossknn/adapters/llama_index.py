@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
 from typing import Any
 
+from crossknn.adapters import PREDICTED, budget_of, metadata_of, reranked
 from crossknn.errors import InputError, needs_extra
 from crossknn.rerank import rerank
 from crossknn.search.results import Results
@@ -23,8 +23,7 @@ with needs_extra("crossknn.adapters.llama_index", "llama-index"):
         TextNode,
     )
 
-PREDICTED, RETRIEVED = "predicted", "retrieval_score"
-"""Marks in a node's metadata."""
+_MARKS = [PREDICTED, "retrieval_score"]  # which neither an encoder nor a language model reads
 
 
 class CrossknnRetriever(BaseRetriever):
@@ -67,25 +66,23 @@ class CrossknnRetriever(BaseRetriever):
 def _nodes(results: Results) -> list[NodeWithScore]:
     nodes = []
     for hit in results[0]:
-        said = {"title": hit.title} | ({PREDICTED: True} if hit.predicted else {})
+        metadata = metadata_of(hit)
         node = TextNode(
             id_=hit.id,
             text=hit.text,  # with its title
-            metadata={**hit.extra, **said},
-            excluded_embed_metadata_keys=[*hit.extra, *said],
-            excluded_llm_metadata_keys=[*said],
+            metadata=metadata,
+            excluded_embed_metadata_keys=[*metadata],
+            excluded_llm_metadata_keys=["title", *_MARKS],
         )
         nodes.append(NodeWithScore(node=node, score=hit.final_score))
     return nodes
 
 
-def _marked(node: BaseNode, said: dict[str, Any]) -> BaseNode:
-    """A node with these marks, which neither an encoder nor a language model reads; an earlier
-    reranker may have predicted what is scored now."""
-    known = {name: value for name, value in node.metadata.items() if name != PREDICTED}
-    update: dict[str, Any] = {"metadata": known | said}
+def _with(node: BaseNode, metadata: dict[str, Any]) -> BaseNode:
+    """A copy of a node with other metadata."""
+    update: dict[str, Any] = {"metadata": metadata}
     for name in ("excluded_embed_metadata_keys", "excluded_llm_metadata_keys"):
-        update[name] = [*dict.fromkeys([*getattr(node, name), *said])]
+        update[name] = [*dict.fromkeys([*getattr(node, name), *_MARKS])]
     return node.model_copy(update=update)
 
 
@@ -139,7 +136,7 @@ class CrossknnRerank(BaseNodePostprocessor):
             found = rerank(
                 query_bundle.query_str,
                 texts,
-                Budget(**self.budget) if isinstance(self.budget, Mapping) else self.budget,
+                budget_of(self.budget),
                 vectors=[entry.node.embedding for entry in nodes] if embedded else None,
                 scorer=self.scorer,
                 top_k=self.top_n,
@@ -148,8 +145,8 @@ class CrossknnRerank(BaseNodePostprocessor):
             ranked = []
             for entry in found:
                 given = nodes[entry["corpus_id"]]
-                said = {RETRIEVED: given.score} if self.keep_retrieval_score else {}
-                said |= {PREDICTED: True} if "predicted" in entry else {}
-                ranked.append(NodeWithScore(node=_marked(given.node, said), score=entry["score"]))
+                said = reranked(given.node.metadata, entry)
+                said |= {"retrieval_score": given.score} if self.keep_retrieval_score else {}
+                ranked.append(NodeWithScore(node=_with(given.node, said), score=entry["score"]))
             event.on_end(payload={EventPayload.NODES: ranked})
         return ranked

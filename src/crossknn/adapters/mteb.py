@@ -9,10 +9,9 @@ from typing import Any
 from crossknn import __version__
 from crossknn.data.items import items_from
 from crossknn.data.records import given_records
-from crossknn.errors import InputError, ScorerError, needs_extra
+from crossknn.errors import InputError, needs_extra
 from crossknn.index.item_index import ItemIndex
 from crossknn.rerank import rerank
-from crossknn.search.results import Results
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.mteb", "mteb"):
@@ -99,7 +98,7 @@ class CrossknnSearch:
             index = ItemIndex.build(items, encoder=self.encoder)
             self._searcher = Searcher(index, self.scorer, self.method)
         found = self._searcher.search(texts, min(top_k, len(self._corpus)), self.budget)
-        _check(found)
+        found.check()
         return {
             query: {hit.id: hit.final_score for hit in hits}
             for query, hits in zip(texts, found, strict=True)
@@ -117,7 +116,7 @@ class CrossknnSearch:
                 continue
             given = [documents[i] for i in ids]
             found = rerank(text, given, self.budget, scorer=self.scorer, top_k=top_k)
-            _check(found.results)
+            found.results.check()
             answers[query] = {ids[entry["corpus_id"]]: entry["score"] for entry in found}
         return answers
 
@@ -126,12 +125,6 @@ def _named(model: Any) -> str:
     """What tells a scorer or an encoder from others."""
     known = getattr(model, "fingerprint", None) or getattr(model, "name", None)
     return str(model) if isinstance(model, str | Path) else str(known or type(model).__name__)
-
-
-def _check(found: Results) -> None:
-    """`ScorerError` if a query failed: predictions in its place would be a wrong result."""
-    if found.error is not None:
-        raise ScorerError(found.error)
 
 
 def _text(row: Mapping[str, Any]) -> str:

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.errors import ScorerError, needs_extra
+from crossknn.errors import needs_extra
 from crossknn.rerank import rerank
 from crossknn.scorers import CallableScorer
-from crossknn.search.results import Results
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.pyterrier", "pyterrier"):
@@ -57,7 +56,7 @@ class CrossknnRetriever(pt.Transformer):
         if len(queries):
             asked = queries["query"].tolist()
             found = self.searcher.search(asked, self.num_results, self.budget, filter=self.filter)
-            _check(found)
+            found.check()
             rows = [
                 (q, hit.id, hit.final_score, rank, hit.round - 1, hit.text)
                 for q, hits in enumerate(found)
@@ -123,18 +122,12 @@ class CrossknnReranker(pt.Transformer):
             vectors=given["doc_vec"].tolist() if has_vectors else None,
             query_vector=given["query_vec"].iloc[0] if has_vectors else None,
         )
-        _check(found.results)
+        found.results.check()
         return given.iloc[[entry["corpus_id"] for entry in found]].assign(
             score=[entry["score"] for entry in found],
             rank=range(len(found)),
             predicted=["predicted" in entry for entry in found],
         )
-
-
-def _check(found: Results) -> None:
-    """`ScorerError` if a query failed: an experiment would measure predictions in its place."""
-    if found.error is not None:
-        raise ScorerError(found.error)
 
 
 def as_scorer(transformer: pt.Transformer, text_field: str = "text") -> CallableScorer:

@@ -17,8 +17,10 @@ from __future__ import annotations
 import json
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import chain
 from numbers import Real
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -118,27 +120,28 @@ def parse_filter(given: Any) -> Condition:
 def evaluate(
     condition: Condition,
     leaf: Callable[[Among | Between | Missing], T],
-    group: Callable[[Group, list[T]], T],
+    group: Callable[[Group, Iterator[T]], T],
 ) -> T:
-    """What `group` makes of what `leaf` makes of the conditions on single fields."""
+    """What `group` makes of what `leaf` makes of the conditions on single fields, one by one."""
     if isinstance(condition, Group):
-        return group(condition, [evaluate(part, leaf, group) for part in condition.parts])
+        return group(condition, (evaluate(part, leaf, group) for part in condition.parts))
     return leaf(condition)
 
 
 def combined(
-    all: Callable[[list[T]], T], any: Callable[[list[T]], T], no: Callable[[T], T]
-) -> Callable[[Group, list[T]], T]:
+    all: Callable[[Iterator[T]], T], any: Callable[[Iterator[T]], T], no: Callable[[T], T]
+) -> Callable[[Group, Iterator[T]], T]:
     """What `evaluate` takes as `group`, of a function for each way to combine."""
     both = {"all": all, "any": any}
-    return lambda group, parts: no(parts[0]) if group.how == "not" else both[group.how](parts)
+    return lambda group, parts: no(next(parts)) if group.how == "not" else both[group.how](parts)
 
 
 def fields_of(condition: Condition) -> list[str]:
     """The fields that a condition names, each once."""
-    names = dict[str, None]()
-    evaluate(condition, lambda leaf: names.update({leaf.field: None}), lambda group, parts: None)
-    return [*names]
+    found = evaluate(
+        condition, lambda leaf: [leaf.field], lambda group, parts: [*chain.from_iterable(parts)]
+    )
+    return [*dict.fromkeys(found)]
 
 
 def kind_of(value: object) -> Kind | None:
@@ -193,18 +196,11 @@ class Fields:
         if new := [name for name in fields_of(condition) if name not in self._columns]:
             known = {name: self._stored(name) for name in new if name in self._names}
             self._columns |= known | self.read([name for name in new if name not in known], 0)
-        return self._mask(condition)
-
-    def _mask(self, condition: Condition) -> BoolArray:
-        if not isinstance(condition, Group):
-            return self._columns[condition.field].mask(condition)
-        if condition.how == "not":
-            return ~self._mask(condition.parts[0])
-        fold = np.logical_and if condition.how == "all" else np.logical_or
-        mask = self._mask(condition.parts[0]).copy()
-        for part in condition.parts[1:]:  # one at a time: there may be many, of many items
-            fold(mask, self._mask(part), out=mask)
-        return mask
+        # Masks are folded as they come: there may be many, of many items.
+        group = combined(
+            partial(reduce, np.logical_and), partial(reduce, np.logical_or), np.logical_not
+        )
+        return evaluate(condition, lambda leaf: self._columns[leaf.field].mask(leaf), group)
 
     def _stored(self, name: str) -> _Column:
         """A column that a folder keeps, and what later records have."""

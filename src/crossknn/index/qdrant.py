@@ -186,8 +186,8 @@ class _Server:
         """The same condition in Qdrant's words."""
         to = self.models.Filter
         group = combined(
-            lambda parts: to(must=parts),
-            lambda parts: to(should=parts),
+            lambda parts: to(must=[*parts]),
+            lambda parts: to(should=[*parts]),
             lambda part: to(must_not=[part]),
         )
         return to(must=[evaluate(condition, self.leaf, group)])

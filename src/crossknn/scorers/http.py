@@ -53,6 +53,8 @@ class HttpScorer(BatchedScorer):
         InputError: the URL is not http(s), or an option is out of range.
     """
 
+    per_request: int
+
     def __init__(
         self,
         url: str,
@@ -84,8 +86,8 @@ class HttpScorer(BatchedScorer):
         path = parts.path if parts.path.strip("/") else "/rerank"
         name = urlunsplit((parts.scheme, parts.netloc.lower(), path, "", ""))
         super().__init__(name, "the endpoint {}")
-        self._batch, self._retries = as_count(batch, "batch"), as_count(retries, "retries", 0)
-        self.per_request = self._batch
+        self.per_request = as_count(batch, "batch")
+        self._retries = as_count(retries, "retries", 0)
         self.workers = as_count(concurrency, "concurrency")
         self._model, self.probabilities, self._timeout = model, probabilities, float(timeout)
         self._api: Api = api
@@ -102,7 +104,8 @@ class HttpScorer(BatchedScorer):
         order = np.argsort(first[inverse], kind="stable")
         starts = np.searchsorted(first[inverse][order], np.sort(first))
         for group in np.split(order, starts[1:]):
-            yield from (group[at : at + self._batch] for at in range(0, len(group), self._batch))
+            size = self.per_request
+            yield from (group[at : at + size] for at in range(0, len(group), size))
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
         pairs = call.texts(positions)

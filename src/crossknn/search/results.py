@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.data.items import Item, Items
-from crossknn.errors import InputError, StoreError, counted
+from crossknn.errors import InputError, ScorerError, StoreError, counted
 from crossknn.retrievers.dense import left_out
 from crossknn.types import NO_ITEM, FloatArray, Ranking
 
@@ -120,6 +120,15 @@ class Results:
     def error(self) -> str | None:
         """Why the first query that failed did, if one did."""
         return next(filter(None, self.errors), None)
+
+    def check(self) -> None:
+        """Raise what an evaluation must not measure: predictions in the place of scores.
+
+        Raises:
+            ScorerError: A query failed.
+        """
+        if self.error is not None:
+            raise ScorerError(self.error)
 
     def completeness(self, query: int) -> str:
         """How complete the hits of a query are, in a sentence.

@@ -219,7 +219,7 @@ class _Guard:
 
 
 def _host(scope: Scope) -> str:
-    """The name that a request calls this service by."""
+    """The host name in the `Host` header of a request."""
     given = next((value for name, value in scope["headers"] if name == b"host"), b"localhost")
     try:
         return urlsplit(f"//{given.decode()}").hostname or ""
@@ -342,7 +342,7 @@ async def _gone(request: Request) -> None:
 
 
 def _events(engine: e.Engine, asked: e.Request) -> AsyncIterator[bytes]:
-    """Server-sent events of a search that has begun; `BusyError` if it cannot."""
+    """Starts a search; yields its server-sent events. `BusyError` if the service is full."""
     loop, events = asyncio.get_running_loop(), asyncio.Queue[tuple[str, str] | None]()
     cancel = threading.Event()
 

@@ -157,19 +157,20 @@ class SharedScorer:
                 self._changed.wait()
                 self._idle -= 1
             waiting.sort(key=lambda call: call.until)
-            taken = self._shares(waiting) if self.per_request is None else self._request(waiting)
+            most = self.per_request
+            taken = self._shares(waiting) if most is None else self._request(waiting, most)
             for call in taken:
                 call.running += 1
             if any(call.left for call in waiting):
                 self._changed.notify()
         return [(call, np.array(found, np.int64)) for call, found in taken.items()]
 
-    def _request(self, waiting: list[_Waiting]) -> dict[_Waiting, list[int]]:
-        """Pairs of one query."""
+    def _request(self, waiting: list[_Waiting], most: int) -> dict[_Waiting, list[int]]:
+        """At most so many pairs of one query."""
         call = min(waiting, key=lambda call: call.running)
-        most, query = min(self.batch, self.per_request or 1), call.pairs.query
+        room, query = min(self.batch, most), call.pairs.query
         taken = [call.left.popleft()]
-        while call.left and query[call.left[0]] == query[taken[0]] and len(taken) < most:
+        while call.left and query[call.left[0]] == query[taken[0]] and len(taken) < room:
             taken.append(call.left.popleft())
         return {call: taken}
 

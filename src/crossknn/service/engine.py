@@ -211,7 +211,7 @@ class Engine:
         if cancel.is_set():  # nobody waits for an answer
             if failure is not None:
                 raise failure
-            self._count(results, began - asked.arrived, degraded=False)
+            self.metrics.search(results, began - asked.arrived, degraded=False)
             return Answer(results=results, degraded=True, first_ranks=None)
         first = replace(asked.budget, deadline=None, total=None, target_recall=None)
         if failure is not None or not all(results.hits):
@@ -260,11 +260,10 @@ class Engine:
         busy = min(1, (self._live - 1) / self._at_once)
         return replace(budget, deadline=left - busy * min(_ANSWER, limit / 10))
 
-    def _count(self, results: Results, waited: float, degraded: bool | None = None) -> bool:
+    def _count(self, results: Results, waited: float) -> bool:
         """Count an answer; whether it is less than what was asked for."""
-        if degraded is None:
-            whole = results.stopped_by in ("budget", "target") and not results.degraded
-            degraded = not whole or results.n_failed > 0
+        whole = results.stopped_by in ("budget", "target") and not results.degraded
+        degraded = not whole or results.n_failed > 0
         self.metrics.search(results, waited, degraded=degraded)
         return degraded
 

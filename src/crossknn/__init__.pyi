@@ -36,9 +36,6 @@ from .fitting.mining import mine as mine
 from .index.item_index import ItemIndex as ItemIndex
 from .index.pgvector import PgVectorStore as PgVectorStore
 from .index.qdrant import QdrantStore as QdrantStore
-from .index.shards import LocalShard as LocalShard
-from .index.shards import RayShard as RayShard
-from .index.shards import ShardedStore as ShardedStore
 from .methods import parse_method as parse_method
 from .methods import parse_methods as parse_methods
 from .methods.acurank import AcuRank as AcuRank

@@ -224,7 +224,6 @@ def show(results: Results, json: bool) -> None:
     ]
     if results.stopped_by != "budget":
         notes.append(f"stopped by {results.stopped_by}")
-    notes += [f"without the items of {why}" for why in results.degraded.values()]
     if results.n_failed:
         notes.append(f"{counted(results.n_failed, 'pair')} could not be scored")
     if results.truncated:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
-from crossknn.retrievers.dense import VectorStore, left_out
+from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.specs import Searchable
 from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries, Value
 
@@ -20,8 +20,7 @@ COLUMNS = ("artifacts/anchors", "artifacts/item_scores")
 class Cache:
     """What is computed from an index once and kept with it in memory.
 
-    Each value stays as long as what it was made of is the same. What is made while a part of a
-    store is left out is kept for searches that leave it out.
+    Each value stays as long as what it was made of is the same.
     """
 
     def __init__(self) -> None:
@@ -29,11 +28,10 @@ class Cache:
 
     def get(self, key: Hashable, of: tuple[object, ...], make: Callable[[], Value]) -> Value:
         """The value made `of` these objects (not of equal ones), made now if it is not there."""
-        without = tuple(left_out() or ())
-        parts, value = self._made.get((key, without), ((), None))
+        parts, value = self._made.get(key, ((), None))
         if len(parts) != len(of) or any(a is not b for a, b in zip(parts, of, strict=True)):
             value = make()
-            self._made[key, tuple(left_out() or ())] = of, value
+            self._made[key] = of, value
         return cast(Value, value)
 
 

@@ -236,7 +236,7 @@ class DatabaseStore(ABC):
 
 
 class Recent(Generic[T]):
-    """What was read last of items, by position; what is None is asked for again."""
+    """What was read last of items, by position."""
 
     def __init__(self, read: Callable[[Sequence[int]], Sequence[T]]) -> None:
         self._read, self._kept, self._lock = read, dict[int, T](), threading.Lock()
@@ -250,7 +250,7 @@ class Recent(Generic[T]):
             part = new[start : start + _BLOCK]
             found |= zip(part, self._read(part), strict=True)
         with self._lock:
-            self._kept |= {i: found[i] for i in new[-_KEPT:] if found[i] is not None}
+            self._kept |= {i: found[i] for i in new[-_KEPT:]}
             while len(self._kept) > _KEPT:
                 del self._kept[next(iter(self._kept))]
         return [found[item] for item in items]

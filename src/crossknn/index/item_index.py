@@ -180,7 +180,7 @@ class ItemIndex:
         What needs all vectors, such as a fit, reads them all into memory.
 
         Args:
-            store: The database, such as `QdrantStore`, or a `ShardedStore` of several.
+            store: The database, such as `QdrantStore`.
             texts: The field that holds the texts, or a function from ids to texts, of many at once.
             folder: Keeps exact scores and what fits have found; made if it is not there.
             encoder: The dual encoder that made the vectors, which are "dense" then, or else

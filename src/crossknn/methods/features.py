@@ -17,7 +17,7 @@ import numpy as np
 
 from crossknn.linalg import inner, mask, standardised, top_k
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.dense import DenseRetriever, VectorStore, reachable
+from crossknn.retrievers.dense import DenseRetriever, VectorStore
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
 
 SAMPLE = 50_000
@@ -76,9 +76,9 @@ class Spread(NamedTuple):
     @staticmethod
     def of(take: Callable[[IntArray], FloatArray], n: int) -> Spread:
         """Of n vectors, which `take` gives by positions; of 50,000 of them if there are more."""
-        items = np.flatnonzero(reachable(n))
-        if len(items) > SAMPLE:
-            items = np.sort(np.random.default_rng(0).choice(items, SAMPLE, replace=False))
+        items = np.arange(n)
+        if n > SAMPLE:
+            items = np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
         d = take(items[:1]).shape[1]
         mean, products = np.zeros(d), np.zeros((d, d))
         for start in range(0, len(items), _BLOCK):
@@ -110,11 +110,7 @@ def of_retriever(
 
     def of_all(queries: Queries) -> FloatArray:
         scores = retriever.scores(queries)
-        if spread is None or (kept := reachable(scores.shape[1])).all():
-            return scores if spread is None else standardised(scores)
-        found = np.zeros(scores.shape, np.float32)
-        found[:, kept] = standardised(scores[:, kept])
-        return found
+        return scores if spread is None else standardised(scores)
 
     if not isinstance(retriever, DenseRetriever):
         return Feature(of_all=of_all)

@@ -5,11 +5,9 @@ Axes: m queries, n items, c items asked for each query, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -62,35 +60,6 @@ class VectorStore(Protocol):
         Returns:
             Vectors (..., d), float32 or float16.
         """
-
-
-LeftOut: TypeAlias = dict[str, tuple[slice, str]]
-"""Parts of a store that failed, by their names: the positions of their items, and why."""
-
-_LEFT_OUT: ContextVar[LeftOut | None] = ContextVar("left_out", default=None)
-
-
-@contextmanager
-def leaving_out() -> Iterator[None]:
-    """Within it, which is one search, a part of a store that fails is left out (`left_out`)."""
-    token = _LEFT_OUT.set({})
-    try:
-        yield
-    finally:
-        _LEFT_OUT.reset(token)
-
-
-def left_out() -> LeftOut | None:
-    """What failed in this search; None outside of one, where a store that fails raises."""
-    return _LEFT_OUT.get()
-
-
-def reachable(n: int) -> BoolArray:
-    """Mask (n,) of the items that are not left out of this search."""
-    kept = np.ones(n, np.bool_)
-    for part, _ in (left_out() or {}).values():
-        kept[part] = False
-    return kept
 
 
 @dataclass(frozen=True, eq=False)

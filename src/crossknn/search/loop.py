@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from copy import copy
 from itertools import accumulate
 from typing import Any
 
@@ -31,9 +30,6 @@ from crossknn.types import (
 JOINING = 4
 """Items that may join a shortlist before each round, for each that the largest round scores; at
 least so many that four rounds double it."""
-
-_CHOSEN = "round", "_belief", "_pool", "_stopped", "_backfilled", "expectations"
-"""What `ask` changes beside the pairs."""
 
 _NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
 _COLUMNS = {
@@ -95,7 +91,6 @@ class Search:
         self._stopped = np.zeros(m, np.bool_)
         self._backfilled = np.zeros(m, np.int64)
         self._retrieved: IntArray  # items of the first round, (m, c)
-        self._outside = np.zeros(m, np.int64)  # pairs asked of items that `restrict` has left out
         self._pool: IntArray | None = None  # what a shortlist restricts each query to, (m, s)
 
     @property
@@ -130,7 +125,6 @@ class Search:
             The pairs to score next; none when the budget is spent or nothing is left to score.
         """
         self._begun, self._column = self._rows["items"].shape[1], {}
-        self._before = {name: copy(self.__dict__[name]) for name in _CHOSEN}
         while self.unfinished.any():
             self.round += 1
             if (calls := self._round_calls()) and len(pairs := self._pick(calls)):
@@ -159,22 +153,6 @@ class Search:
             if (query, item) not in self._column:
                 raise InputError(f"query {query} was not asked about item {item}")
         self._rows["scores"][pairs.query, [self._column[pair] for pair in asked]] = scores
-
-    def restrict(self, allowed: BoolArray) -> None:
-        """Ask about some items only from now on; the scores of others stay.
-
-        A round of which nothing was told is forgotten: `ask` chooses it again.
-
-        Args:
-            allowed: Mask (n,) of these items.
-        """
-        rows = self._rows
-        if self.round and np.isnan(rows["scores"][:, self._begun :]).all():
-            self._rows = {name: values[:, : self._begun] for name, values in rows.items()}
-            self.__dict__ |= self._before
-        self.allowed = allowed if self.allowed is None else self.allowed & allowed
-        self.available, asked = int(self.allowed.sum()), self._rows["items"]
-        self._outside = ((asked != NO_ITEM) & ~self.allowed[asked]).sum(axis=1)
 
     def end(self, query: int) -> None:
         """Ask no more pairs of a query.
@@ -214,7 +192,7 @@ class Search:
             As of `best`; `scores` of items that were not scored are NaN.
         """
         best = self.best(k)
-        available = self.available + int(self._outside.max(initial=0))
+        available = self.available
         count = min(k, available) - best.items.shape[1]
         if count <= 0:
             return best
@@ -293,7 +271,7 @@ class Search:
     def _room(self) -> IntArray:
         """New items that each query may still get: (m,)."""
         done = self._stopped | (self._calls_left() <= 0)
-        reachable = np.minimum(self.budget, self.available + self._outside - self._failed())
+        reachable = np.minimum(self.budget, self.available - self._failed())
         return np.where(done, 0, reachable - self.n_scored)
 
     def _calls_left(self) -> int:

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.items import Item, Items
-from crossknn.errors import InputError, ScorerError, StoreError, counted
-from crossknn.retrievers.dense import left_out
+from crossknn.data.items import Items
+from crossknn.errors import InputError, ScorerError, counted
 from crossknn.types import NO_ITEM, FloatArray, Ranking
 
 
@@ -91,8 +90,6 @@ class Results:
         none_relevant: Where the index has a calibration, the probability that none of a query's ten
             best items is relevant.
         trace: If asked for, every scored item of each query in the order of scoring.
-        degraded: Shards that failed during the search, and why: it went on without their items, but
-            for those that were scored by then.
     """
 
     queries: tuple[str, ...]
@@ -114,7 +111,6 @@ class Results:
     best_scores: tuple[float | None, ...] = ()
     expected_missing: tuple[float | None, ...] | None = None
     none_relevant: tuple[float | None, ...] | None = None
-    degraded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def error(self) -> str | None:
@@ -203,7 +199,7 @@ class Results:
                 entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in self.trace[q]]
             answers.append(entry)
         whole = ("method", "budget", "n_calls", "n_scored", "n_failed", "n_backfilled", "truncated")
-        how = ("stopped_by", "error", "degraded", "seconds", "scoring_seconds")
+        how = ("stopped_by", "error", "seconds", "scoring_seconds")
         return {name: getattr(self, name) for name in (*whole, *how)} | {"results": answers}
 
     def to_pandas(self) -> Any:
@@ -254,7 +250,7 @@ def hits_of(
     for at in zip(*np.nonzero(ranking.items != NO_ITEM), strict=True):
         position, round = int(ranking.items[at]), int(ranking.rounds[at])
         approx, std = float(ranking.approx[at]), float(ranking.std[at])
-        item, predicted = _item(items, position), not math.isnan(approx)
+        item, predicted = items[position], not math.isnan(approx)
         score, known = float(ranking.scores[at]), float(ranking.known[at])
         scored = not math.isnan(score)
         last = rows[at[0]][-1].final_score if rows[at[0]] else math.inf
@@ -280,16 +276,6 @@ def hits_of(
 def below(score: float) -> float:
     """The next smaller number in single precision, in which tools of evaluation order a run."""
     return float(np.nextafter(np.float32(score), np.float32(-np.inf)))
-
-
-def _item(items: Items, position: int) -> Item:
-    """The item; its id alone where its shard failed after it was scored."""
-    try:
-        return items[position]
-    except StoreError:
-        if not left_out():
-            raise
-        return Item(id=items.ids[position], text="")
 
 
 def _source(round: int, method: str, *, scored: bool, predicted: bool) -> str:

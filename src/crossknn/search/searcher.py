@@ -21,7 +21,6 @@ from crossknn.linalg import one_thread
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.methods.base import planned
 from crossknn.models.folder import first_line
-from crossknn.retrievers.dense import leaving_out, left_out, reachable
 from crossknn.retrievers.specs import FUSION
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
@@ -118,7 +117,6 @@ class Searcher:
         self._fuse, self._items = fuse, index.items
         self.fusion = open_fusion(index, fuse, self.seed)
 
-    @leaving_out()
     def search(
         self,
         queries: Texts,
@@ -232,7 +230,6 @@ class Searcher:
             best_scores=tuple(run.best_scores),
             expected_missing=None if min_score is None else tuple(run.missing),
             none_relevant=tuple(run.none_relevant) if run.calibration is not None else None,
-            degraded={name: why for name, (_, why) in run.lost.items()},
         )
 
     async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:
@@ -329,9 +326,6 @@ class _Run:
     trace: bool
 
     def __post_init__(self) -> None:
-        lost = left_out()
-        assert lost is not None  # a run is of one search
-        self.lost, self.n_lost = lost, 0
         self.hits: list[list[Hit]] = []
         self.picks: list[list[Hit]] = []
         self.best_scores: list[float | None] = []
@@ -377,8 +371,7 @@ class _Run:
             from crossknn.search.missing import with_draw
 
             plan = with_draw(plan, self.chance, self.min_score, queries, self.seed)
-        allowed = self._reachable() if self.lost else self.allowed
-        self.search = Search(plan, queries, index.n, allowed=allowed)
+        self.search = Search(plan, queries, index.n, allowed=self.allowed)
         self.failed: list[str | None] = [None] * (stop - start)
         self.unscored = np.zeros(stop - start, np.int64)  # pairs asked since the last scored one
 
@@ -446,27 +439,10 @@ class _Run:
         on_round(now, hits_of(self.searcher.index.items, picks, self.method.name))
 
     def _ask(self) -> Pairs:
-        """The next pairs, their texts read; chosen again if a part of the store fails meanwhile."""
-        while True:
-            failure = None
-            try:
-                pairs = self.search.ask()
-                self._read(pairs)
-            except StoreError as error:
-                failure = error
-            if len(self.lost) == self.n_lost:
-                if failure is not None:
-                    raise failure
-                return pairs
-            self.search.restrict(self._reachable())
-
-    def _reachable(self) -> BoolArray:
-        """What the filter allows of what the store can reach; `StoreError` if that is nothing."""
-        self.n_lost, mask = len(self.lost), reachable(self.searcher.index.n)
-        mask &= True if self.allowed is None else self.allowed
-        if not mask.any():
-            raise StoreError(next(reversed(self.lost.values()))[1])
-        return mask
+        """The next pairs, their texts read."""
+        pairs = self.search.ask()
+        self._read(pairs)
+        return pairs
 
     def _read(self, pairs: Pairs) -> None:
         """Read the texts of items in a database at once, not one by one."""

@@ -262,7 +262,7 @@ class Engine:
 
     def _count(self, results: Results, waited: float) -> bool:
         """Count an answer; whether it is less than what was asked for."""
-        whole = results.stopped_by in ("budget", "target") and not results.degraded
+        whole = results.stopped_by in ("budget", "target")
         degraded = not whole or results.n_failed > 0
         self.metrics.search(results, waited, degraded=degraded)
         return degraded

@@ -117,8 +117,7 @@ class FoundBody(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """What was found for each query, and what it cost; `degraded` if it is less than asked for,
-    and why shards have failed, by name."""
+    """What was found for each query, and what it cost; `degraded` if it is less than asked for."""
 
     method: str
     budget: int
@@ -130,7 +129,6 @@ class SearchAnswer(BaseModel):
     seconds: float
     scoring_seconds: float
     degraded: bool
-    failed_shards: dict[str, str]
     results: list[FoundBody]
 
 
@@ -142,8 +140,7 @@ def search_answer(
     for entry, own in zip(found["results"], ranks or (), strict=False):
         for hit, rank in zip(entry["hits"], own, strict=True):
             hit["first_rank"] = rank
-    failed = found.pop("degraded")
-    return {"degraded": degraded, "failed_shards": failed} | found
+    return {"degraded": degraded} | found
 
 
 def round_event(round: int, picks: Sequence[Sequence[Hit]]) -> dict[str, Any]:

@@ -19,7 +19,6 @@ SRC = Path(ck.__file__).parent
 IDEAS = {
     "data.formats": "published layouts of data",
     "demo": "the documentation of Python as a corpus",
-    "evaluation.costs": "what an index of so many items will cost",
     "fitting.calibration": "probabilities of relevance from judgements",
     "fitting.cur": "item vectors by CUR",
     "fitting.distill": "item vectors by a distilled encoder",

@@ -295,21 +295,6 @@ def lost(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         yield row["method"], str(row["budget"]), *cells
 
 
-def estimates(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
-    """What was estimated, and what it was."""
-    yield "what", *(f"{row['n']:,} items: estimated, measured" for row in found)
-    for name in dict.fromkeys(name for row in found for name in row["measured"]):
-        pairs = [[row[side].get(name) for side in ("estimated", "measured")] for row in found]
-        yield (
-            name,
-            *("-" if None in pair else ", ".join(map(_short, pair)) for pair in pairs),
-        )
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def loads(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Latencies, pairs a second beside the scorer alone, and how late answers with a deadline are."""
     yield (
@@ -389,7 +374,6 @@ TABLES: Sequence[tuple[str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("reach_change.json", changes),
     ("scale.json", scale),
     ("pool.json", pool),
-    ("estimates.json", estimates),
     *(("alternatives.json", made) for made in (alternatives, gained, shares, lost)),
     *(("load.json", made) for made in (loads, holds)),
     ("rounds.json", rounds),

@@ -130,8 +130,6 @@ COMMANDS: dict[str, Iterable[str]] = {
     f"{COMPARE} --plot {{}}": ("a\0b.png", LONG + ".png"),
     "estimate {}": PATHS[1:],
     "estimate docs.index --budget {}": ("0", "-1", "x"),
-    "estimate --items {}": ("0", "-1", "x", "10x", "", "1e9"),
-    "estimate --items 1M --dimensions {}": ("0", "x"),
     "fit docs.index stored --store {}": PATHS,
     "fit docs.index --queries auto --deadline {}": ("x", "-1s", "nan", "0m", ""),
     "model export {} out": ("a\0b", LONG, "binary.bin", "empty"),

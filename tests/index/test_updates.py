@@ -425,7 +425,7 @@ def test_bad_input_changes_nothing(tmp_path):
     assert contents(tmp_path / "index") == before
     index.delete([f"i{i}" for i in range(5)])
     for call in (index.compact, lambda: nearest(index, "query", 1)):
-        with pytest.raises(InputError, match=r"every item of the index is deleted|k is 1, but"):
+        with pytest.raises(InputError, match="every item of the index is deleted"):
             call()
     add(index, new)
     assert nearest(index, "query", 1) == ["i9"]

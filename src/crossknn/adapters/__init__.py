@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from crossknn.search.results import Hit
-from crossknn.search.searcher import Budget
+from crossknn.search.searcher import Budget, Searcher
+from crossknn.types import as_count
 
 PREDICTED = "predicted"
 """Marks, in a document's metadata, that it was not scored."""
@@ -27,3 +28,8 @@ def reranked(metadata: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str,
 def budget_of(given: int | Budget | Mapping[str, Any] | None) -> int | Budget | None:
     """A budget, which frameworks save as a mapping."""
     return Budget(**given) if isinstance(given, Mapping) else given
+
+
+def at_most(k: int | None, searcher: Searcher) -> int | None:
+    """So many hits, or all items if there are fewer, which a search of ours refuses."""
+    return None if k is None else min(as_count(k, "k"), len(searcher.index))

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from crossknn.adapters import budget_of, metadata_of, reranked
+from crossknn.adapters import at_most, budget_of, metadata_of, reranked
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.filters import comparison, joined
 from crossknn.index.item_index import ItemIndex
@@ -113,9 +113,8 @@ class CrossknnRetriever(_Saved):
             filters: In the place of the retriever's own.
             top_k: In the place of the retriever's own.
         """
-        options = self._options(filters, top_k)
-        assert self._searcher is not None
-        return {"documents": _documents(self._searcher.search(query, **options))}
+        searcher, options = self._asked(filters, top_k)
+        return {"documents": _documents(searcher.search(query, **options))}
 
     @component.output_types(documents=list[Document])
     async def run_async(
@@ -123,16 +122,18 @@ class CrossknnRetriever(_Saved):
     ) -> dict[str, Any]:
         """`run`, in a thread of its own."""
         await asyncio.to_thread(self.warm_up)
-        options = self._options(filters, top_k)
-        assert self._searcher is not None
-        return {"documents": _documents(await self._searcher.asearch(query, **options))}
+        searcher, options = self._asked(filters, top_k)
+        return {"documents": _documents(await searcher.asearch(query, **options))}
 
-    def _options(self, filters: dict[str, Any] | None, top_k: int | None) -> dict[str, Any]:
+    def _asked(
+        self, filters: dict[str, Any] | None, top_k: int | None
+    ) -> tuple[Searcher, dict[str, Any]]:
         self.warm_up()
-        own = self._arguments
+        own, searcher = self._arguments, self._searcher
+        assert searcher is not None
         conditions = own["filters"] if filters is None else filters
-        return {
-            "k": own["top_k"] if top_k is None else top_k,
+        return searcher, {
+            "k": at_most(own["top_k"] if top_k is None else top_k, searcher),
             "budget": own["budget"],
             "filter": filter_of(conditions) if conditions else None,
         }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.adapters import metadata_of, reranked
+from crossknn.adapters import at_most, metadata_of, reranked
 from crossknn.errors import needs_extra
 from crossknn.rerank import rerank
 from crossknn.search.results import Results
@@ -41,15 +41,16 @@ class CrossknnRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: Any, **options: Any
     ) -> list[Document]:
-        return _documents(self.searcher.search(query, **(self._options() | options)))
+        return _documents(self.searcher.search(query, **self._options(options)))
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: Any, **options: Any
     ) -> list[Document]:
-        return _documents(await self.searcher.asearch(query, **(self._options() | options)))
+        return _documents(await self.searcher.asearch(query, **self._options(options)))
 
-    def _options(self) -> dict[str, Any]:
-        return {"k": self.k, "budget": self.budget, "filter": self.filter}
+    def _options(self, given: dict[str, Any]) -> dict[str, Any]:
+        own = {"k": self.k, "budget": self.budget, "filter": self.filter} | given
+        return own | {"k": at_most(own["k"], self.searcher)}
 
 
 def _documents(results: Results) -> list[Document]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from crossknn.adapters import PREDICTED, budget_of, metadata_of, reranked
+from crossknn.adapters import PREDICTED, at_most, budget_of, metadata_of, reranked
 from crossknn.errors import InputError, needs_extra
 from crossknn.rerank import rerank
 from crossknn.search.results import Results
@@ -60,7 +60,8 @@ class CrossknnRetriever(BaseRetriever):
         return _nodes(await self.searcher.asearch(query_bundle.query_str, **self._options()))
 
     def _options(self) -> dict[str, Any]:
-        return {"k": self.similarity_top_k, "budget": self.budget, "filter": self.filter}
+        k = at_most(self.similarity_top_k, self.searcher)
+        return {"k": k, "budget": self.budget, "filter": self.filter}
 
 
 def _nodes(results: Results) -> list[NodeWithScore]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from crossknn.adapters import at_most
 from crossknn.errors import needs_extra
 from crossknn.rerank import rerank
 from crossknn.scorers import CallableScorer
@@ -55,7 +56,8 @@ class CrossknnRetriever(pt.Transformer):
         rows: list[tuple[Any, ...]] = []
         if len(queries):
             asked = queries["query"].tolist()
-            found = self.searcher.search(asked, self.num_results, self.budget, filter=self.filter)
+            k = at_most(self.num_results, self.searcher)
+            found = self.searcher.search(asked, k, self.budget, filter=self.filter)
             found.check()
             rows = [
                 (q, hit.id, hit.final_score, rank, hit.round - 1, hit.text)

@@ -61,7 +61,7 @@ ScorerOptions = Annotated[
         "--scorer-option",
         metavar="KEY=VALUE",
         help="Option of the cross-encoder; can be given several times. Endpoints take api (auto, "
-        "cohere, tei), probabilities, timeout, retries, batch and concurrency; models take "
+        "cohere, tei), probabilities, timeout, retries, batch, concurrency and proxy; models take "
         "max_length.",
     ),
 ]

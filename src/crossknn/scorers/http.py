@@ -6,10 +6,14 @@ import json
 import os
 import re
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
+from email.utils import mktime_tz, parsedate_tz
+from ipaddress import ip_address, ip_network
 from typing import Any, Literal, get_args
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.request import getproxies_environment
 
 import numpy as np
 
@@ -48,6 +52,8 @@ class HttpScorer(BatchedScorer):
         batch: most items in a request.
         concurrency: requests at once.
         probabilities: turn answers between 0 and 1 back into logits, which methods fit.
+        proxy: http:// or https:// proxy that requests go through; "" for none. By default that of
+            HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, but for the hosts in NO_PROXY and this machine.
 
     Raises:
         InputError: the URL is not http(s), or an option is out of range.
@@ -67,9 +73,8 @@ class HttpScorer(BatchedScorer):
         batch: int = 64,
         concurrency: int = 4,
         probabilities: bool = False,
+        proxy: str | None = None,
     ) -> None:
-        from urllib3 import connection_from_url
-
         parts = _checked(url)
         if api not in get_args(Api):
             raise InputError(f"api must be auto, cohere or tei, got {api!r}")
@@ -92,9 +97,11 @@ class HttpScorer(BatchedScorer):
         self._model, self.probabilities, self._timeout = model, probabilities, float(timeout)
         self._api: Api = api
         self._key = key or ""
-        self._target = urlunsplit(("", "", path, parts.query, ""))
-        at_once = 16 * self.workers  # several searches may share this object
-        self._pool = connection_from_url(self.name, maxsize=at_once, retries=False, headers=headers)
+        self._url = urlunsplit((parts.scheme, parts.netloc.lower(), path, parts.query, ""))
+        found = _proxy_of(parts) if proxy is None else proxy
+        # Several searches may share this object.
+        options = {"maxsize": 16 * self.workers, "retries": False, "headers": headers}
+        self._pool, self._via = _connections(found, options)
         raw = "|probabilities" if probabilities else ""
         self.fingerprint = None if model is None else f"http:{self.name}|model={model}{raw}"
 
@@ -160,7 +167,7 @@ class HttpScorer(BatchedScorer):
                     f"{self._timeout:g} s: raise timeout or lower batch"
                 ) from error
             except ConnectionError as error:
-                why = f"{self.name} cannot be reached: {visible(str(error))}"
+                why = f"{self.name} cannot be reached{self._via}: {visible(str(error))}"
             else:
                 if status == 200:
                     return data
@@ -186,7 +193,7 @@ class HttpScorer(BatchedScorer):
         until = time.monotonic() + most
         try:
             answer = self._pool.urlopen(
-                "POST", self._target, body, redirect=False, preload_content=False, timeout=most
+                "POST", self._url, body=body, redirect=False, preload_content=False, timeout=most
             )
             data = b""
             while part := answer.read1(1 << 16):  # what has come, so that the time is looked at
@@ -202,8 +209,7 @@ class HttpScorer(BatchedScorer):
             refused = isinstance(error, NewConnectionError)
             advice = " (is the server running, and are host and port right?)" * refused
             raise ConnectionError(_reason(error) + advice) from error
-        asked = answer.headers.get("Retry-After") or ""
-        return answer.status, data, float(asked) if asked.isdecimal() else 0.0
+        return answer.status, data, _pause(answer.headers)
 
     def _refusal(self, status: int, data: bytes, count: int) -> Exception:
         """What an answer other than 200 means."""
@@ -213,6 +219,9 @@ class HttpScorer(BatchedScorer):
                 f"{API_KEY_VARIABLE} (in Python also api_key=)"
             )
             return ScorerError(f"{self.name} {advice}")
+        if status == 407:
+            advice = "put the login into its address: http://user:password@host:port"
+            return ScorerError(f"{self.name} was asked{self._via}, which wants a login: {advice}")
         if status == 404 or 300 <= status < 400:
             said = f": {self._said(data)}" * data.startswith(b"{")  # a page says nothing
             advice = "check the URL, and the model's name if the service wants one"
@@ -227,7 +236,71 @@ class HttpScorer(BatchedScorer):
         return excerpt(text.replace(self._key, "***") if self._key else text)
 
 
-def _checked(url: str) -> Any:
+def _pause(headers: Any) -> float:
+    """Seconds that `Retry-After` asks for, a number or a date; 0 for anything else."""
+    asked = headers.get("Retry-After") or ""
+    if re.fullmatch(r"\d+(\.\d*)?|\.\d+", asked, re.ASCII):
+        return float(asked)
+    with suppress(ValueError, OverflowError, TypeError):
+        # By the server's clock, if it says its time: ours may differ.
+        now = parsedate_tz(headers.get("Date") or "")
+        until = mktime_tz(parsedate_tz(asked))  # type: ignore[arg-type]
+        return max(0.0, until - (time.time() if now is None else mktime_tz(now)))
+    return 0.0
+
+
+def _proxy_of(parts: SplitResult) -> str:
+    """The environment's proxy for a URL; "" for this machine, and for the hosts in NO_PROXY."""
+    known, host = getproxies_environment(), (parts.hostname or "").rstrip(".")
+    port, address = parts.port or {"http": 80, "https": 443}[parts.scheme], None
+    with suppress(ValueError):
+        address = ip_address(host)
+    if address is not None and (address.is_loopback or address.is_unspecified):
+        return ""
+    if host.split(".")[-1] == "localhost":
+        return ""
+    for name in re.split(r"[\s,]+", known.get("no", "").lower()):
+        with suppress(ValueError):  # 10.0.0.0/8, ::1
+            if address is not None and address in ip_network(name, strict=False):
+                return ""
+        with suppress(ValueError):  # example.com, .example.com, *.example.com, example.com:8080
+            entry = urlsplit(f"//{name}")
+            domain = (entry.hostname or "").removeprefix("*").lstrip(".")
+            named = host == domain or (domain != "" and host.endswith(f".{domain}"))
+            if name == "*" or (named and entry.port in (None, port)):
+                return ""
+    return known.get(parts.scheme) or known.get("all") or ""
+
+
+def _connections(proxy: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """Connections to any host, through a proxy if it is not "", and what messages say of it."""
+    from urllib3 import PoolManager, ProxyManager
+
+    if proxy == "":
+        return PoolManager(**options), ""
+    given = proxy if "://" in str(proxy) else f"http://{proxy}"
+    try:
+        parts = urlsplit(given)
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        good = parts.scheme in ("http", "https") and host and re.fullmatch(r"[^\s%]+", host)
+    except (ValueError, KeyError):
+        good = False
+    if not good:
+        shown = re.sub(r"//.*@", "//", given)  # no password
+        raise InputError(
+            f"the proxy is {shown!r:.80}; give http:// or https:// and a host (HTTP_PROXY, "
+            'HTTPS_PROXY and ALL_PROXY name one, and the option proxy, where "" is none)'
+        )
+    address, login = f"{parts.scheme}://{host}:{port}", None
+    if parts.username is not None:
+        both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        login = {"Proxy-Authorization": f"Basic {b64encode(both.encode()).decode()}"}
+    through = f" through the proxy {address}"
+    return ProxyManager(address, proxy_headers=login, **options), through
+
+
+def _checked(url: str) -> SplitResult:
     """A URL in its parts. Raises InputError, without what may be secret in it."""
     try:
         parts = urlsplit(url)

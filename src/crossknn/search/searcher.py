@@ -173,6 +173,8 @@ class Searcher:
         texts, m = asked.texts, len(asked.texts)
         spend = budget if isinstance(budget, Budget) else Budget(per_query=budget)
         n = len(self.index)
+        if not n:
+            raise InputError("every item of the index is deleted: add items first")
         if min_score is None:
             k = min(K, n) if k is None else k
         elif not isinstance(min_score, Real) or not np.isfinite(min_score):
@@ -567,11 +569,9 @@ def _pairs_per_query(budget: Budget, m: int, k: int, n: int, *, calls: bool) -> 
 
 
 def _mask(filter: Filter | None, index: ItemIndex) -> BoolArray | None:
-    """A mask (n,) of what is allowed, or a mask as it is; `InputError` if all items are deleted."""
+    """A mask (n,) of what is allowed, or a mask as it is."""
     alive = index.items.alive
     if filter is None:
-        if alive is not None and not alive.any():
-            raise InputError("every item of the index is deleted: add items first")
         return alive
     if isinstance(filter, np.ndarray) and filter.dtype == np.bool_:
         allowed = filter

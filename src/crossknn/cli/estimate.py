@@ -16,7 +16,10 @@ from crossknn.cli.output import answer, err
 if TYPE_CHECKING:
     from crossknn.scorers.base import Scorer
 
-EPILOG = o.examples("crossknn estimate docs.jsonl --anchor-queries 100")
+EPILOG = o.examples(
+    "crossknn estimate docs.jsonl --anchor-queries 100",
+    "crossknn estimate docs.index --budget 200 --scorer bundled",
+)
 _BATCH, _WORDS, _SECONDS = 16, 10, 1.0
 
 

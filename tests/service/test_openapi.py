@@ -16,7 +16,6 @@ KNOWN = {
     "name": "docs",
     "item_id": TEXTS[0]["id"],
     "index": "docs",
-    "knowledge_id": "docs",
     "method": "axn",
     "k": 3,
     "left": [TEXTS[0]["id"]],

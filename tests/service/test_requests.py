@@ -6,7 +6,7 @@ import json
 
 import pytest
 from fastapi.testclient import TestClient
-from service_helpers import QUERIES, TEXTS, Words, plain, served
+from service_helpers import QUERIES, TEXTS, served
 
 import crossknn as ck
 from crossknn.service.app import create_app
@@ -168,63 +168,3 @@ def test_judgements_are_appended(client, indexes):
     first, cut, second = path.read_text().splitlines()
     assert json.loads(first) | body == json.loads(first)
     assert (cut, json.loads(second)["side"]) == ('{"cut', "same")
-
-
-def test_dify(client, indexes):
-    body = {
-        "knowledge_id": "docs",
-        "query": QUERIES[0],
-        "retrieval_setting": {"top_k": 3, "score_threshold": 0.1},
-        "metadata_condition": {
-            "logical_operator": "and",
-            "conditions": [
-                {"name": ["lang"], "comparison_operator": "is", "value": "en"},
-                {"name": ["year"], "comparison_operator": "≥", "value": 2010},
-            ],
-        },
-    }
-    records = client.post("/retrieval", json=body).json()["records"]
-    wanted = {"lang": "en", "year": {"gte": 2010}}
-    assert [[r["metadata"]["id"] for r in records]] == plain(
-        indexes["docs"], Words(), QUERIES[0], k=3, filter=wanted
-    )
-    assert all(0 < r["score"] <= 1 and r["title"] and r["content"] for r in records)
-    body["metadata_condition"]["logical_operator"] = "or"
-    either = client.post("/retrieval", json=body).json()["records"]
-    assert all(r["metadata"]["lang"] == "en" or r["metadata"]["year"] >= 2010 for r in either)
-    body["retrieval_setting"]["score_threshold"] = 1.0
-    assert client.post("/retrieval", json=body).json() == {"degraded": False, "records": []}
-    body["metadata_condition"]["conditions"][0]["comparison_operator"] = "contains"
-    assert "contains" in said(client.post("/retrieval", json=body), 422)
-    assert "no index" in said(client.post("/retrieval", json=body | {"knowledge_id": "x"}), 404)
-
-
-def test_openai(client, indexes):
-    body = {
-        "query": QUERIES[:2],
-        "max_num_results": 4,
-        "filters": {
-            "type": "and",
-            "filters": [
-                {"type": "eq", "key": "lang", "value": "en"},
-                {
-                    "type": "or",
-                    "filters": [
-                        {"type": "in", "key": "year", "value": [2001, 2003]},
-                        {"type": "gte", "key": "year", "value": 2007},
-                    ],
-                },
-            ],
-        },
-    }
-    page = client.post("/v1/vector_stores/docs/search", json=body).json()
-    assert page["object"] == "vector_store.search_results.page"
-    years = [hit["attributes"]["year"] for hit in page["data"]]
-    assert len(years) == 4
-    assert all(year in (2001, 2003) or year >= 2007 for year in years)
-    assert all(hit["attributes"]["lang"] == "en" for hit in page["data"])
-    scores = [hit["score"] for hit in page["data"]]
-    assert scores == sorted(scores, reverse=True)
-    body["filters"] = {"type": "eq", "key": "lang"}
-    assert "needs a key" in said(client.post("/v1/vector_stores/docs/search", json=body), 422)
-    assert said(client.post("/v1/vector_stores/absent/search", json=body), 404)

@@ -285,26 +285,6 @@ def test_a_nan_in_a_field_is_null(words):
             assert {hit["id"]: hit["extra"] for hit in hits}["a"] == {"price": None}
 
 
-def test_first_stages_have_no_probabilities(client, words):
-    def fault(pairs):
-        if any(query == QUERIES[0] for query, _ in pairs):
-            raise ScorerError("no power")
-
-    words.fault = fault
-    dify = {"knowledge_id": "docs", "query": QUERIES[0]}
-    found = client.post("/retrieval", json=dify).json()
-    assert found["degraded"]
-    assert {record["score"] for record in found["records"]} == {0.0}
-    limit = {"retrieval_setting": {"score_threshold": 0.1}}
-    assert client.post("/retrieval", json=dify | limit).json()["records"] == []
-    both, good = (
-        client.post("/v1/vector_stores/docs/search", json={"query": asked}).json()
-        for asked in (QUERIES[:2], QUERIES[1])
-    )
-    assert (both["degraded"], good["degraded"]) == (True, False)
-    assert both["data"] == good["data"]  # whose scores are known comes first
-
-
 def test_who_waited_too_long_for_a_thread_hears_it(indexes, words, monkeypatch):
     monkeypatch.setattr(engine, "AT_ONCE", 1)
     monkeypatch.setattr(engine, "available_threads", lambda: 1)

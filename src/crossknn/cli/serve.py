@@ -70,8 +70,8 @@ def command(
 ) -> None:
     """Serve indexes over HTTP: searches under a budget, for many clients on one scorer.
 
-    POST /search is our own interface, /retrieval that of Dify, /v1/vector_stores/INDEX/search that
-    of OpenAI; / is a page to look at, /openapi.json says the rest. An index is named as its folder.
+    POST /search is our own interface, /rerank that of reranking services; / is a page to look at,
+    /openapi.json says the rest. An index is named as its folder.
     """
     with needs_extra("crossknn serve", "serve"):
         from crossknn.service import app, engine

@@ -122,7 +122,8 @@ def create_app(engine: e.Engine, *, keys: Sequence[str] = (), local: bool = Fals
     app.add_middleware(_Guard, engine=engine, keys=known, local=local)
     _handle_errors(app)
     _add_searches(app, engine)
-    _add_compatible(app, engine)
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        _add_rerank(app, engine, path)
     _add_rest(app, engine)
     return app
 
@@ -381,46 +382,6 @@ def _events(engine: e.Engine, asked: e.Request) -> AsyncIterator[bytes]:
     return told()
 
 
-def _add_compatible(app: FastAPI, engine: e.Engine) -> None:
-    @app.post("/retrieval", dependencies=_KEY)
-    async def retrieval(body: s.DifyBody, request: Request) -> Response:
-        """Dify's external knowledge API."""
-        setting = body.retrieval_setting
-        least = None if setting.score_threshold_enabled is False else setting.score_threshold
-        return await _plain(
-            engine,
-            request,
-            lambda found: s.dify_answer(found.results[0], found.degraded, least),
-            index=_index(engine, body.knowledge_id),
-            queries=[body.query],
-            k=setting.top_k,
-            budget=s.budget_of(body.budget, None, engine.settings.budget),
-            filter=s.dify_filter(body.metadata_condition),
-        )
-
-    @app.post("/v1/vector_stores/{name}/search", dependencies=_KEY)
-    async def vector_store(name: str, body: s.OpenAIBody, request: Request) -> Response:
-        """OpenAI's search of a vector store, the name of an index."""
-        queries = [body.query] if isinstance(body.query, str) else body.query
-        options = body.ranking_options
-        least = None if options is None else options.score_threshold
-        return await _plain(
-            engine,
-            request,
-            lambda found: s.openai_answer(
-                queries, [*found.results], found.degraded, body.max_num_results, least
-            ),
-            index=_index(engine, name),
-            queries=queries,
-            k=body.max_num_results,
-            budget=s.budget_of(body.budget, None, engine.settings.budget),
-            filter=s.openai_filter(body.filters),
-        )
-
-    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
-        _add_rerank(app, engine, path)
-
-
 def _add_rerank(app: FastAPI, engine: e.Engine, path: str) -> None:
     @app.post(path, response_model=s.RerankAnswer | list[s.RankBody], name=path, dependencies=_KEY)
     async def rerank(body: s.RerankBody, request: Request) -> Response:
@@ -447,16 +408,6 @@ def _add_rerank(app: FastAPI, engine: e.Engine, path: str) -> None:
             return Json(s.rerank_answer(body, found, degraded, infinity=path == "/rerank"))
 
         return await run(engine, request, answer)
-
-
-async def _plain(
-    engine: e.Engine, request: Request, shaped: Callable[[e.Answer], Any], **given: Any
-) -> Response:
-    """The answer to a search of at most as many hits as there are items."""
-    given["k"] = min(given["k"], len(engine.searcher(given["index"]).index))
-    _check_pairs((given["budget"].per_query or 0) * len(given["queries"]), engine)
-    asked = e.Request(arrived=request.state.arrived, **given)
-    return await run(engine, request, lambda cancel: Json(shaped(engine.search(asked, cancel))))
 
 
 def _index(engine: e.Engine, name: str | None) -> str:

@@ -1,17 +1,15 @@
-"""The bodies of requests and answers: our own, and those of others that clients know."""
+"""The bodies of requests and answers: our own, and those of reranking services."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from scipy.special import expit
 
-from crossknn.errors import InputError
-from crossknn.index.filters import comparison, joined
 from crossknn.rerank import Reranked
 from crossknn.search.results import Hit, Results
 from crossknn.search.searcher import Budget
@@ -163,193 +161,6 @@ def budget_of(given: int | BudgetBody | None, deadline_ms: float | None, per_que
         target_recall=given.target_recall,
         deadline=seconds,
     )
-
-
-# Dify's external knowledge API: docs.dify.ai/en/use-dify/knowledge/external-knowledge-api
-
-
-class DifySetting(_Body):
-    top_k: K = 10
-    score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-    score_threshold_enabled: bool | None = None
-
-
-class DifyCondition(_Body):
-    name: Annotated[list[Name], Field(min_length=1, max_length=10)]
-    comparison_operator: str
-    value: str | int | float | None = None
-
-
-class DifyConditions(_Body):
-    logical_operator: Literal["and", "or"] | None = "and"
-    conditions: Annotated[list[DifyCondition], Field(max_length=100)] = []
-
-
-class DifyBody(_Body):
-    """Dify's external knowledge API; `knowledge_id` is the name of an index."""
-
-    knowledge_id: Name
-    query: Text
-    retrieval_setting: DifySetting = DifySetting()
-    metadata_condition: DifyConditions | None = None
-    budget: Calls | None = None
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "knowledge_id": "docs.index",
-                    "query": "how do I open a zip file",
-                    "retrieval_setting": {"top_k": 3, "score_threshold": 0.5},
-                }
-            ]
-        }
-    )
-
-
-_DIFY = {">": "gt", "≥": "gte", "<": "lt", "≤": "lte", "after": "gt", "before": "lt"}
-
-
-def dify_filter(given: DifyConditions | None) -> dict[str, Any] | None:
-    """Our filter; `InputError` for an operator that it has not."""
-    if given is None or not given.conditions:
-        return None
-    parts = [_dify_part(c, name) for c in given.conditions for name in c.name]
-    return joined(parts, any=given.logical_operator == "or")
-
-
-def _dify_part(condition: DifyCondition, name: str) -> dict[str, Any]:
-    how, value = condition.comparison_operator, condition.value
-    if how in ("empty", "not empty"):
-        return {name: None} if how == "empty" else {"not": {name: None}}
-    if value is not None and how in ("is", "="):
-        return {name: value}
-    if value is not None and how in ("is not", "≠"):
-        return {name: {"not": value}}
-    if value is not None and how in _DIFY:
-        return {name: {_DIFY[how]: value}}
-    raise InputError(
-        f"the condition on {name!r:.80} compares by {how!r:.80} and {value!r:.80}, which no filter "
-        "here does: use is, is not, =, ≠, >, ≥, <, ≤, before, after, empty or not empty"
-    )
-
-
-def dify_answer(hits: Sequence[Hit], degraded: bool, least: float | None) -> dict[str, Any]:
-    """Dify's records, of probabilities of at least `least`."""
-    return {
-        "degraded": degraded,
-        "records": [
-            {
-                "content": hit.text,
-                "score": _probability(hit),
-                "title": hit.title or hit.id,
-                "metadata": {**hit.extra, "id": hit.id},
-            }
-            for hit in hits
-            if least is None or _probability(hit) >= least
-        ],
-    }
-
-
-def _unscored(hit: Hit) -> bool:
-    """Whether it is the first stage's, in whose place the cross-encoder could score nothing."""
-    return hit.round == 0 and not hit.predicted
-
-
-def _probability(hit: Hit) -> float:
-    """0 where nothing but the first stage's score is known, which is no logit."""
-    return 0.0 if _unscored(hit) else hit.probability
-
-
-# OpenAI's search of a vector store: platform.openai.com/docs/api-reference/vector-stores/search
-
-
-class OpenAIFilter(_Body):
-    """A comparison of a field, or `and` and `or` of several filters."""
-
-    type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "and", "or"]
-    key: Name | None = None
-    value: str | bool | int | float | list[str | int | float] | None = None
-    filters: Annotated[list[OpenAIFilter], Field(min_length=1, max_length=100)] | None = None
-
-
-class OpenAIRanking(_Body):
-    ranker: str | None = None
-    score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
-
-
-class OpenAIBody(_Body):
-    """OpenAI's search of a vector store. Several queries are searched one by one, and each item is
-    returned once, with its best score."""
-
-    query: Text | Annotated[list[Text], Field(min_length=1, max_length=20)]
-    max_num_results: Annotated[int, Field(ge=1, le=50)] = 10
-    filters: OpenAIFilter | None = None
-    ranking_options: OpenAIRanking | None = None
-    rewrite_query: bool = Field(False, description="Accepted; queries are never rewritten.")
-    budget: Calls | None = None
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"query": "how do I open a zip file", "max_num_results": 3}]
-        }
-    )
-
-
-def openai_filter(given: OpenAIFilter | None) -> dict[str, Any] | None:
-    """Our filter; `InputError` for one that says nothing."""
-    if given is None:
-        return None
-    how, key, value = given.type, given.key, given.value
-    if how in ("and", "or"):
-        if given.filters is None:
-            raise InputError(f"the filter {how!r} needs a list of filters")
-        parts = [part for f in given.filters if (part := openai_filter(f)) is not None]
-        return joined(parts, any=how == "or")
-    if key is None or value is None or isinstance(value, list) != (how in ("in", "nin")):
-        what = "a list as value" if how in ("in", "nin") else "a value that is no list"
-        raise InputError(f"the filter {how!r} needs a key, and {what}")
-    return comparison(key, how, value)
-
-
-def openai_answer(
-    queries: Sequence[str],
-    results: Sequence[Sequence[Hit]],
-    degraded: bool,
-    most: int,
-    least: float | None,
-) -> dict[str, Any]:
-    """A page of results; the only one."""
-    best: dict[str, Hit] = {}
-    found = (hit for hits in results for hit in hits)
-    for hit in sorted(found, key=lambda hit: (_unscored(hit), -hit.final_score)):
-        best.setdefault(hit.id, hit)
-    hits = [*best.values()][:most]
-    return {
-        "degraded": degraded,
-        "object": "vector_store.search_results.page",
-        "search_query": list(queries),
-        "data": [
-            {
-                "file_id": hit.id,
-                "filename": hit.title or hit.id,
-                "score": _probability(hit),
-                "attributes": _attributes(hit.extra),
-                "content": [{"type": "text", "text": hit.text}],
-            }
-            for hit in hits
-            if least is None or _probability(hit) >= least
-        ],
-        "has_more": False,
-        "next_page": None,
-    }
-
-
-def _attributes(extra: Mapping[str, object]) -> dict[str, object]:
-    """What OpenAI's clients take as attributes: texts, numbers and truth values."""
-    return {
-        key: value for key, value in extra.items() if isinstance(value, str | bool | int | float)
-    }
 
 
 # Reranking of given documents: docs.cohere.com/reference/rerank, api.jina.ai/redoc, infinity's and

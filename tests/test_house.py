@@ -41,7 +41,6 @@ IDEAS = {
     "service.batches": "batches that many searches share",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
-    "search.missing": "how many items above a score were not scored",
     "training.distillation": "training towards another model's scores",
     "training.late_interaction": "training of CMC and its rivals",
 }

@@ -196,10 +196,12 @@ class Search:
         count = min(k, available) - best.items.shape[1]
         if count <= 0:
             return best
-        predictor, pool = self.plan.predictor, self._pool
+        predictor, pool, belief = self.plan.predictor, self._pool, self._belief
         if pool is not None:
             pool = joined(pool, self.plan.retriever.top(self.queries, k, self.allowed).items)
-        more = predictor.top(self._informed(), count, self._rows["items"], self.allowed, pool)
+        belief = predictor.start(self.queries) if belief is None else belief
+        belief = predictor.update(belief, self.observed())
+        more = predictor.top(belief, count, self._rows["items"], self.allowed, pool)
         none, width = more.items == NO_ITEM, more.items.shape[1]
         empty = {n: np.full((len(none), width), fill, kind) for n, (fill, kind) in _COLUMNS.items()}
         approx = np.where(none, np.nan, more.scores)
@@ -225,33 +227,6 @@ class Search:
         """All exact scores so far, left-aligned."""
         picks = self.picks()
         return Observed(picks.items, picks.scores, self.n_scored)
-
-    def predicted(self) -> Iterator[tuple[int, FloatArray, FloatArray, IntArray]]:
-        """Predictions of the items that were not scored, from all scores but those of a round that
-        the plan's `last` chose.
-
-        Yields:
-            (query, predicted final scores (c,), their standard deviations (c,), positions (c,) of
-            the unscored items that a filter allows); nothing of a query that cannot be predicted.
-        """
-        predictor = self.plan.predictor
-        if not predictor.has_std:
-            return
-        mean, std = predictor.predict(self._informed())
-        if std is None:
-            return
-        for q, seen in enumerate(self.picks().items):
-            items = np.flatnonzero(self._free(seen))
-            if not np.isnan(std[q, items]).any():
-                yield q, mean[q, items], std[q, items], items
-
-    def _informed(self) -> Any:
-        """The predictor's state by all scores, but for those of a round that `last` chose."""
-        predictor, belief = self.plan.predictor, self._belief
-        if belief is not None and self.plan.last is not None:
-            return belief
-        belief = predictor.start(self.queries) if belief is None else belief
-        return predictor.update(belief, self.observed())
 
     def _ranking(self, order: IntArray) -> Ranking:
         """The scored items of each query in the order of these columns (m, k)."""
@@ -330,10 +305,7 @@ class Search:
             self._pool = self._restriction(plan.shortlist, seen)
         wanted = self._allocate(calls, seen) if plan.stop or plan.share else self._equal()
         count = int(wanted.max())
-        given = self._belief, count, seen, self.allowed, self._pool
-        if plan.last is not None and self.round >= len(plan.batches):
-            return wanted, predictor.top_by(plan.last, *given)
-        return wanted, predictor.top(*given)
+        return wanted, predictor.top(self._belief, count, seen, self.allowed, self._pool)
 
     def _restriction(self, shortlist: int, seen: IntArray) -> IntArray:
         """What each query is restricted to, (m, s): what it was, and what joins it."""

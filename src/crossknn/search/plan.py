@@ -132,28 +132,8 @@ class Predictor(ABC, Generic[State]):
         Returns:
             Candidates (m, at most `count`), the highest value first; their scores are the means.
         """
-        return self.top_by(self.acquisition, state, count, exclude, allowed, pool)
-
-    def top_by(
-        self,
-        acquisition: Callable[[Prediction], FloatArray],
-        state: State,
-        count: int,
-        exclude: IntArray,
-        allowed: BoolArray | None = None,
-        pool: IntArray | None = None,
-    ) -> Candidates:
-        """`top` by another acquisition value than its own.
-
-        Args:
-            acquisition: Gives the values (m, p) of a prediction.
-            state, count, exclude, allowed, pool: As for `top`.
-
-        Returns:
-            Candidates as of `top`.
-        """
         prediction = self.predict(state, pool)
-        promise = acquisition(prediction)
+        promise = self.acquisition(prediction)
         if pool is None:
             promise = mask(promise, exclude, allowed)
             self._check(prediction, promise)
@@ -236,7 +216,6 @@ class Plan:
         share: A budget that the queries spend together; `batches` then sum to an equal part of it.
             Needs standard deviations, too.
         known: What fusion adds to exact scores; the predictor then predicts the sum.
-        last: Acquisition values of the last round, in place of the predictor's.
     """
 
     retriever: Retriever
@@ -247,4 +226,3 @@ class Plan:
     stop: Stop | None = None
     share: SharedBudget | None = None
     known: KnownPart | None = None
-    last: Callable[[Prediction], FloatArray] | None = None

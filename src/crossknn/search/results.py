@@ -85,8 +85,6 @@ class Results:
         min_score: The least final score of a hit, if the search was given one.
         best_scores: The best final score of each query, whether or not it reached `min_score`; None
             where nothing was scored.
-        expected_missing: With `min_score`, how many items of each query that were not scored are
-            expected to reach it; None where the method does not say how far it may be off.
         none_relevant: Where the index has a calibration, the probability that none of a query's ten
             best items is relevant.
         trace: If asked for, every scored item of each query in the order of scoring.
@@ -109,7 +107,6 @@ class Results:
     trace: tuple[list[Hit], ...] | None
     min_score: float | None = None
     best_scores: tuple[float | None, ...] = ()
-    expected_missing: tuple[float | None, ...] | None = None
     none_relevant: tuple[float | None, ...] | None = None
 
     @property
@@ -133,19 +130,16 @@ class Results:
             query: The query's position.
 
         Returns:
-            How many items reached `min_score`, and how many more are expected to; "" of a search
-            without `min_score`.
+            How many scored items reached `min_score`; "" of a search without `min_score`.
         """
-        if self.min_score is None or self.expected_missing is None:
+        if self.min_score is None:
             return ""
-        best, missing = self.best_scores[query], self.expected_missing[query]
+        best = self.best_scores[query]
         found = f"{counted(len(self.hits[query]), 'item')} scored {self.min_score:g} or more"
         if not self.hits[query]:
             reached = "nothing was scored" if best is None else f"the best score is {best:.2f}"
             found = f"no item that was scored reaches {self.min_score:g}: {reached}"
-        if missing is None:
-            return f"{found}; only kriging and gp can estimate how many were not scored"
-        return f"{found}; {missing:.1f} more are expected among the items not scored"
+        return found
 
     def to_run(self, path: str | Path | None = None) -> dict[str, dict[str, float]]:
         """The answers as a run, as ir_measures and others take it.
@@ -187,9 +181,8 @@ class Results:
             entry: dict[str, Any] = {"id": name, "query": text, "error": self.errors[q]}
             if self.none_relevant is not None:
                 entry["none_relevant"] = self.none_relevant[q]
-            if self.expected_missing is not None:
+            if self.min_score is not None:
                 entry["best_score"] = self.best_scores[q]
-                entry["expected_missing"] = self.expected_missing[q]
             entry["hits"] = [
                 asdict(hit) | {"probability": hit.probability if hit.round else None}
                 for hit in self.hits[q]

@@ -33,7 +33,6 @@ from crossknn.types import NO_ITEM, BoolArray, Pairs, Progress, Queries, as_coun
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
-    from crossknn.search.missing import Chance
 
 logger = logging.getLogger(__name__)
 
@@ -143,10 +142,7 @@ class Searcher:
                 with `min_score`. Where that is more than the budget, unscored items follow by
                 predicted score, marked `predicted`.
             budget: Pairs that a query may score, or a `Budget`.
-            min_score: Only hits whose final score is this or more. With `gp` and `kriging`,
-                `expected_missing` of the results says how many more there are. For that the last
-                round is drawn at random, the likelier items more often, and chances are measured on
-                the anchors, if the index has some, which takes the first such search seconds.
+            min_score: Only hits whose final score is this or more.
             filter: The items that may be returned: conditions on their fields, such as
                 `{"lang": "en", "year": {"gte": 2020}}` (`ItemIndex.allowed`), ids, or a mask (n,).
                 If none meets it, there are no hits and no calls.
@@ -187,14 +183,12 @@ class Searcher:
         chosen = _for_k(chosen, k or 1, spend.target_recall)
         self.check_scorer(chosen)
         seed = self.seed if seed is None else as_count(seed, "seed", 0)
-        chance = None if min_score is None else self._chance(chosen, pairs, seed, min_score)
         run = _Run(
             searcher=self,
             method=chosen,
             texts=texts,
             k=n if k is None else k,
             min_score=min_score,
-            chance=chance,
             calibration=self._calibration(chosen),
             pairs=pairs,
             total=spend.total,
@@ -230,7 +224,6 @@ class Searcher:
             trace=tuple(run.picks) if trace else None,
             min_score=min_score,
             best_scores=tuple(run.best_scores),
-            expected_missing=None if min_score is None else tuple(run.missing),
             none_relevant=tuple(run.none_relevant) if run.calibration is not None else None,
         )
 
@@ -265,23 +258,6 @@ class Searcher:
             return None
         return open_calibration(self.index, self.fusion, self.scorer.fingerprint)
 
-    def _chance(self, chosen: Method, pairs: int, seed: int, min_score: float) -> Chance:
-        """What came of the method's predictions of anchor queries; once for each index."""
-        from crossknn.search.missing import Outcomes, normal, rehearse
-
-        anchors, fusion = self.index.anchors, self.fusion
-        if anchors is None or not chosen.plan(self.index, pairs, seed).predictor.has_std:
-            return normal
-
-        def searched() -> Outcomes | None:
-            known = chosen.rehearsals(self.index, pairs, seed)
-            plans = ((fusion.plan(p) if fusion else p, q, scores) for p, q, scores in known)
-            return rehearse(plans, len(anchors.scores))
-
-        key = ("outcomes", str(chosen), pairs, seed, fusion)
-        found = self.index.cache.get(key, (anchors.scores,), searched)
-        return normal if found is None else found.chance(min_score)
-
     def check_scorer(self, chosen: Method) -> None:
         """Refuse a method that would read another cross-encoder's scores in the index.
 
@@ -315,7 +291,6 @@ class _Run:
     texts: tuple[str, ...]
     k: int
     min_score: float | None
-    chance: Chance | None
     calibration: Calibration | None
     pairs: int
     total: int | None
@@ -331,7 +306,6 @@ class _Run:
         self.hits: list[list[Hit]] = []
         self.picks: list[list[Hit]] = []
         self.best_scores: list[float | None] = []
-        self.missing: list[float | None] = []
         self.none_relevant: list[float | None] = []
         self.errors: list[str | None] = []
         self.stops: set[str] = set()
@@ -369,10 +343,6 @@ class _Run:
             )
         self.asked = self.texts[start:stop]
         queries = Queries(self.asked)
-        if self.min_score is not None and self.chance is not None:
-            from crossknn.search.missing import with_draw
-
-            plan = with_draw(plan, self.chance, self.min_score, queries, self.seed)
         self.search = Search(plan, queries, index.n, allowed=self.allowed)
         self.failed: list[str | None] = [None] * (stop - start)
         self.unscored = np.zeros(stop - start, np.int64)  # pairs asked since the last scored one
@@ -397,14 +367,8 @@ class _Run:
             self.none_relevant += [None if np.isnan(chance) else chance for chance in chances]
         first = np.fmax.reduce(final, axis=1, initial=-np.inf).tolist()
         self.best_scores += [score if np.isfinite(score) else None for score in first]
-        if self.min_score is not None and self.chance is not None:
-            from crossknn.search.missing import expected_missing
-
+        if self.min_score is not None:
             best = replace(best, items=np.where(final >= self.min_score, best.items, NO_ITEM))
-            if stopped_by == "store":
-                self.missing += [None] * len(self.asked)
-            else:
-                self.missing += expected_missing(self.search, self.min_score, self.chance)
         items = self.searcher.index.items
         self.hits += hits_of(items, best, self.method.name, calibrated)
         if self.trace:

@@ -17,7 +17,7 @@ import typer.main
 from crossknn.scorers.onnx import OnnxModel
 from crossknn.scorers.opening import bundled_folder
 
-sys.path[:0] = [str(Path(__file__).parent / part) for part in ("", "faults", "golden")]
+sys.path[:0] = [str(Path(__file__).parent / part) for part in ("", "faults", "golden", "service")]
 
 ROOT = Path(__file__).parent.parent
 

@@ -38,6 +38,7 @@ IDEAS = {
     "retrievers.lexical": "words: BM25 and TF-IDF",
     "adapters.mcp": "an index as tools of a language model",
     "service.app": "the routes of the HTTP service",
+    "service.bodies": "bodies bounded, and validated off the event loop",
     "service.batches": "batches that many searches share",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",

@@ -37,8 +37,8 @@ KINDS: tuple[Kind, ...] = ("text", "truth value", "number")
 FEW, MOST, LONG = 10_000, 64, 64
 """A folder keeps columns from so many items on, of so many fields at most, whose distinct values
 have in all at most so many characters for each item."""
-MOST_CONDITIONS = 1000
-"""In a filter: more would only say what a list of values says sooner."""
+MOST_CONDITIONS, MOST_VALUES, MOST_DEPTH = 1000, 100_000, 50
+"""In a filter: more conditions would only say what a list of values says sooner."""
 Bound: TypeAlias = Literal["gt", "gte", "lt", "lte"]
 _BOUNDS: tuple[Bound, ...] = ("gt", "gte", "lt", "lte")
 
@@ -107,8 +107,13 @@ def parse_filter(given: Any) -> Condition:
     try:
         found = _filter(given)
         count = evaluate(found, lambda leaf: 1, lambda group, parts: sum(parts))
+        depth = evaluate(found, lambda leaf: 1, lambda group, parts: 1 + max(parts))
     except RecursionError:
-        raise InputError("the filter is nested too deeply: give a flatter one") from None
+        depth = MOST_DEPTH + 1
+    if depth > MOST_DEPTH:
+        raise InputError(
+            f"the filter is nested too deeply, in more than {MOST_DEPTH} levels: give a flatter one"
+        )
     if count > MOST_CONDITIONS:
         raise InputError(
             f"the filter has {count:,} conditions, and may have {MOST_CONDITIONS:,}: give the "
@@ -332,6 +337,10 @@ def _condition(name: str, said: Any) -> Condition:
             "with texts; any with a list; or not"
         )
     values = said if isinstance(said, list | tuple) else [said]
+    if len(values) > MOST_VALUES:
+        raise InputError(
+            f"the filter lists {len(values):,} values of {name!r}, and may list {MOST_VALUES:,}"
+        )
     if not values or any(value is not None and kind_of(value) is None for value in values):
         raise InputError(
             f"the filter asks {said!r:.80} of {name!r}: give a text, a number, true, false, null "

@@ -35,6 +35,7 @@ from crossknn.errors import CrossknnError, InputError, visible
 from crossknn.files import exclusive_lock, translate_os_errors
 from crossknn.service import engine as e
 from crossknn.service import shapes as s
+from crossknn.service.bodies import CheckedRoute
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +119,7 @@ def create_app(engine: e.Engine, *, keys: Sequence[str] = (), local: bool = Fals
         responses=_ERRORS,
         telemetry=None,
     )
+    app.router.route_class = CheckedRoute
     known = tuple(key.encode() for key in keys)
     app.add_middleware(_Guard, engine=engine, keys=known, local=local)
     _handle_errors(app)
@@ -387,15 +389,15 @@ def _add_rerank(app: FastAPI, engine: e.Engine, path: str) -> None:
     async def rerank(body: s.RerankBody, request: Request) -> Response:
         """Order given documents, of which a budget is scored: for clients of Cohere (/v2/rerank),
         Jina (/v1/rerank), infinity and Text Embeddings Inference (/rerank)."""
-        texts = [
-            given if isinstance(given, str) else given.model_dump(exclude_none=True)
-            for given in body.texts or body.documents or ()
-        ]
         budget = s.budget_of(body.budget, body.deadline_ms, engine.settings.budget)
         _check_pairs(body.budget or 0, engine)
         shown = path == "/v1/rerank" if body.return_documents is None else body.return_documents
 
         def answer(cancel: threading.Event) -> Json:
+            texts = [
+                given if isinstance(given, str) else given.model_dump(exclude_none=True)
+                for given in body.texts or body.documents or ()
+            ]
             found, degraded = engine.rerank(
                 body.query,
                 texts,
@@ -463,7 +465,7 @@ def _add_rest(app: FastAPI, engine: e.Engine) -> None:
         """Keep which of two lists is better, as a line of `INDEX.judgements.jsonl`."""
         name = _index(engine, body.index)
         index = engine.searchers[name].index
-        index.items.positions([*body.left, *body.right])
+        await asyncio.to_thread(index.items.positions, [*body.left, *body.right])
         if index.folder is None:
             raise InputError("the index is not in a folder: there is no place for judgements")
         at = datetime.now(UTC).isoformat(timespec="seconds")

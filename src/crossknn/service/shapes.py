@@ -64,7 +64,7 @@ class SearchBody(_Body):
     deadline_ms: DeadlineMs | None = Field(
         None, description="From the arrival of the request; then the best so far is the answer."
     )
-    filter: dict[str, Any] | list[Name] | None = Field(
+    filter: dict[str, Any] | Annotated[list[Name], Field(fail_fast=True)] | None = Field(
         None, description='Conditions on fields, such as {"lang": "en"}, or ids of items.'
     )
     explain: bool = Field(False, description="Also every pick, and the first stage's ranks.")
@@ -172,7 +172,9 @@ class DocumentBody(_Body):
 
     text: str
     title: str | None = None
-    embedding: Annotated[list[float], Field(min_length=1, max_length=8192)] | None = None
+    embedding: (
+        Annotated[list[float], Field(min_length=1, max_length=8192, fail_fast=True)] | None
+    ) = None
 
 
 class RerankBody(_Body):

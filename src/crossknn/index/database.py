@@ -10,6 +10,8 @@ Axes: m queries, n items, d dimensions.
 
 from __future__ import annotations
 
+import copy
+import logging
 import threading
 import zlib
 from abc import ABC, abstractmethod
@@ -17,16 +19,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 
 from crossknn.data.items import Items
-from crossknn.errors import CrossknnError, InputError, StoreError, nearest
-from crossknn.index.filters import Condition, parse_filter
+from crossknn.errors import CrossknnError, InputError, StoreError, counted, nearest
+from crossknn.index.filters import Condition, fields_of, parse_filter
 from crossknn.index.storage import MANIFEST, read_parts, write_parts
 from crossknn.retrievers.dense import WHOLE, VectorStore
 from crossknn.types import NO_ITEM, Artifact, BoolArray, Candidates, FloatArray, IntArray
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Id: TypeAlias = int | str
@@ -81,13 +85,28 @@ class DatabaseStore(ABC):
         """`name` is what messages call it; `ids` (n,) are those of the items, in their order."""
         if not ids:
             raise InputError(f"{name} holds no vectors: add some first")
-        self.name, self.shape = name, (len(ids), dimensions)
-        self._numbers = all(isinstance(key, int) for key in ids)
-        self.keys = self._as_keys(ids)
-        self._order = np.argsort(self.keys, kind="stable")
+        self.name, self._numbers = name, all(isinstance(key, int) for key in ids)
+        self._whole_numbers = np.int64 if self._numbers and min(ids) < 0 else np.uint64  # type: ignore[operator]
+        self._hold(self._as_keys(ids), dimensions)
+        same = self.keys[self._order[1:]] == self.keys[self._order[:-1]]
+        if same.any():
+            twice = self.id(int(self._order[int(same.argmax())]))
+            raise InputError(f"{name} has the id {twice!r} more than once: ids must differ")
+
+    def _hold(self, keys: Any, dimensions: int) -> None:
+        """Be a store of the items with these keys (n,)."""
+        self.keys, self.shape = keys, (len(keys), dimensions)
+        self._order = np.argsort(keys, kind="stable")
         self._recent_vectors = Recent[FloatArray](partial(self._of, vectors=True))
         self._recent_records = Recent[Mapping[str, Any]](partial(self._of, vectors=False))
         self._masks = dict[str, tuple[Condition, BoolArray]]()
+
+    def without(self, left_out: BoolArray) -> Self:
+        """The same store without some of its items (n,), as if they had been added later."""
+        made = copy.copy(self)
+        made.__dict__.pop("_all", None)
+        made._hold(self.keys[~left_out], self.shape[1])
+        return made
 
     @abstractmethod
     def _search(
@@ -189,9 +208,12 @@ class DatabaseStore(ABC):
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
         """Mask (n,) of the items that meet conditions, as the database says (see
         `ItemIndex.allowed`); asked once for each filter."""
-        if (known := self._masks.get(key := repr(conditions))) is not None:
-            return known[1]
         condition = parse_filter(conditions)
+        if (known := self._masks.get(key := repr(condition))) is not None:
+            return known[1]
+        for field in fields_of(condition):
+            if any("\ud800" <= character <= "\udfff" for character in field):
+                raise InputError(f"the filter names {field!r}, a field of no item of {self.name}")
         mask = np.zeros(self.shape[0] + 1, np.bool_)  # the last one is of unknown items
         with self.answering():
             mask[self.positions([*self._matching(condition)])] = True
@@ -218,7 +240,7 @@ class DatabaseStore(ABC):
     def _as_keys(self, ids: Sequence[Id]) -> Any:
         """Ids as an array that can be searched: whole numbers, or bytes."""
         if self._numbers:
-            return np.array(ids, np.uint64)
+            return np.array(ids, self._whole_numbers)
         return np.array([str(key).encode() for key in ids], np.bytes_)
 
     def _native(self, key: str) -> Id:
@@ -278,17 +300,37 @@ class Column(Sequence[T]):
         return self._of(items)
 
 
+_ADVICE = "texts= must be the field that holds the texts, or a function from ids to texts"
+
+
+def having_text(store: ItemStore, texts: str | TextsOf) -> ItemStore:
+    """The store, without the items whose text is null or missing in its field `texts`."""
+    if not isinstance(store, DatabaseStore) or not isinstance(texts, str):
+        return store
+    try:
+        lacking = store.allowed({texts: None})
+    except InputError:
+        lacking = np.ones(store.shape[0], np.bool_)
+    first = int(np.argmin(lacking))
+    known = store.records([first])[0]
+    if texts not in known:
+        raise InputError(
+            f"{store.name} has no field {texts!r} ({nearest(texts, known)}): {_ADVICE}"
+        )
+    if lacking.all():
+        raise InputError(f"every {texts!r} of {store.name} is null: {_ADVICE}")
+    if not lacking.any():
+        return store
+    count, example = int(lacking.sum()), store.id(int(np.argmax(lacking)))
+    said = f"{store.name}: left out {counted(count, 'item')} without a text in {texts!r}"
+    logger.warning("%s%s", said, f", such as {example!r}" if count > 1 else f", {example!r}")
+    return store.without(lacking)
+
+
 def items_in(store: ItemStore, texts: str | TextsOf) -> Items:
-    """The items of a store: their texts are a field of it, or what a function makes of ids."""
+    """The items of a store: their texts are a field of it, or what a function makes of ids. An item
+    whose text is null has an empty one."""
     n = store.shape[0]
-    if isinstance(store, DatabaseStore) and isinstance(texts, str):
-        known = store.records([0])[0]
-        if texts not in known:
-            raise InputError(
-                f"the first item of {store.name} has no field {texts!r} "
-                f"({nearest(texts, known)}): texts= must be the field that holds the texts, or a "
-                "function from ids to texts"
-            )
 
     def ids(items: Sequence[int]) -> list[str]:
         return [str(store.id(item)) for item in items]
@@ -301,12 +343,12 @@ def items_in(store: ItemStore, texts: str | TextsOf) -> Items:
         else:
             made = [record.get(texts) for record in store.records(items)]
         for item, text in zip(items, made, strict=True):
-            if not isinstance(text, str):
+            if not isinstance(text, str | None):
                 raise InputError(
                     f"the text of the item {store.id(item)!r} of {store.name} is {text!r:.80}: "
-                    "texts= must be the field that holds the texts, or a function from ids to texts"
+                    f"{_ADVICE}"
                 )
-        return made
+        return [text or "" for text in made]
 
     def others(items: Sequence[int]) -> list[Mapping[str, Any]]:
         return [{k: v for k, v in r.items() if k != texts} for r in store.records(items)]

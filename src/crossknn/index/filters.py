@@ -15,6 +15,7 @@ character, so that dates of one ISO format are in order. Numbers, texts and trut
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -309,7 +310,7 @@ def _filter(given: Any) -> Condition:
         )
     parts = list[Condition]()
     for name, said in given.items():
-        if not isinstance(name, str):
+        if not isinstance(name, str) or "\0" in name:
             raise InputError(f"the filter names the field {name!r}; names of fields are texts")
         if name == "any":
             if not isinstance(said, list | tuple) or not said:
@@ -331,7 +332,7 @@ def _condition(name: str, said: Any) -> Condition:
             return _condition(name, said["any"])
         kinds = {kind_of(value) for value in said.values()}
         if said and set(said) <= {*_BOUNDS} and kinds in ({"number"}, {"text"}):
-            return Between(name, {bound: _plain(said[bound]) for bound in said})
+            return Between(name, {bound: _plain(said[bound], name) for bound in said})
         raise InputError(
             f"the filter asks {said!r:.80} of {name!r}: give {', '.join(_BOUNDS)} with numbers, or "
             "with texts; any with a list; or not"
@@ -346,12 +347,27 @@ def _condition(name: str, said: Any) -> Condition:
             f"the filter asks {said!r:.80} of {name!r}: give a text, a number, true, false, null "
             "or a list of them"
         )
-    known = tuple(_plain(value) for value in values if value is not None)
+    known = tuple(_plain(value, name) for value in values if value is not None)
     parts: list[Condition] = [Among(name, known)] if known else []
     parts += [Missing(name)] if len(known) < len(values) else []
     return parts[0] if len(parts) == 1 else Group("any", tuple(parts))
 
 
-def _plain(value: Any) -> Scalar:
-    """A value as Python has it."""
-    return value.item() if isinstance(value, np.generic) else value
+def _plain(value: Any, field: str) -> Scalar:
+    """A value as Python has it; `InputError` for one that some database cannot compare with."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, str):
+        if "\0" in plain or any("\ud800" <= character <= "\udfff" for character in plain):
+            raise InputError(
+                f"the filter compares {field!r} with {plain!r:.80}: give a text without NUL and "
+                "without half a surrogate pair"
+            )
+        return plain
+    try:
+        plain = plain if isinstance(plain, int) else float(plain)
+        finite = math.isfinite(plain)
+    except OverflowError:
+        finite = False
+    if not finite:
+        raise InputError(f"the filter compares {field!r} with infinity, or a number beyond 1e308")
+    return plain

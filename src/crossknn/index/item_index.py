@@ -26,7 +26,7 @@ from crossknn.errors import InputError
 from crossknn.files import as_path
 from crossknn.index import building, updates
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale, all_scores, n_items
-from crossknn.index.database import ItemStore, TextsOf
+from crossknn.index.database import ItemStore, TextsOf, having_text
 from crossknn.index.filters import Fields, field_columns, parse_filter
 from crossknn.index.graphs import NEIGHBOURS
 from crossknn.index.late import LateStates, work_folder
@@ -195,6 +195,7 @@ class ItemIndex:
             InputError: The encoder's vectors have other dimensions, or the folder is of other
                 items.
         """
+        store = having_text(store, texts)
         return cls(building.parts_over(store, texts, folder, encoder, query_vectors, seed), store)
 
     def save(self, folder: str | Path) -> None:

@@ -5,15 +5,38 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from crossknn.errors import InputError, nearest, needs_extra
-from crossknn.index.database import DatabaseStore, Found, Id, plain_id
+from crossknn.index.database import DatabaseStore, Found, Id
 from crossknn.index.filters import Among, Between, Condition, Missing, combined, evaluate, fields_of
 from crossknn.types import FloatArray
 
 _WIDEST = 1000  # items that pgvector's HNSW index finds at most
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
+_TEXTS, _FLOATS = ("text", "varchar", "bpchar"), ("float4", "float8", "numeric")
+_HELD = "from {table} where {vector} is not null"
+_RECORD = "(select {fields})"
+_COLUMNS = """
+select attname, typname, t.nspname, format_type(atttypid, -1), atttypmod, n.nspname, relname
+from pg_attribute join pg_class c on c.oid = attrelid join pg_namespace n on n.oid = relnamespace
+join (select y.oid, typname, nspname from pg_type y join pg_namespace s on s.oid = typnamespace) t
+on t.oid = atttypid
+where attrelid = to_regclass({}) and attnum > 0 and not attisdropped order by attnum
+"""
+
+
+class _Column(NamedTuple):
+    """A column of a table: its type, by name, schema, as SQL has it and with its dimensions, and
+    where its table is."""
+
+    type: str
+    type_schema: str
+    full_type: str
+    mod: int
+    schema: str
+    table: str
 
 
 class PgVectorStore(DatabaseStore):
@@ -53,36 +76,64 @@ class PgVectorStore(DatabaseStore):
         self.errors = psycopg.Error, OSError
         self._lock = threading.Lock()
         with self.answering():
-            columns = dict[str, Any](
-                self._rows(
-                    "select attname, typname from pg_attribute join pg_type t on atttypid = t.oid "
-                    "where attrelid = to_regclass({}) and attnum > 0 and not attisdropped",
-                    sql.Literal(table),
-                )
-            )
+            columns = self._columns(str(table))
             for column in (id, vector):
                 if column not in columns:
                     hint = nearest(column, columns) if columns else "there is no such table"
                     raise InputError(f"{self.name} has no column {column!r} ({hint})")
-            if columns[vector] != "vector":
+            about = columns[vector]
+            if about.type != "vector":
                 raise InputError(
-                    f"the column {vector!r} of {self.name} is of type {columns[vector]}: give one "
-                    "of pgvector's type vector"
+                    f"the column {vector!r} of {self.name} is of type {about.type}: give one of "
+                    "pgvector's type vector"
                 )
-            self._fields = [c for c in columns if c not in (id, vector)]
+            self._fields = {name: c.type for name, c in columns.items() if name not in (id, vector)}
+            whole = columns[id].type in ("int2", "int4", "int8")
             self._words = {
-                "table": sql.Identifier(*table.split(".")),
+                "table": sql.Identifier(about.schema, about.table),
                 "id": sql.Identifier(id),
+                "key": sql.SQL("{}" if whole else "{}::text").format(sql.Identifier(id)),
+                "ids": sql.SQL(columns[id].full_type),
                 "vector": sql.Identifier(vector),
-                "ids": sql.Identifier(columns[id]),
+                "vectors": sql.SQL(about.full_type),
+                "near": sql.SQL("operator({}.<#>)").format(sql.Identifier(about.type_schema)),
+                "dimensions": sql.Identifier(about.type_schema, "vector_dims"),
                 "fields": sql.SQL(", ").join(map(sql.Identifier, self._fields)),
             }
-            rows = "from {table} where {vector} is not null"
-            ids = self._rows(f"select {{id}} {rows} order by {{id}}")
-            dimensions = self._rows(f"select vector_dims({{vector}}) {rows} limit 1")
-        super().__init__(
-            self.name, [plain_id(key) for (key,) in ids], dimensions[0][0] if dimensions else 0
-        )
+            ids = [key for (key,) in self._rows(f"select {{key}} {_HELD} order by {{id}}")]
+            if None in ids:
+                self._refuse_no_id(id)
+            super().__init__(self.name, ids, self._dimensions(declared=about.mod > 0))
+
+    def _columns(self, table: str) -> dict[str, _Column]:
+        """The columns of a table by name. Its name is looked for as it is written, with a schema or
+        without, and then as SQL reads it: `Docs`, `sales.Docs`, `sales."Docs"`."""
+        dots = [at for at, letter in enumerate(table) if letter == "."]
+        written = [*((table[:at], table[at + 1 :]) for at in dots), (table,), None]
+        for parts in written:
+            with suppress(self._psycopg.ProgrammingError, self._psycopg.DataError, UnicodeError):
+                name = self._sql.Identifier(*parts).as_string() if parts else table
+                if rows := self._rows(_COLUMNS, self._sql.Literal(name)):
+                    return {name: _Column(*about) for name, *about in rows}
+        return {}
+
+    def _refuse_no_id(self, column: str) -> None:
+        """Names the first row that has no id by its other fields."""
+        where = f"(select * {_HELD} and {{id}} is null limit 1)"
+        said = self._rows(f"select to_jsonb(one.*) from {where} as entry, lateral {_RECORD} as one")
+        row = json.dumps(said[0][0], ensure_ascii=False) if said else ""
+        raise InputError(f"{self.name} has a row whose id, {column!r}, is null: {row:.200}")
+
+    def _dimensions(self, declared: bool) -> int:
+        """d of the vectors; `InputError` if a column that says none has vectors of several."""
+        some = "" if declared else "distinct "
+        found = self._rows(f"select {some}{{dimensions}}({{vector}}) {_HELD} limit 2")
+        if len({*found}) > 1:
+            raise InputError(
+                f"the vectors of {self.name} have {found[0][0]} dimensions, and others "
+                f"{found[1][0]}: all must have as many"
+            )
+        return found[0][0] if found else 0
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows that a query returns; its names are those of the table."""
@@ -97,28 +148,33 @@ class PgVectorStore(DatabaseStore):
             some = "(select * from {table} where {id} = any({}::{ids}[]) offset 0) as chosen"
         limits = "select set_config('hnsw.ef_search', {}, false)"
         limits += ", set_config('enable_indexscan', {}, false)"
-        query = f"select {{id}}, -({{vector}} <#> {{}}::vector) from {some}"
-        query += " where {vector} is not null order by {vector} <#> {}::vector limit {}"
+        query = f"select {{key}}, -({{vector}} {{near}} {{}}::{{vectors}}) from {some}"
+        query += " where {vector} is not null order by {vector} {near} {}::{vectors} limit {}"
         only, answers = [] if among is None else [literal([*among])], list[Found]()
         with self._lock:  # threads share the connection, and what is set in it
             self._rows(limits, literal(str(min(max(count, 40), _WIDEST))), literal(str(not exact)))
             for vector in vectors.tolist():
                 asked = literal(str(vector))
                 rows = self._rows(query, asked, *only, asked, literal(count))
-                answers.append(([plain_id(key) for key, _ in rows], [p for _, p in rows]))
+                answers.append(([key for key, _ in rows], [p for _, p in rows]))
         return answers
 
     def _read(self, ids: Sequence[Id], *, vectors: bool) -> Mapping[Id, Any]:
-        what = "{vector}::real[]" if vectors else "to_jsonb(one)"
-        some = "(select {id} as chosen_id, * from {table} where {id} = any({}::{ids}[])) as chosen"
-        query = f"select chosen_id, {what} from {some}"
-        if not vectors:
-            query += ", lateral (select {fields}) as one"
-        return {plain_id(key): found for key, found in self._rows(query, self._sql.Literal([*ids]))}
+        some, given = "from {table} where {id} = any({}::{ids}[])", self._sql.Literal([*ids])
+        if vectors:
+            return dict(self._rows(f"select {{key}}, {{vector}}::real[] {some}", given))
+        one = f"(select * {some}) as entry, lateral {_RECORD} as one"
+        records = dict(self._rows(f"select {{key}}, to_jsonb(one.*) from {one}", given))
+        floats = [name for name, type in self._fields.items() if type in _FLOATS]
+        for record in records.values():  # NaN and infinity, which JSON has as texts
+            for name in floats:
+                if isinstance(record[name], str):
+                    record[name] = None
+        return records
 
     def _matching(self, condition: Condition) -> Iterable[Id]:
         for field in fields_of(condition):
-            if field.split(".")[0] not in self._fields:
+            if field not in self._fields and field.split(".")[0] not in self._fields:
                 raise InputError(
                     f"the filter names {field!r}, which is no column of {self.name} "
                     f"({nearest(field, self._fields)})"
@@ -130,13 +186,14 @@ class PgVectorStore(DatabaseStore):
             lambda part: sql("not ({})").format(part),
         )
         met = evaluate(condition, self._leaf, group)
-        query = "select {id} from {table} where {vector} is not null and {}"
-        return (plain_id(key) for (key,) in self._rows(query, met))
+        return (key for (key,) in self._rows(f"select {{key}} {_HELD} and {{}}", met))
 
     def _leaf(self, leaf: Among | Between | Missing) -> Any:
         """A condition on one column, in the language of JSON paths, which has our comparisons."""
         sql, literal = self._sql.SQL, self._sql.Literal
-        column, *path = leaf.field.split(".")
+        column, *path = [leaf.field] if leaf.field in self._fields else leaf.field.split(".")
+        if isinstance(leaf, Missing) and self._fields[column] in _TEXTS:
+            return sql("{} is null").format(self._sql.Identifier(column))  # long texts stay unread
         held = sql("to_jsonb({}) #> {}").format(self._sql.Identifier(column), literal(path))
         if isinstance(leaf, Missing):
             return sql("coalesce({} in ('null', '[]'), true)").format(held)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from crossknn.data.queries import Texts, query_set
-from crossknn.errors import CrossknnError, InputError, ScorerError, StoreError
+from crossknn.errors import CrossknnError, InputError, ScorerError, StoreError, counted
 from crossknn.index.database import Column
 from crossknn.linalg import one_thread
 from crossknn.methods import DEFAULT, Method, parse_method
@@ -405,16 +405,17 @@ class _Run:
         on_round(now, hits_of(self.searcher.index.items, picks, self.method.name))
 
     def _ask(self) -> Pairs:
-        """The next pairs, their texts read."""
-        pairs = self.search.ask()
-        self._read(pairs)
+        """The next pairs, their texts read; those of a database without those that are empty."""
+        items = self.searcher.index.items
+        while len(pairs := self.search.ask()) and isinstance(items.texts, Column):
+            asked = np.unique(pairs.item)  # read at once, not one by one
+            empty = asked[[not text for text in items.texts.fetch(asked.tolist())]]
+            if len(empty):
+                count, first = counted(len(empty), "item"), items.ids[int(empty[0])]
+                logger.warning("left out %s without a text, the first with the id %r", count, first)
+            if len(kept := pairs.take(np.flatnonzero(~np.isin(pairs.item, empty)))):
+                return kept
         return pairs
-
-    def _read(self, pairs: Pairs) -> None:
-        """Read the texts of items in a database at once, not one by one."""
-        texts = self.searcher.index.items.texts
-        if isinstance(texts, Column):
-            texts.fetch(np.unique(pairs.item).tolist())
 
     def _stop(self, ahead: float = 0.0) -> str | None:
         """Why to stop now, or `ahead` seconds from now, if there is a reason."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
@@ -46,6 +48,12 @@ class StoreError(CrossknnError):
     """The database that holds the vectors or texts of an index failed, or cannot be reached."""
 
     exit_code = 4
+
+
+class AddressError(CrossknnError):
+    """A service cannot listen on its address."""
+
+    exit_code = 7
 
 
 class TrainingError(CrossknnError):
@@ -101,3 +109,82 @@ def visible(text: str) -> str:
     'a\\\\x1b[2Jb'
     """
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+_NOUNS = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+_LIMITS = {
+    "greater_than_equal": " must be {ge} or more",
+    "greater_than": " must be more than {gt}",
+    "less_than_equal": " must be {le} or less",
+    "less_than": " must be less than {lt}",
+    "literal_error": " must be {expected}",
+    "string_too_long": " may have at most {max_length} characters",
+    "too_long": " may have at most {max_length} entries",
+}
+_FIXED = {
+    "missing": " is missing",
+    "extra_forbidden": " is not known here",
+    "string_too_short": " is empty",
+    "too_short": " is empty",
+    "string_unicode": " is no valid unicode: it holds half a surrogate pair",
+}
+
+
+def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str, str]:
+    """The field at fault, and a sentence on it, of pydantic's errors about a `given` object.
+
+    Where a field may be of several kinds, pydantic reports an error for each, under names of its
+    own. The deepest is that of the kind that was meant; where none fits, all are named.
+
+    >>> error = {"type": "int_type", "loc": ("k", "constrained-int"), "input": "5"}
+    >>> wrong_field([error], {"k": "5"})
+    ('k', 'k must be a whole number, not "5"')
+    """
+    places = [_place(error, given) for error in errors]
+    deepest = max(places, key=len)
+    own = [error for error, place in zip(errors, places, strict=True) if place == deepest]
+    where = ".".join(map(str, deepest)) or "the body"
+    if said := [_said(error) for error in own if error["type"] not in _NOUNS]:
+        return where, f"{where}{said[0]}"
+    nouns = " or ".join(dict.fromkeys(_NOUNS[error["type"]] for error in own))
+    value = json.dumps(own[0].get("input"), default=str)
+    shown = value if len(value) <= 60 else f"{value[:57]}..."
+    return where, f"{where} must be {nouns}, not {shown}"
+
+
+def _place(error: Mapping[str, Any], given: object) -> tuple[int | str, ...]:
+    """The fields that lead to an error, without the names of kinds between them."""
+    place, here = list[int | str](), given
+    for part in error["loc"]:
+        if (isinstance(here, Mapping) and part in here) or (
+            isinstance(here, list) and isinstance(part, int) and part < len(here)
+        ):
+            here = here[part]
+            place.append(part)
+    return (*place, *error["loc"][-1:]) if error["type"] == "missing" else tuple(place)
+
+
+def _said(error: Mapping[str, Any]) -> str:
+    kind = error["type"]
+    if kind in _LIMITS:
+        limits = {
+            name: f"{limit:,}".removesuffix(".0") if isinstance(limit, int | float) else limit
+            for name, limit in error["ctx"].items()
+        }
+        return _LIMITS[kind].format(**limits)
+    said = str(error["msg"]).removeprefix("Value error, ")
+    return _FIXED.get(kind, f": {said[:1].lower()}{said[1:]}")

@@ -144,9 +144,9 @@ def test_fields_of_any_kind_can_be_read():
     ("name", "arguments", "said"),
     [
         ("search", {"query": ""}, "empty"),
-        ("search", {"query": "a", "k": 0}, "k: input should be greater than or equal to 1"),
-        ("search", {"query": "a", "k": "many"}, "k: input should be a valid integer"),
-        ("search", {}, "query: field required"),
+        ("search", {"query": "a", "k": 0}, "k must be 1 or more"),
+        ("search", {"query": "a", "k": "many"}, 'k must be a whole number, not "many"'),
+        ("search", {}, "query is missing"),
         ("search", {"query": "a", "filter": {"colour": "red"}}, "colour"),
         ("fetch", {"id": "nothing"}, "there is no item with the id 'nothing'"),
         ("fetch", {"id": "zip-file", "offset": -1}, "offset is -1"),

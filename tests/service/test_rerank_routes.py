@@ -62,7 +62,7 @@ def test_more_documents_than_calls(theirs, words):
 
 
 def test_the_client_of_cohere_hears_what_is_wrong(theirs, port):
-    with pytest.raises(cohere.UnprocessableEntityError, match="at most 1000"):
+    with pytest.raises(cohere.UnprocessableEntityError, match="at most 1,000"):
         theirs.rerank(model="", query="a", documents=["b"] * 1001)
     with pytest.raises(cohere.UnauthorizedError, match="API key"):
         cohere.ClientV2("another-key", base_url=f"http://127.0.0.1:{port}").rerank(
@@ -173,7 +173,7 @@ def test_deadlines(indexes, words):
         ({}, "either documents or texts"),
         ({"documents": ["a"], "texts": ["a"]}, "either documents or texts"),
         ({"documents": []}, "documents"),
-        ({"documents": ["a"] * 1001}, "at most 1000"),
+        ({"documents": ["a"] * 1001}, "at most 1,000"),
         ({"texts": [1]}, "texts.0"),
         ({"documents": [{"body": "a"}]}, "documents.0"),
         ({"documents": [{"text": "a", "embedding": [1.0]}, "b"]}, "document 1 has no 'embedding'"),

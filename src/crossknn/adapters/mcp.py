@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from crossknn.errors import CrossknnError, InputError, needs_extra
+from crossknn.errors import CrossknnError, InputError, needs_extra, wrong_field
 from crossknn.search.results import Hit
 from crossknn.search.searcher import Budget, Searcher
 from crossknn.types import as_count
@@ -37,17 +37,16 @@ _READS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_h
 
 
 class _Server(MCPServer):
-    """Says in one sentence what is wrong with arguments."""
+    """Says in one sentence what is wrong with arguments; null is the default of any of them."""
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        given = {key: value for key, value in arguments.items() if value is not None}
         try:
-            return await super().call_tool(name, arguments, context)
+            return await super().call_tool(name, given, context)
         except ToolError as error:
             cause = error.__cause__
             if isinstance(cause, ValidationError):
-                first = cause.errors()[0]
-                where = ".".join(map(str, first["loc"]))
-                raise ToolError(f"{name}: {where}: {first['msg'].lower()}") from cause
+                raise ToolError(f"{name}: {wrong_field(cause.errors(), given)[1]}") from cause
             raise
 
 

@@ -31,7 +31,7 @@ from crossknn.errors import CrossknnError, visible
 EPILOG = (
     "Exit codes: 0 done; 1 another failure; 2 wrong input; 3 the scorer failed, and what was found "
     "before is the answer; 4 the scorer failed, and there is no answer; 5 a missing extra; 6 not a "
-    "usable index; 130 interrupted."
+    "usable index; 7 the address of a service cannot be had; 130 interrupted."
 )
 INTERRUPTED = "interrupted; nothing is half-written, and the same command can be run again"
 

@@ -74,36 +74,39 @@ def command(
     /openapi.json says the rest. An index is named as its folder.
     """
     with needs_extra("crossknn serve", "serve"):
-        from crossknn.service import app, engine
+        from crossknn.service import address, app, engine
     from crossknn.index.item_index import ItemIndex
 
     known = keys_of(keys)
     for spec in (method, *(methods or ())):
         parse_method(spec)  # before an index is made or opened
-    indexes: dict[str, Any] = {}
-    for folder in folders or [python_index(FOLDER)]:
-        name = folder.resolve().name
-        if name in indexes:
-            raise InputError(f"two indexes are called {name!r}: rename the folder of one")
-        indexes[name] = ItemIndex.load(folder)
-    exact = o.open_scorer(scorer, model, scorer_option)
-    if self_test:
-        engine.self_test(exact)
-    settings = engine.Settings(
-        method=method,
-        methods=methods or (),
-        budget=budget,
-        most_pairs=most_pairs,
-        deadline=deadline,
-        requests=requests,
-    )
-    served = engine.Engine(indexes, exact, settings)
-    if not known and host not in app.LOCAL:
-        note(f"anyone who can reach {host}:{port} may search: give --keys or {KEYS_VARIABLE}")
-    note(f"serving {', '.join(indexes)} at http://{host}:{port}")
-    # Searches that compute give way sooner to the thread that answers: it waited for each in turn.
-    sys.setswitchinterval(0.001)
-    app.serve(served, keys=known, host=host, port=port)
+    with address.bound_to(host, port) as sockets:
+        indexes: dict[str, Any] = {}
+        for folder in folders or [python_index(FOLDER)]:
+            name = folder.resolve().name
+            if name in indexes:
+                raise InputError(f"two indexes are called {name!r}: rename the folder of one")
+            indexes[name] = ItemIndex.load(folder)
+        exact = o.open_scorer(scorer, model, scorer_option)
+        if self_test:
+            engine.self_test(exact)
+        settings = engine.Settings(
+            method=method,
+            methods=methods or (),
+            budget=budget,
+            most_pairs=most_pairs,
+            deadline=deadline,
+            requests=requests,
+        )
+        served = engine.Engine(indexes, exact, settings)
+        where = address.url(host, sockets)
+        address.listen(sockets)
+        if not known and host not in app.LOCAL:
+            note(f"anyone who can reach {where} may search: give --keys or {KEYS_VARIABLE}")
+        note(f"serving {', '.join(indexes)} at {where}")
+        # Searches give way sooner to the thread that answers: it waited for each in turn.
+        sys.setswitchinterval(0.001)
+        app.serve(served, sockets, keys=known, local=not known and host in app.LOCAL)
 
 
 def keys_of(path: Path | None) -> list[str]:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from socket import socket
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -31,7 +32,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crossknn import __version__
-from crossknn.errors import CrossknnError, InputError, visible
+from crossknn.errors import CrossknnError, InputError, visible, wrong_field
 from crossknn.files import exclusive_lock, translate_os_errors
 from crossknn.service import engine as e
 from crossknn.service import shapes as s
@@ -92,6 +93,7 @@ _ERRORS: dict[int | str, Any] = {
         403: "Without keys the service answers only under the names of its machine.",
         404: "There is no such index or item.",
         413: "The body is too large.",
+        415: "The body is not sent as JSON.",
         422: "A field is wrong; the message names it.",
         429: "The service is busy; Retry-After says when to come again.",
         503: "The scorer or a database is down, and there is no answer without it.",
@@ -130,8 +132,11 @@ def create_app(engine: e.Engine, *, keys: Sequence[str] = (), local: bool = Fals
     return app
 
 
-def serve(engine: e.Engine, *, keys: Sequence[str] = (), host: str, port: int) -> None:
-    """Serve until a signal comes: then searches end with the best so far, and are answered."""
+def serve(
+    engine: e.Engine, sockets: list[socket], *, keys: Sequence[str] = (), local: bool = False
+) -> None:
+    """Serve on sockets until a signal comes: then searches end with the best so far, and are
+    answered. `local`: see `create_app`."""
 
     class Stopping(Server):
         def handle_exit(self, sig: int, frame: Any) -> None:
@@ -140,18 +145,14 @@ def serve(engine: e.Engine, *, keys: Sequence[str] = (), host: str, port: int) -
 
     server = Stopping(
         Config(
-            create_app(engine, keys=keys, local=not keys and host in LOCAL),
-            host=host,
-            port=port,
+            create_app(engine, keys=keys, local=local),
             http=Patient,
             log_level="warning",
             server_header=False,
             timeout_graceful_shutdown=int(engine.settings.deadline) + 2,
         )
     )
-    server.run()
-    if not server.started:
-        raise SystemExit(3)  # as uvicorn ends where it cannot listen, which its log says
+    server.run(sockets)
 
 
 class _Guard:
@@ -252,11 +253,12 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def wrong(_: Request, found: RequestValidationError) -> Json:
         said = found.errors()
-        first = max(said, key=lambda one: len(one["loc"]))  # of a union's kinds the one meant
-        where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-        more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
-        status = 400 if first["type"] == "json_invalid" else 422
-        return error(status, f"{where[:200]}: {first['msg']}{more}", field=where[:200])
+        if said[0]["type"] == "json_invalid":
+            return error(400, f"the body is not JSON: {said[0]['ctx']['error']}")
+        if isinstance(found.body, bytes):
+            return error(415, "send the body as JSON, with  Content-Type: application/json")
+        where, sentence = wrong_field([e | {"loc": e["loc"][1:]} for e in said], found.body)
+        return error(422, sentence, field=where[:200])
 
     @app.exception_handler(CrossknnError)
     async def ours(_: Request, found: CrossknnError) -> Json:
@@ -310,7 +312,9 @@ def _add_searches(app: FastAPI, engine: e.Engine) -> None:
             explain=body.explain,
         )
         if body.stream or _EVENTS in accept:
-            return StreamingResponse(_events(engine, asked), media_type=_EVENTS)
+            # Without these a proxy keeps the rounds until the search has ended.
+            unbuffered = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+            return StreamingResponse(_events(engine, asked), 200, unbuffered, _EVENTS)
 
         def answer(cancel: threading.Event) -> Json:
             found = engine.search(asked, cancel)

@@ -7,7 +7,16 @@ import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 from scipy.special import expit
 
 from crossknn.rerank import Reranked
@@ -19,12 +28,41 @@ MOST_DOCUMENTS = 1000
 Text = Annotated[str, StringConstraints(min_length=1, max_length=32_768)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 K = Annotated[int, Field(ge=1, le=MOST_K)]
-DeadlineMs = Annotated[float, Field(ge=20)]  # in less not even the first stage answers
+# In less than 20 ms not even the first stage answers.
+DeadlineMs = Annotated[float, Field(ge=20, le=3_600_000)]
 Calls = Annotated[int, Field(ge=1, description="Cross-encoder calls for each query.")]
 
 
 class _Body(BaseModel):
+    """A body, or a part of it, in which null stands for the default of any field that has one."""
+
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_default(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        fields = cls.model_fields
+        return {
+            name: value
+            for name, value in given.items()
+            if value is not None or name not in fields or fields[name].is_required()
+        }
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        described = handler.resolve_ref_schema(schema)
+        for name, field in described["properties"].items():
+            kinds = field.get("anyOf", [])
+            if name in described.get("required", ()) or {"type": "null"} in kinds:
+                continue
+            about = {key: field.pop(key) for key in ("default", "description") if key in field}
+            described["properties"][name] = about | {"anyOf": [field, {"type": "null"}]}
+        return schema
 
 
 class ErrorBody(BaseModel):

@@ -1,0 +1,111 @@
+"""Somebody sends a wrong request: the answer names the field and what it must be, in plain words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from service_helpers import TEXTS, Words, served
+
+import crossknn as ck
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def client():
+    with served({"docs": ck.ItemIndex.build(TEXTS, lsa=4)}, Words()) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"budget": "many"}, 'budget must be a whole number or an object, not "many"'),
+        ({"budget": 0}, "budget must be 1 or more"),
+        ({"budget": {"per_query": "x"}}, 'budget.per_query must be a whole number, not "x"'),
+        ({"budget": {"seconds": 5}}, "budget.seconds is not known here"),
+        ({"budget": {"target_recall": 2}}, "budget.target_recall must be 1 or less"),
+        ({"filter": 5}, "filter must be an object or a list, not 5"),
+        ({"filter": [""]}, "filter.0 is empty"),
+        ({"filter": ["a", 3]}, "filter.1 must be a text, not 3"),
+        ({"k": "5"}, 'k must be a whole number, not "5"'),
+        ({"k": 0}, "k must be 1 or more"),
+        ({"k": 10**6}, "k must be 1,000 or less"),
+        ({"explain": "yes"}, 'explain must be true or false, not "yes"'),
+        ({"deadline_ms": 5}, "deadline_ms must be 20 or more"),
+        ({"deadline_ms": 1e300}, "deadline_ms must be 3,600,000 or less"),
+        ({"colour": 1}, "colour is not known here"),
+        ({"queries": ["b"]}, "the body: give either query or queries"),
+    ],
+)
+def test_search(client, given, told):
+    """A wrong field of a search."""
+    answer = client.post("/search", json={"query": "a"} | given)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["message"]) == (422, told)
+    assert told.startswith(error["field"])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"documents": [5]}, "documents.0 must be a text or an object, not 5"),
+        ({"documents": ["a", {"title": "b"}]}, "documents.1.text is missing"),
+        ({"documents": [{"text": 5}]}, "documents.0.text must be a text, not 5"),
+        (
+            {"documents": [{"text": "a", "embedding": ["b"]}]},
+            'documents.0.embedding.0 must be a number, not "b"',
+        ),
+        ({"documents": []}, "documents is empty"),
+        ({"texts": ["a"] * 1001}, "texts may have at most 1,000 entries"),
+        ({"texts": ["a"], "truncation_direction": "up"}, "must be 'Right' or 'right'"),
+        ({}, "the body: give either documents or texts"),
+    ],
+)
+def test_rerank(client, given, told):
+    """A wrong field of documents to be ordered."""
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        answer = client.post(path, json={"query": "a"} | given)
+        assert answer.status_code == 422
+        assert told in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "told"),
+    [
+        (b"", JSON, 422, "the body is missing"),
+        (b"[]", JSON, 422, "the body must be an object, not []"),
+        (b'{"query": ', JSON, 400, "the body is not JSON: Expecting value"),
+        (b'{"query": "a", "k": NaN}', JSON, 422, "k must be a whole number, not NaN"),
+        (b'{"query": "a"}', {"Content-Type": "text/plain"}, 415, "application/json"),
+    ],
+)
+def test_what_is_no_request(client, body, headers, status, told):
+    """A body that is empty, cut, or sent as something else."""
+    answer = client.post("/search", content=body, headers=headers)
+    assert answer.status_code == status
+    assert told in answer.json()["error"]["message"]
+
+
+def test_no_message_has_words_of_the_library_that_checks(client):
+    """No message speaks of models, unions or constrained integers."""
+    wrong = [None, "x", -1, 2.5, True, [], [None], {}, {"x": None}, [[]], {"not": []}]
+    fields = "query", "queries", "index", "k", "budget", "method", "filter", "explain", "stream"
+    for field in (*fields, "deadline_ms"):
+        for value in wrong:
+            body = json.dumps({"query": "a", field: value})
+            answer = client.post("/search", content=body, headers=JSON)
+            if answer.status_code >= 400:
+                said = answer.json()["error"]["message"]
+                for word in ("Body", "constrained", "Input should", "dict[", "model", "Extra"):
+                    assert word not in said, said
+
+
+def test_rounds_are_not_kept_back_by_proxies(client):
+    """Server-sent events say that they are neither to be cached nor buffered (nginx)."""
+    for body, headers in (({"stream": True}, {}), ({}, {"Accept": "text/event-stream"})):
+        answer = client.post("/search", json={"query": "a"} | body, headers=headers)
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-cache"
+        assert answer.headers["x-accel-buffering"] == "no"

@@ -61,7 +61,8 @@ def listen(sockets: Sequence[socket.socket]) -> None:
         try:
             bound.listen(BACKLOG)
         except OSError as error:
-            raise _refused(*bound.getsockname()[:2], error) from error
+            host, port = bound.getsockname()[:2]
+            raise _refused(host, port, error) from error
 
 
 def url(host: str, sockets: Sequence[socket.socket]) -> str:

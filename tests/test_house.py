@@ -37,6 +37,7 @@ IDEAS = {
     "models.quantize": "int8",
     "retrievers.lexical": "words: BM25 and TF-IDF",
     "adapters.mcp": "an index as tools of a language model",
+    "service.address": "where a service listens",
     "service.app": "the routes of the HTTP service",
     "service.bodies": "bodies bounded, and validated off the event loop",
     "service.batches": "batches that many searches share",

@@ -13,6 +13,7 @@ from rich.logging import RichHandler
 
 from crossknn import __version__
 from crossknn.cli import (
+    INTERRUPTED,
     collect,
     compare,
     demo,
@@ -33,7 +34,6 @@ EPILOG = (
     "before is the answer; 4 the scorer failed, and there is no answer; 5 a missing extra; 6 not a "
     "usable index; 7 the address of a service cannot be had; 130 interrupted."
 )
-INTERRUPTED = "interrupted; nothing is half-written, and the same command can be run again"
 
 app = typer.Typer(
     name="crossknn",

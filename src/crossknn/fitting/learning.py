@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from crossknn import threads
 from crossknn.errors import CrossknnError, InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost
@@ -280,8 +281,7 @@ class Learner:
                 return False
             if not is_due(self.index, self.fingerprint):
                 return False
-            self._thread = threading.Thread(target=self._learn, name="crossknn-learn", daemon=True)
-            self._thread.start()
+            self._thread = threads.start("crossknn-learn", self._learn)
             return True
 
     def wait(self, timeout: float | None = None) -> None:

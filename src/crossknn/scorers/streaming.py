@@ -18,6 +18,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
+from crossknn import threads
 from crossknn.errors import CrossknnError, ScorerError, counted
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -183,9 +184,7 @@ class BatchedScorer(ABC):
                         break
                     running += 1
                     if self.workers:
-                        work = Thread(target=self._attempt, args=(call, batch, answers))
-                        work.name, work.daemon = "crossknn-scorer", True
-                        work.start()
+                        self._start(call, batch, answers)
                     else:
                         self._attempt(call, batch, answers)
                 if not running:
@@ -226,6 +225,13 @@ class BatchedScorer(ABC):
                 first = f"the first {failed[0]}" if len(failed) > 1 else failed[0]
                 count = counted(len(failed), "pair")
                 logger.warning("%s could not score %s, %s", self.who, count, first)
+
+    def _start(self, *work: Any) -> None:
+        """Attempt a batch on a thread of its own; the interpreter does not wait for a request."""
+        if self.per_request is None:
+            threads.start("crossknn-scorer", self._attempt, *work)
+        else:
+            Thread(target=self._attempt, args=work, name="crossknn-request", daemon=True).start()
 
     def _next(self, call: Call) -> IntArray | None:
         """The next batch, cut to what may run at once and to what fits into the time left."""

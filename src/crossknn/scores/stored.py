@@ -133,10 +133,11 @@ class StoredScorer:
         if not pending:
             return
         where, scores = map(np.concatenate, zip(*pending, strict=True))
-        pending.clear()
         try:
             self.store.put(self.fingerprint, call.queries, call.items, pairs.take(where), scores)
+            pending.clear()  # not before: after an interrupt they are put once more
         except StoredScoresError as error:
+            pending.clear()
             if self.required and not isinstance(error, StoreFullError):
                 raise
             self._warn(error)

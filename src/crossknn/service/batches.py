@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from crossknn import threads
 from crossknn.errors import ScorerError
 from crossknn.models.folder import first_line
 from crossknn.scorers.base import Scorer
@@ -77,7 +78,7 @@ class SharedScorer:
         metrics.queue.set_function(lambda: sum(len(call.left) for call in list(self._calls)))
         self._idle = 0  # threads that wait for pairs
         for _ in range(self.workers):
-            threading.Thread(target=self._work, name="crossknn-batches", daemon=True).start()
+            threads.start("crossknn-batches", self._work, stop=self.close)
 
     @property
     def truncated(self) -> int:

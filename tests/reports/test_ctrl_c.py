@@ -17,7 +17,7 @@ from tiny_models import jsonl
 
 import crossknn as ck
 
-WORDS = "copy move zip sort lock thread file folder archive string list queue date time".split()
+WORDS = ("copy", "move", "zip", "sort", "lock", "thread", "file", "list", "queue", "date", "time")
 SEARCH = ("search", "docs.index", "--queries", "queries.jsonl", "--budget", "300")
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
@@ -55,6 +55,7 @@ def start(folder, *arguments):
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=folder,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -64,8 +65,8 @@ def start(folder, *arguments):
 def interrupted(process):
     """The exit code and what was said on standard error."""
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    return process.returncode, said
+    process.wait(timeout=60)  # with its standard input open
+    return process.returncode, process.communicate()[1]
 
 
 def check(folder, *command, moment):
@@ -134,6 +135,19 @@ def test_a_service_is_interrupted_while_it_searches(folder):
     asking.join()
     assert code == 130, said
     assert len(said.strip().splitlines()) == 2, said  # that it serves, and that it was interrupted
+
+
+def test_mcp_is_interrupted_while_it_waits_for_its_client(folder):
+    process = start(folder, "-m", "crossknn", "mcp", "docs.index")
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    hello |= {"clientInfo": {"name": "a test", "version": "1"}}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    process.stdin.write(json.dumps(asked) + "\n")
+    process.stdin.flush()
+    assert "serverInfo" in process.stdout.readline()
+    code, said = interrupted(process)
+    assert code == 130, said
+    assert len(said.strip().splitlines()) == 1, said
 
 
 def answers(path, body=None):

@@ -6,10 +6,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-INTERRUPTED = (
-    "interrupted; nothing is half-written: run the same command again, and it goes on from the "
-    "scores and vectors that were kept"
-)
 _AGAIN = 0.2
 """Seconds between two looks at whether an interrupt was lost."""
 
@@ -30,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, 0)
     if interrupts and code not in (0, 130):
+        from crossknn.cli.output import INTERRUPTED
+
         print(f"crossknn: {INTERRUPTED}", file=sys.stderr)
         code = 130
     exec("")  # CPython ends by the signal if it was in such a call, of a dataclass say

@@ -13,7 +13,6 @@ from rich.logging import RichHandler
 
 from crossknn import __version__
 from crossknn.cli import (
-    INTERRUPTED,
     collect,
     compare,
     demo,
@@ -27,6 +26,7 @@ from crossknn.cli import (
     serve,
     trial,
 )
+from crossknn.cli.output import INTERRUPTED
 from crossknn.errors import CrossknnError, visible
 
 EPILOG = (

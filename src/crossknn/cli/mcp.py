@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 from typer import Option
 
 from crossknn.cli import options as o
+from crossknn.cli.output import INTERRUPTED, note
 from crossknn.methods import DEFAULT
 
 EPILOG = o.examples(
@@ -50,4 +52,10 @@ def command(
         exact = StoredScorer(exact, index.scores)
     searcher = Searcher(index, exact, chosen)
     searcher.check_scorer(chosen)
-    create_server(searcher, folder.resolve().name, Budget(per_query=limit, deadline=deadline)).run()
+    limits = Budget(per_query=limit, deadline=deadline)
+    server = create_server(searcher, folder.resolve().name, limits)
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        note(f"crossknn: {INTERRUPTED}")
+        os._exit(130)  # a thread waits for standard input, and would keep the process

@@ -13,6 +13,10 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn
 from crossknn.errors import visible
 from crossknn.types import Progress as Report
 
+INTERRUPTED = (
+    "interrupted; nothing is half-written: run the same command again, and it goes on from the "
+    "scores and vectors that were kept"
+)
 _EVERY = 20.0
 """Seconds between two lines of progress where standard error is a file."""
 

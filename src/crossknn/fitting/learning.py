@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from crossknn import threads
 from crossknn.errors import CrossknnError, InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost
@@ -26,6 +25,7 @@ from crossknn.methods.kriging_fit import fit_hyperparameters, fit_prior
 from crossknn.methods.prior import RANK, Prior
 from crossknn.retrievers.specs import HYBRID, unfitted
 from crossknn.scorers.base import Scorer
+from crossknn.scorers.streaming import start_thread
 from crossknn.scores.store import SparseScores
 from crossknn.search.plan import Predictor
 from crossknn.spec import Spec, parse
@@ -281,7 +281,7 @@ class Learner:
                 return False
             if not is_due(self.index, self.fingerprint):
                 return False
-            self._thread = threads.start("crossknn-learn", self._learn)
+            self._thread = start_thread("crossknn-learn", self._learn)
             return True
 
     def wait(self, timeout: float | None = None) -> None:

@@ -5,20 +5,22 @@ A failing batch is halved until the pair at fault is alone; that pair is left ou
 
 from __future__ import annotations
 
+import atexit
 import copy
 import logging
 import math
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Self, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from crossknn import threads
 from crossknn.errors import CrossknnError, ScorerError, counted
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 GIVE_UP_AFTER = 32  # pairs that failed one by one, with none ever scored: the model is broken
 _POLL = 0.02  # seconds between two looks at a deadline by a thread that waits
 _FIRST_PAIRS = 4  # of the first batch under a deadline, while the scorer's speed is not known
+_PATIENCE = 10.0  # seconds that the end of the interpreter waits for threads, at most
+_started: WeakKeyDictionary[Thread, Callable[[], object]] = WeakKeyDictionary()
 _MARGIN = 1.5  # a batch may take so many times as long as the speed measured so far says
 
 
@@ -229,7 +233,7 @@ class BatchedScorer(ABC):
     def _start(self, *work: Any) -> None:
         """Attempt a batch on a thread of its own; the interpreter does not wait for a request."""
         if self.per_request is None:
-            threads.start("crossknn-scorer", self._attempt, *work)
+            start_thread("crossknn-scorer", self._attempt, *work)
         else:
             Thread(target=self._attempt, args=work, name="crossknn-request", daemon=True).start()
 
@@ -270,6 +274,41 @@ class BatchedScorer(ABC):
             new, old = (time.perf_counter() - began) / cost, self._seconds
             self._seconds = new if old is None else 0.7 * old + 0.3 * new
         answers.put((batch, scores))
+
+
+def start_thread(
+    name: str, target: Callable[..., object], *args: Any, stop: Callable[[], object] | None = None
+) -> Thread:
+    """Start a thread that may be in native code when the program ends.
+
+    A daemon thread that comes back from native code (ONNX Runtime, tokenizers, faiss) to an
+    interpreter that has ended aborts the process; one that is no daemon keeps it from ending if it
+    hangs. So it is a daemon, and the end waits for it.
+
+    Args:
+        name: Of the thread.
+        target, args: What it runs.
+        stop: Called at the end of the interpreter, so that a thread that waits for work ends, too.
+
+    Returns:
+        The thread, which runs.
+    """
+    thread = Thread(target=target, args=args, name=name, daemon=True)
+    _started[thread] = stop or (lambda: None)
+    thread.start()
+    return thread
+
+
+@atexit.register
+def _wait() -> None:
+    """Wait for the threads; a second Ctrl-C ends that."""
+    until = time.monotonic() + _PATIENCE
+    with suppress(KeyboardInterrupt):
+        alive = [(thread, stop) for thread, stop in _started.items() if thread.is_alive()]
+        for _, stop in alive:
+            stop()
+        for thread, _ in alive:
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def out_of_memory(error: Exception) -> bool:

@@ -13,11 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from crossknn import threads
 from crossknn.errors import ScorerError
 from crossknn.models.folder import first_line
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.streaming import BatchedScorer, Call, Deadline, NothingScoredError
+from crossknn.scorers.streaming import (
+    BatchedScorer,
+    Call,
+    Deadline,
+    NothingScoredError,
+    start_thread,
+)
 from crossknn.search.searcher import FAILURES_IN_A_ROW
 from crossknn.service.metrics import Metrics
 from crossknn.types import FloatArray, IntArray, Pairs
@@ -78,7 +83,7 @@ class SharedScorer:
         metrics.queue.set_function(lambda: sum(len(call.left) for call in list(self._calls)))
         self._idle = 0  # threads that wait for pairs
         for _ in range(self.workers):
-            threads.start("crossknn-batches", self._work, stop=self.close)
+            start_thread("crossknn-batches", self._work, stop=self.close)
 
     @property
     def truncated(self) -> int:

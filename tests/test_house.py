@@ -43,6 +43,7 @@ IDEAS = {
     "service.batches": "batches that many searches share",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
+    "search.stopping": "how much of a query's top k has been found",
     "training.distillation": "training towards another model's scores",
     "training.late_interaction": "training of CMC and its rivals",
 }

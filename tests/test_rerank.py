@@ -105,12 +105,6 @@ def test_a_deadline_counts_from_the_call(monkeypatch):
     assert answer.results.n_calls < N == len(answer)
 
 
-def test_a_total_is_what_a_single_query_may_use():
-    for total in (4, 100):
-        found = ck.rerank("q", TEXTS, ck.Budget(total=total), scorer=scorer)
-        assert found == ck.rerank("q", TEXTS, ck.Budget(per_query=total), scorer=scorer)
-
-
 def test_stopped_in_between_it_answers_with_the_best_so_far():
     cancel = threading.Event()
 
@@ -150,7 +144,6 @@ def test_the_bundled_cross_encoder_is_the_default():
         ({"vectors": np.ones((3, 3)), "query_vector": np.ones(2)}, "2 dimensions"),
         ({"query_vector": np.ones(2)}, "the documents have no vectors"),
         ({"budget": 0}, "budget"),
-        ({"budget": ck.Budget(total=0)}, "budget"),
         ({"top_k": 0}, "top_k"),
         ({"method": "bm26"}, "bm26"),
     ],

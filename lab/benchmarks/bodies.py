@@ -35,7 +35,7 @@ ORDINARY = {"query": "archives on part 5", "k": 5, "budget": 20}
 _CONDITION = {"name": ["year"], "comparison_operator": "≥", "value": 2010}
 VALID: list[tuple[str, dict[str, Any]]] = [
     ("/search", ORDINARY | {"filter": {"year": {"gte": 2010}}, "explain": True, "deadline_ms": 900}),
-    ("/search", {"queries": ["threads", "files"], "budget": {"total": 30}, "index": "docs", "method": "axn", "stream": True}),
+    ("/search", {"queries": ["threads", "files"], "budget": {"per_query": 15}, "index": "docs", "method": "axn", "stream": True}),
     ("/search", {"query": "files", "k": 2, "filter": ["d2", "d5"], "budget": {"per_query": 9}}),
     (
         "/retrieval",

@@ -104,9 +104,8 @@ def rerank(
     limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
     if limits.target_recall is not None:
         raise InputError("target_recall needs anchor queries, which given documents do not have")
-    if limits.per_query is None:  # of a single query they are the same
-        pairs = n if limits.total is None else limits.total
-        limits = replace(limits, per_query=pairs, total=None)
+    if limits.per_query is None:
+        limits = replace(limits, per_query=n)
     enough = n <= as_count(limits.per_query, "budget")
     if method is None and enough and limits.deadline is None:
         method = "exact"

@@ -89,7 +89,6 @@ COMMANDS: dict[str, Iterable[str]] = {
     "search {} topic": PATHS,
     f"{SEARCH} -k {{}}": NUMBERS,
     f"{SEARCH} --budget {{}}": NUMBERS[:-1],  # a huge budget is exact search
-    f"{SEARCH} --total-budget {{}}": NUMBERS[:-1],
     f"{SEARCH} --deadline {{}}": REALS,
     f"{SEARCH} --scorer {{}}": (
         *URLS,
@@ -186,7 +185,7 @@ def calls() -> Calls:
         "seed": ("x", 1.5, -1, []),
     }
     yield from _with(_search, searches)
-    budgets = {"total": ("5", 1.5, -1, 0, True, []), "deadline": (0, -1, nan, "soon", [], -inf)}
+    budgets = {"per_query": ("5", 1.5, -1, 0, True, []), "deadline": (0, -1, nan, "soon", [], -inf)}
     yield from _with(lambda **given: _search(budget=ck.Budget(**given)), budgets)
     yield from _each(
         "method",

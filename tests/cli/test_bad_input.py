@@ -70,7 +70,7 @@ CASES = """
 2 'lang', a field of no item: SEARCH --filter '{"lang": "en"}'
 2 did you mean bm25: SEARCH --method rerank(retriever=bm52)
 2 anchor: SEARCH --method adacur
-2 --budget, --total-budget: SEARCH --budgets 5
+2 --budget: SEARCH --budgets 5
 2 create it first: SEARCH --run absent/run.trec
 2 is a folder: SEARCH --run docs.index
 2 is a folder: mine docs.index --queries queries.txt --out docs.index

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import zlib
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from crossknn.methods import parse_method
 from crossknn.methods.kriging_fit import fit_prior
 from crossknn.retrievers.base import CandidateLists, ItemPriors
 from crossknn.search.loop import Search
-from crossknn.search.sharing import SharedBudget
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 
@@ -177,16 +175,8 @@ VARIANTS = (
     ("wordnet", "ladr(retriever=bm25, batch=5)", {"allowed": True}),
     *(("medquad", s, {"lost": True}) for s in ("axn(ridge=0.3)", "gar(batch=5)", "kriging")),
     ("wordnet", "rerank(retriever=bm25)", {"lost": True}),
-    *(
-        (name, spec, {"total": 20 * QUERIES, "k": k})
-        for name, spec, k in (
-            ("medquad", "kriging(retriever=hybrid)", 10),
-            ("wordnet", "kriging(retriever=dense)", 3),
-            ("wordnet", "gp(retriever=dense, rounds=5)", 5),
-        )
-    ),
 )
-"""Searches with a filter, with pairs that cannot be scored, and with a shared budget."""
+"""Searches with a filter, and with pairs that cannot be scored."""
 
 
 def in_full(text):
@@ -341,14 +331,12 @@ def _case(name, short, budget, **options):
     spec = in_full(short)
 
     def search():
-        """Of `lost` items no score is ever told; `total` is a shared budget for the top `k`."""
-        data, total = matrix(name), options.get("total")
+        """Of `lost` items no score is ever told."""
+        data = matrix(name)
         index, queries, scores = data.rows(0, QUERIES)
         allowed = np.random.default_rng(1).random(index.n) < 0.4 if "allowed" in options else None
         lost = np.random.default_rng(2).random(index.n) < 0.2 if "lost" in options else None
         plan = parse_method(spec).plan(index, budget, 0)
-        if total is not None:
-            plan = replace(plan, share=SharedBudget(total=total, k=options["k"]))
         search = Search(plan, queries, index.n, allowed=allowed)
         if not plan.batches:
             return _rows(search.best(budget))

@@ -25,7 +25,7 @@ from crossknn.retrievers.specs import retriever_scores
 from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Stop
-from crossknn.search.sharing import SharedBudget, expected_recall, z_scores
+from crossknn.search.stopping import expected_recall
 from crossknn.spec import parse
 from crossknn.types import Pairs
 
@@ -145,12 +145,11 @@ SPECS = {
 }
 
 
-def z_score_numbers(spec: str) -> dict[str, object]:
+def recall_numbers(spec: str) -> dict[str, object]:
     search, mean, std = searched(spec, 30)
-    found = {"z": [], "recall": []}
+    found = {"recall": []}
     for row, items, scores in list(search.observed().rows())[:6]:
         rest = np.setdiff1d(np.arange(N), items)
-        found["z"].append(z_scores(scores, mean[row, rest], std[row, rest], 10, 8))
         best = np.sort(scores)[-10:]
         found["recall"].append(expected_recall(best, mean[row, rest], std[row, rest]))
     return found
@@ -174,11 +173,6 @@ def curve_numbers() -> dict[str, object]:
     }
 
 
-def shared_numbers() -> dict[str, object]:
-    share = SharedBudget(total=30 * TESTS, k=10)
-    return {name: searched(SPECS[name], 30, share=share)[0].n_scored for name in ("plain", "gp")}
-
-
 def chosen_numbers() -> dict[str, object]:
     index, *_ = cut().rows(0, TESTS)
     return asdict(fit_hyperparameters(index, parse("dense"), rank=20))
@@ -193,11 +187,12 @@ COMPUTED = {
         f"posterior, {name}": lambda spec=spec: posterior_numbers(spec)
         for name, spec in SPECS.items()
     },
+    **{
+        f"expected recall, {name}": lambda spec=SPECS[name]: recall_numbers(spec)
+        for name in ("plain", "gp")
+    },
     "posterior, sparse": lambda: posterior_numbers(SPECS["plain"], sparse_fit(a_log(), 12, False)),
-    "z scores, plain": lambda: z_score_numbers(SPECS["plain"]),
-    "z scores, gp": lambda: z_score_numbers(SPECS["gp"]),
     "calibration": curve_numbers,
-    "shared budget": shared_numbers,
     "hyperparameters": chosen_numbers,
 }
 

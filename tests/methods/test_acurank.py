@@ -13,10 +13,7 @@ from synthetic import matrix, run
 
 import crossknn as ck
 from crossknn.errors import SpecError
-from crossknn.methods import parse_method
 from crossknn.retrievers.base import ItemPriors
-from crossknn.search.loop import simulate
-from crossknn.search.sharing import SharedBudget
 
 BUDGET, BATCH, TESTS = 120, 12, 20
 
@@ -54,19 +51,6 @@ def test_queries_end_where_the_reference_says(name, uncertain, tolerance, k):
         rounds.append(len(batches))
     assert max(rounds) > 3
     assert len(set(rounds)) > 2
-
-
-def test_a_total_goes_where_the_top_k_is_uncertain():
-    """Of one query the retriever knows the scores, of the other nothing."""
-    rng = np.random.default_rng(0)
-    data = matrix(n=200, tests=2)
-    cheap = data.scores[-2:] + np.array([[0.01], [9.0]]) * rng.normal(size=(2, 200))
-    firsts = {"bm25": np.vstack([data.scores[:-2], cheap]).astype(np.float32)}
-    index, queries, scores = replace(data, firsts=firsts).rows(0, 2)
-    plan = parse_method("acurank(retriever=bm25, batch=10)").plan(index, 40, 0)
-    search = simulate(replace(plan, share=SharedBudget(total=80, k=5)), queries, scores)
-    assert search.n_scored.sum() == 80
-    assert search.n_scored[0] < 20 < 60 < search.n_scored[1]
 
 
 def test_a_retriever_that_says_nothing_leaves_all_uncertain():

@@ -10,8 +10,6 @@ from synthetic import matrix
 
 import crossknn as ck
 from crossknn.errors import InputError
-from crossknn.search.loop import simulate
-from crossknn.search.sharing import SharedBudget
 
 TEXTS = [f"item {i} {'even' if i % 2 == 0 else 'odd'} {'x' * (i % 7)}" for i in range(60)]
 QUERIES = ["odd", "even xx", "item xxxx"]
@@ -68,16 +66,6 @@ def test_no_rehearsal_knows_the_query_that_it_searches():
     for trend, known in zip(other.model.trends, predictor.model.trends, strict=True):
         np.testing.assert_array_equal(trend.mean, known.mean)
         np.testing.assert_array_equal(trend.precision, known.precision)
-
-
-def test_a_shared_budget_goes_where_items_reach_it():
-    index, queries, scores = matrix(n=200, noise=0.1).rows(0, 6)
-    scores = scores - np.array([0, 0, 0, 50, 50, 50], np.float32)[:, None]
-    plan = ck.parse_method("gp(retriever=dense, rounds=4)").plan(index, 40, 0)
-    share = SharedBudget(total=240, k=1, min_score=4.0)
-    spent = simulate(replace(plan, share=share), queries, scores).n_scored
-    assert spent.sum() == 240
-    assert spent[:3].min() > 2 * spent[3:].max()
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,6 @@ def test_a_filter_that_allows_no_item_is_answered_with_none(client):
         ({"query": "a", "k": 41}, "the index has 40 items"),
         ({"query": "a", "budget": -1}, "budget"),
         ({"query": "a", "budget": True}, "budget"),
-        ({"query": "a", "budget": {"total": 5, "per_query": 5}}, "both total and per_query"),
         ({"query": "a", "budget": {"seconds": 5}}, "budget"),
         ({"query": "a", "budget": 10**9}, "up to 10,000"),
         ({"query": "a", "method": "exact"}, "does not offer"),

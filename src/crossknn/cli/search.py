@@ -51,16 +51,9 @@ def command(
     ] = None,
     min_score: Annotated[
         float | None,
-        Option(
-            help="Return only items with at least this score; gp and kriging also estimate how "
-            "many were missed."
-        ),
+        Option(help="Return only items with at least this score."),
     ] = None,
     budget: o.PerQuery = 100,
-    total_budget: Annotated[
-        int | None,
-        Option(help="Query-item pairs to score for all queries together, instead of --budget."),
-    ] = None,
     target_recall: Annotated[
         float | None,
         Option(help="With kriging: stop a query when its expected recall reaches this (0-1)."),
@@ -126,12 +119,7 @@ def command(
             given,
             k=k,
             min_score=min_score,
-            budget=Budget(
-                per_query=budget if total_budget is None else None,
-                total=total_budget,
-                deadline=deadline,
-                target_recall=target_recall,
-            ),
+            budget=Budget(per_query=budget, deadline=deadline, target_recall=target_recall),
             filter=None if filter is None else _filter(filter),
             trace=explain,
             progress=report,

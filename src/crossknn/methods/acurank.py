@@ -36,7 +36,7 @@ class AcuRank(Method):
 
     A pair's exact score is certain, so what is left to score comes in the retriever's order: with
     the same budget for each query it finds what `rerank` finds. The uncertainty decides how many
-    calls each query gets, of a total budget or with `uncertain`.
+    calls each query gets, with `uncertain`.
 
     Args:
         retriever: Ranks the items; a line turns its scores into exact ones.

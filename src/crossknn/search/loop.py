@@ -5,7 +5,6 @@ Pure: no clock, no device, no text. Deadlines, asynchronous scorers and remote w
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any
@@ -13,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.search.plan import Plan
-from crossknn.search.sharing import most_of, shared, z_scores
+from crossknn.search.plan import Plan, Stop
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -48,8 +46,7 @@ class Search:
 
     Every query scores min(budget, allowed items) distinct pairs, unless it stops early or pairs
     cannot be scored: a pair that `ask` returned and whose score `tell` has not got before the next
-    `ask` counts as failed; it is not charged, and another item takes its place. Queries with a
-    shared budget score its total, or all that they may.
+    `ask` counts as failed; it is not charged, and another item takes its place.
 
     All arrays that it returns are copies.
 
@@ -60,8 +57,7 @@ class Search:
         allowed: Mask (n,) of the items that may be scored; None: all.
 
     Raises:
-        InputError: The mask does not fit, or the queries cannot share the plan's budget: the
-            predictor has no standard deviations, or the total is below one for each.
+        InputError: The mask does not fit.
     """
 
     def __init__(
@@ -72,10 +68,7 @@ class Search:
         self.plan, self.queries, self.n, self.allowed = plan, queries, n, allowed
         m = len(queries)
         self.available = n if allowed is None else int(allowed.sum())
-        most = sum(plan.batches)
-        if plan.share is not None:
-            most = most_of(plan.share, m, known=plan.predictor.has_std)
-        self.budget = budget = min(most, self.available)
+        self.budget = budget = min(sum(plan.batches), self.available)
         """Pairs that a query scores at most."""
         self.targets = [min(t, budget) for t in accumulate(plan.batches)]
         self.round = 0
@@ -127,7 +120,7 @@ class Search:
         self._begun, self._column = self._rows["items"].shape[1], {}
         while self.unfinished.any():
             self.round += 1
-            if (calls := self._round_calls()) and len(pairs := self._pick(calls)):
+            if self._wanted().any() and len(pairs := self._pick()):
                 return pairs
         return _NO_PAIRS
 
@@ -245,39 +238,24 @@ class Search:
 
     def _room(self) -> IntArray:
         """New items that each query may still get: (m,)."""
-        done = self._stopped | (self._calls_left() <= 0)
         reachable = np.minimum(self.budget, self.available - self._failed())
-        return np.where(done, 0, reachable - self.n_scored)
+        return np.where(self._stopped, 0, reachable - self.n_scored)
 
-    def _calls_left(self) -> int:
-        """Calls left of a shared budget; without one, no end of them."""
-        share = self.plan.share
-        return sys.maxsize if share is None else share.total - int(self.n_scored.sum())
-
-    def _equal(self) -> IntArray:
-        """New items of each query in this round, if all are served alike: (m,)."""
+    def _wanted(self) -> IntArray:
+        """How many new items each query gets in this round: (m,)."""
         target = self.targets[min(self.round, len(self.targets)) - 1]
         return np.minimum(np.maximum(target - self.n_scored, 0), self._room())
 
-    def _round_calls(self) -> int:
-        """New items of all queries in this round."""
-        if self.plan.share is None or self.round == 1:
-            return int(self._equal().sum())
-        if self.round >= len(self.targets):
-            return self._calls_left()
-        target = len(self.queries) * self.targets[self.round - 1]
-        return max(target - int(self.n_scored.sum()), 0)
-
-    def _pick(self, calls: int) -> Pairs:
-        """Choose `calls` new items, of all queries: first the retriever's, then the predictor's."""
+    def _pick(self) -> Pairs:
+        """Choose each query's new items: first the retriever's, then the predictor's."""
         seen = self._rows["items"].copy()
         if self.round == 1:
-            wanted, shortlist = self._equal(), self.plan.shortlist
+            wanted, shortlist = self._wanted(), self.plan.shortlist
             width = int(wanted.max()) if shortlist is None else max(shortlist, self.budget)
             candidates = self.plan.retriever.top(self.queries, width, self.allowed)
             self._retrieved = candidates.items
         else:
-            wanted, candidates = self._predict(calls, seen)
+            wanted, candidates = self._predict(seen)
         shape = len(wanted), int(wanted.max())
         new = {name: np.full(shape, fill, kind) for name, (fill, kind) in _COLUMNS.items()}
         for q in np.flatnonzero(wanted).tolist():
@@ -295,7 +273,7 @@ class Search:
         self._column = dict(zip(asked, (self._begun + column).tolist(), strict=True))
         return pairs
 
-    def _predict(self, calls: int, seen: IntArray) -> tuple[IntArray, Candidates]:
+    def _predict(self, seen: IntArray) -> tuple[IntArray, Candidates]:
         """Of a later round: how many new items each query gets, (m,), and which."""
         predictor, plan = self.plan.predictor, self.plan
         if self._belief is None:
@@ -303,7 +281,9 @@ class Search:
         self._belief = predictor.update(self._belief, self.observed())
         if plan.shortlist is not None:
             self._pool = self._restriction(plan.shortlist, seen)
-        wanted = self._allocate(calls, seen) if plan.stop or plan.share else self._equal()
+        if plan.stop is not None:
+            self._end_those_done(plan.stop, seen)
+        wanted = self._wanted()
         count = int(wanted.max())
         return wanted, predictor.top(self._belief, count, seen, self.allowed, self._pool)
 
@@ -318,24 +298,16 @@ class Search:
         more = self.plan.predictor.joining(self._belief, count, seen, self.allowed)
         return joined(pool, more)
 
-    def _allocate(self, calls: int, seen: IntArray) -> IntArray:
-        """Stop the queries that have found enough; of this round's calls, those of the others."""
-        stop, share, m = self.plan.stop, self.plan.share, len(self.queries)
-        recall, room = np.full(m, np.nan), self._room()
-        standing: list[FloatArray | None] = [None] * m
+    def _end_those_done(self, stop: Stop, seen: IntArray) -> None:
+        """End the queries that expect to have found enough."""
+        value = np.full(len(self.queries), np.nan)
         for q, mean, std in self._unscored(seen):
             known = self._rows["scores"][q] + self._rows["known"][q]
             known = known[~np.isnan(known)]
-            if stop is not None and len(known) >= stop.k:
-                recall[q] = stop.value(known, mean, std)
-            if share is not None:
-                standing[q] = z_scores(known, mean, std, share.k, int(room[q]), share.min_score)
-        if stop is not None:
-            self.expectations.append((self.n_scored, recall))
-            self._stopped |= recall >= stop.expected
-        if share is None:
-            return self._equal()
-        return shared(standing, self._room(), calls, self._calls_left())
+            if len(known) >= stop.k:
+                value[q] = stop.value(known, mean, std)
+        self.expectations.append((self.n_scored, value))
+        self._stopped |= value >= stop.expected
 
     def _unscored(self, seen: IntArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
         """Predicted means and standard deviations (c,) of the unscored items of each query that has

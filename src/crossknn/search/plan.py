@@ -12,7 +12,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.linalg import mask, top_k
 from crossknn.retrievers.base import Retriever
-from crossknn.search.sharing import SharedBudget, expected_recall, n_uncertain
+from crossknn.search.stopping import expected_recall, n_uncertain
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 
 State = TypeVar("State")
@@ -213,8 +213,6 @@ class Plan:
             that the predictor lets join them; for very large corpora (AXN, section 3). None: all.
         stages: Further retrievers of a shortlist.
         stop: Ends a query before its budget is spent. Needs standard deviations (`has_std`).
-        share: A budget that the queries spend together; `batches` then sum to an equal part of it.
-            Needs standard deviations, too.
         known: What fusion adds to exact scores; the predictor then predicts the sum.
     """
 
@@ -224,5 +222,4 @@ class Plan:
     shortlist: int | None = None
     stages: Sequence[Retriever] = ()
     stop: Stop | None = None
-    share: SharedBudget | None = None
     known: KnownPart | None = None

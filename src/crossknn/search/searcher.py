@@ -28,7 +28,6 @@ from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, open_
 from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.loop import Search
 from crossknn.search.results import Hit, Results, hits_of
-from crossknn.search.sharing import SharedBudget
 from crossknn.types import NO_ITEM, BoolArray, Pairs, Progress, Queries, as_count
 
 if TYPE_CHECKING:
@@ -52,16 +51,12 @@ class Budget:
 
     Args:
         per_query: Pairs that a query may score, stored scores included; 100 by default.
-        total: Pairs that all queries may score together (instead of `per_query`), spent where a
-            true top item is most likely. A query gets at least k, at most four times its equal
-            share. For methods that predict standard deviations: `kriging`, `gp` and `acurank`.
         deadline: Seconds after which the search returns the best so far.
         target_recall: End a query when it expects to have found this share (0-1) of its true top k,
             for `kriging`; the budget is then what it may spend at most.
     """
 
     per_query: int | None = None
-    total: int | None = None
     deadline: float | None = None
     target_recall: float | None = None
 
@@ -179,7 +174,7 @@ class Searcher:
             raise InputError(
                 "target_recall refers to the top k: give either target_recall or min_score"
             )
-        pairs = _pairs_per_query(spend, m, 1 if k is None else k, n, calls=chosen.calls)
+        pairs = _pairs_per_query(spend, 1 if k is None else k, n, calls=chosen.calls)
         chosen = _for_k(chosen, k or 1, spend.target_recall)
         self.check_scorer(chosen)
         seed = self.seed if seed is None else as_count(seed, "seed", 0)
@@ -191,7 +186,6 @@ class Searcher:
             min_score=min_score,
             calibration=self._calibration(chosen),
             pairs=pairs,
-            total=spend.total,
             allowed=_mask(filter, self.index),
             seed=seed,
             deadline=Deadline(spend.deadline, cancel),
@@ -293,7 +287,6 @@ class _Run:
     min_score: float | None
     calibration: Calibration | None
     pairs: int
-    total: int | None
     allowed: BoolArray | None
     seed: int
     deadline: Deadline
@@ -334,12 +327,6 @@ class _Run:
             raise InputError(
                 f"k is {self.k}, but target_recall of the method refers to the top {plan.stop.k}: "
                 f"give the method k={self.k}, too"
-            )
-        if self.total is not None:
-            k = self.k if self.min_score is None else 1
-            before, until = (self.total * q // len(self.texts) for q in (start, stop))
-            plan = replace(
-                plan, share=SharedBudget(total=until - before, k=k, min_score=self.min_score)
             )
         self.asked = self.texts[start:stop]
         queries = Queries(self.asked)
@@ -475,8 +462,7 @@ class _Run:
                 self.in_a_row = 0
                 self.told += len(positions)
                 if self.progress is not None:
-                    most = len(self.texts) * self.search.budget
-                    self.progress(self.told, most if self.total is None else min(self.total, most))
+                    self.progress(self.told, len(self.texts) * self.search.budget)
                 if stopped_by := self._stop():
                     break
         finally:
@@ -517,16 +503,12 @@ def _for_k(method: Method, k: int, target_recall: float | None) -> Method:
     return replace(method, target_recall=target_recall, k=k)  # type: ignore[call-arg]
 
 
-def _pairs_per_query(budget: Budget, m: int, k: int, n: int, *, calls: bool) -> int:
-    """Pairs that each of m queries may score of n items, or its equal share of them."""
+def _pairs_per_query(budget: Budget, k: int, n: int, *, calls: bool) -> int:
+    """Pairs that each query may score of n items."""
     limit, pairs = budget.deadline, as_count(k, "k")
     if limit is not None and not (isinstance(limit, Real) and limit > 0):
         raise InputError(f"deadline is {limit!r}; it must be above 0")
-    if calls and budget.total is not None:
-        if budget.per_query is not None:
-            raise InputError("the budget has both total and per_query: give one of them")
-        pairs = as_count(budget.total, "total_budget") // m
-    elif calls:
+    if calls:
         pairs = as_count(PER_QUERY if budget.per_query is None else budget.per_query, "budget")
     if k > n:
         raise InputError(f"k is {k}, but the index has {n} items: give a smaller k")

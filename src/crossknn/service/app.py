@@ -300,7 +300,7 @@ def _add_searches(app: FastAPI, engine: e.Engine) -> None:
                 f"k is {body.k} for {len(queries)} queries: {hits:,} hits, and an "
                 f"answer holds {MOST_HITS:,}"
             )
-        _check_pairs(budget.total or (budget.per_query or 0) * len(queries), engine)
+        _check_pairs((budget.per_query or 0) * len(queries), engine)
         asked = e.Request(
             index=_index(engine, body.index),
             queries=queries,

@@ -213,7 +213,7 @@ class Engine:
                 raise failure
             self.metrics.search(results, began - asked.arrived, degraded=False)
             return Answer(results=results, degraded=True, first_ranks=None)
-        first = replace(asked.budget, deadline=None, total=None, target_recall=None)
+        first = replace(asked.budget, deadline=None, target_recall=None)
         if failure is not None or not all(results.hits):
             plain = searcher.search(list(asked.queries), budget=first, method=_FIRST_STAGE, **given)
             if failure is not None:

@@ -80,11 +80,10 @@ class ErrorAnswer(BaseModel):
 
 
 class BudgetBody(_Body):
-    """`per_query` calls for each query, or a `total` for all together; with `target_recall` a query
-    ends when it expects to have found that share of its true top k."""
+    """`per_query` calls for each query; with `target_recall` a query ends when it expects to have
+    found that share of its true top k."""
 
     per_query: Annotated[int, Field(ge=1)] | None = None
-    total: Annotated[int, Field(ge=1)] | None = None
     target_recall: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
@@ -112,7 +111,7 @@ class SearchBody(_Body):
         json_schema_extra={
             "examples": [
                 {"query": "how do I open a zip file", "k": 3, "budget": 50},
-                {"queries": ["copy a folder", "sort a list"], "budget": {"total": 100}},
+                {"queries": ["copy a folder", "sort a list"], "budget": 20},
             ]
         }
     )
@@ -194,8 +193,7 @@ def budget_of(given: int | BudgetBody | None, deadline_ms: float | None, per_que
     if given is None or isinstance(given, int):
         return Budget(per_query=per_query if given is None else given, deadline=seconds)
     return Budget(
-        per_query=per_query if given.total is None and given.per_query is None else given.per_query,
-        total=given.total,
+        per_query=per_query if given.per_query is None else given.per_query,
         target_recall=given.target_recall,
         deadline=seconds,
     )

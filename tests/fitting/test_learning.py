@@ -33,7 +33,9 @@ def test_the_first_searches_are_learned_from_when_there_are_enough_of_them(libra
     library.search(index, LEAST - 1, LEAST, "auto")
     found = learn(index, library.scorer.fingerprint)
     assert (found.queries, found.pairs, found.stored) == (LEAST, LEAST * 25, LEAST * 25)
-    assert found.explained is None
+    assert (found.measured, found.previous) == (LEAST // 5, False)  # without every fifth query
+    assert found.without + 0.1 < found.explained < 1
+    assert found.helps == pytest.approx(1 - (1 - found.explained) / (1 - found.without))
     assert stored_prior(index).queries == LEAST
     assert learn(index, library.scorer.fingerprint) is None
 
@@ -66,8 +68,9 @@ def test_anchors_of_another_cross_encoder_are_never_mixed_with_what_is_learned(l
     index = library.index()
     collect_anchors(index, CallableScorer(library.score, "other"), library.texts(0, 4))
     library.search(index, 10, 10 + LEAST, "gp")
-    assert not is_due(index, library.scorer.fingerprint)
-    assert learn(index, library.scorer.fingerprint) is None
+    assert learn(index, library.scorer.fingerprint).queries == LEAST
+    assert stored_prior(index.for_scorer(library.scorer.fingerprint)).n_anchor_queries == 0
+    assert stored_prior(index.for_scorer("other")) is None
 
 
 def test_an_index_whose_queries_have_no_vectors_learns_what_its_words_can_tell(library):
@@ -171,7 +174,9 @@ def test_the_command_line_learns_after_its_answers_and_index_info_says_what_that
     assert not search(LEAST, "--no-learn")
     assert "nothing learned yet" in info()
     assert search(1)
-    assert "learned from 31 queries, 620 scores\n" in info()
+    said = info()
+    assert "learned from 31 queries, 620 scores; from half the scores of each of 7 of these" in said
+    assert "learning helps: the error in predicted scores of new queries is " in said
     assert not search(1)
     assert search(10)
     assert "the previous fit explained " in info()

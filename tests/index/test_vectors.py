@@ -204,14 +204,21 @@ def test_auto_is_the_latest_that_queries_have_and_hybrid_starts_from_the_unfitte
     assert stage_names(saved, parse("hybrid")) == ("bm25", "dense")
 
 
-def test_a_search_with_another_cross_encoder_is_refused_where_it_would_read_their_scale(saved):
+def test_a_search_with_another_cross_encoder_does_not_read_their_scale(saved):
     saved.add_fitted("mf", als())
     for reading in ("axn(retriever=bm25, blend=0)", "tour(retriever=bm25, normalize=auto)"):
         search = ck.Searcher(saved, FormulaScorer(), reading)
         assert len(search.search("one fish", k=3, budget=6)[0]) == 3
+        other = saved.for_scorer("other")
+        assert default_vectors(other) == "dense" != default_vectors(saved)
+        assert (other.scale("mf"), other.of_others) == (None, {"mf"})
         search = ck.Searcher(saved, FormulaScorer("other"), reading)
-        with pytest.raises(InputError, match=r"cross-encoder formula, but this search uses other"):
-            search.search("one fish", k=3, budget=6)
+        assert len(search.search("one fish", k=3, budget=6)[0]) == 3
+    named = ck.Searcher(
+        saved, FormulaScorer("other"), "axn(vectors=mf, normalize=anchors, blend=0)"
+    )
+    with pytest.raises(InputError, match="needs a scale for the item vectors 'mf'"):
+        named.search("one fish", k=3, budget=6)
     for fine in ("axn(blend=0, normalize=first)", "axn", "rerank(retriever=mf)"):
         search = ck.Searcher(saved, FormulaScorer("other"), fine)
         assert search.search("one fish", k=3, budget=6).n_calls == 6

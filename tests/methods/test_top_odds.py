@@ -138,7 +138,7 @@ def plan_of_prior(data) -> Prior:
 
         anchor_queries = data.anchors.queries.texts
 
-        def snapshot(self):
+        def for_scorer(self, fingerprint):
             return self
 
         def scorer_fingerprint(self, name):

@@ -309,6 +309,7 @@ def test_what_cannot_be_fused_is_said_in_a_sentence(index):
         with pytest.raises(ck.InputError, match="of the fitted fusion, bm25, lsa"):
             ck.Searcher(index, SCORER, fuse=fuse)
     other = ck.CallableScorer(noise, "another")
-    with pytest.raises(ck.InputError, match="'fusion' in the index was made with scores"):
-        ck.Searcher(index, other, fuse="auto").search("cat x", k=1, budget=5)
+    assert ck.Searcher(index, other, fuse="auto").fusion is None  # it has none of its own
+    with pytest.raises(ck.InputError, match="which the index lacks"):
+        ck.Searcher(index, other, fuse={"lsa": 1})
     assert ck.Searcher(index, other, fuse=None).search("cat x", k=1, budget=5).n_calls == 5

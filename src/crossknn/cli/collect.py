@@ -108,7 +108,8 @@ def command(
         if given is not None:
             pairs, source = (given.texts, index.items.texts), scorer if ray else None
             score("queries", collect, index.scores, exact, *pairs, source=source)
-    enough = len(index.anchor_queries) > 1 and index.retrievers and index.vectors
+    own = index.for_scorer(exact.fingerprint)
+    enough = len(own.anchor_queries) > 1 and own.retrievers and own.vectors
     if anchors is not None and enough:
         fit_from_store(index, exact)
     totals = ("pairs", "reused", "scored", "calls", "failed")
@@ -119,7 +120,7 @@ def command(
         "stopped_by": next((r.stopped_by for r in reports if r.stopped_by), None),
         "seconds": round(sum(report.seconds for report in reports), 2),
         "index": str(folder),
-        "anchor_queries": len(index.anchor_queries),
+        "anchor_queries": len(own.anchor_queries),
         "matrix": None if file is None else str(file),
     }
     answer(summary, json)

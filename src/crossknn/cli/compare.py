@@ -186,7 +186,8 @@ def run(
     searcher = Searcher(index, stored, fuse=fuse, seed=seed)
     for method in methods.values():
         searcher.check_scorer(method)
-    fusion, stage = searcher.fusion, first_stage(index)
+    own = searcher.of_scorer()
+    fusion, stage = searcher.fusion, first_stage(own)
     known = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
     plain = {spec: parse_method(spec) for spec in known if fusion or spec not in methods}
     groups = [(plain, None), (methods, fusion)] if fusion else [({**plain, **methods}, None)]
@@ -199,7 +200,7 @@ def run(
         o.note_probabilities(scorer, scores)
     for chosen, by in groups:
         if exact:
-            given = index, queries, scores, chosen, budgets, ks
+            given = own, queries, scores, chosen, budgets, ks
             with err.status("searching"):
                 best, found = compare(*given, qrels=qrels, fusion=by, **options)
                 table += [list(each.rows()) for each in (best, *found)]

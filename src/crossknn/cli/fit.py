@@ -241,6 +241,7 @@ def _fit_stored(
     spec = HYBRID if retriever is None else parse(retriever)
     with progress("fitting kriging's prior", "steps") as report:
         found = fit_from_store(index, scorer, retriever=spec, rank=rank, progress=report)
+    own = index.for_scorer(scorer.fingerprint)
     note(
         f"search with --method 'kriging(retriever={found.retriever})', or axn, to use what was "
         "fitted"
@@ -251,6 +252,6 @@ def _fit_stored(
         "anchor_queries": found.n_anchor_queries,
         "retriever": str(found.retriever),
         "parameters": asdict(found.parameters),
-        "vectors": [VECTORS] if VECTORS in index.fitted else [],
+        "vectors": [VECTORS] if VECTORS in {*own.fitted} - own.of_others else [],
         "seconds": round(time.perf_counter() - began, 2),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +14,7 @@ from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, print_json, progress, say
-from crossknn.errors import IndexFormatError, InputError
+from crossknn.errors import IndexFormatError, InputError, counted
 from crossknn.errors import nearest as nearest_name
 from crossknn.index.nearest import LARGE
 from crossknn.index.storage import check_target
@@ -21,6 +22,10 @@ from crossknn.index.storage import check_target
 if TYPE_CHECKING:
     from crossknn.fitting.learning import Learned
     from crossknn.index.item_index import ItemIndex
+
+LEARNING = "learning"
+OF_SCORERS = "anchors", "item_scores", "kriging", LEARNING, "fusion", "calibration"
+"""Artefacts that belong to a cross-encoder."""
 
 LATEST = 5
 """Fits to searches that `index info` shows, at most."""
@@ -309,15 +314,17 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
     from crossknn.index.item_index import ItemIndex
 
     index = ItemIndex.load(folder)
-    fits = history(index)
     if json:
-        learned = {"learned": [asdict(fit) for fit in fits]}
-        print_json(_summary(index, folder) | learned | {"details": index.description()})
+        learned = {"learned": [asdict(fit) for fit in history(index)]}
+        kept = {"cross_encoders": {str(by): _kept(index, by) for by in _cross_encoders(index)}}
+        print_json(_summary(index, folder) | learned | kept | {"details": index.description()})
         return
     _say_summary(_summary(index, folder))
-    for fit in fits[-LATEST:]:
-        say(f"learned from {fit.queries:,} queries, {fit.pairs:,} scores{_worth(fit)}")
-    if not fits and index.vectors:
+    for by in _cross_encoders(index):
+        say(f"of the cross-encoder {by or 'without a name'}:")
+        for line in _said_of(index, by):
+            say(f"  {line}")
+    if not index.each(LEARNING) and index.vectors:
         say(f"nothing learned yet: that takes the scores of {LEAST} searched queries")
 
 
@@ -387,11 +394,64 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
     }
 
 
+def _cross_encoders(index: ItemIndex) -> list[str | None]:
+    """The cross-encoders whose scores something in the index was made with."""
+    made = (part for name in OF_SCORERS for part in index.each(name))
+    return [*dict.fromkeys(part.meta.get("fingerprint") for part in made)]
+
+
+def _kept(index: ItemIndex, by: str | None) -> dict[str, Any]:
+    """What the index keeps of a cross-encoder, as values for JSON."""
+    from crossknn.fitting.learning import history
+
+    own = index.for_scorer(by)
+    found: dict[str, Any] = {name: dict(own.artifacts[name].meta) for name in own.artifacts}
+    found["anchor_queries"] = len(own.anchor_queries)
+    return found | {"learned": [asdict(fit) for fit in history(own)]}
+
+
+def _said_of(index: ItemIndex, by: str | None) -> Iterator[str]:
+    """A line for each thing that the index keeps of a cross-encoder."""
+    from crossknn.fitting.learning import history
+
+    own = index.for_scorer(by)
+    if own.anchor_queries:
+        yield f"{counted(len(own.anchor_queries), 'query')} scored with every item"
+    fits = history(own)
+    for fit in fits[-LATEST:]:
+        yield f"learned from {fit.queries:,} queries, {fit.pairs:,} scores{_worth(fit)}"
+    if (measured := [fit.helps for fit in fits if fit.helps is not None]) and own.vectors:
+        yield f"learning {_help(measured[-1])}"
+    if (fusion := own.artifacts.get("fusion")) is not None:
+        weights = ", ".join(
+            f"{name} {weight:.2g}" for name, weight in fusion.meta["weights"].items()
+        )
+        known = fusion.meta.get("ndcg", {})
+        ndcg = "; nDCG@10 " + ", ".join(f"{way} {value:.3f}" for way, value in known.items())
+        yield f"fusion: {weights}, of {fusion.meta['queries']} queries{ndcg if known else ''}"
+    if (known := own.artifacts.get("calibration")) is not None:
+        yield (
+            f"calibration: by {known.meta['way']}, of {known.meta['queries']} queries, expected "
+            f"error {known.meta['ece']:.3f}"
+        )
+
+
 def _worth(fit: Learned) -> str:
-    """What the fit before this one was worth, if that was measured."""
+    """What a fit was worth, if that was measured: the one before, or one without some queries."""
     if fit.explained is None or fit.without is None:
         return ""
+    which = "the previous fit" if fit.previous else "a fit without them"
+    new = "new" if fit.previous else "of these"
     return (
-        f"; from half the scores of each of {fit.measured} new queries, the previous fit explained "
+        f"; from half the scores of each of {fit.measured} {new} queries, {which} explained "
         f"{fit.explained:.0%} of the variance of the other half, and no fit {fit.without:.0%}"
     )
+
+
+def _help(less: float) -> str:
+    """How much less a search errs with what was learned, in words."""
+    if abs(less) < 0.005:
+        return "makes no difference yet: scores of new queries are predicted as well without it"
+    if less < 0:
+        return f"does not help: the scores of new queries are predicted {-less:.0%} worse with it"
+    return f"helps: the error in predicted scores of new queries is {less:.0%} smaller with it"

@@ -521,7 +521,7 @@ def parts_on_demand(
     if not isinstance(scorer, StoredScorer):
         store = ScoreStore() if scorer.fingerprint is None else index.scores
         scorer = StoredScorer(scorer, store)
-    done = 0
+    index, done = index.for_scorer(scorer.scorer.fingerprint), 0
 
     def score(pairs: Pairs, start: int) -> FloatArray:
         nonlocal done

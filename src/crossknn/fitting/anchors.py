@@ -56,13 +56,14 @@ def collect_anchors(
         scorer: A cross-encoder or its name (Ray needs a name).
         queries: Texts (k_q); they cost k_q * n calls, less what the store has.
         limits, progress: As for `collect`.
-        replace: Drop anchors that another cross-encoder has scored.
+        replace: Drop anchors that other cross-encoders have scored, which are kept beside these by
+            default.
 
     Returns:
         How many pairs were known, scored and failed, and what stopped it.
 
     Raises:
-        InputError: As `collect`, or the anchors are another cross-encoder's.
+        InputError: As `collect`, or the index has anchors of a cross-encoder without a name.
         ScorerError: As `collect`.
     """
     texts = check_texts(queries, "anchor")
@@ -87,7 +88,7 @@ def collect_item_scores(
         scorer: A cross-encoder or its name (Ray needs a name).
         positions: Positions (a,) of the items in the query's place; they cost a * n calls.
         limits, progress: As for `collect`.
-        replace: Drop scores of another cross-encoder.
+        replace: Drop scores of other cross-encoders, which are kept beside these by default.
 
     Returns:
         As of `collect_anchors`.
@@ -200,8 +201,7 @@ def fit_scales(index: ItemIndex) -> None:
     Vectors that the queries have none beside get no scale.
     """
     index = index.snapshot()
-    known = index.artifacts.get(ANCHORS)
-    if known is not None:
+    for known in index.each(ANCHORS):
         scales = _scales(index, known.arrays["scores"], list(known.arrays["queries"]))
         index.put_artifact(ANCHORS, {**known.meta, "scales": scales}, known.arrays)
 
@@ -218,10 +218,12 @@ def _collect_rows(
 ) -> CollectReport:
     if not len(texts):
         raise InputError("there are no texts to score the items against")
-    index = index.snapshot()
+    opened = as_scorer(scorer)
+    index = index.for_scorer(opened.fingerprint)
     index.check_compact("collecting rows of scores")
-    opened, items = as_scorer(scorer), index.items.texts
-    fingerprint = fingerprint_of(opened, index.scores)
+    items, fingerprint = index.items.texts, fingerprint_of(opened, index.scores)
+    if replace:
+        index.drop_of_others(name)
     before = _known_rows(index, name, opened.fingerprint, replace)
     if before is not None and "added" in before.meta:  # its rows lack scores of later items
         texts = [*before.arrays["queries"], *texts]
@@ -248,17 +250,15 @@ def _collect_rows(
     return report
 
 
-def _known_rows(index: ItemIndex, name: str, new: str | None, replace: bool) -> Artifact | None:
-    """The rows there are now, also those of other processes; InputError if another cross-encoder
-    than `new` made them."""
+def _known_rows(index: ItemIndex, name: str, own: str | None, replace: bool) -> Artifact | None:
+    """This cross-encoder's rows there are now, also those of other processes."""
     known = index.newest("artifacts", name)
-    old = None if known is None else known.meta["fingerprint"]
-    if known is None or (replace and old != new):
+    if known is None or known.meta["fingerprint"] != own or (replace and own is None):
         return None
-    if old is None or old != new:
+    if own is None:
         raise InputError(
-            f"the scores in the index are of another cross-encoder ({old}, not {new}); discard "
-            "them with replace=True (--replace), or use an index of its own"
+            f"the {name} of the index are of a cross-encoder without a name, and so is this one: "
+            "name it, discard them with replace=True (--replace), or use an index of its own"
         )
     return known
 

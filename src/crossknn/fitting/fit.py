@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -98,7 +97,7 @@ def fit(
         per: How many; by default 100 items or 5 queries.
         retriever: Spec of the retriever of strategy "q"; by default the vectors'.
         limits: What may be spent; what was scored by then is used, and the same call resumes.
-        replace: Drop anchors that another cross-encoder has scored.
+        replace: Drop anchors that other cross-encoders have scored.
         start: With "distill", the dual encoder to start from; by default the index's own.
         encoder_out: With "distill", the folder of the trained encoder.
         seed: Seed of all randomness.
@@ -112,7 +111,8 @@ def fit(
         InputError: Queries or options cannot be used, or the disk is full.
         ScorerError: A score is not a number.
     """
-    chosen, index = build(parse(method), METHODS, "way to fit"), index.snapshot()
+    chosen, opened = build(parse(method), METHODS, "way to fit"), as_scorer(scorer)
+    index = index.for_scorer(opened.fingerprint)
     name = name or chosen.name.replace("-", "_")
     index.check_free(name)
     if strategy not in PER:
@@ -130,6 +130,7 @@ def fit(
     task = FitTask(
         index=index,
         given=scorer,
+        scorer=opened,
         queries=texts,
         base=base,
         strategy=strategy,
@@ -158,6 +159,7 @@ class FitTask:
 
     index: ItemIndex
     given: Any
+    scorer: Scorer
     queries: Sequence[str]
     base: str
     strategy: str
@@ -172,11 +174,6 @@ class FitTask:
     vector_seconds: float = 0.0
     collected: CollectReport = field(init=False)
     _random: SparseScores = field(init=False)
-
-    @cached_property
-    def scorer(self) -> Scorer:
-        """The cross-encoder."""
-        return as_scorer(self.given)
 
     def sparse(self) -> SparseScores:
         """G: all scores that the store has of the train queries, once the plan is collected.

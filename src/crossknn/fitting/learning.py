@@ -21,7 +21,7 @@ from crossknn.errors import CrossknnError, InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost
 from crossknn.methods.kriging import Kriging, stored_prior, trend_retrievers
-from crossknn.methods.kriging_fit import fit_hyperparameters, fit_prior
+from crossknn.methods.kriging_fit import fit_hyperparameters, fit_prior, from_searches
 from crossknn.methods.prior import RANK, Prior
 from crossknn.retrievers.specs import HYBRID, unfitted
 from crossknn.scorers.base import Scorer
@@ -61,6 +61,8 @@ class Learned:
         explained: Share of the variance of these queries' scores that the fit before predicted
             from half of each query's scores; None if there was no fit or no such query.
         without: The same without a prior.
+        previous: Whether the fit before was measured, on queries searched since; else, at the first
+            fit, another one, made without the queries it was measured on.
     """
 
     queries: int
@@ -70,10 +72,20 @@ class Learned:
     measured: int = 0
     explained: float | None = None
     without: float | None = None
+    previous: bool = True
+
+    @property
+    def helps(self) -> float | None:
+        """By which share (below 1) a prior makes the squared error of predictions smaller; None if
+        that was not measured."""
+        if self.explained is None or self.without is None or self.without >= 1:
+            return None
+        return 1 - (1 - self.explained) / (1 - self.without)
 
 
 def history(index: ItemIndex) -> list[Learned]:
-    """All fits of kriging's prior to searches of this index, the latest last."""
+    """All fits of kriging's prior to searches of this index, the latest last: with the scorer of
+    `ItemIndex.for_scorer`, or else with that which was fitted last."""
     kept = index.artifacts.get(LEARNING)
     return [] if kept is None else [Learned(**fit) for fit in kept.meta["fits"]]
 
@@ -104,27 +116,20 @@ def fit_from_store(
         The prior, which is in the index now.
 
     Raises:
-        InputError: There are no scores, or the anchors are another cross-encoder's.
+        InputError: There are no scores by this cross-encoder.
     """
     # Imported here: every search from the command line asks `is_due`, and these take longest.
     from crossknn.fitting.factors import Targets, als
     from crossknn.fitting.fit import DEFAULT, fitted_vectors
 
-    fingerprint, index = scorer.fingerprint, index.snapshot()
-    anchors_are_of = index.scorer_fingerprint("anchors")
-    if index.anchor_queries and anchors_are_of != fingerprint:
-        raise InputError(
-            f"the anchor queries of the index were scored by the cross-encoder {anchors_are_of}, "
-            f"not by {fingerprint or 'this one, whose model is unknown'}: scores of two "
-            "cross-encoders are never mixed, so fit with the former, or build an index without "
-            "these anchors"
-        )
+    fingerprint, index = scorer.fingerprint, index.for_scorer(scorer.fingerprint)
     scores = searched_scores(index, fingerprint or "")
     parameters = fit_hyperparameters(index, retriever, rank=rank)
     how = dict[str, Any](retriever=retriever, rank=rank, parameters=parameters)
     found = _fit(index, scores, progress=progress, **how)
     base = unfitted(index)
-    if len(scores) and base and index.has_query_vectors(base) and set(index.fitted) <= {VECTORS}:
+    others = set(index.fitted) - index.of_others - {VECTORS}
+    if len(scores) and base and index.has_query_vectors(base) and not others:
         # The scale is that of these scores: no random pairs are among them to tell a better one.
         queries = index.query_vectors(Queries(scores.queries), base)
         fit = als(Targets.of(scores, index.vectors[base], queries))
@@ -153,7 +158,7 @@ def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
         InputError: The scores cannot be read, the prior cannot be written, or items were added or
             removed meanwhile.
     """
-    index = index.snapshot()
+    index = index.for_scorer(fingerprint)
     if not is_due(index, fingerprint):
         return None
     scores = searched_scores(index, fingerprint)
@@ -168,9 +173,9 @@ def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
 
 def is_due(index: ItemIndex, fingerprint: str) -> bool:
     """Whether the store has enough new scores by this cross-encoder to learn from."""
-    if not index.vectors or index.scorer_fingerprint("anchors") not in (None, fingerprint):
+    if not index.vectors:
         return False
-    counts, fits = index.scores.counts(fingerprint), history(index)
+    counts, fits = index.scores.counts(fingerprint), history(index.for_scorer(fingerprint))
     if len(counts) < LEAST:  # then no text is read
         return False
     searched = _searched(index, counts)
@@ -199,19 +204,37 @@ def _fit(index: ItemIndex, scores: SparseScores, **how: Any) -> Prior:
     """Measure the prior that there is, fit another as `fit_prior` is told how, and note both."""
     store, fits, fingerprint = index.scores, history(index), scores.fingerprint or ""
     stored, newest = int(_searched(index, store.counts(fingerprint)).sum()), store.newest()
-    worth = {}
-    if fits and stored_prior(index) is not None:
-        worth = measure(index, scores, set(store.queries(fingerprint, after=fits[-1].newest)))
+    worth = dict[str, Any]()
+    if fits and (prior := stored_prior(index)) is not None:
+        new = set(store.queries(fingerprint, after=fits[-1].newest))
+        worth = measure(index, scores, new, prior)
+    elif not fits and len(scores):
+        worth = _first_measured(index, scores, how["retriever"])
     found = fit_prior(index, scores, **how)
     learned = Learned(
         queries=found.queries, pairs=found.pairs, stored=stored, newest=newest, **worth
     )
-    index.put_artifact(LEARNING, {"fits": [asdict(fit) for fit in (*fits, learned)]}, {})
+    kept = {"fingerprint": fingerprint, "fits": [asdict(fit) for fit in (*fits, learned)]}
+    index.put_artifact(LEARNING, kept, {})
     return found
 
 
-def measure(index: ItemIndex, scores: SparseScores, queries: Collection[str]) -> dict[str, Any]:
-    """Measure the index's prior on `queries`, which it was not fitted to; see `Learned`."""
+def _first_measured(index: ItemIndex, scores: SparseScores, retriever: Spec) -> dict[str, Any]:
+    """What a prior is worth that is fitted without every fifth query, on these; see `Learned`."""
+    left_out = scores.scored_queries[::5]
+    out = np.isin(scores.query, left_out)
+    if len(scores.scored_queries) < LEAST:
+        return {}
+    prior = from_searches(index, scores.take(~out), retriever)
+    queries = {scores.queries[row] for row in left_out.tolist()}
+    found = measure(index, scores.take(out), queries, prior)
+    return found and found | {"previous": False}
+
+
+def measure(
+    index: ItemIndex, scores: SparseScores, queries: Collection[str], prior: Prior
+) -> dict[str, Any]:
+    """Measure a prior on `queries`, which it was not fitted to; see `Learned`."""
     chosen = list[tuple[str, IntArray, FloatArray]]()
     for row in scores.scored_queries.tolist():
         part = slice(scores.by_query[row], scores.by_query[row + 1])
@@ -222,9 +245,11 @@ def measure(index: ItemIndex, scores: SparseScores, queries: Collection[str]) ->
     rng, total = np.random.default_rng(0), 0.0
     if len(chosen) > MEASURED:
         chosen = [chosen[c] for c in rng.choice(len(chosen), MEASURED, replace=False)]
-    methods = {"explained": Kriging(), "without": Kriging(use_anchors=False)}
-    predictors = {name: method.plan(index, SCORED, 0).predictor for name, method in methods.items()}
-    left = dict.fromkeys(methods, 0.0)
+    predictors = {
+        "explained": Kriging().plan_with(prior, index, SCORED, 0).predictor,
+        "without": Kriging(use_anchors=False).plan(index, SCORED, 0).predictor,
+    }
+    left = dict.fromkeys(predictors, 0.0)
     for query, items, exact in chosen:
         known, rest = np.array_split(rng.permutation(len(items)), 2)
         observed = Observed(items[None, known], exact[None, known], np.array([len(known)]))

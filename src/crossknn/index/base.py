@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, runtime_checkable
@@ -15,6 +16,18 @@ from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries, 
 ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
 COLUMNS = ("artifacts/anchors", "artifacts/item_scores")
 """Artifacts with something for each item: rows of these arrays, or columns of `scores`."""
+
+
+def plain(key: str) -> str:
+    """Kind and name of a part, without the digest of the cross-encoder that it belongs to.
+
+    >>> plain("artifacts/kriging-0123456789ab")
+    'artifacts/kriging'
+    """
+    return _OF_SCORER.sub("", key)
+
+
+_OF_SCORER = re.compile(r"-[0-9a-f]{12}$")
 
 
 class Cache:
@@ -83,9 +96,9 @@ def all_scores(arrays: Mapping[str, Any]) -> FloatArray:
 
 def n_items(key: str, arrays: Mapping[str, Any]) -> int | None:
     """Of how many items an artifact is; None for one that has nothing for each item."""
-    if key in COLUMNS and "scores" in arrays:
+    if plain(key) in COLUMNS and "scores" in arrays:
         return int(np.shape(arrays["scores"])[1]) + len(arrays.get("added", ()))
-    return next((len(arrays[name]) for name in ROWS.get(key, ()) if name in arrays), None)
+    return next((len(arrays[name]) for name in ROWS.get(plain(key), ()) if name in arrays), None)
 
 
 @runtime_checkable

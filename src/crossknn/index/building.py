@@ -17,6 +17,7 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.errors import InputError
 from crossknn.files import as_path
+from crossknn.index.base import plain
 from crossknn.index.database import ItemStore, TextsOf, items_in, parts_beside
 from crossknn.index.graphs import nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states
@@ -194,21 +195,22 @@ def _encode_items(
 def _keeping(mine: Parts, other: Parts) -> Parts:
     """The parts with what was fitted to those that they replace, as far as it still fits."""
     same_items = [*mine.items.ids, *mine.items.texts] == [*other.items.ids, *other.items.texts]
-    for key in sorted(other.held, key=lambda key: not key.startswith("vectors/")):
-        kind, _, name = key.partition("/")
-        if kind == "words" or (kind == "vectors" and name not in other.fitted):
+    parts = other.opened
+    for key in sorted(parts, key=lambda key: not key.startswith("vectors/")):
+        kind, _, name = plain(key).partition("/")
+        if kind == "words" or (kind == "vectors" and parts[key].method is None):
             continue
-        part = other.open(kind, name) if _fits(mine, other, kind, name) else None
+        part = parts[key] if _fits(mine, other, kind, name, parts[key]) else None
         if part is not None and not same_items:
             part = part.of_items(mine.vectors) if kind == "vectors" else None
         if part is None:
-            logger.warning("dropped %s: the items have changed, or what it is made of", key)
+            logger.warning("dropped %s: the items have changed, or what it is made of", plain(key))
         else:
             mine = mine.put({key: part})
     return mine
 
 
-def _fits(mine: Parts, other: Parts, kind: str, name: str) -> bool:
+def _fits(mine: Parts, other: Parts, kind: str, name: str, part: Any) -> bool:
     """Whether a part of other parts of the same items fits what these are made of."""
     if kind == "graphs":
         return name in mine.matchers or _same_space(mine, other, name)
@@ -217,8 +219,9 @@ def _fits(mine: Parts, other: Parts, kind: str, name: str) -> bool:
         same_words = ("bm25" in mine.matchers) == ("bm25" in other.matchers)
         same = base == unfitted(mine) and _same_space(mine, other, base) and same_words
         return same or name in (ANCHORS, ITEM_SCORES)
-    base = other.fitted[name].base if kind == "vectors" else None
-    free = name not in {*mine.vectors, *mine.matchers}
+    base = part.base if kind == "vectors" else None
+    own = {own for own in mine.vectors if own not in mine.fitted}
+    free = name not in {*own, *mine.matchers}
     return free and (base is None or _same_space(mine, other, base))
 
 

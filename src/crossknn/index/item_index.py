@@ -31,7 +31,14 @@ from crossknn.index.filters import Fields, field_columns, parse_filter
 from crossknn.index.graphs import NEIGHBOURS
 from crossknn.index.late import LateStates, work_folder
 from crossknn.index.nearest import FaissStore, build_lists, fingerprint, write_lists
-from crossknn.index.parts import ANCHORS, DUAL_ENCODER, GIVEN, ITEM_SCORES, Parts
+from crossknn.index.parts import (
+    ANCHORS,
+    DUAL_ENCODER,
+    GIVEN,
+    ITEM_SCORES,
+    Parts,
+    fingerprint_of,
+)
 from crossknn.index.storage import SCORES, damages, read_parts, write_parts
 from crossknn.index.vectors import EncodeQueries, GivenModel, ItemVectors, RememberedModel
 from crossknn.retrievers.base import ItemPriors, Late, Retriever
@@ -281,6 +288,21 @@ class ItemIndex:
         made._origin = self
         return made
 
+    def for_scorer(self, fingerprint: str | None) -> ItemIndex:
+        """A `snapshot` with what belongs to one cross-encoder: what fits, learning and collecting
+        have left of the scores of others is not seen.
+
+        Args:
+            fingerprint: The cross-encoder's, `scorer.fingerprint`; None: one that is not known.
+
+        Returns:
+            The snapshot. Vectors fitted to another cross-encoder are there by their names, and are
+            no default (`of_others`).
+        """
+        made = self.snapshot()
+        made._parts = replace(made._parts, scorers=frozenset({fingerprint, None}))
+        return made
+
     def add(
         self,
         items: Items | str | Path | Iterable[str | Mapping[str, object]],
@@ -428,6 +450,11 @@ class ItemIndex:
         return self._parts.fitted
 
     @property
+    def of_others(self) -> frozenset[str]:
+        """Names of vectors that were fitted to another cross-encoder than that of `for_scorer`."""
+        return self._parts.of_others
+
+    @property
     def retrievers(self) -> Mapping[str, Retriever]:
         """Retrievers that are not made of vectors: `bm25`, `tfidf`, those that were added."""
         return self._parts.retrievers
@@ -446,6 +473,27 @@ class ItemIndex:
     def artifacts(self) -> Mapping[str, Artifact]:
         """Results of fits, such as kriging's prior, by name."""
         return dict(self._parts.named("artifacts", lambda part: part))
+
+    def each(self, name: str) -> list[Artifact]:
+        """The artefacts of this name, one of each cross-encoder, the latest last.
+
+        Args:
+            name: Such as "anchors" or "fusion".
+
+        Returns:
+            Every one that the index has, whatever `for_scorer` chooses.
+        """
+        return self._parts.each(f"artifacts/{name}")
+
+    def drop_of_others(self, name: str) -> None:
+        """Drop the artefacts of this name that belong to other cross-encoders than that of
+        `for_scorer`.
+
+        Args:
+            name: Such as "anchors".
+        """
+        if keys := self._parts.keys_of_others(f"artifacts/{name}"):
+            self._put(dict.fromkeys(keys))
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether the index can make query vectors that fit item vectors.
@@ -472,7 +520,7 @@ class ItemIndex:
             The scale that the anchors or a fit have found; None if there is none.
         """
         if name in self.fitted:
-            return self.fitted[name].scale
+            return None if name in self.of_others else self.fitted[name].scale
         anchors = self.artifacts.get(ANCHORS)
         known = None if anchors is None else anchors.meta["scales"].get(name)
         return None if known is None else Scale(*known)
@@ -570,7 +618,7 @@ class ItemIndex:
         Args:
             name: What methods call them: `axn(vectors=name)`.
             fitted: The vectors, and what they were fitted to.
-            replace: Replace fitted vectors of this name.
+            replace: Replace vectors of this name that were fitted to the same cross-encoder.
 
         Raises:
             InputError: They do not fit the items, the name is taken, or there is no room; nothing
@@ -580,7 +628,8 @@ class ItemIndex:
         names = [own for own in self.vectors if own not in self.fitted]
         own = {own: self._parts.open("vectors", own) for own in names}
         fitted = fitted.checked(self.n, own, name)
-        if self.newest("vectors", name) is not None and not replace:
+        known = None if replace else self.for_scorer(fitted.fingerprint).newest("vectors", name)
+        if known is not None and fingerprint_of(known) == fitted.fingerprint:
             raise InputError(
                 f"the index has fitted vectors {name!r}; use another name, or replace them"
             )
@@ -678,9 +727,10 @@ class ItemIndex:
             rows = self._parts.rows(name)
         assert name is not None
         if self.folder is None:
-            self._parts.lists[name] = fingerprint(rows), build_lists(rows, progress=progress)
+            own = self._parts.of_scorer(name)
+            self._parts.lists[own] = fingerprint(rows), build_lists(rows, progress=progress)
         else:
-            write_lists(self.folder / f"nearest-{name}", rows, progress)
+            write_lists(self.folder / f"nearest-{self._parts.of_scorer(name)}", rows, progress)
         self._put({})
         return name
 
@@ -750,7 +800,7 @@ class ItemIndex:
         with self._lock:  # in one step: searches in other threads see all of it or nothing
             if self._origin is not None:
                 self._origin._put(parts, made_of)
-                self._parts = self._origin._parts
+                self._parts = replace(self._origin._parts, scorers=self._parts.scorers)
                 return
             if parts and not made_of.same_items(self._parts):
                 raise InputError(
@@ -769,4 +819,5 @@ class ItemIndex:
         Returns:
             The part; None if there is none.
         """
-        return (self if self._origin is None else self._origin)._parts.newest(kind, name)
+        parts = (self if self._origin is None else self._origin)._parts
+        return replace(parts, scorers=self._parts.scorers).newest(kind, name)

@@ -7,6 +7,9 @@ they are opened when first needed.
     graphs/dense       item graphs, by the vectors or words             neighbours (n, k)
     artifacts/anchors  what fits and collecting have left               `Artifact`
 
+What belongs to a cross-encoder is kept once for each of them, under `kind/name-<digest of its
+fingerprint>`, and found by its name: see `Parts.keys`.
+
 Axes: m queries, n items, d dimensions.
 """
 
@@ -24,8 +27,8 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.errors import IndexFormatError, InputError, nearest
-from crossknn.files import StoredArray, rows_of
-from crossknn.index.base import Cache
+from crossknn.files import StoredArray, rows_of, text_digest
+from crossknn.index.base import Cache, plain
 from crossknn.index.late import LateStates
 from crossknn.index.nearest import LARGE, FaissStore, fingerprint, open_lists
 from crossknn.index.storage import as_json, columns_of, read_parts, write_parts
@@ -74,6 +77,8 @@ class Parts:
         added: Retrievers that were added, by name.
         lists: Approximate indexes of vectors in memory, by name, and these vectors' `fingerprint`.
         cache: What was computed from these parts.
+        scorers: Whose scores the parts that are seen were made with: the fingerprint of a
+            cross-encoder, and None, which stands for an unknown one; by default anybody's.
     """
 
     items: Items
@@ -85,6 +90,7 @@ class Parts:
     added: dict[str, Retriever] = field(default_factory=dict)
     lists: dict[str, tuple[str, Any]] = field(default_factory=dict)
     cache: Cache = field(default_factory=Cache)
+    scorers: frozenset[str | None] | None = None
 
     @classmethod
     def of(
@@ -117,6 +123,20 @@ class Parts:
 
     def put(self, parts: Mapping[str, Any]) -> Parts:
         """With more parts, or without those that are None; in the folder first, if there is one."""
+        keys = self.keys
+        parts = {
+            keys.get(key, key) if part is None else _key(key, part): part
+            for key, part in parts.items()
+        }
+        # Older versions kept what belongs to a cross-encoder under the plain name.
+        parts |= {
+            old: None
+            for key, part in [*parts.items()]
+            if part is not None
+            and (old := plain(key)) != key
+            and old in self.held
+            and fingerprint_of(self.held[old]) == fingerprint_of(part)
+        }
         written = {key: part and _artifact(part, key) for key, part in parts.items()}
         if self.folder is not None and parts:
             write_parts(self.folder, written, self.build, keep=True)
@@ -127,22 +147,60 @@ class Parts:
 
     def newest(self, kind: str, name: str) -> Artifact | None:
         """The part as the folder has it now, where another process may have put it."""
-        key = f"{kind}/{name}"
-        if self.folder is None:
-            part = self.held.get(key)
-            return part and _artifact(part, key)
-        return read_parts(self.folder, self.build)[1].get(key)
+        held = self.held if self.folder is None else read_parts(self.folder, self.build)[1]
+        key = self.seen_among(held).get(f"{kind}/{name}")
+        return None if key is None else _artifact(held[key], key)
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """The key of each part that is seen, by kind and name, the latest last."""
+        return self.seen_among(self.held)
+
+    def seen_among(self, held: Mapping[str, Any]) -> dict[str, str]:
+        """`keys` of these parts: of several of one name the cross-encoder's own, or the latest."""
+        found = dict[str, str]()
+        for key, part in held.items():
+            name, of = plain(key), fingerprint_of(part)
+            if self.scorers is not None and key.startswith(_OF_SCORERS):
+                foreign = of not in self.scorers
+                if foreign and key.startswith("artifacts/"):
+                    continue
+                if name in found and (foreign or of is None):
+                    continue  # one that is nearer is there
+            found.pop(name, None)
+            found[name] = key
+        return found
+
+    def each(self, name: str) -> list[Any]:
+        """Every part of this kind and name, of whichever cross-encoder."""
+        return [part for key, part in self.held.items() if plain(key) == name]
+
+    def keys_of_others(self, name: str) -> list[str]:
+        """The keys of the parts of this kind and name that are another cross-encoder's."""
+        named = [key for key in self.held if plain(key) == name]
+        return [key for key in named if fingerprint_of(self.held[key]) not in (self.scorers or ())]
+
+    @property
+    def of_others(self) -> frozenset[str]:
+        """Names of the vectors that were fitted to another cross-encoder than the one at hand."""
+        of = {key[8:]: self.held[own] for key, own in self.keys.items() if key[:8] == "vectors/"}
+        known = {name: fingerprint_of(part) for name, part in of.items()}
+        foreign = (name for name, by in known.items() if self.scorers and by not in self.scorers)
+        return frozenset(foreign)
 
     def names(self, kind: str) -> list[str]:
         """Names of the parts of a kind, the latest last."""
-        return [key.partition("/")[2] for key in self.held if key.startswith(f"{kind}/")]
+        return [name.partition("/")[2] for name in self.keys if name.startswith(f"{kind}/")]
 
     def open(self, kind: str, name: str) -> Any:
         """A part, read when it is first asked for."""
-        key = f"{kind}/{name}"
-        if key not in self.held:
+        key = self.keys.get(f"{kind}/{name}")
+        if key is None:
             raise unknown(kind, name, self.names(kind))
-        part = self.held[key]
+        return self._opened(key)
+
+    def _opened(self, key: str) -> Any:
+        part, (kind, name) = self.held[key], plain(key).split("/", 1)
         if isinstance(part, Artifact) and kind in _READERS:
             part = self.held[key] = _READERS[kind](part, name)
         return part
@@ -153,15 +211,15 @@ class Parts:
 
     @property
     def opened(self) -> dict[str, Any]:
-        """All parts, opened."""
-        return {key: self.open(*key.split("/", 1)) for key in self.held}
+        """All parts, opened, by their keys."""
+        return {key: self._opened(key) for key in self.held}
 
     def after(self, before: Parts) -> Parts:
         """These parts, with the models, approximate indexes and retrievers in memory of others."""
         for key, part in before.held.items():
             model = getattr(part, "encoder", None)
             if model is not None and model.opened is not None and key in self.held:
-                same: RememberedModel | None = self.open(*key.split("/", 1)).encoder
+                same: RememberedModel | None = self._opened(key).encoder
                 if same is not None and same.state() == model.state():
                     same.opened = model.opened
         added = before.added
@@ -180,8 +238,10 @@ class Parts:
 
     @property
     def metas(self) -> dict[str, Mapping[str, Any]]:
-        """What is said of each part, by key: values for JSON."""
-        return {key: _artifact(part, key).meta for key, part in self.held.items()}
+        """What is said of each part, values for JSON: by kind and name, or by key where it is
+        another cross-encoder's than the one at hand."""
+        names = {key: name for name, key in self.keys.items()}
+        return {names.get(key, key): _artifact(part, key).meta for key, part in self.held.items()}
 
     @property
     def vectors(self) -> Mapping[str, FloatArray]:
@@ -199,19 +259,25 @@ class Parts:
 
     def approximate(self, name: str, rows: Any) -> Any:
         """The approximate index of the vectors `name`, or of other `rows`, if there is one."""
-        if (known := self.lists.get(name)) is not None:
+        if (known := self.lists.get(self.of_scorer(name))) is not None:
             return known[1] if known[0] == fingerprint(rows, known[1].ntotal) else None
         if self.folder is None:
             return None
-        folder = self.folder / f"nearest-{name}"
+        folder = self.folder / f"nearest-{self.of_scorer(name)}"
         return self.cache.get(("lists", name), (rows,), lambda: open_lists(folder, rows))
+
+    def of_scorer(self, name: str) -> str:
+        """What tells an approximate index of these vectors, or of this artifact's, from those of
+        other cross-encoders' of the same name."""
+        kinds = (self.keys.get(f"{kind}/{name}") for kind in ("vectors", "artifacts"))
+        return next((key.partition("/")[2] for key in kinds if key is not None), name)
 
     def store(self, name: str, *, exact: bool) -> VectorStore:
         """Searches the vectors `name`, by their approximate index if there is one, or `exact`."""
         values: Any = self.open("vectors", name).values
         if hasattr(values, "records"):  # an `ItemStore`
             return values
-        key = "store", name, exact
+        key = "store", self.of_scorer(name), exact
         return self.cache.get(key, (self.items,), lambda: self._store(name, exact))
 
     def _store(self, name: str, exact: bool) -> VectorStore:
@@ -290,6 +356,9 @@ def unknown(what: str, name: str, known: Collection[str]) -> InputError:
     return InputError(f"the index has no {what} {name!r} ({nearest(name, known)})")
 
 
+_OF_SCORERS = "artifacts/", "vectors/"
+"""Kinds of parts that belong to a cross-encoder if they were made with its scores."""
+
 _READERS: Mapping[str, Callable[[Artifact, str], Any]] = {
     "vectors": ItemVectors.of,
     "words": lambda part, name: WORDS[name].of(part),
@@ -297,7 +366,23 @@ _READERS: Mapping[str, Callable[[Artifact, str], Any]] = {
 }
 
 
+def fingerprint_of(part: Any) -> str | None:
+    """The cross-encoder's with whose scores a part was made, if it is known."""
+    found: str | None = (
+        part.meta.get("fingerprint")
+        if isinstance(part, Artifact)
+        else getattr(part, "fingerprint", None)
+    )
+    return found
+
+
+def _key(key: str, part: Any) -> str:
+    """The key that a part gets, of the kind and name `key`."""
+    of = fingerprint_of(part) if key.startswith(_OF_SCORERS) else None
+    return plain(key) if of is None else f"{plain(key)}-{text_digest(of).hex()[:12]}"
+
+
 def _artifact(part: Any, key: str) -> Artifact:
     """What is kept of a part; `InputError` for `meta` that is no JSON."""
     made = part if isinstance(part, Artifact) else part.artifact()
-    return Artifact(json.loads(as_json(made.meta, key)), made.arrays)
+    return Artifact(json.loads(as_json(made.meta, plain(key))), made.arrays)

@@ -27,7 +27,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.errors import InputError
-from crossknn.index.base import COLUMNS, ROWS, all_scores
+from crossknn.index.base import COLUMNS, ROWS, all_scores, plain
 from crossknn.index.filters import field_columns
 from crossknn.index.graphs import nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states
@@ -140,17 +140,21 @@ def growth(
             grown[key] = Growth(
                 {**part.artifact().meta, "states": total + len(states.values)}, rows
             )
-        elif key in ROWS or key in COLUMNS:
+        elif plain(key) in {*ROWS, *COLUMNS}:
             added, arrays = part.meta.get("added", 0), part.arrays
-            values = {name: arrays[name] for name in ROWS.get(key, ()) if name in arrays}
-            values |= {"added": arrays["scores"].T} if key in COLUMNS and "scores" in arrays else {}
+            values = {name: arrays[name] for name in ROWS.get(plain(key), ()) if name in arrays}
+            values |= (
+                {"added": arrays["scores"].T}
+                if plain(key) in COLUMNS and "scores" in arrays
+                else {}
+            )
             rows = {name: regressed(added)(each) for name, each in values.items()}
             grown[key] = Growth({**part.meta, "added": added + k}, rows)
     for key, part in parts.items():
         kind, _, name = key.partition("/")
         if kind == "graphs":
             width = part.arrays["neighbours"].shape[1]
-            if (of := f"vectors/{name}") in parts:
+            if (of := index.keys.get(f"vectors/{name}")) is not None:
                 both = np.concatenate([parts[of].values, grown[of].rows["values"]])
                 near = nearest_by_vectors(both, width, first=n)
             else:
@@ -230,16 +234,16 @@ def compacted(index: Parts) -> dict[str, Artifact]:
             taken["starts"] = partial(np.append, 0, np.cumsum(counts[rows]))
         elif key.startswith("graphs/"):
             taken["neighbours"] = partial(_neighbours, arrays["neighbours"], rows, place)
-        elif key in COLUMNS and "scores" in arrays:
+        elif plain(key) in COLUMNS and "scores" in arrays:
             kept = np.ones(len(arrays["scores"]), np.bool_)
             if "items" in arrays:
                 kept = alive[arrays["items"]]
                 taken["items"] = partial(_rows, place, arrays["items"][kept])
             taken["scores"] = partial(_scores, arrays, kept, rows)
             taken["queries"] = partial(list, compress(arrays["queries"], kept))
-        for name in set(ROWS.get(key, ())) & set(arrays):
+        for name in set(ROWS.get(plain(key), ())) & set(arrays):
             taken[name] = partial(_rows, arrays[name], rows)
-        names = [name for name in arrays if key not in COLUMNS or name != "added"]
+        names = [name for name in arrays if plain(key) not in COLUMNS or name != "added"]
         found[key] = Artifact(meta, Named(names, partial(_made, taken, arrays)))
     return found
 

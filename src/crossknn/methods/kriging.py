@@ -123,7 +123,7 @@ class Kriging(Method):
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         prior = self.prior(index, seed)
-        plan = self._plan(index, budget, seed, prior)
+        plan = self.plan_with(prior, index, budget, seed)
         if self.target_recall is None:
             return plan
         curve = self._curve(index, budget, seed)
@@ -153,7 +153,8 @@ class Kriging(Method):
         anchors = index.anchors if self.use_anchors else None
         return None if anchors is None or len(anchors.scores) < 2 else anchors
 
-    def _plan(self, index: Index, budget: int, seed: int, prior: Prior | None) -> Plan:
+    def plan_with(self, prior: Prior | None, index: Index, budget: int, seed: int) -> Plan:
+        """`plan` with this prior, None for none, and without a target recall."""
         first = min(max(budget // self.rounds, LEAST), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
         retriever, names = open_retriever(index, self.retriever, seed), self._names(index)
@@ -245,7 +246,7 @@ class Kriging(Method):
         free = replace(self, target_recall=None, **asdict(parameters))
         known = (index, self._mean(index), self.rank, FOLDS, seed, self.retriever)
         for fold, prior in cross_fitted(*known):
-            plan = free._plan(index, budget, seed, prior)
+            plan = free.plan_with(prior, index, budget, seed)
             yield plan, anchors.queries.take(fold), anchors.scores[fold]
 
     def _curve(self, index: Index, budget: int, seed: int) -> CalibrationCurve:

@@ -90,17 +90,15 @@ def fit_prior(
         InputError: scores of fewer than two queries, or no item vectors.
     """
     retriever = parse(retriever) if isinstance(retriever, str) else retriever
-    index = index.snapshot()
+    own = index.scorer_fingerprint("anchors") if scores is None else scores.fingerprint
+    index = index.for_scorer(own)
     anchors, count = index.anchors, len(index.anchor_queries)
-    fingerprint = None if scores is None else scores.fingerprint
     if rank < 1:
         raise InputError(f"rank is {rank}; it must be 1 or more")
     if not index.vectors:
         raise InputError("kriging needs item vectors: build the index with some")
-    if anchors is not None:
-        fingerprint = index.scorer_fingerprint("anchors")
     if scores:
-        prior = _from_searches(index, scores, retriever, rank, progress)
+        prior = from_searches(index, scores, retriever, rank, progress)
     elif anchors is not None:
         prior = fit_anchors(index, retriever, rank, SEED, progress=progress)
     else:
@@ -115,7 +113,7 @@ def fit_prior(
         if top_weights is None
         else top_weights,
         retriever=str(retriever),
-        fingerprint=fingerprint,
+        fingerprint=own,
         queries=count + (len(scores.scored_queries) if scores else 0),
         pairs=count * index.n + (len(scores) if scores else 0),
         n_anchor_queries=count,
@@ -134,11 +132,11 @@ def add_points(index: ItemIndex, progress: Progress | None = None) -> None:
         index.add_nearest(NAME, points, progress=progress)
 
 
-def _from_searches(
+def from_searches(
     index: Index,
     scores: SparseScores,
     retriever: Spec,
-    rank: int,
+    rank: int = RANK,
     progress: Progress | None = None,
 ) -> Prior:
     """The prior that earlier searches teach, and the anchors, if there are any."""

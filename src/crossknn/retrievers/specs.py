@@ -164,7 +164,8 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
     if fitted is None:
         how = "fit them with  crossknn fit INDEX fusion --queries FILE"
         raise InputError(
-            f"weights need the spread of each retriever's scores, which the index lacks: {how}"
+            "weights need the spread of each retriever's scores and of this cross-encoder's, which "
+            f"the index lacks: {how}"
         )
     deviations = fitted.meta["deviations"]
     known = deviations.keys() - {"exact"}
@@ -218,13 +219,16 @@ def _of_all(index: Searchable, name: str, seed: int) -> Retriever:
 
 
 def default_vectors(index: Embedded, name: str = "auto") -> str:
-    """`name`, checked; for `auto` the vectors fitted last, with query vectors, or `unfitted`.
+    """`name`, checked; for `auto` the vectors fitted last to this scorer, with query vectors,
+    or `unfitted`.
 
     Raises `InputError` if there are no such vectors.
     """
     names = sorted(index.vectors)
     if name == "auto" and names:
-        fitted = [known for known in index.fitted if index.has_query_vectors(known)]
+        others = getattr(index, "of_others", ())  # fitted to another cross-encoder
+        mine = (known for known in index.fitted if known not in others)
+        fitted = [known for known in mine if index.has_query_vectors(known)]
         return fitted[-1] if fitted else unfitted(index) or [*index.fitted][-1]
     if name not in names:
         raise InputError(

@@ -21,7 +21,6 @@ from crossknn.linalg import one_thread
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.methods.base import planned
 from crossknn.models.folder import first_line
-from crossknn.retrievers.specs import FUSION
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, open_calibration
@@ -109,7 +108,7 @@ class Searcher:
         self.scorer: Scorer | None = None if scorer is None else as_scorer(scorer)
         self.seed = as_count(seed, "seed", 0)
         self._fuse, self._items = fuse, index.items
-        self.fusion = open_fusion(index, fuse, self.seed)
+        self.fusion = open_fusion(self.of_scorer(), fuse, self.seed)
 
     def search(
         self,
@@ -158,7 +157,7 @@ class Searcher:
             ScorerError: No query has a single score (or whatever else the scorer raised).
         """
         began = time.perf_counter()
-        self = self._now()
+        given, self = self, self._now()
         chosen = self.method if method is None else parse_method(method)
         asked = query_set(queries)
         texts, m = asked.texts, len(asked.texts)
@@ -176,7 +175,7 @@ class Searcher:
             )
         pairs = _pairs_per_query(spend, 1 if k is None else k, n, calls=chosen.calls)
         chosen = _for_k(chosen, k or 1, spend.target_recall)
-        self.check_scorer(chosen)
+        given.check_scorer(chosen)
         seed = self.seed if seed is None else as_count(seed, "seed", 0)
         run = _Run(
             searcher=self,
@@ -238,10 +237,16 @@ class Searcher:
             cancel.set()
             raise
 
+    def of_scorer(self) -> ItemIndex:
+        """The index as it is now, which items may be added to meanwhile, with what belongs to the
+        scorer; all of it where there is none."""
+        if self.scorer is None:
+            return self.index.snapshot()
+        return self.index.for_scorer(self.scorer.fingerprint)
+
     def _now(self) -> Searcher:
-        """The same over the index as it is now, which items may be added to meanwhile."""
         now = copy.copy(self)
-        now.index = self.index.snapshot()
+        now.index = self.of_scorer()
         if now.index.items is not self._items:
             now.fusion = open_fusion(now.index, self._fuse, self.seed)
         return now
@@ -253,27 +258,30 @@ class Searcher:
         return open_calibration(self.index, self.fusion, self.scorer.fingerprint)
 
     def check_scorer(self, chosen: Method) -> None:
-        """Refuse a method that would read another cross-encoder's scores in the index.
+        """Refuse a method that cannot run without scores that another cross-encoder has made.
 
         Args:
             chosen: The method.
 
         Raises:
-            InputError: It would, or it needs a scorer and there is none.
+            InputError: The index has such scores of others alone, or the method needs a scorer and
+                there is none.
         """
-        if self.scorer is None and chosen.calls:
-            raise InputError(
-                f"{chosen.name} needs a scorer: give one, such as CrossEncoder(), the bundled one"
-            )
-        mine = None if self.scorer is None else self.scorer.fingerprint
-        for name in (*chosen.required_artifacts(self.index), *[FUSION] * bool(self.fusion)):
-            known = self.index.scorer_fingerprint(name)
-            if known is not None and known != mine:
+        if self.scorer is None:
+            if chosen.calls:
                 raise InputError(
-                    f"{name!r} in the index was made with scores of the cross-encoder {known}, but "
-                    f"this search uses {mine or 'one whose model is unknown (no fingerprint)'}: "
-                    f"collect or fit again with this one, or search with {chosen.fallback}"
+                    f"{chosen.name} needs a scorer: give one, such as CrossEncoder(), the bundled "
+                    "one"
                 )
+            return
+        everything, own = self.index.artifacts, self.of_scorer()
+        for name in set(chosen.required_artifacts(own)) & set(everything) - set(own.artifacts):
+            mine = self.scorer.fingerprint or "one whose model is unknown (no fingerprint)"
+            raise InputError(
+                f"{name!r} in the index was made with scores of the cross-encoder "
+                f"{everything[name].meta.get('fingerprint')}, but this search uses {mine}: "
+                f"collect or fit with this one, too, or search with {chosen.fallback}"
+            )
 
 
 @dataclass(kw_only=True)

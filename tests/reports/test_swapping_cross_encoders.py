@@ -1,0 +1,129 @@
+"""An index that has learned from one cross-encoder serves any other, and keeps what is each's."""
+
+import json
+
+import numpy as np
+import pytest
+from faulty_server import Faulty, good
+from library import Library
+
+import crossknn as ck
+from crossknn.cli.app import run
+from crossknn.fitting.anchors import collect_anchors
+from crossknn.fitting.learning import LEAST, history, learn
+
+WORDS = [f"word{w}" for w in range(30)]
+
+
+@pytest.fixture
+def endpoint():
+    server = Faulty(lambda body: [good(body)])
+    yield server.url
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """An index folder that has learned from 30 searches with the bundled cross-encoder."""
+    rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("swap")
+    (folder / "items.txt").write_text("\n".join(" ".join(rng.choice(WORDS, 8)) for _ in range(60)))
+    index, texts = str(folder / "i"), [" ".join(rng.choice(WORDS, 3)) for _ in range(LEAST)]
+    assert run(["index", "build", str(folder / "items.txt"), index, "--encoder", "none"]) == 0
+    assert run(["search", index, *texts, "--budget", "20"]) == 0
+    assert "artifacts" in json.dumps(ck.ItemIndex.load(index).description())
+    assert len(history(ck.ItemIndex.load(index))) == 1
+    return index
+
+
+def test_search_with_an_endpoint_after_thirty_searches(learned, endpoint, capsys):
+    """The default search with another scorer answers, and both keep what they learned."""
+    texts = [f"word1 word{q}" for q in range(LEAST)]
+    named = ["--scorer", endpoint, "--endpoint-model", "theirs", "--budget", "20"]
+    assert run(["search", learned, *texts, *named]) == 0
+    assert "fitting the index to past searches" in capsys.readouterr().err
+    index = ck.ItemIndex.load(learned)
+    assert len(index.each("kriging")) == len(index.each("learning")) == 2
+    assert run(["search", learned, "word2 word3", "--budget", "20"]) == 0  # with the first again
+    assert run(["search", learned, "word2", "--scorer", endpoint, "--budget", "9"]) == 0  # no name
+    assert run(["fit", learned, "stored", *named[:4]]) == 0
+    assert run(["index", "info", learned]) == 0
+    assert "theirs" in capsys.readouterr().out
+
+
+def test_serve_with_another_scorer(learned):
+    """The service answers default searches with 200, not 422."""
+    from service.service_helpers import served
+
+    with served({"i": ck.ItemIndex.load(learned)}, lambda pairs: [len(t) for _, t in pairs]) as at:
+        answer = at.post("/search", json={"query": "word2 word3"})
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["results"][0]["hits"]) == 10
+
+
+def test_what_was_learned_is_used_again_after_a_swap():
+    """In Python: searches with the first scorer find the same before and after the swap."""
+    library = Library()
+    index = library.index()
+    library.search(index, 0, LEAST, "auto")
+    learn(index, library.scorer.fingerprint)
+    before = library.search(index, 150, 155, "auto")
+    other = ck.CallableScorer(lambda pairs: [-x for x in library.score(pairs)], "other")
+    fresh = library.search(library.index(), 0, LEAST, "auto", scorer=other)
+    assert library.search(index, 0, LEAST, "auto", scorer=other).hits == fresh.hits
+    learn(index, other.fingerprint)
+    assert library.search(index, 150, 155, "auto").hits == before.hits
+    assert index.for_scorer(other.fingerprint).artifacts["kriging"].meta["queries"] == LEAST
+
+
+def test_a_method_asked_for_by_name_that_cannot_run():
+    """ADACUR reads the anchors' scores: with another's alone it says so, and auto runs."""
+    library = Library()
+    index = library.index()
+    collect_anchors(index, library.scorer, library.texts(0, 12))
+    other = ck.CallableScorer(lambda pairs: [-x for x in library.score(pairs)], "other")
+    with pytest.raises(ck.InputError, match="'anchors' in the index was made with scores of the"):
+        library.search(index, 20, 21, "adacur(retriever=vectors)", scorer=other)
+    assert library.search(index, 20, 21, "auto", scorer=other).n_calls == 25
+    collect_anchors(index, other, library.texts(0, 12))
+    assert library.search(index, 20, 21, "adacur(retriever=vectors)", scorer=other).n_scored == 25
+    assert library.search(index, 20, 21, "adacur(retriever=vectors)").n_scored == 25
+
+
+def test_fusion_and_calibration_of_each(tmp_path):
+    """Both are kept side by side in the folder, and each search uses its scorer's own."""
+    rng = np.random.default_rng(1)
+    texts = [" ".join(rng.choice(WORDS, 6)) for _ in range(50)]
+    ck.ItemIndex.build(texts, lsa=8).save(tmp_path / "i")
+    asked = ck.QuerySet(*zip(*((f"q{q}", texts[q][:12]) for q in range(10)), strict=True))
+    qrels = {f"q{q}": {str(ck.ItemIndex.load(tmp_path / "i").items.ids[q]): 1} for q in range(10)}
+    scorers = [
+        ck.CallableScorer(lambda p: [len({*q.split()} & {*t.split()}) for q, t in p], "one"),
+        ck.CallableScorer(lambda p: [len(t) % 7 / 3 for _, t in p], "two"),
+    ]
+    for scorer in scorers:
+        index = ck.ItemIndex.load(tmp_path / "i")  # as another process would
+        ck.fit_fusion(index, scorer, asked)
+        ck.fit_calibration(index, scorer, asked, qrels, budget=20)
+    for name, scorer in zip(("one", "two"), scorers, strict=True):
+        own = ck.Searcher(ck.ItemIndex.load(tmp_path / "i"), scorer)
+        assert (
+            own.of_scorer().artifacts["fusion"].meta["fingerprint"].startswith("callable:" + name)
+        )
+        assert own.search(texts[0], budget=20)[0][0].calibrated is not None
+    third = ck.Searcher(ck.ItemIndex.load(tmp_path / "i"), lambda pairs: [0.0 for _ in pairs])
+    assert third.fusion is None
+    assert third.search(texts[0], budget=20)[0][0].calibrated is None
+
+
+def test_vectors_fitted_to_each(tmp_path):
+    """`fit als` of two cross-encoders under one name: neither replaces the other's."""
+    library = Library()
+    index = library.index()
+    index.save(tmp_path / "i")
+    other = ck.CallableScorer(lambda pairs: [-x for x in library.score(pairs)], "other")
+    for scorer in (library.scorer, other):
+        ck.fit(index, scorer, library.texts(0, 40), "als(sweeps=2)", per=30)
+    again = ck.ItemIndex.load(tmp_path / "i", query_vectors=library.vectors_of)
+    mine, theirs = (again.for_scorer(s.fingerprint).vectors["als"] for s in (library.scorer, other))
+    assert not np.allclose(mine, theirs)
+    assert again.for_scorer("a third").of_others == {"als"}

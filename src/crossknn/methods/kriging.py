@@ -154,7 +154,15 @@ class Kriging(Method):
         return None if anchors is None or len(anchors.scores) < 2 else anchors
 
     def plan_with(self, prior: Prior | None, index: Index, budget: int, seed: int) -> Plan:
-        """`plan` with this prior, None for none, and without a target recall."""
+        """`plan` with a given prior, and without a target recall.
+
+        Args:
+            prior: The prior; None for none.
+            index, budget, seed: As of `plan`.
+
+        Returns:
+            The plan.
+        """
         first = min(max(budget // self.rounds, LEAST), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
         retriever, names = open_retriever(index, self.retriever, seed), self._names(index)

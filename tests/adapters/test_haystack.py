@@ -46,9 +46,11 @@ def test_the_retriever_finds_what_a_search_finds(index, searcher):
 
 def test_documents_that_were_not_scored_are_marked(index):
     found = CrossknnRetriever(index, overlap, top_k=20, budget=12).run(QUERY)["documents"]
-    assert ["predicted" in document.meta for document in found] == [False] * 12 + [True] * 8
+    assert ["crossknn_predicted" in document.meta for document in found] == [False] * 12 + [
+        True
+    ] * 8
     again = CrossknnRanker(overlap).run(QUERY, found)["documents"]
-    assert not any("predicted" in document.meta for document in again)
+    assert not any("crossknn_predicted" in document.meta for document in again)
 
 
 def test_a_list_is_compared_by_in(index):
@@ -82,8 +84,8 @@ def test_the_ranker_orders_documents_as_rerank_does(documents):
     wanted = ck.rerank(QUERY, [item["text"] for item in TEXTS], 12, scorer=overlap)
     assert [document.id for document in found] == [TEXTS[e["corpus_id"]]["id"] for e in wanted]
     assert [document.score for document in found] == [entry["score"] for entry in wanted]
-    assert sum("predicted" in document.meta for document in found) == len(TEXTS) - 12
-    assert "predicted" not in documents[0].meta  # its input is as it was
+    assert sum("crossknn_predicted" in document.meta for document in found) == len(TEXTS) - 12
+    assert "crossknn_predicted" not in documents[0].meta  # its input is as it was
     assert len(ranker.run(QUERY, documents, top_k=4)["documents"]) == 4
     assert ranker.run(QUERY, [])["documents"] == []
 

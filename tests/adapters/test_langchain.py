@@ -39,7 +39,7 @@ def test_the_retriever_finds_what_a_search_finds(searcher):
     found = retriever.invoke(QUERY)
     assert [document.id for document in found] == [hit.id for hit in wanted]
     assert found[0].page_content == wanted[0].text
-    assert found[0].metadata["score"] == wanted[0].score
+    assert found[0].metadata["crossknn_score"] == wanted[0].score
     assert {document.metadata["lang"] for document in found} == {"en"}
     assert found == asyncio.run(retriever.ainvoke(QUERY))
     assert len(retriever.invoke(QUERY, k=5, filter=None)) == 5
@@ -56,19 +56,21 @@ def test_the_reranker_orders_documents_as_rerank_does():
     found = reranker.compress_documents(documents, QUERY)
     wanted = ck.rerank(QUERY, [d.page_content for d in documents], 12, scorer=scorer, top_k=4)
     assert [d.id for d in found] == [TEXTS[entry["corpus_id"]]["id"] for entry in wanted]
-    assert [d.metadata["relevance_score"] for d in found] == [entry["score"] for entry in wanted]
+    assert [d.metadata["crossknn_score"] for d in found] == [entry["score"] for entry in wanted]
     assert all(d.metadata["of"] == d.id for d in found)
-    assert "relevance_score" not in documents[0].metadata  # its input is as it was
+    assert "crossknn_score" not in documents[0].metadata  # its input is as it was
     whole = CrossknnReranker(scorer=scorer, budget=12).compress_documents(documents, QUERY)
-    assert sum("predicted" in d.metadata for d in whole) == len(documents) - 12
+    assert sum("crossknn_predicted" in d.metadata for d in whole) == len(documents) - 12
     assert reranker.compress_documents([], QUERY) == []
     again = CrossknnReranker(scorer=scorer).compress_documents(whole, QUERY)
-    assert not any("predicted" in d.metadata for d in again)  # now all were scored
+    assert not any("crossknn_predicted" in d.metadata for d in again)  # now all were scored
 
 
 def test_documents_that_were_not_scored_are_marked(searcher):
     found = CrossknnRetriever(searcher=searcher, k=20, budget=12).invoke(QUERY)
-    assert ["predicted" in document.metadata for document in found] == [False] * 12 + [True] * 8
+    assert ["crossknn_predicted" in document.metadata for document in found] == [False] * 12 + [
+        True
+    ] * 8
 
 
 def test_a_cross_encoder_of_langchain_is_a_scorer(index):

@@ -51,17 +51,17 @@ def test_a_reranker_reads_what_the_search_has_scored(searcher):
         return overlap(pairs)
 
     found = CrossknnRetriever(searcher, 20, budget=12).retrieve(QUERY)
-    assert ["predicted" in node.metadata for node in found] == [False] * 12 + [True] * 8
+    assert ["crossknn_predicted" in node.metadata for node in found] == [False] * 12 + [True] * 8
     first = CrossknnRerank(scorer=scorer, budget=4, keep_retrieval_score=True)
     second = CrossknnRerank(scorer=scorer, budget={"per_query": 20})
     again = second.postprocess_nodes(
         first.postprocess_nodes(found, query_str=QUERY), query_str=QUERY
     )
     assert read == {hit.text for hit in searcher.search(QUERY, 20, 12)[0]}
-    assert not any("predicted" in node.metadata for node in again)
+    assert not any("crossknn_predicted" in node.metadata for node in again)
     shown = again[0].node.get_content(metadata_mode=MetadataMode.LLM)
     assert "lang: " in shown
-    assert not {"predicted", "retrieval_score", "title"} & {
+    assert not {"crossknn_predicted", "crossknn_retrieval_score", "title"} & {
         line.split(":")[0] for line in shown.split("\n")
     }
 
@@ -101,8 +101,8 @@ def test_the_reranker_orders_nodes_as_rerank_does():
     wanted = ck.rerank(QUERY, [item["text"] for item in TEXTS], 12, scorer=overlap, top_k=20)
     assert [node.node_id for node in found] == [TEXTS[e["corpus_id"]]["id"] for e in wanted]
     assert [node.score for node in found] == [entry["score"] for entry in wanted]
-    assert sum("predicted" in node.metadata for node in found) == 8
-    assert found[0].metadata["retrieval_score"] == 1 / (wanted[0]["corpus_id"] + 1)
+    assert sum("crossknn_predicted" in node.metadata for node in found) == 8
+    assert found[0].metadata["crossknn_retrieval_score"] == 1 / (wanted[0]["corpus_id"] + 1)
     assert given[0].metadata == {}  # its input is as it was
     assert len(handler.get_event_pairs(CBEventType.RERANKING)) == 1
     assert reranker.postprocess_nodes([], query_str=QUERY) == []

@@ -36,7 +36,7 @@ def test_the_retriever_finds_what_a_search_finds(searcher):
     hits = [hit for query in wanted for hit in query]
     assert found["docno"].tolist() == [hit.id for hit in hits]
     assert found["score"].tolist() == [hit.final_score for hit in hits]
-    assert found["iteration"].tolist() == [hit.round - 1 for hit in hits]
+    assert found["crossknn_iteration"].tolist() == [hit.round - 1 for hit in hits]
     assert found["rank"].tolist() == [*range(5)] * 2
     assert found["qid"].tolist() == ["7"] * 5 + ["9"] * 5
     assert found["year"].tolist() == [1] * 5 + [2] * 5
@@ -50,11 +50,14 @@ def test_the_retriever_finds_what_a_search_finds(searcher):
 
 def test_pyterrier_knows_their_columns(searcher):
     retriever = CrossknnRetriever(searcher, 3, budget=6)
-    wanted = ["qid", "query", "docno", "score", "rank", "iteration", "text"]
+    wanted = ["qid", "query", "docno", "score", "rank", "crossknn_iteration", "text"]
     assert pt.inspect.transformer_inputs(retriever) == [["qid", "query"]]
     assert pt.inspect.transformer_outputs(retriever, ["qid", "query"]) == wanted
     pipeline = retriever >> CrossknnReranker(overlap, budget=2)
-    assert {*pt.inspect.transformer_outputs(pipeline, ["qid", "query"])} == {*wanted, "predicted"}
+    assert {*pt.inspect.transformer_outputs(pipeline, ["qid", "query"])} == {
+        *wanted,
+        "crossknn_predicted",
+    }
 
 
 def test_an_experiment_compares_pipelines(searcher):
@@ -87,7 +90,7 @@ def test_the_reranker_orders_results_as_rerank_does():
         assert mine["docno"].tolist() == [TEXTS[e["corpus_id"]]["id"] for e in wanted]
         assert mine["score"].tolist() == [entry["score"] for entry in wanted]
         assert mine["rank"].tolist() == [*range(len(TEXTS))]
-        assert mine["predicted"].sum() == len(TEXTS) - 12
+        assert mine["crossknn_predicted"].sum() == len(TEXTS) - 12
 
     query, vectors = embedding("sort the list"), [*map(embedding, texts)]
     one = first[first["qid"] == "7"].assign(doc_vec=vectors, query_vec=[query] * len(texts))

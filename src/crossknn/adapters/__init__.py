@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from crossknn.errors import InputError
 from crossknn.search.results import Hit
 from crossknn.search.searcher import Budget, Searcher
 from crossknn.types import as_count
 
-PREDICTED = "predicted"
-"""Marks, in a document's metadata, that it was not scored."""
+PREFIX = "crossknn_"
+"""Of what adapters add to metadata: other names are the user's, who may have a `score`, too."""
+
+PREDICTED, SCORE, RETRIEVAL_SCORE = (
+    f"{PREFIX}{name}" for name in ("predicted", "score", "retrieval_score")
+)
 
 
 def metadata_of(hit: Hit) -> dict[str, Any]:
-    """Metadata of a document that was found: the item's fields and title, and its mark."""
-    return {**hit.extra, "title": hit.title} | ({PREDICTED: True} if hit.predicted else {})
+    """Metadata of a document that was found: the item's title and fields, and, if it was not
+    scored, `crossknn_predicted`."""
+    title = {"title": hit.title} if hit.title else {}
+    return title | {**hit.extra} | ({PREDICTED: True} if hit.predicted else {})
 
 
 def reranked(metadata: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata of a document after `ck.rerank` gave it an `entry`; an earlier reranker may have
     predicted what was scored now."""
     known = {name: value for name, value in metadata.items() if name != PREDICTED}
-    return known | ({PREDICTED: True} if PREDICTED in entry else {})
+    return known | ({PREDICTED: True} if "predicted" in entry else {})
+
+
+def check_kind(given: Sequence[Any], kind: type, example: str) -> None:
+    """`InputError` for an entry that is not of the framework's class; `example` has one."""
+    for position, entry in enumerate(given):
+        if not isinstance(entry, kind):
+            raise InputError(
+                f"entry {position} is a {type(entry).__name__}, where a {kind.__name__} is needed: "
+                f"give {example}"
+            )
 
 
 def budget_of(given: int | Budget | Mapping[str, Any] | None) -> int | Budget | None:

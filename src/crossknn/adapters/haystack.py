@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from crossknn.adapters import at_most, budget_of, metadata_of, reranked
+from crossknn.adapters import at_most, budget_of, check_kind, metadata_of, reranked
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.filters import comparison, joined
 from crossknn.index.item_index import ItemIndex
@@ -65,7 +65,7 @@ class _Saved:
 @component
 class CrossknnRetriever(_Saved):
     """Searches an index; a document carries the item's id, text, fields and final score, and
-    `predicted` in its meta if it was not scored.
+    `crossknn_predicted` in its meta if it was not scored.
 
     Args:
         index: A folder, opened at `warm_up` or the first `run`, or an `ItemIndex`.
@@ -180,7 +180,8 @@ def filter_of(conditions: Mapping[str, Any]) -> dict[str, Any]:
 @component
 class CrossknnRanker(_Saved):
     """Orders documents by `ck.rerank`; scores are raw logits, and a document that was not scored
-    has `predicted` in its meta. Embeddings help to choose what to score, if all documents have one.
+    has `crossknn_predicted` in its meta. Embeddings help to choose what to score, if all documents
+    have one.
 
     Args:
         scorer: Whatever `Searcher` takes; the bundled cross-encoder by default.
@@ -214,6 +215,7 @@ class CrossknnRanker(_Saved):
         """
         if not documents:
             return {"documents": []}
+        check_kind(documents, Document, "Document(content=text)")
         embedded = all(document.embedding is not None for document in documents)
         found = rerank(
             query,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.adapters import at_most, metadata_of, reranked
+from crossknn.adapters import SCORE, at_most, check_kind, metadata_of, reranked
 from crossknn.errors import needs_extra
 from crossknn.rerank import rerank
 from crossknn.search.results import Results
@@ -21,8 +21,8 @@ with needs_extra("crossknn.adapters.langchain", "langchain"):
 
 
 class CrossknnRetriever(BaseRetriever):
-    """Searches an index; documents carry `id`, and `score` beside the item's fields as metadata,
-    with `predicted` where a document was not scored.
+    """Searches an index; documents carry `id`, and as metadata the item's title and fields,
+    `crossknn_score`, and `crossknn_predicted` where a document was not scored.
 
     `invoke` takes `k`, `budget`, `filter` and the other options of `Searcher.search`, too.
 
@@ -35,7 +35,7 @@ class CrossknnRetriever(BaseRetriever):
 
     searcher: Searcher
     k: int | None = None
-    budget: int | Budget = PER_QUERY
+    budget: int | Budget | None = PER_QUERY
     filter: Any = None
 
     def _get_relevant_documents(
@@ -58,15 +58,15 @@ def _documents(results: Results) -> list[Document]:
         Document(
             hit.text,
             id=hit.id,
-            metadata=metadata_of(hit) | {"score": hit.final_score},
+            metadata=metadata_of(hit) | {SCORE: hit.final_score},
         )
         for hit in results[0]
     ]
 
 
 class CrossknnReranker(BaseDocumentCompressor):
-    """Orders documents by `ck.rerank`; metadata get `relevance_score`, a raw logit, and
-    `predicted` where a document was not scored.
+    """Orders documents by `ck.rerank`; metadata get `crossknn_score`, a raw logit, and
+    `crossknn_predicted` where a document was not scored.
 
     Args:
         scorer: Whatever `Searcher` takes; the bundled cross-encoder by default.
@@ -86,6 +86,7 @@ class CrossknnReranker(BaseDocumentCompressor):
         """The documents, the best first."""
         if not documents:
             return []
+        check_kind(documents, Document, "Document(page_content=text)")
         found = rerank(
             query,
             [document.page_content for document in documents],
@@ -96,6 +97,6 @@ class CrossknnReranker(BaseDocumentCompressor):
         ranked = []
         for entry in found:
             document = documents[entry["corpus_id"]]
-            said = reranked(document.metadata, entry) | {"relevance_score": entry["score"]}
+            said = reranked(document.metadata, entry) | {SCORE: entry["score"]}
             ranked.append(document.model_copy(update={"metadata": said}))
         return ranked

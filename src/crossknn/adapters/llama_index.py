@@ -5,7 +5,15 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from crossknn.adapters import PREDICTED, at_most, budget_of, metadata_of, reranked
+from crossknn.adapters import (
+    PREDICTED,
+    RETRIEVAL_SCORE,
+    at_most,
+    budget_of,
+    check_kind,
+    metadata_of,
+    reranked,
+)
 from crossknn.errors import InputError, needs_extra
 from crossknn.rerank import rerank
 from crossknn.search.results import Results
@@ -23,13 +31,13 @@ with needs_extra("crossknn.adapters.llama_index", "llama-index"):
         TextNode,
     )
 
-_MARKS = [PREDICTED, "retrieval_score"]  # which neither an encoder nor a language model reads
+_MARKS = [PREDICTED, RETRIEVAL_SCORE]  # which neither an encoder nor a language model reads
 
 
 class CrossknnRetriever(BaseRetriever):
     """Searches an index; nodes carry the item's id, title and fields, and its final score, and
-    `predicted` in their metadata if they were not scored. A reranker reads the text alone, as this
-    search did.
+    `crossknn_predicted` in their metadata if they were not scored. A reranker reads the text alone,
+    as this search did.
 
     Args:
         searcher: Of the index.
@@ -73,7 +81,7 @@ def _nodes(results: Results) -> list[NodeWithScore]:
             text=hit.text,  # with its title
             metadata=metadata,
             excluded_embed_metadata_keys=[*metadata],
-            excluded_llm_metadata_keys=["title", *_MARKS],
+            excluded_llm_metadata_keys=[*_MARKS, *(["title"] if hit.title else [])],
         )
         nodes.append(NodeWithScore(node=node, score=hit.final_score))
     return nodes
@@ -89,13 +97,14 @@ def _with(node: BaseNode, metadata: dict[str, Any]) -> BaseNode:
 
 class CrossknnRerank(BaseNodePostprocessor):
     """Orders nodes by `ck.rerank`; scores are raw logits, and a node that was not scored has
-    `predicted` in its metadata. Nodes' embeddings help to choose what to score, if all have one.
+    `crossknn_predicted` in its metadata. Nodes' embeddings help to choose what to score, if all
+    have one.
 
     Args:
         scorer: Whatever `Searcher` takes; the bundled cross-encoder by default.
         top_n: Nodes to return; None returns all.
         budget: Nodes that are scored; None scores all. Or a `Budget`.
-        keep_retrieval_score: Keep the retriever's score as `retrieval_score` in the metadata.
+        keep_retrieval_score: Keep the retriever's score, as `crossknn_retrieval_score`.
     """
 
     scorer: Any = None
@@ -125,6 +134,7 @@ class CrossknnRerank(BaseNodePostprocessor):
             raise InputError("reranking needs the query: give query_str or query_bundle")
         if not nodes:
             return []
+        check_kind(nodes, NodeWithScore, "NodeWithScore(node=TextNode(text=text))")
         embedded = all(node.node.embedding is not None for node in nodes)
         texts = [entry.node.get_content(metadata_mode=MetadataMode.EMBED) for entry in nodes]
         payload = {
@@ -147,7 +157,7 @@ class CrossknnRerank(BaseNodePostprocessor):
             for entry in found:
                 given = nodes[entry["corpus_id"]]
                 said = reranked(given.node.metadata, entry)
-                said |= {"retrieval_score": given.score} if self.keep_retrieval_score else {}
+                said |= {RETRIEVAL_SCORE: given.score} if self.keep_retrieval_score else {}
                 ranked.append(NodeWithScore(node=_with(given.node, said), score=entry["score"]))
             event.on_end(payload={EventPayload.NODES: ranked})
         return ranked

@@ -62,8 +62,10 @@ class CrossknnSearch:
             corpus: Documents with `id`, `text`, and `title` if they have one.
             options: Of MTEB; not needed here.
         """
-        fields = ("id", "title", "text")
-        self._corpus = [{f: row[f] for f in fields if row.get(f) is not None} for row in corpus]
+        fields, rows = ("id", "title", "text"), [*corpus]
+        for row in rows:
+            _id(row, "document")
+        self._corpus = [{f: row[f] for f in fields if row.get(f) is not None} for row in rows]
         self._searcher = None
 
     def search(
@@ -91,7 +93,12 @@ class CrossknnSearch:
         """
         if not self._corpus:
             raise InputError("there is no corpus: call index before search")
-        texts = {row["id"]: _text(row) for row in queries}
+        texts: dict[str, str] = {}
+        for row in queries:
+            query = _id(row, "query")
+            if query in texts:
+                raise InputError(f"two queries have the id {query!r}; ids must differ")
+            texts[query] = _text(row)
         if top_ranked is not None:
             return self._reranked(texts, top_ranked, top_k)
         if self._searcher is None:
@@ -108,18 +115,29 @@ class CrossknnSearch:
     def _reranked(
         self, texts: Mapping[str, str], top_ranked: Mapping[str, list[str]], top_k: int
     ) -> dict[str, dict[str, float]]:
-        documents = {str(row["id"]): row for row in self._corpus}
+        documents = {row["id"]: row for row in self._corpus}
         answers: dict[str, dict[str, float]] = {}
         for query, text in texts.items():
             ids = top_ranked.get(query, [])
             if not ids:
                 answers[query] = {}
                 continue
+            if unknown := [i for i in ids if i not in documents]:
+                raise InputError(
+                    f"query {query!r} is to rank the document {unknown[0]!r}, which is not in the "
+                    "corpus: index all documents that are to be ranked"
+                )
             given = [documents[i] for i in ids]
             found = rerank(text, given, self.budget, scorer=self.scorer, top_k=top_k)
             found.results.check()
             answers[query] = {ids[entry["corpus_id"]]: entry["score"] for entry in found}
         return answers
+
+
+def _id(row: Mapping[str, Any], what: str) -> str:
+    if not isinstance(found := row.get("id"), str):
+        raise InputError(f"the {what} id {found!r:.80} is no text, as MTEB's are: give str(id)")
+    return found
 
 
 def _named(model: Any) -> str:
@@ -130,7 +148,7 @@ def _named(model: Any) -> str:
 
 def _text(row: Mapping[str, Any]) -> str:
     """A query with its instruction, in MTEB's order."""
-    text = row["text"]
+    text = row.get("text")
     if not isinstance(text, str):
         raise InputError(f"query {row['id']!r} is {text!r:.80}: give a text, not a conversation")
     return f"{text} {row['instruction']}" if row.get("instruction") else text

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.adapters import at_most
-from crossknn.errors import needs_extra
+from crossknn.adapters import PREDICTED, PREFIX, at_most
+from crossknn.errors import InputError, needs_extra
 from crossknn.rerank import rerank
 from crossknn.scorers import CallableScorer
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
@@ -16,14 +16,14 @@ with needs_extra("crossknn.adapters.pyterrier", "pyterrier"):
     import pandas as pd
     import pyterrier as pt
 
-_FOUND = ["docno", "score", "rank", "iteration", "text"]
+_FOUND = ["docno", "score", "rank", f"{PREFIX}iteration", "text"]
 
 
 class CrossknnRetriever(pt.Transformer):
     """Searches an index: queries in, results out.
 
     To the columns of the queries come `docno`, `score` (the final score), `rank` from 0,
-    `iteration` (the round in which the item was picked, from 0), and `text`.
+    `crossknn_iteration` (the round in which the item was picked, from 0), and `text`.
 
     Args:
         searcher: Of the index.
@@ -74,7 +74,8 @@ class CrossknnReranker(pt.Transformer):
     """Orders results by `ck.rerank`, of which `budget` of each query are scored.
 
     Results need a column of texts. If they have `doc_vec` and `query_vec`, as pyterrier_dr names
-    them, the vectors help to choose what to score. `predicted` says which results were not scored.
+    them, the vectors help to choose what to score. `crossknn_predicted` says which results were not
+    scored.
 
     Args:
         scorer: Whatever `Searcher` takes, such as `as_scorer(transformer)`; the bundled
@@ -103,8 +104,16 @@ class CrossknnReranker(pt.Transformer):
         pt.validate.result_frame(inp, extra_columns=["query", self.text_field])
         if inp.empty:
             return inp.assign(
-                score=pd.Series(dtype=float), rank=pd.Series(dtype=int), predicted=False
+                score=pd.Series(dtype=float), rank=pd.Series(dtype=int), **{PREDICTED: False}
             )
+        for name in ("query", self.text_field):
+            lacking = ~inp[name].map(lambda text: isinstance(text, str)).to_numpy(bool)
+            if lacking.any():
+                row = inp[lacking].iloc[0]
+                raise InputError(
+                    f"the {name} of the result {row['docno']!r} for the query {row['qid']!r} is "
+                    f"{row[name]!r:.80}, and no text: fill the column, or drop such rows"
+                )
         return pd.concat(
             [self._ranked(given) for _, given in inp.groupby("qid", sort=False)], ignore_index=True
         )
@@ -128,7 +137,7 @@ class CrossknnReranker(pt.Transformer):
         return given.iloc[[entry["corpus_id"] for entry in found]].assign(
             score=[entry["score"] for entry in found],
             rank=range(len(found)),
-            predicted=["predicted" in entry for entry in found],
+            **{PREDICTED: ["predicted" in entry for entry in found]},
         )
 
 

@@ -288,7 +288,7 @@ def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
         model = DualEncoder(source) if dual else LateInteraction(source)
     if not isinstance(model, Encoder if dual else LateEncoder):
         raise InputError(
-            f"{model!r:.80} is not a {kind}: give one (see Encoder, LateEncoder), its folder or "
-            "its name"
+            f"a {type(model).__name__} is not a {kind}: give one (see Encoder, LateEncoder), its "
+            "folder or its name"
         )
     return source, model

@@ -153,6 +153,19 @@ def architecture(folder: Path, name: str) -> str:
     return str((json_in(folder, "config.json", {}).get("architectures") or [""])[0])
 
 
+def check_not_onnx(folder: Path, name: str) -> None:
+    """Raises InputError for a folder whose only weights are an ONNX graph of somebody else."""
+    graphs = [*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")]
+    ends = ("*.safetensors", "*.bin", "*/*.safetensors", "*/*.bin")
+    if graphs and not any(next(folder.glob(end), None) for end in ends):
+        graph = graphs[0].relative_to(folder)
+        raise InputError(
+            f"{name} has the ONNX graph {graph} and neither {MANIFEST} nor weights: crossknn did "
+            "not export it, and nothing says what the graph takes; give the model that it was made "
+            "from, or export that one with  crossknn model export"
+        )
+
+
 def check_cross_encoder(folder: Path, name: str) -> None:
     """Raises InputError, with the reason, unless `folder` holds a cross-encoder with one score."""
     made_of = architecture(folder, name)

@@ -18,6 +18,7 @@ from crossknn.models.folder import (
     MANIFEST,
     architecture,
     check_cross_encoder,
+    check_not_onnx,
     is_bi_encoder,
     model_folder,
     open_library,
@@ -141,8 +142,15 @@ def as_scorer(what: Any = None, **options: Any) -> Scorer:
     """
     if what is None or isinstance(what, (str, Path)):
         return CrossEncoder(what, **options)
+    if isinstance(what, type):
+        raise InputError(f"{what.__name__} is a class: give an object of it, {what.__name__}(...)")
     if isinstance(what, Scorer):
         return what
+    if _reads_tokens(what):
+        raise InputError(
+            f"a {type(what).__name__} of Hugging Face's transformers scores no pairs of texts: "
+            "give the model's folder or name, which has its tokenizer too, or a function of pairs"
+        )
     if getattr(what, "ndim", None) == 2 and hasattr(what, "dtype"):
         return MatrixScorer(what, **options)
     if hasattr(what, "predict") or hasattr(what, "encode"):
@@ -153,6 +161,13 @@ def as_scorer(what: Any = None, **options: Any) -> Scorer:
         f"cannot score with {type(what).__name__}: give a cross-encoder, its folder, name or URL, "
         f"an object with predict(pairs), a function, or a matrix of scores"
     )
+
+
+def _reads_tokens(what: Any) -> bool:
+    """Whether it is a model or the like of transformers, to which nobody added a `predict`."""
+    made_by = {base.__module__.split(".")[0] for base in type(what).__mro__}
+    own = getattr(getattr(type(what), "predict", None), "__module__", "transformers")
+    return bool(made_by & {"transformers", "peft"}) and own.split(".")[0] == "transformers"
 
 
 def bundled_folder(kind: str) -> Path:
@@ -180,6 +195,8 @@ def _open_own(
         _check_options(OnnxModel, options)
         return folder, scorer(OnnxModel(folder, kind, **options))
     if not (folder / settings).exists():
+        if "backend" not in options:
+            check_not_onnx(folder, str(path_or_name))
         return folder, None
     with needs_extra(f"the {KINDS[settings]} {path_or_name}"):
         model = getattr(import_module(f"crossknn.models.{module}"), name)

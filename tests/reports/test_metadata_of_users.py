@@ -1,0 +1,177 @@
+"""Adapters leave users' metadata as they are: what they add begins with `crossknn_`."""
+
+import pytest
+
+import crossknn as ck
+
+QUERY = "sort the list"
+OWN = {
+    "score": "mine",
+    "predicted": "yes",
+    "title": "own title",
+    "relevance_score": 7,
+    "retrieval_score": 8,
+    "iteration": 9,
+    "rank": 3,
+}
+ITEMS = [
+    {"id": text, "text": text} | OWN for text in ("zip a file", "sort a list", "lock a thread")
+]
+
+
+def overlap(pairs):
+    return [len({*q.split()} & {*t.split()}) for q, t in pairs]
+
+
+@pytest.fixture(scope="module")
+def searcher():
+    return ck.Searcher(ck.ItemIndex.build(ITEMS, lsa=2), overlap)
+
+
+def check(found, scores=True):
+    """Every document has what the user gave; two of three were scored, the last was not."""
+    assert len(found) == 3
+    for metadata in found:
+        assert {name: metadata[name] for name in OWN} == OWN
+        assert all(name.startswith("crossknn_") for name in {*metadata} - {*OWN})
+    assert [metadata.get("crossknn_predicted", False) for metadata in found] == [False, False, True]
+    assert not scores or all("crossknn_score" in metadata for metadata in found)
+
+
+def test_langchain(searcher):
+    """Documents have a score of their own, and were reranked by another service before."""
+    pytest.importorskip("langchain_core")
+    from langchain_core.documents import Document
+
+    from crossknn.adapters import langchain as adapter
+
+    retriever = adapter.CrossknnRetriever(searcher=searcher, budget=2)
+    check([document.metadata for document in retriever.invoke(QUERY)])
+    documents = [Document(item["text"], metadata=OWN) for item in ITEMS]
+    for _ in range(2):  # of which the second reads what the first wrote
+        reranker = adapter.CrossknnReranker(scorer=overlap, budget=2)
+        documents = reranker.compress_documents(documents, QUERY)
+        check([document.metadata for document in documents])
+    whole = adapter.CrossknnReranker(scorer=overlap).compress_documents(documents, QUERY)
+    assert not any("crossknn_predicted" in document.metadata for document in whole)
+
+
+@pytest.mark.parametrize("wrong", ["a text", {"page_content": "a"}, None, 5])
+def test_langchain_what_is_no_document(wrong):
+    """Texts are given where documents are needed."""
+    pytest.importorskip("langchain_core")
+    from crossknn.adapters import langchain as adapter
+
+    with pytest.raises(ck.InputError, match=r"entry 0 is a .*, where a Document is needed: give D"):
+        adapter.CrossknnReranker(scorer=overlap).compress_documents([wrong], QUERY)
+
+
+def test_llama_index(searcher):
+    """Nodes have a `retrieval_score` of their own, which another reranker has kept."""
+    pytest.importorskip("llama_index.core")
+    from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
+
+    from crossknn.adapters import llama_index as adapter
+
+    retriever = adapter.CrossknnRetriever(searcher, budget=2)
+    check([node.metadata for node in retriever.retrieve(QUERY)], scores=False)
+    nodes = [NodeWithScore(node=TextNode(text=item["text"], metadata=OWN)) for item in ITEMS]
+    reranker = adapter.CrossknnRerank(scorer=overlap, budget=2, keep_retrieval_score=True)
+    found = reranker.postprocess_nodes(nodes, query_str=QUERY)
+    check([node.metadata for node in found], scores=False)
+    assert all("crossknn_retrieval_score" in node.metadata for node in found)
+    for node in found:  # neither an encoder nor a language model reads what is ours
+        for mode in MetadataMode.EMBED, MetadataMode.LLM:
+            assert "crossknn_" not in node.node.get_content(metadata_mode=mode)
+
+
+@pytest.mark.parametrize("kind", ["TextNode", "Document", "str"])
+def test_llama_index_a_bare_node(kind):
+    """A `TextNode` is given where a `NodeWithScore` is needed."""
+    schema = pytest.importorskip("llama_index.core.schema")
+    from crossknn.adapters import llama_index as adapter
+
+    bare = "a text" if kind == "str" else getattr(schema, kind)(text="a text")
+    said = f"entry 0 is a {kind}, where a NodeWithScore is needed: give NodeWithScore"
+    with pytest.raises(ck.InputError, match=said):
+        adapter.CrossknnRerank(scorer=overlap).postprocess_nodes([bare], query_str=QUERY)
+
+
+def test_haystack(searcher):
+    """The meta of documents have a score and a mark of their own."""
+    pytest.importorskip("haystack")
+    from haystack import Document
+
+    from crossknn.adapters import haystack as adapter
+
+    found = adapter.CrossknnRetriever(searcher.index, overlap, budget=2).run(QUERY)["documents"]
+    check([document.meta for document in found], scores=False)
+    documents = [Document(content=item["text"], meta=OWN) for item in ITEMS]
+    found = adapter.CrossknnRanker(overlap, budget=2).run(QUERY, documents)["documents"]
+    check([document.meta for document in found], scores=False)
+    with pytest.raises(ck.InputError, match="entry 1 is a dict, where a Document is needed"):
+        adapter.CrossknnRanker(overlap).run(QUERY, [documents[0], {"content": "a"}])
+
+
+def test_pyterrier(searcher):
+    """Topics and results have columns of those names."""
+    pytest.importorskip("pyterrier")
+    import pandas as pd
+
+    from crossknn.adapters import pyterrier as adapter
+
+    topics = pd.DataFrame({"qid": ["1"], "query": [QUERY], "iteration": [9], "predicted": ["yes"]})
+    found = adapter.CrossknnRetriever(searcher, budget=2)(topics)
+    assert found["iteration"].tolist() == [9] * 3
+    assert found["crossknn_iteration"].notna().all()
+    ranked = adapter.CrossknnReranker(overlap, budget=2)(found)
+    assert ranked["predicted"].tolist() == ["yes"] * 3
+    assert ranked["crossknn_predicted"].tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("column", ["text", "query"])
+@pytest.mark.parametrize("value", [float("nan"), None, 5])
+def test_pyterrier_a_text_that_is_none(column, value):
+    """A join left NaN in the column of texts: the message names the row."""
+    pytest.importorskip("pyterrier")
+    import pandas as pd
+
+    from crossknn.adapters import pyterrier as adapter
+
+    rows = {"qid": ["7", "7"], "query": [QUERY] * 2, "docno": ["a", "b"], "text": ["x", "y"]}
+    frame = pd.DataFrame(rows | {"score": [2.0, 1.0]}).astype({column: object})
+    frame.loc[1, column] = value
+    said = f"the {column} of the result 'b' for the query '7' is {value}, and no text: fill"
+    with pytest.raises(ck.InputError, match=said):
+        adapter.CrossknnReranker(overlap)(frame)
+
+
+DOCUMENTS = [{"id": f"d{n}", "text": item["text"]} for n, item in enumerate(ITEMS)]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("corpus", "queries", "ranked", "said"),
+    [
+        (DOCUMENTS, [{"id": "q", "text": "a"}], {"q": ["d0", "d9"]}, "'d9', which is not in the"),
+        (DOCUMENTS, [{"id": "q", "text": "a"}], {"q": [0]}, "document 0, which is not in the"),
+        ([{"id": 3, "text": "a"}], [], None, "the document id 3 is no text, .*: give str.id."),
+        ([{"text": "a"}], [], None, "the document id None is no text"),
+        (DOCUMENTS, [{"id": 4, "text": "a"}], None, "the query id 4 is no text"),
+        (DOCUMENTS, [{"id": "q", "text": "a"}] * 2, None, "two queries have the id 'q'"),
+        (DOCUMENTS, [{"id": "q"}], None, "query 'q' is None: give a text"),
+        (DOCUMENTS * 2, [{"id": "q", "text": "a"}], None, "repeats the id 'd0'"),
+    ],
+)
+def test_mteb_ids_that_cannot_be(corpus, queries, ranked, said):
+    """A task ranks a document that it lacks, or its ids are numbers."""
+    pytest.importorskip("mteb")
+    from crossknn.adapters import mteb as adapter
+
+    def evaluate():
+        model = adapter.CrossknnSearch(overlap)
+        model.index(corpus)
+        model.search(queries, top_k=3, top_ranked=ranked)
+
+    with pytest.raises(ck.InputError, match=said):
+        evaluate()

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import CrossknnError, InputError
+from crossknn.forks import running
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost
 from crossknn.methods.kriging import Kriging, stored_prior, trend_retrievers
@@ -320,6 +321,7 @@ class Learner:
 
     def _learn(self) -> None:
         try:
-            learn(self.index, self.fingerprint)
+            with running():
+                learn(self.index, self.fingerprint)
         except CrossknnError as error:
             logger.warning("nothing was learned from the searches: %s", error)

@@ -17,6 +17,7 @@ import numpy as np
 
 from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
+from crossknn.forks import running
 from crossknn.models.folder import refusing
 from crossknn.types import IntArray, Pairs
 
@@ -66,11 +67,15 @@ class Tokenizer:
 
         None for a text that is not one: not a string, or a string with lone surrogates.
         """
+        with running():
+            return self._ids(texts)
+
+    def _ids(self, texts: Sequence[str]) -> list[IntArray | None]:
         try:
             with self._lock:
                 encodings = self.fast.encode_batch_fast(list(texts), add_special_tokens=False)
         except Exception:
-            return [None] if len(texts) == 1 else [self.ids([text])[0] for text in texts]
+            return [None] if len(texts) == 1 else [self._ids([text])[0] for text in texts]
         return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 
 

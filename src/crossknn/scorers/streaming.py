@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from crossknn.errors import CrossknnError, ScorerError, counted
+from crossknn.forks import running
 from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
@@ -174,7 +175,8 @@ class BatchedScorer(ABC):
     ) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yields (positions in `pairs` (b,), raw logits (b,) float32); see `Scorer.score`."""
         call = Call(pairs, queries, items, Deadline(time_left, cancel))
-        call.batches = iter(self._batches(call))
+        with running():
+            call.batches = iter(self._batches(call))
         return self._stream(call)
 
     def _stream(self, call: Call) -> Iterator[tuple[IntArray, FloatArray]]:
@@ -259,7 +261,8 @@ class BatchedScorer(ABC):
         """Put the scores of a batch (b,), or why there are none, into the queue."""
         began, faulty = time.perf_counter(), batch
         try:
-            scores = as_scores(self._run(call, batch), len(batch), self.who)
+            with running():  # a thread may still be at it when its search has ended
+                scores = as_scores(self._run(call, batch), len(batch), self.who)
             if len(bad := np.flatnonzero(~np.isfinite(scores))):
                 faulty = batch[bad[:1]]
                 said = f"{self.who} gave {scores[bad[0]]} as the score of"

@@ -18,17 +18,18 @@ import struct
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, text_digest
+from crossknn.forks import running
 from crossknn.types import BoolArray, FloatArray, IntArray, Pairs
 
 _APPLICATION = 0x786B6E6E  # "xknn"
@@ -123,6 +124,21 @@ class _Block(NamedTuple):
         found[here] = self.scores[at[here]]
 
 
+P, T = ParamSpec("P"), TypeVar("T")
+
+
+def _of_the_file_now(
+    method: Callable[Concatenate[ScoreStore, P], T],
+) -> Callable[Concatenate[ScoreStore, P], T]:
+    """A method that reads or writes the `current` file; the others go by the ids of theirs."""
+
+    @wraps(method)
+    def of_now(store: ScoreStore, *args: P.args, **options: P.kwargs) -> T:
+        return method(store.current(), *args, **options)
+
+    return of_now
+
+
 class ScoreStore(AbstractContextManager["ScoreStore"]):
     """Exact scores by (fingerprint, query text, item text); in a file, or in memory.
 
@@ -139,7 +155,29 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         self.path = None if path is None else as_path(path, "the file of scores")
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._file = self._process = 0  # of the connection
+        self._parents: list[sqlite3.Connection] = []  # a fork may not even close its parent's
+        self._successor: ScoreStore | None = None
         len(self)  # reads the file
+
+    def current(self) -> ScoreStore:
+        """This store, or, if its file was removed or replaced, one of the file that is there now or
+        is made with the next score. The integers of texts differ between the two."""
+        with running(), self._lock:
+            db = self._connection
+            if self._successor is None and not (db is None or db.in_transaction) and self._moved():
+                self.close()
+                self._successor = ScoreStore(self.path)
+        return self if self._successor is None else self._successor.current()
+
+    def _moved(self) -> bool:
+        """Whether the path is not the opened file's any more."""
+        try:
+            return self.path is not None and self.path.stat().st_ino != self._file
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False  # what cannot be looked at may be there
 
     def close(self) -> None:
         """Close the file; it is opened again when the store is used again."""
@@ -151,11 +189,13 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @_of_the_file_now
     def __len__(self) -> int:
         """Number of scores, of all cross-encoders."""
         found = self._select("SELECT coalesce(sum(length(scores)), 0) FROM blocks")
         return int(found[0][0]) // 4 if found else 0
 
+    @_of_the_file_now
     def counts(self, fingerprint: str) -> IntArray:
         """How many scores queries have.
 
@@ -168,11 +208,13 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         of = f"SELECT sum(length(scores)) / 4 FROM blocks WHERE scorer = {_SCORER} GROUP BY query"
         return np.array([count for (count,) in self._select(of, (fingerprint,))], np.int64)
 
+    @_of_the_file_now
     def newest(self) -> int:
         """The integer of the latest text; 0 if there is none."""
         found = self._select("SELECT coalesce(max(id), 0) FROM texts")
         return int(found[0][0]) if found else 0
 
+    @_of_the_file_now
     def queries(self, fingerprint: str, after: int = 0) -> list[str]:
         """Which queries have a score.
 
@@ -187,6 +229,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         found = self._texts(f"id IN ({chosen}) AND id > ?", [fingerprint, after])
         return [text.decode("utf-8", "surrogatepass") for *_, text in found if text is not None]
 
+    @_of_the_file_now
     def put(
         self,
         fingerprint: str,
@@ -215,6 +258,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             ids = self.pair_ids(queries, items, pairs, add=True)
             return self.insert(fingerprint, *ids, scores)
 
+    @_of_the_file_now
     def rows(self, fingerprint: str, queries: Sequence[str], items: Sequence[str]) -> FloatArray:
         """The known scores of all pairs of texts.
 
@@ -235,6 +279,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                 block.find(ids, found[row])
         return found
 
+    @_of_the_file_now
     def sparse_scores(
         self, fingerprint: str, items: Sequence[str], queries: Sequence[str] | None = None
     ) -> SparseScores:
@@ -368,6 +413,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                     queries = np.full(len(block.scores), own[query])
                     self.insert(fingerprint, queries, own[block.ids], block.scores)
 
+    @_of_the_file_now
     def record_time(self, fingerprint: str, pairs: int, seconds: float) -> None:
         """Note how long scoring took, by however many workers.
 
@@ -385,6 +431,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                     (fingerprint, pairs, seconds),
                 )
 
+    @_of_the_file_now
     def seconds_per_pair(self, fingerprint: str) -> float:
         """How long a pair has taken in all collections so far.
 
@@ -512,17 +559,19 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     def _select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows; none if there is no file yet."""
-        with self._lock, self._translated(StoredScoresError, "cannot be read"):
+        with running(), self._lock, self._translated(StoredScoresError, "cannot be read"):
             if self._connection is None and self.path is not None and not self.path.exists():
                 if not self.path.absolute().parent.is_dir():
-                    raise InputError(f"there is no folder {self.path.parent} to keep scores in")
+                    raise StoredScoresError(
+                        f"there is no folder {self.path.parent} to keep scores in"
+                    )
                 return []
             return self._opened().execute(statement, values).fetchall()
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction, or a part of that under way in this thread."""
-        with self._lock, self._translated(StoreFullError, "cannot be kept"):
+        with running(), self._lock, self._translated(StoreFullError, "cannot be kept"):
             db = self._opened()
             if db.in_transaction:
                 yield db
@@ -548,12 +597,20 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     def _opened(self) -> sqlite3.Connection:
         """The connection; turning WAL on does not wait for other processes that open the file."""
+        if self._successor is not None:
+            raise StoredScoresError(
+                f"the scores in {self.path} were removed or replaced meanwhile: do it again"
+            )
+        if self._connection is not None and self._process != os.getpid():
+            self._parents.append(self._connection)
+            self._connection = None
         until = time.monotonic() + _BUSY_SECONDS
         while self._connection is None:
             db = self._connect()
             try:
                 self._prepare(db)
-                self._connection = db
+                self._connection, self._process = db, os.getpid()
+                self._file = 0 if self.path is None else self.path.stat().st_ino
             except BaseException as error:
                 db.close()
                 if "locked" not in str(error) or time.monotonic() > until:

@@ -89,10 +89,11 @@ class StoredScorer:
         self, stream: StoredStream, call: Call
     ) -> Generator[tuple[IntArray, FloatArray], None, None]:
         try:
-            query, item = self.store.pair_ids(call.queries, call.items, call.pairs)
+            store = self.store.current()
+            query, item = store.pair_ids(call.queries, call.items, call.pairs)
             # `first` (u,) are the different pairs, and `of` (p,) says which of them each pair is.
             _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
-            scores = self.store.lookup(self.fingerprint, query[first], item[first])
+            scores = store.lookup(self.fingerprint, query[first], item[first])
         except StoredScoresError as error:
             if self.required:
                 raise

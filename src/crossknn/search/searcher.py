@@ -16,6 +16,7 @@ import numpy as np
 
 from crossknn.data.queries import Texts, query_set
 from crossknn.errors import CrossknnError, InputError, ScorerError, StoreError, counted
+from crossknn.forks import running
 from crossknn.index.database import Column
 from crossknn.linalg import one_thread
 from crossknn.methods import DEFAULT, Method, parse_method
@@ -110,6 +111,7 @@ class Searcher:
         self._fuse, self._items = fuse, index.items
         self.fusion = open_fusion(self.of_scorer(), fuse, self.seed)
 
+    @running()
     def search(
         self,
         queries: Texts,

@@ -84,7 +84,7 @@ def test_what_is_no_json_is_refused(client, body):
 def test_a_million_documents(client):
     body = b'{"query": "a", "documents": [' + b'"b", ' * 1_000_000 + b'"c"]}'
     answer = client.post("/v2/rerank", content=body, headers=JSON)
-    assert "at most 1,000" in said(answer, 422)
+    assert "more than 100,000 texts" in said(answer, 413)
     assert client.post("/search", json={"query": "a", "k": 1, "budget": 2}).status_code == 200
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from crossknn.errors import CrossknnError, InputError, needs_extra, wrong_field
+from crossknn.search.fresh import FreshSearcher
 from crossknn.search.results import Hit
 from crossknn.search.searcher import Budget, Searcher
 from crossknn.types import as_count
@@ -58,6 +59,7 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
         name: Of the index, for the model that reads it and in URLs.
         budget: Of a search.
     """
+    fresh = FreshSearcher(searcher)
     server = _Server("crossknn", instructions=_INSTRUCTIONS.format(name=name), log_level="WARNING")
 
     def link(item_id: str, extra: Any) -> str:
@@ -93,10 +95,11 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
             said = f"round {round}: {scored} texts scored"
             from_thread.run(context.report_progress, scored, most, said)
 
-        n = len(searcher.index)
+        now = await to_thread.run_sync(fresh.now)
+        n = len(now.index)
         most = min(budget.per_query or 100, n)
         given: dict[str, Any] = {"filter": filter or None, "cancel": cancel, "on_round": report}
-        found = partial(searcher.search, query, min(k, n), budget, **given)
+        found = partial(now.search, query, min(k, n), budget, **given)
         try:
             results = await to_thread.run_sync(found, abandon_on_cancel=True)
         except CrossknnError as error:
@@ -108,6 +111,8 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
             answer["note"] = f"the best so far: stopped by {results.error or results.stopped_by}"
         elif filter and not results[0]:
             answer["note"] = "the filter allows no item"
+        elif fresh.problem:
+            answer["note"] = fresh.problem
         said, hits = answer.get("note"), len(answer["results"])
         while _size(answer) > MOST_BYTES and answer["results"]:
             answer["results"].pop()
@@ -121,7 +126,7 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
         offset: Annotated[int, Field(description="Characters of the text to leave out.")] = 0,
     ) -> dict[str, Any]:
         """Read a text and its fields; what is long comes in parts."""
-        items = searcher.index.items
+        items = fresh.now().index.items
         try:
             item = items[items.position(id)]
             start = as_count(offset, "offset", 0)

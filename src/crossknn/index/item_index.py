@@ -39,7 +39,7 @@ from crossknn.index.parts import (
     Parts,
     fingerprint_of,
 )
-from crossknn.index.storage import SCORES, damages, read_parts, write_parts
+from crossknn.index.storage import SCORES, damages, read_parts, stamp_of, write_parts
 from crossknn.index.vectors import EncodeQueries, GivenModel, ItemVectors, RememberedModel
 from crossknn.retrievers.base import ItemPriors, Late, Retriever
 from crossknn.retrievers.dense import VectorStore
@@ -78,6 +78,7 @@ class ItemIndex:
         self._parts, self.database, self.exact = parts, database, False
         self._lock, self._fields = threading.RLock(), Fields(parts.items.extra)
         self._origin: ItemIndex | None = None  # of a snapshot
+        self.stamp: tuple[int, int, int] | None = None  # of the manifest that was loaded
         if wrong := sorted(set(parts.encode) - set(parts.vectors)):
             raise InputError(f"query_vectors names {wrong[0]!r}, but no vectors have that name")
 
@@ -163,12 +164,34 @@ class ItemIndex:
             InputError: The index has no vectors of this encoder's name.
         """
         folder = as_path(folder, "the folder of the index")
+        stamp = stamp_of(folder)  # before it is read: it may be replaced meanwhile
         index = cls(Parts.of(*read_parts(folder), building.by_name(query_vectors, GIVEN), folder))
-        index.exact = exact
+        index.exact, index.stamp = exact, stamp
         for name, given in building.by_name(encoder, DUAL_ENCODER).items():
             if (model := index.model_of(name)) is None:
                 raise InputError(f"the index {folder} has no vectors or states {name!r} of a model")
             model.attach(given)
+        return index
+
+    def stamp_now(self) -> tuple[int, int, int] | None:
+        """What another index in the folder, or none, would change; None without a folder."""
+        return None if self.folder is None else stamp_of(self.folder)
+
+    def reloaded(self) -> ItemIndex:
+        """The index as its folder has it now, with the models, the functions and the retrievers
+        that this one has in memory.
+
+        Returns:
+            The index.
+
+        Raises:
+            IndexFormatError: The folder is no index any more, or is damaged.
+        """
+        assert self.folder is not None
+        stamp = self.stamp_now()
+        parts = Parts.of(*read_parts(self.folder), self._parts.encode, self.folder)
+        index = ItemIndex(parts.after(self._parts))
+        index.exact, index.stamp = self.exact, stamp
         return index
 
     @classmethod
@@ -228,7 +251,7 @@ class ItemIndex:
         if folder != self.folder and len(scores):
             ScoreStore(folder / SCORES).add_all(scores)
         self._parts = replace(self._parts, folder=folder)
-        del self.scores
+        self.__dict__.pop("_scores", None)
 
     def verify(self, *, repair: bool = False) -> list[str]:
         """Check every file of the index against its checksums.
@@ -283,7 +306,7 @@ class ItemIndex:
         other items by then.
         """
         if self.folder is None:
-            _ = self.scores  # one store for both
+            _ = self._scores  # one store for both
         made = copy(self)
         made._origin = self
         return made
@@ -421,10 +444,14 @@ class ItemIndex:
         """A random order of (at most 10,000) items, drawn when the index was built."""
         return np.asarray(self._parts.anchor_items)
 
-    @cached_property
+    @property
     def scores(self) -> ScoreStore:
         """The store of exact scores: what collections, fits and the commands computed, and searches
         whose scorer is `StoredScorer(scorer, index.scores)`, in its folder if it has one."""
+        return self._scores.current()
+
+    @cached_property
+    def _scores(self) -> ScoreStore:
         return ScoreStore(None if self.folder is None else self.folder / SCORES)
 
     @property

@@ -126,6 +126,15 @@ def read_manifest(folder: Path, build: str | None = None) -> dict[str, Any]:
     return manifest
 
 
+def stamp_of(folder: Path) -> tuple[int, int, int] | None:
+    """Tells whether another manifest has been written since; None where there is none."""
+    try:
+        found = (folder / MANIFEST).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def write_parts(
     folder: Path, parts: Mapping[str, Artifact | None], build: str, *, keep: bool = False
 ) -> None:

@@ -189,6 +189,7 @@ def pair_scores(
     """Exact scores (p,) of pairs, collected and read from the store, NaN where one has none; and
     the report. `how`, and what it raises, are as of `collect`."""
     report = collect(store, scorer, queries, items, pairs, **how)
+    store = store.current()
     ids = store.pair_ids(queries, items, pairs)
     return store.lookup(fingerprint_of(scorer, store), *ids), report
 
@@ -223,6 +224,7 @@ class _Run:
 
     def begin(self) -> None:
         """Count what there is; others may have added to it until now."""
+        self.store = self.store.current()
         self._query = self.store.ids(self.queries, add=True, keep=True)
         self._item = self.store.ids(self.items, add=True)
         for part, missing in self._missing():

@@ -179,6 +179,12 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         except OSError:
             return False  # what cannot be looked at may be there
 
+    def _check_current(self) -> None:
+        if self._successor is not None:
+            raise StoredScoresError(
+                f"the scores in {self.path} were removed or replaced meanwhile: do it again"
+            )
+
     def close(self) -> None:
         """Close the file; it is opened again when the store is used again."""
         with self._lock:
@@ -560,6 +566,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def _select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """All rows; none if there is no file yet."""
         with running(), self._lock, self._translated(StoredScoresError, "cannot be read"):
+            self._check_current()
             if self._connection is None and self.path is not None and not self.path.exists():
                 if not self.path.absolute().parent.is_dir():
                     raise StoredScoresError(
@@ -572,6 +579,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction, or a part of that under way in this thread."""
         with running(), self._lock, self._translated(StoreFullError, "cannot be kept"):
+            self._check_current()
             db = self._opened()
             if db.in_transaction:
                 yield db
@@ -597,10 +605,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     def _opened(self) -> sqlite3.Connection:
         """The connection; turning WAL on does not wait for other processes that open the file."""
-        if self._successor is not None:
-            raise StoredScoresError(
-                f"the scores in {self.path} were removed or replaced meanwhile: do it again"
-            )
         if self._connection is not None and self._process != os.getpid():
             self._parents.append(self._connection)
             self._connection = None

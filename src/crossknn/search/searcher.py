@@ -246,6 +246,20 @@ class Searcher:
             return self.index.snapshot()
         return self.index.for_scorer(self.scorer.fingerprint)
 
+    def over(self, index: ItemIndex) -> Searcher:
+        """The same searcher over another index.
+
+        Args:
+            index: That index.
+
+        Returns:
+            The searcher.
+        """
+        made = copy.copy(self)
+        made.index, made._items = index, index.items
+        made.fusion = open_fusion(made.of_scorer(), self._fuse, self.seed)
+        return made
+
     def _now(self) -> Searcher:
         now = copy.copy(self)
         now.index = self.of_scorer()

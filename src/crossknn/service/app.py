@@ -419,10 +419,9 @@ def _add_rerank(app: FastAPI, engine: e.Engine, path: str) -> None:
 def _index(engine: e.Engine, name: str | None) -> str:
     """The name of an index that is served; 404 if it is not."""
     try:
-        engine.searcher(name)
+        return engine.name_of(name)
     except InputError as unknown:
         raise HTTPException(404, str(unknown)) from None
-    return name or next(iter(engine.searchers))
 
 
 def _check_pairs(pairs: int, engine: e.Engine) -> None:
@@ -436,6 +435,7 @@ def _add_rest(app: FastAPI, engine: e.Engine) -> None:
     async def indexes() -> Response:
         """What is served: indexes, methods, and what a request costs by default."""
         known = engine.settings
+        await asyncio.to_thread(engine.problems)  # opens what was changed
         return Json(
             {
                 "indexes": [
@@ -453,9 +453,10 @@ def _add_rest(app: FastAPI, engine: e.Engine) -> None:
     @app.get("/items/{item_id:path}", dependencies=_KEY)
     async def item(item_id: str, index: str | None = None) -> Response:
         """An item: its title, text and further fields."""
-        items = engine.searcher(_index(engine, index)).index.items
+        name = _index(engine, index)
 
         def read() -> Json:  # perhaps of a database
+            items = engine.searcher(name).index.items
             if item_id not in items:
                 raise HTTPException(404, f"there is no item {item_id!r:.200}")
             found = items[items.position(item_id)]
@@ -486,9 +487,11 @@ def _add_rest(app: FastAPI, engine: e.Engine) -> None:
     @app.get("/readyz")
     async def readyz() -> Response:
         """The service takes requests; `scorer` is `failing` if nothing was scored lately: the log
-        says why."""
+        says why. 503 if an index was removed or damaged meanwhile."""
         if engine.closing:
             return error(503, "the service is stopping")
+        if problems := await asyncio.to_thread(engine.problems):
+            return error(503, "; ".join(problems))
         return Json({"status": "ready", "scorer": "failing" if engine.shared.failure else "ok"})
 
     @app.get("/metrics", response_class=PlainTextResponse, dependencies=_KEY)

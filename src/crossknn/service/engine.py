@@ -22,6 +22,7 @@ from crossknn.rerank import Reranked, rerank
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.onnx import available_threads
 from crossknn.scores.stored import StoredScorer
+from crossknn.search.fresh import FreshSearcher
 from crossknn.search.results import Hit, Results
 from crossknn.search.searcher import Budget, OnRound, Searcher
 from crossknn.service.batches import SharedScorer
@@ -127,8 +128,8 @@ class Engine:
         self.methods |= {spec: spec for spec in (settings.method, *settings.methods)}
         for spec in self.methods:
             parse_method(spec)
-        self.searchers = {
-            name: Searcher(index, self._scorer(index), settings.method)
+        self._served = {
+            name: FreshSearcher(Searcher(index, self._scorer(index), settings.method))
             for name, index in indexes.items()
         }
         self.closing = False
@@ -157,15 +158,26 @@ class Engine:
         self._pool.shutdown()
         self.shared.close()
 
+    @property
+    def searchers(self) -> Mapping[str, Searcher]:
+        """By the names of the indexes, as these were opened last."""
+        return {name: served.opened for name, served in self._served.items()}
+
+    def name_of(self, name: str | None) -> str:
+        """The name of an index that is served: of the first one without a name."""
+        if name is not None and name not in self._served:
+            raise InputError(f"there is no index {name!r:.80} here: {nearest(name, self._served)}")
+        return next(iter(self._served)) if name is None else name
+
     def searcher(self, name: str | None) -> Searcher:
-        """That of the index `name`; of the first one without a name."""
-        if name is None:
-            return next(iter(self.searchers.values()))
-        if name not in self.searchers:
-            raise InputError(
-                f"there is no index {name!r:.80} here: {nearest(name, self.searchers)}"
-            )
-        return self.searchers[name]
+        """That of an index as it is now, which may have to be opened first: not for the loop."""
+        return self._served[self.name_of(name)].now()
+
+    def problems(self) -> list[str]:
+        """What is wrong with indexes that other processes have changed; not for the loop."""
+        for served in self._served.values():
+            served.now()
+        return [served.problem for served in self._served.values() if served.problem]
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Run `work` on a thread, first come, first served; `BusyError` if there are too many."""

@@ -1,0 +1,124 @@
+"""A process that has searched is forked: the child searches, or is told why it cannot."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+from crossknn.types import Pairs
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+PAIR = Pairs(np.zeros(1, np.int64), np.zeros(1, np.int64))
+TEXTS = [f"text number {n} about topic {n % 7} and thing {n % 11}" for n in range(200)]
+
+
+@pytest.fixture
+def searcher(tmp_path):
+    ck.ItemIndex.build(TEXTS, lsa=4).save(tmp_path / "index")
+    index = ck.ItemIndex.load(tmp_path / "index")
+    found = ck.Searcher(index, ck.StoredScorer(ck.CrossEncoder(), index.scores))
+    found.search("topic", budget=20)
+    return found
+
+
+def child(work):
+    """What a fork's `work` says; it has 20 seconds, since what hangs hangs for ever."""
+    read, write = os.pipe()
+    if not (number := os.fork()):
+        signal.alarm(20)
+        try:
+            said = str(work())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    _, status = os.waitpid(number, 0)
+    assert status == 0
+    with os.fdopen(read) as answer:
+        return answer.read()
+
+
+def test_after_a_search(searcher):
+    """A child of a process that has searched searches, and stores its scores where all are."""
+    assert child(lambda: searcher.search("a child", budget=20).n_calls) == "20"
+    assert child(lambda: searcher.search("a child", budget=20).n_calls) == "0"
+    assert searcher.search("a child", budget=20).n_calls == 0
+    assert searcher.index.scores.verify() == []
+
+
+def test_a_pool_of_forks(searcher):
+    """multiprocessing's pool by fork, with a searcher that its processes inherit."""
+    global inherited
+    inherited = searcher
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        found = pool.map_async(inherited_search, ["topic 1", "topic 2", "topic 3"]).get(60)
+    assert found == [20, 20, 20]
+
+
+def inherited_search(query):
+    return inherited.search(query, budget=20).n_scored
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda s: s.search("a child", budget=20),
+        lambda s: ck.rerank("a child", ["a", "b"], scorer=s.scorer.scorer),
+        lambda s: len(s.index.scores),
+        lambda s: list(s.scorer.score(PAIR, ["a"], ["b"])),
+    ],
+    ids=["search", "rerank", "scores", "score"],
+)
+def test_while_threads_search(searcher, work):
+    """A child that was forked during a search is refused at once: it would wait for ever."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(number, picks):
+        inside.set()
+        go_on.wait(30)
+
+    thread = threading.Thread(target=searcher.search, args=("parent",), kwargs={"on_round": wait})
+    thread.start()
+    try:
+        assert inside.wait(30)
+        said = child(lambda: work(searcher))
+    finally:
+        go_on.set()
+        thread.join()
+    assert said.startswith("InputError: this process was forked while ")
+    assert "'spawn'" in said
+    assert searcher.search("parent", budget=20).n_scored == 20
+
+
+@pytest.mark.slow
+def test_while_threads_search_again_and_again(searcher):
+    """Of many forks at any moment none hangs, and the parent's searches go on."""
+    stop, failed = threading.Event(), []
+
+    def loop(name):
+        number = 0
+        while not stop.is_set():
+            try:
+                number += searcher.search(f"topic {name} {number}", budget=20).n_scored
+            except Exception as error:
+                failed.append(error)
+                return
+
+    threads = [threading.Thread(target=loop, args=(name,)) for name in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        said = [child(lambda: searcher.search("a child", budget=20).n_scored) for _ in range(12)]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+    assert all(each == "20" or "was forked while" in each for each in said)

@@ -1,0 +1,180 @@
+"""Another process changes, replaces or removes an index that is served."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from service_helpers import QUERIES, TEXTS, Words, ids, served
+
+import crossknn as ck
+from crossknn.types import Pairs
+
+NEW = {"id": "new", "text": "sort the list of today", "lang": "en", "year": 2026}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    ck.ItemIndex.build(TEXTS, lsa=4).save(tmp_path / "docs")
+    return tmp_path / "docs"
+
+
+@pytest.fixture
+def client(folder):
+    with served({"docs": ck.ItemIndex.load(folder)}, Words()) as client:
+        yield client
+
+
+def elsewhere(script, *args):
+    """Run Python in another process."""
+    done = subprocess.run([sys.executable, "-c", script, *map(str, args)], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def found(client, query="sort the list of today"):
+    answer = client.post("/search", json={"query": query, "k": 5, "budget": 40})
+    assert answer.status_code == 200, answer.text
+    return ids(answer)[0]
+
+
+def test_items_are_added_and_deleted(client, folder):
+    """`crossknn index` adds an item and deletes one: the next search knows both."""
+    gone = found(client)[0]
+    elsewhere(
+        "import sys, json, crossknn as ck; index = ck.ItemIndex.load(sys.argv[1]); "
+        "index.add([json.loads(sys.argv[2])]); index.delete([sys.argv[3]])",
+        folder,
+        '{"id": "new", "text": "sort the list of today", "lang": "en", "year": 2026}',
+        gone,
+    )
+    first = found(client)
+    assert first[0] == "new"
+    assert gone not in first
+    assert client.get("/items/new").json()["text"] == NEW["text"]
+    assert client.get("/indexes").json()["indexes"] == [{"name": "docs", "items": 40}]
+    assert client.get("/readyz").json()["status"] == "ready"
+
+
+def test_the_index_is_replaced(client, folder):
+    """`crossknn index build` writes another index over the one that is served."""
+    assert found(client)
+    ck.ItemIndex.build([NEW, TEXTS[1]], lsa=2).save(folder)
+    answer = client.post("/search", json={"query": "sort the list of today"})
+    assert ids(answer) == [["new", TEXTS[1]["id"]]]
+    assert client.get(f"/items/{TEXTS[0]['id']}").status_code == 404
+
+
+def test_the_folder_is_swapped(client, folder, tmp_path):
+    """A new index is made beside it and moved into its place."""
+    assert found(client)
+    ck.ItemIndex.build([*TEXTS[:4], NEW], lsa=2).save(tmp_path / "next")
+    folder.rename(tmp_path / "old")
+    (tmp_path / "next").rename(folder)
+    assert found(client)[0] == "new"
+
+
+def test_the_index_is_removed_and_comes_back(client, folder, tmp_path):
+    """Searches go on, /readyz says what is wrong until the index is there again."""
+    before = found(client)
+    shutil.rmtree(folder)
+    assert found(client) == before
+    ready = client.get("/readyz")
+    assert ready.status_code == 503
+    assert f"there is no index {folder}" in ready.json()["error"]["message"]
+    assert client.get("/healthz").status_code == 200
+    ck.ItemIndex.build([*TEXTS, NEW], lsa=4).save(folder)
+    assert client.get("/readyz").json()["status"] == "ready"
+    assert found(client)[0] == "new"
+
+
+def test_the_index_is_damaged(client, folder):
+    """A manifest that was cut is named by /readyz; searches go on."""
+    before = found(client)
+    manifest = folder / "crossknn-index.json"
+    manifest.write_bytes(manifest.read_bytes()[:100])
+    assert found(client) == before
+    assert "damaged" in client.get("/readyz").json()["error"]["message"]
+
+
+def test_the_scores_are_deleted(client, folder):
+    """A deleted scores.db is made anew with the next score, and nothing fails meanwhile."""
+    found(client)
+    for name in ("scores.db", "scores.db-wal", "scores.db-shm"):
+        (folder / name).unlink(missing_ok=True)
+    found(client)
+    client.engine.close()
+    assert len(ck.ScoreStore(folder / "scores.db")) == 40
+
+
+def test_only_the_file_itself_of_the_scores_is_deleted(client, folder):
+    """SQLite's two other files stay: they are of the old one, and harm nothing."""
+    found(client)
+    (folder / "scores.db").unlink()
+    found(client, QUERIES[1])
+    found(client, QUERIES[2])
+    client.engine.close()
+    store = ck.ScoreStore(folder / "scores.db")
+    assert len(store) == 80
+    assert store.verify() == []
+
+
+def test_a_store_of_scores_is_replaced(tmp_path):
+    """Scores of the file that took the place are used, by their texts and not by their numbers."""
+    store = ck.ScoreStore(tmp_path / "scores.db")
+    scorer = ck.StoredScorer(ck.CallableScorer(lambda pairs: [1.0] * len(pairs), "one"), store)
+    index = ck.ItemIndex.build([text["text"] for text in TEXTS[:5]], lsa=0)
+    searcher = ck.Searcher(index, scorer, "exact")
+    assert searcher.search("a query", k=1)[0][0].score == 1
+    with ck.ScoreStore(tmp_path / "other.db") as other:
+        queries, items = ["another", "a query"], [*reversed(index.items.texts)]
+        pairs = Pairs(np.ones(5, np.int64), np.arange(5))
+        other.put(scorer.fingerprint, queries, items, pairs, [50.0, 40.0, 30.0, 20.0, 10.0])
+    for name in ("scores.db-wal", "scores.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    os.replace(tmp_path / "other.db", tmp_path / "scores.db")
+    hits = searcher.search("a query", k=5)[0]
+    assert [hit.score for hit in hits] == [50, 40, 30, 20, 10]
+    assert [hit.text for hit in hits] == items
+    assert len(store) == 5
+
+
+def test_the_folder_of_the_scores_is_gone(tmp_path):
+    """A search whose store has lost its folder says so in a sentence."""
+    (tmp_path / "kept").mkdir()
+    scorer = ck.StoredScorer(
+        ck.CallableScorer(lambda pairs: [1.0] * len(pairs), "one"), tmp_path / "kept" / "s.db"
+    )
+    searcher = ck.Searcher(ck.ItemIndex.build(["a", "b"], lsa=0), scorer, "exact")
+    assert len(searcher.search("a query")[0]) == 2
+    shutil.rmtree(tmp_path / "kept")
+    with pytest.raises(ck.InputError, match="there is no folder"):
+        searcher.search("a query")
+
+
+def test_mcp_reads_the_index_as_it_is(folder):
+    """The tools of a language model see what was added since they were started."""
+    mcp = pytest.importorskip("mcp")
+    server_of = pytest.importorskip("crossknn.adapters.mcp")
+    searcher = ck.Searcher(ck.ItemIndex.load(folder), Words())
+    server = server_of.create_server(searcher, "docs", ck.Budget(per_query=40))
+
+    async def run():
+        async with mcp.Client(server) as client:
+            query = {"query": NEW["text"], "k": 1}
+            await client.call_tool("search", query)
+            ck.ItemIndex.load(folder).add([NEW])
+            found = await client.call_tool("search", query)
+            read = await client.call_tool("fetch", {"id": "new"})
+            shutil.rmtree(folder)
+            return found, read, await client.call_tool("search", query)
+
+    found, read, last = asyncio.run(run())
+    assert found.structured_content["results"][0]["id"] == "new"
+    assert read.structured_content["text"] == NEW["text"]
+    assert last.structured_content["results"][0]["id"] == "new"
+    assert "there is no index" in last.structured_content["note"]

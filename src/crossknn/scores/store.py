@@ -124,7 +124,8 @@ class _Block(NamedTuple):
         found[here] = self.scores[at[here]]
 
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def _of_the_file_now(

@@ -134,7 +134,7 @@ def _of_the_file_now(
     """A method that reads or writes the `current` file; the others go by the ids of theirs."""
 
     @wraps(method)
-    def of_now(store: ScoreStore, *args: P.args, **options: P.kwargs) -> T:
+    def of_now(store: ScoreStore, /, *args: P.args, **options: P.kwargs) -> T:
         return method(store.current(), *args, **options)
 
     return of_now

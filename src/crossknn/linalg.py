@@ -1,7 +1,9 @@
-"""What everything rests on: inner products, exact top-k, least squares and rising curves."""
+"""What everything rests on: inner products, exact top-k, least squares and rising curves, and the
+threads that they run on."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from crossknn.errors import InputError
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray
 
 _CHUNK = 8_192
@@ -17,6 +20,40 @@ _SMALL = 1 << 17  # inner products (m x n) up to which the second thread costs m
 _lock = threading.Lock()
 _inside = 0  # callers inside `one_thread`
 _before: list[int] = []  # threads of each matrix library before the first of them
+_calls = set[object]()  # under way in this process; adding and discarding are atomic
+_lost = 0  # calls that were under way in the parent when this process was forked
+
+
+def _forked() -> None:
+    global _lost
+    _lost += len(_calls)
+    _calls.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+@contextmanager
+def running() -> Iterator[None]:
+    """Count a call that holds locks; `InputError` in a child that was forked during such a call.
+
+    The child of `os.fork` has the memory of its parent, but of its threads only the one that
+    forked: a lock that another thread held at that moment is never free in the child, which would
+    wait for it for ever.
+    """
+    if _lost:
+        raise InputError(
+            f"this process was forked while {_lost} searches or scorings ran in its parent, whose "
+            "locks it would wait for for ever: fork before the first search, or start processes "
+            "with multiprocessing's method 'spawn'"
+        )
+    call = object()
+    _calls.add(call)
+    try:
+        yield
+    finally:
+        _calls.discard(call)
 
 
 @contextmanager

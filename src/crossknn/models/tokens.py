@@ -17,7 +17,7 @@ import numpy as np
 
 from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
-from crossknn.forks import running
+from crossknn.linalg import running
 from crossknn.models.folder import refusing
 from crossknn.types import IntArray, Pairs
 

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from crossknn.errors import CrossknnError, ScorerError, counted
-from crossknn.forks import running
+from crossknn.linalg import running
 from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)

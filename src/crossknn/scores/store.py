@@ -29,7 +29,7 @@ import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, text_digest
-from crossknn.forks import running
+from crossknn.linalg import running
 from crossknn.types import BoolArray, FloatArray, IntArray, Pairs
 
 _APPLICATION = 0x786B6E6E  # "xknn"

@@ -16,9 +16,8 @@ import numpy as np
 
 from crossknn.data.queries import Texts, query_set
 from crossknn.errors import CrossknnError, InputError, ScorerError, StoreError, counted
-from crossknn.forks import running
 from crossknn.index.database import Column
-from crossknn.linalg import one_thread
+from crossknn.linalg import one_thread, running
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.methods.base import planned
 from crossknn.models.folder import first_line

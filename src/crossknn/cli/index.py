@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, print_json, progress, say
-from crossknn.errors import IndexFormatError, InputError, counted
+from crossknn.errors import InputError, counted
 from crossknn.errors import nearest as nearest_name
 from crossknn.index.nearest import LARGE
 from crossknn.index.storage import check_target
@@ -96,6 +96,14 @@ def build(
         ),
     ] = None,
     tfidf: Tfidf = False,
+    tokenizer: Annotated[
+        str,
+        Option(
+            help="What parts texts into words: 'unicode', which reads every script, 'whitespace', "
+            "or a Python function, 'package.module:function'; to search the index later, name that "
+            "function in the environment variable CROSSKNN_TOKENIZER."
+        ),
+    ] = "unicode",
     graph: Graph = None,
     graph_from: GraphFrom = None,
     nearest: Nearest = None,
@@ -139,16 +147,14 @@ def build(
         template=template.replace("\\n", "\n"),
         limit=limit,
     )
-    try:
-        previous = ItemIndex.load(folder)
-    except IndexFormatError:
-        previous = None  # `save` says what is wrong with the folder
+    previous = ItemIndex.replaced_in(folder)  # if it is no index, `save` says what is wrong with it
     with progress("encoding", "items") as report:
         index = ItemIndex.build(
             read,
             encoder=None if encoder == "none" else encoder,
             lsa=lsa,
             tfidf=tfidf,
+            tokenizer=tokenizer,
             seed=seed,
             previous=previous,
             limits=Limits(workers=o.threads(workers), ray=ray),
@@ -387,6 +393,7 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
         **({"added_since_fit": index.added} if index.added else {}),
         "vectors": sorted(index.vectors),
         "retrievers": sorted({*index.retrievers, *index.vectors}),
+        "tokenizer": index.tokenizer,
         "graphs": {name: int(graph.shape[1]) for name, graph in index.graphs.items()},
         "late": sorted(index.late),
         "anchor_queries": len(index.anchor_queries),

@@ -38,7 +38,8 @@ from crossknn.index.vectors import (
     RememberedModel,
     check_vectors,
 )
-from crossknn.retrievers.lexical import LSA, LSA_DIMENSIONS
+from crossknn.retrievers.lexical import Tokenizer, tokenizer_named
+from crossknn.retrievers.lsa import LSA, LSA_DIMENSIONS
 from crossknn.retrievers.specs import unfitted
 from crossknn.scores.collect import Limits
 from crossknn.types import Artifact, FloatArray, IntArray, Progress, Queries, States, as_count
@@ -57,13 +58,15 @@ def build_parts(
     vectors: Mapping[str, FloatArray],
     encode: Mapping[str, EncodeQueries],
     words: Sequence[str],
+    tokenizer: Tokenizer,
     lsa: int | None,
     seed: int,
     previous: Parts | None,
     progress: Progress | None,
     limits: Limits | None,
 ) -> Parts:
-    """The parts of a new index; see `ItemIndex.build`. `words` names the word models."""
+    """The parts of a new index; see `ItemIndex.build`. `words` names the word models, whose words
+    `tokenizer` makes."""
     if limits is not None and (limits.max_calls, limits.deadline) != (None, None):
         raise InputError("building an index encodes all items: limits may have ray and workers")
     n, made, vectors = len(items), dict[str, Any](), dict(vectors)
@@ -83,9 +86,9 @@ def build_parts(
         lsa = 0 if made else LSA_DIMENSIONS
     as_count(lsa, "lsa", 0)
     for name in words:
-        made[f"words/{name}"] = WORDS[name].fit(items.texts)
+        made[f"words/{name}"] = WORDS[name].fit(items.texts, tokenizer)
     if lsa:
-        made[f"words/{LSA_NAME}"], values = LSA.fit(items.texts, dimensions=lsa)
+        made[f"words/{LSA_NAME}"], values = LSA.fit(items.texts, tokenizer, dimensions=lsa)
         made[f"vectors/{LSA_NAME}"] = ItemVectors(values=values)
     parts = Parts(items, _drawn(n, seed), made, secrets.token_hex(8), encode)
     return parts if previous is None else _keeping(parts, previous)
@@ -152,7 +155,7 @@ def matcher_of(parts: Parts, name: str) -> Any:
     """A word model of the items that is a retriever itself."""
     if name not in WORDS or name == LSA_NAME:
         raise unknown("word model", name, set(WORDS) - {LSA_NAME})
-    return WORDS[name].fit(parts.items.texts)
+    return WORDS[name].fit(parts.items.texts, tokenizer_named(parts.tokenizer))
 
 
 def check_name(name: str, what: str) -> None:
@@ -213,10 +216,13 @@ def _keeping(mine: Parts, other: Parts) -> Parts:
 def _fits(mine: Parts, other: Parts, kind: str, name: str, part: Any) -> bool:
     """Whether a part of other parts of the same items fits what these are made of."""
     if kind == "graphs":
-        return name in mine.matchers or _same_space(mine, other, name)
+        same_words = name in mine.matchers and mine.tokenizer == other.tokenizer
+        return same_words or _same_space(mine, other, name)
     if kind == "artifacts":
         base = unfitted(other)
-        same_words = ("bm25" in mine.matchers) == ("bm25" in other.matchers)
+        has_words = "bm25" in mine.matchers
+        same_words = has_words == ("bm25" in other.matchers)
+        same_words &= not has_words or mine.tokenizer == other.tokenizer
         same = base == unfitted(mine) and _same_space(mine, other, base) and same_words
         return same or name in (ANCHORS, ITEM_SCORES)
     base = part.base if kind == "vectors" else None

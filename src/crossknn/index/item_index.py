@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -22,7 +22,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
-from crossknn.errors import InputError
+from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import as_path
 from crossknn.index import building, updates
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale, all_scores, n_items
@@ -43,6 +43,7 @@ from crossknn.index.storage import SCORES, damages, read_parts, stamp_of, write_
 from crossknn.index.vectors import EncodeQueries, GivenModel, ItemVectors, RememberedModel
 from crossknn.retrievers.base import ItemPriors, Late, Retriever
 from crossknn.retrievers.dense import VectorStore
+from crossknn.retrievers.lexical import UNICODE, as_tokenizer, tokenizer_named
 from crossknn.retrievers.specs import default_vectors, unfitted
 from crossknn.scores.collect import Limits
 from crossknn.scores.store import ScoreStore
@@ -93,6 +94,7 @@ class ItemIndex:
         lsa: int | None = None,
         bm25: bool = True,
         tfidf: bool = False,
+        tokenizer: str | Callable[[str], Sequence[str]] = UNICODE.name,
         seed: int = 0,
         previous: ItemIndex | None = None,
         limits: Limits | None = None,
@@ -110,6 +112,9 @@ class ItemIndex:
             lsa: Dimensions of latent semantic analysis, 0 for none; None makes 128 where there
                 would be no vectors otherwise.
             bm25, tfidf: Which word models to fit.
+            tokenizer: What parts texts into words for them: "unicode", which reads every script,
+                "whitespace", or a function from a text to its words, or its name,
+                "package.module:function". The index is searched with the same alone.
             seed: Draws `anchor_items`.
             previous: An index that this one replaces. Vectors of its texts are not made again, and
                 what was fitted to the same items and vectors is kept; other parts are dropped, with
@@ -130,7 +135,7 @@ class ItemIndex:
         given, encode = building.by_name(vectors, GIVEN), building.by_name(query_vectors, GIVEN)
         words = ["bm25"] * bm25 + ["tfidf"] * tfidf
         before = None if previous is None else previous._parts
-        how = words, lsa, seed, before, progress, limits
+        how = words, as_tokenizer(tokenizer), lsa, seed, before, progress, limits
         return cls(building.build_parts(items, encoder, given, encode, *how))
 
     @classmethod
@@ -140,6 +145,7 @@ class ItemIndex:
         *,
         encoder: GivenModel | Mapping[str, GivenModel] | None = None,
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
+        tokenizer: Callable[[str], Sequence[str]] | str | None = None,
         exact: bool = False,
     ) -> ItemIndex:
         """Open a saved index, mapped; what is read is checked when it is first touched.
@@ -153,6 +159,8 @@ class ItemIndex:
                 models by the names of their vectors or states (`{"cmc": folder}`). `save` keeps
                 where they are.
             query_vectors: As for `build`.
+            tokenizer: The function that the index was built with, if one was given, or its name: it
+                is never imported because an index names it.
             exact: Search all vectors, even where there is an approximate index of them.
 
         Returns:
@@ -160,13 +168,19 @@ class ItemIndex:
 
         Raises:
             IndexFormatError: The folder is no index, is damaged, unfinished or of another version,
-                or the encoder is another one.
+                or the encoder or the tokenizer is another one.
             InputError: The index has no vectors of this encoder's name.
         """
         folder = as_path(folder, "the folder of the index")
         stamp = stamp_of(folder)  # before it is read: it may be replaced meanwhile
         index = cls(Parts.of(*read_parts(folder), building.by_name(query_vectors, GIVEN), folder))
-        index.exact, index.stamp = exact, stamp
+        index.exact, index.stamp, built_with = exact, stamp, index._parts.tokenizer
+        given_name = None if tokenizer is None else as_tokenizer(tokenizer).name
+        if tokenizer_named(built_with).name != (given_name or built_with):
+            raise IndexFormatError(
+                f"the words of {folder} were parted by the tokenizer {built_with}, not by "
+                f"{given_name}: give the same one, or build the index again"
+            )
         for name, given in building.by_name(encoder, DUAL_ENCODER).items():
             if (model := index.model_of(name)) is None:
                 raise InputError(f"the index {folder} has no vectors or states {name!r} of a model")
@@ -190,9 +204,25 @@ class ItemIndex:
         assert self.folder is not None
         stamp = self.stamp_now()
         parts = Parts.of(*read_parts(self.folder), self._parts.encode, self.folder)
+        tokenizer_named(parts.tokenizer)  # which must be known
         index = ItemIndex(parts.after(self._parts))
         index.exact, index.stamp = self.exact, stamp
         return index
+
+    @classmethod
+    def replaced_in(cls, folder: str | Path) -> ItemIndex | None:
+        """The index that a new one is to replace: `previous` of `build`.
+
+        Args:
+            folder: Where it is.
+
+        Returns:
+            The index, even if its words are an older version's; None if none can be read.
+        """
+        try:
+            return cls(Parts.of(*read_parts(Path(folder)), {}, Path(folder)))
+        except IndexFormatError:
+            return None
 
     @classmethod
     def over(
@@ -485,6 +515,12 @@ class ItemIndex:
     def retrievers(self) -> Mapping[str, Retriever]:
         """Retrievers that are not made of vectors: `bm25`, `tfidf`, those that were added."""
         return self._parts.retrievers
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Name of what parted the items into words; None if there are no word models."""
+        words = any(key.startswith("words/") for key in self._parts.held)
+        return self._parts.tokenizer if words else None
 
     @property
     def late(self) -> Mapping[str, Late]:

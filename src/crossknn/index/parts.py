@@ -35,7 +35,8 @@ from crossknn.index.storage import as_json, columns_of, read_parts, write_parts
 from crossknn.index.vectors import EncodeQueries, ItemVectors, RememberedModel, check_vectors
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.dense import ArrayStore, VectorStore
-from crossknn.retrievers.lexical import BM25, LSA, TFIDF
+from crossknn.retrievers.lexical import BM25, TFIDF, UNICODE
+from crossknn.retrievers.lsa import LSA
 from crossknn.types import Artifact, FloatArray, Named, Queries, Value
 
 logger = logging.getLogger(__name__)
@@ -308,6 +309,12 @@ class Parts:
         """Retrievers that are not made of vectors: `matchers`, and those that were added."""
         names = dict.fromkeys([*self.matchers, *self.added])
         return Named(names, lambda name: self.added.get(name) or self.open("words", name))
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Name of the tokenizer of the word models; None if an older version made them."""
+        models = [meta for key, meta in self.metas.items() if key.startswith("words/")]
+        return models[0].get("tokenizer") if models else UNICODE.name
 
     def model_of(self, name: str) -> RememberedModel | None:
         """The model that made the vectors or states `name`, if it is known."""

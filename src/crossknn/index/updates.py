@@ -223,7 +223,7 @@ def compacted(index: Parts) -> dict[str, Artifact]:
         if "added" in meta:
             meta["added"] = int(alive[n - meta["added"] :].sum())
         if isinstance(part, WordMatcher):
-            found[key] = type(part).fit(texts).artifact()  # type: ignore[attr-defined]
+            found[key] = type(part).fit(texts, part.vocabulary.tokenizer).artifact()  # type: ignore[attr-defined]
             continue
         if isinstance(part, ItemVectors):
             taken["values"] = partial(_rows, part.values, rows)

@@ -1,11 +1,13 @@
-"""Word matching, without a model: BM25, TF-IDF, and latent semantic analysis.
+"""Word matching, without a model: BM25 and TF-IDF, and the words that they read.
 
 BM25 (Robertson et al., 1994, in Lucene's form, computed by bm25s) and TF-IDF with cosine
-(scikit-learn's weights) are searched exactly in an inverted file. LSA (Deerwester et al., 1990) is
-the truncated singular value decomposition of the TF-IDF matrix; queries are folded in. Words are
-lower-cased runs of letters and digits without the 33 English stop words of Lucene; nothing is
-stemmed. Items that are added to a fitted model are weighted by its idf and average length; a word
-that is new to it counts as one that a single item has.
+(scikit-learn's weights) are searched exactly in an inverted file. Texts of any
+script are parted into words by a tokenizer (`words`, or one that is given), without the 33 English
+stop words of Lucene; nothing is stemmed. Items that are added to a fitted model are weighted by its
+idf and average length; a word that is new to it counts as one that a single item has.
+
+`words` is `re` and `unicodedata` alone: the library `regex` would add 2 MB to every installation
+for character classes that stand below in 20 lines.
 
 Axes: m queries, n items, t terms, d dimensions.
 """
@@ -13,24 +15,29 @@ Axes: m queries, n items, t terms, d dimensions.
 from __future__ import annotations
 
 import math
+import os
 import re
+import unicodedata
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import chain
+from functools import cache, cached_property, partial
+from importlib import import_module
+from itertools import chain, groupby
+from operator import add, attrgetter
 from typing import Any, Self
 
 import numpy as np
 
-from crossknn.errors import InputError
+from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import rows_of
-from crossknn.linalg import mask, one_thread, top_k
+from crossknn.linalg import mask, top_k
 from crossknn.retrievers.base import AllScores
 from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray, Queries
 
-LSA_DIMENSIONS = 128
+TOKENIZER_VARIABLE = "CROSSKNN_TOKENIZER"
+"""Names the function that may be imported for an index built with it: `package.module:function`."""
 _WORD = re.compile(r"\w+")
 STOPWORDS = {
     *_WORD.findall(
@@ -39,27 +46,195 @@ STOPWORDS = {
     )
 }
 
+# Scripts that do not part words by spaces (Han, Kana, Bopomofo, Thai, Lao, Khmer, Myanmar, Tai),
+# and Hangul, whose words carry their particles: they are read by pairs of characters.
+_DENSE = (
+    r"\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3031-\u3035\u303b\u3400-\u4dbf\u4e00-\u9fff"
+    r"\uf900-\ufaff\U00020000-\U0003ffff\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff"
+    r"\u31f0-\u31ff\U0001aff0-\U0001b16f\u3105-\u312f\u31a0-\u31bf\u0e01-\u0e30\u0e32\u0e33"
+    r"\u0e40-\u0e46\u0e81-\u0eb0\u0eb2\u0eb3\u0ebd-\u0ec6\u0edc-\u0edf\u1000-\u102a\u103f"
+    r"\u1050-\u1055\u105a-\u105d\u1061\u1065\u1066\u106e-\u1070\u1075-\u1081\u108e"
+    r"\ua9e0-\ua9e4\ua9e6-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa76\uaa7a\uaa7e\uaa7f\u1780-\u17b3\u17d7"
+    r"\u17dc\u1950-\u1974\u1980-\u19ab\u1a20-\u1a54\uaa80-\uaaaf\uac00-\ud7a3\u1100-\u11ff"
+    r"\ua960-\ua97c\ud7b0-\ud7fb"
+)
+_FLAGS = r"\U0001f1e6-\U0001f1ff"
+_EMOJI = (
+    r"\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b50-\u2b55\U0001f000-\U0001f1e5"
+    r"\U0001f200-\U0001faff"
+)
+# What a text may have or lack and still be read alike: invisible characters, marks of Latin, Greek
+# and Cyrillic letters, points of Hebrew, Arabic and Syriac ones, the stroke that widens Arabic
+# words, frames around symbols, the skin colours of emoji. Marks of other scripts spell words.
+_DROPPED = (
+    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff\u0300-\u036f"
+    r"\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\ufe20-\ufe2f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4"
+    r"\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8"
+    r"\u06ea-\u06ed\u08d3-\u08ff\u0711\u0730-\u074a\u0640\u20d0-\u20ff\U0001f3fb-\U0001f3ff"
+)
+# Letters that have no accent to drop but are written without it (dotless i, o and l with a stroke,
+# ...); Persian yeh and kaf and Arabic endings, as Lucene's foldings have them; apostrophes that
+# count as letters; the space without width.
+_SAME = dict(
+    zip(
+        "\u0131\u00f8\u00d8\u0142\u0141\u0111\u0110\u06cc\u0649\u06a9\u0629\u06c1\u02bc\u02bb\u200b",
+        "iooLLdd\u064a\u064a\u0643\u0647\u0647'' ",
+        strict=True,
+    )
+)
 
-def words(text: str) -> list[str]:
-    """The words of a text."""
-    return [word for word in _WORD.findall(text.lower()) if word not in STOPWORDS]
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], ...]:
+    """What matches what is dropped or has another letter, a digit of another script, what `_WORD`
+    does not read, a word of any script, and a character."""
+    marks = "".join(f"{chr(a)}-{chr(b)}" for a, b in _marks())
+    letters = rf"[^\W{_DENSE}]+"
+    word = rf"([{_DENSE}][{_DENSE}{marks}]*)|{letters}(?:[{marks}]+(?:{letters})?)*"
+    word += rf"|[{_FLAGS}]{{2}}|[{_EMOJI}]"
+    dropped, special = (
+        f"[{_DROPPED}{''.join(_SAME)}]",
+        rf"[{_DENSE}{marks}{_EMOJI}\U00010000-\U0003ffff]",
+    )
+    return tuple(map(re.compile, (dropped, r"[^\D0-9]", special, word, f".[{marks}]*")))
+
+
+def _marks() -> Iterator[tuple[int, int]]:
+    """The first and the last of each run of combining marks."""
+    kinds = groupby(range(0x20000), lambda code: unicodedata.category(chr(code))[0] == "M")
+    for is_mark, codes in kinds:
+        if is_mark:
+            run = [*codes]
+            yield run[0], run[-1]
+
+
+def folded(text: str) -> str:
+    """A text as words are compared: NFKC and case folding, without what a text may lack.
+
+    >>> folded("İSTANBUL Ａ１ cafe\\u0301 कि")
+    'istanbul a1 cafe कि'
+    """
+    if text.isascii():
+        return text.lower()
+    dropped, digit, *_ = _patterns()
+    text = text.replace("\u2122", " ").replace("\u2120", " ")  # marks of trade, not letters
+    apart = unicodedata.normalize("NFKD", text)
+    apart = dropped.sub(lambda found: _SAME.get(found[0], ""), apart)
+    plain = unicodedata.normalize("NFKC", apart.casefold())
+    return digit.sub(lambda found: str(unicodedata.decimal(found[0])), plain)
+
+
+def words(text: str, *, characters: bool = False) -> list[str]:
+    """The words of a text, without the English stop words.
+
+    A word is a run of letters with their marks, digits and `_`, or an emoji; apostrophes and points
+    part words. Of a run of a script without spaces it is each pair of neighbouring characters, or a
+    character that stands alone; with `characters`, every character, too.
+
+    >>> words("The naïve cafés, 東京都 ok!"), words("猫です", characters=True)
+    (['naive', 'cafes', '東京', '京都', 'ok'], ['猫', 'で', 'す', '猫で', 'です'])
+    """
+    plain = folded(text)
+    if plain.isascii() or (patterns := _patterns())[2].search(plain) is None:
+        return [word for word in _WORD.findall(plain) if word not in STOPWORDS]
+    *_, word, character = patterns
+    found: list[str] = []
+    for match in word.finditer(plain):
+        if match[1] is not None:
+            run = character.findall(match[1])
+            found += run if characters or len(run) == 1 else ()
+            found += map(add, run, run[1:])
+        elif match[0] not in STOPWORDS:
+            found.append(match[0])
+    return found
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """What parts texts into words: by `split`, and items of BM25 by `split_items`. An index keeps
+    the `name`, and is searched with the same alone."""
+
+    name: str
+    split: Callable[[str], list[str]]
+    split_items: Callable[[str], list[str]]
+
+
+# BM25 finds a query of one character, 猫, in items that have it in pairs.
+UNICODE = Tokenizer("unicode", words, partial(words, characters=True))
+TOKENIZERS = {"unicode": UNICODE, "whitespace": Tokenizer("whitespace", str.split, str.split)}
+"""By name; `as_tokenizer` adds those that it is given."""
+
+
+def as_tokenizer(given: str | Callable[[str], Sequence[str]]) -> Tokenizer:
+    """The tokenizer of a name, `unicode`, `whitespace` or `package.module:function`, or of a
+    function from a text to its words. `InputError` if there is none."""
+    if isinstance(given, str):
+        if given in TOKENIZERS:
+            return TOKENIZERS[given]
+        name, (module, _, attribute) = given, given.partition(":")
+        try:
+            function = attrgetter(attribute)(import_module(module))
+        except (ImportError, AttributeError, ValueError) as error:
+            raise InputError(
+                f"there is no tokenizer {given!r} ({error}): give unicode, whitespace, or a "
+                "function of yours as package.module:function"
+            ) from error
+    else:
+        function, owner = given, getattr(given, "__qualname__", type(given).__qualname__)
+        name = f"{getattr(given, '__module__', None)}:{owner}"
+    if not callable(function):
+        raise InputError(f"{given!r:.80} is no tokenizer: give a function from a text to its words")
+    split = partial(_split, function, name)
+    TOKENIZERS[name] = Tokenizer(name, split, split)
+    return TOKENIZERS[name]
+
+
+def tokenizer_named(name: str | None) -> Tokenizer:
+    """The tokenizer that a stored model was made with. Raises `IndexFormatError` if it is not known
+    here: what a folder of somebody's names is never imported."""
+    if name in TOKENIZERS:
+        return TOKENIZERS[name]
+    if name is None:
+        raise IndexFormatError(
+            "the words of the index were parted by an older version, which read European text "
+            "alone: build the index again with  crossknn index build ITEMS INDEX"
+        )
+    if name == os.environ.get(TOKENIZER_VARIABLE):
+        return as_tokenizer(name)
+    raise IndexFormatError(
+        f"the words of the index were parted by the tokenizer {name}: give the same one, "
+        f"tokenizer= of ItemIndex.load, or {TOKENIZER_VARIABLE}={name} in the environment"
+    )
+
+
+def _split(function: Callable[[str], Sequence[str]], name: str, text: str) -> list[str]:
+    """The words that a function of somebody makes of a text."""
+    try:
+        found = [*function(text)]
+    except Exception as error:
+        raise InputError(
+            f"the tokenizer {name} failed at the text {text!r:.80}: {error}"
+        ) from error
+    if not all(isinstance(word, str) for word in found):
+        raise InputError(f"the tokenizer {name} returned {found!r:.80}: return a list of words")
+    return found
 
 
 class Vocabulary:
-    """The t terms of the fitted texts."""
+    """The t terms of the fitted texts, and the tokenizer that parted them."""
 
-    def __init__(self, terms: Sequence[str]) -> None:
-        self.terms = terms
+    def __init__(self, terms: Sequence[str], tokenizer: Tokenizer) -> None:
+        self.terms, self.tokenizer = terms, tokenizer
         self.number = {term: t for t, term in enumerate(terms)}
 
-    def counts(self, text: str) -> dict[int, int]:
-        """How often each term occurs in `text`."""
-        counts = Counter(words(text))
-        return {self.number[w]: count for w, count in counts.items() if w in self.number}
+    def counts(self, words: Iterable[str]) -> dict[int, int]:
+        """How often each term occurs among the words of a text."""
+        return {self.number[w]: c for w, c in Counter(words).items() if w in self.number}
 
     def weights(self, text: str, idf: FloatArray) -> dict[int, float]:
-        """Unit-length TF-IDF weights of the terms in a query; none if it has no term."""
-        counts = self.counts(text)
+        """Unit-length TF-IDF weights of the terms in a text; none if it has no term."""
+        counts = self.counts(self.tokenizer.split(text))
         terms = np.fromiter(counts, dtype=np.int64, count=len(counts))
         frequencies = np.fromiter(counts.values(), dtype=np.float64, count=len(counts))
         weights = (1 + np.log(frequencies)) * idf[terms]
@@ -93,12 +268,16 @@ class WordMatcher(AllScores):
         """Weights of the terms of an item that is added."""
         return self.query_weights(text)
 
+    def item_words(self, text: str) -> list[str]:
+        """The words of an item."""
+        return self.vocabulary.tokenizer.split(text)
+
     def rows(self, texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a stored matcher gets with k more items: its new `meta`, and rows of its columns."""
-        known = self.vocabulary.number
-        new = [*dict.fromkeys(w for text in texts for w in words(text) if w not in known)]
+        known, split = self.vocabulary.number, self.item_words
+        new = [*dict.fromkeys(w for text in texts for w in split(text) if w not in known)]
         idf = np.full(len(new), self.new_idf, np.float32)
-        terms = Vocabulary([*self.vocabulary.terms, *new])
+        terms = Vocabulary([*self.vocabulary.terms, *new], self.vocabulary.tokenizer)
         longer = replace(self, vocabulary=terms, idf=np.append(self.idf, idf))
         weights = [longer.item_weights(text) for text in texts]
         rows = {
@@ -130,7 +309,8 @@ class WordMatcher(AllScores):
         return self.added["weights"][order], items, starts
 
     def _meta(self, n: int) -> dict[str, Any]:
-        return {"n": n} | ({} if self.mean_length is None else {"mean_length": self.mean_length})
+        known = {"n": n, "tokenizer": self.vocabulary.tokenizer.name}
+        return known | ({} if self.mean_length is None else {"mean_length": self.mean_length})
 
     def of_all(self, queries: Queries) -> FloatArray:
         """Scores of all items, 0 where no term is shared: (m, n)."""
@@ -159,7 +339,7 @@ class WordMatcher(AllScores):
     @classmethod
     def of(cls, artifact: Artifact) -> Self:
         """The stored matcher."""
-        read, vocabulary = artifact.arrays, Vocabulary(list(artifact.arrays["terms"]))
+        read, vocabulary = artifact.arrays, stored_vocabulary(artifact)
         postings = rows_of(read, "weights"), rows_of(read, "items")
         added = {key[6:]: read[key] for key in read if key.startswith("added.")}
         base = vocabulary, artifact.meta["n"], *postings, read["starts"], read["idf"]
@@ -173,11 +353,11 @@ class BM25(WordMatcher):
     """BM25 with k1 = 1.5, which saturates repeated words, and b = 0.75, which counts length."""
 
     @classmethod
-    def fit(cls, texts: Sequence[str]) -> BM25:
+    def fit(cls, texts: Sequence[str], tokenizer: Tokenizer = UNICODE) -> BM25:
         """Weights of n texts."""
         import bm25s
 
-        number, tokens = _numbered(texts)
+        number, tokens = _numbered(texts, tokenizer.split_items)
         found = np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(1, np.int64)
         if number:
             model = bm25s.BM25(k1=K1, b=B, method="lucene", dtype="float32", int_dtype="int32")
@@ -186,24 +366,29 @@ class BM25(WordMatcher):
             found = tuple(columns[name] for name in ("data", "indices", "indptr"))
         idf = np.ones(len(number), np.float32)  # it is part of the items' weights
         length = sum(map(len, tokens)) / len(texts) or 1.0
-        return cls(Vocabulary(list(number)), len(texts), *found, idf, mean_length=length)
+        vocabulary = Vocabulary(list(number), tokenizer)
+        return cls(vocabulary, len(texts), *found, idf, mean_length=length)
 
     def query_weights(self, text: str) -> Mapping[int, float]:
         """A term counts as often as the query repeats it."""
-        return self.vocabulary.counts(text)
+        return self.vocabulary.counts(self.vocabulary.tokenizer.split(text))
+
+    def item_words(self, text: str) -> list[str]:
+        """The words of an item, single characters included."""
+        return self.vocabulary.tokenizer.split_items(text)
 
     def item_weights(self, text: str) -> Mapping[int, float]:
         """idf tf / (tf + k1 (1 - b + b length / mean length)), as in the fit, with the fit's
         idf = ln(1 + (n - df + 0.5) / (df + 0.5))."""
         if self.mean_length is None:
             raise InputError("the words were fitted by an older version: build the index again")
-        length, found = len(words(text)), dict[int, float]()
-        for term, count in self.vocabulary.counts(text).items():
+        split, found = self.item_words(text), dict[int, float]()
+        for term, count in self.vocabulary.counts(split).items():
             df = 1
             if term + 1 < len(self.starts):
                 df = int(self.starts[term + 1] - self.starts[term])
             idf = math.log(1 + (self.n_fitted - df + 0.5) / (df + 0.5))
-            found[term] = idf * count / (count + K1 * (1 - B + B * length / self.mean_length))
+            found[term] = idf * count / (count + K1 * (1 - B + B * len(split) / self.mean_length))
         return found
 
 
@@ -211,9 +396,9 @@ class TFIDF(WordMatcher):
     """Cosine of TF-IDF vectors: idf = ln((1 + n) / (1 + df)) + 1, tf = 1 + ln(count)."""
 
     @classmethod
-    def fit(cls, texts: Sequence[str]) -> TFIDF:
+    def fit(cls, texts: Sequence[str], tokenizer: Tokenizer = UNICODE) -> TFIDF:
         """Weights of n texts. Raises `InputError` if none of them holds a word."""
-        vocabulary, idf, weights = _item_weights(texts)
+        vocabulary, idf, weights = tfidf_of(texts, tokenizer)
         columns = weights.tocsc()
         return cls(vocabulary, len(texts), columns.data, columns.indices, columns.indptr, idf)
 
@@ -227,57 +412,17 @@ class TFIDF(WordMatcher):
         return math.log((1 + self.n_fitted) / 2) + 1
 
 
-@dataclass(frozen=True, eq=False)
-class LSA:
-    """Turns texts into unit vectors (d,) through the words they share with the fitted items.
-
-    A text without a known word has the zero vector. `idf` (t,), `components` (t, d).
-    """
-
-    vocabulary: Vocabulary
-    idf: FloatArray
-    components: FloatArray
-
-    @staticmethod
-    def fit(texts: Sequence[str], *, dimensions: int = LSA_DIMENSIONS) -> tuple[LSA, FloatArray]:
-        """The model and the vectors (n, d) of the texts it was fitted to.
-
-        d is `dimensions`, or less where there are fewer texts or words. Raises `InputError` if no
-        text holds a word.
-        """
-        vocabulary, idf, weights = _item_weights(texts)
-        d = min(dimensions, *weights.shape)
-        # On busy cores BLAS threads that wait for each other took 15 times as long as one.
-        with one_thread():
-            vectors, components = _truncated_svd(weights, d)
-        vectors[np.diff(weights.indptr) == 0] = 0  # not rounding errors of unit length
-        return LSA(vocabulary, idf, components), _unit(vectors)
-
-    def encode_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Vectors (m, d) float32 of unit length; items have them alike."""
-        vectors = np.zeros((len(texts), self.components.shape[1]), np.float32)
-        for row, text in zip(vectors, texts, strict=True):
-            for term, weight in self.vocabulary.weights(text, self.idf).items():
-                row += np.float32(weight) * self.components[term]
-        return _unit(vectors)
-
-    def artifact(self) -> Artifact:
-        """What an index keeps."""
-        arrays = {"components": self.components, "idf": self.idf}
-        return Artifact({}, {**arrays, "terms": self.vocabulary.terms})
-
-    @staticmethod
-    def of(artifact: Artifact) -> LSA:
-        """The stored model."""
-        read = artifact.arrays
-        return LSA(Vocabulary(list(read["terms"])), read["idf"], read["components"])
+def stored_vocabulary(artifact: Artifact) -> Vocabulary:
+    """The terms of a stored model, and the tokenizer that parted its texts."""
+    tokenizer = tokenizer_named(artifact.meta.get("tokenizer"))
+    return Vocabulary(list(artifact.arrays["terms"]), tokenizer)
 
 
-def _item_weights(texts: Sequence[str]) -> tuple[Vocabulary, FloatArray, Any]:
+def tfidf_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Vocabulary, FloatArray, Any]:
     """Terms, idf (t,) and unit-length weights of the items, a (n, t) sparse matrix."""
     from scipy.sparse import csr_array
 
-    number, tokens = _numbered(texts)
+    number, tokens = _numbered(texts, tokenizer.split)
     if not number:
         raise InputError("no text holds a word; give an encoder or vectors, and no LSA")
     terms = sorted(number)
@@ -293,33 +438,12 @@ def _item_weights(texts: Sequence[str]) -> tuple[Vocabulary, FloatArray, Any]:
     weights.data = (1 + np.log(weights.data)) * idf[weights.indices]
     lengths = np.sqrt(weights.multiply(weights).sum(axis=1))
     weights.data /= np.repeat(lengths, np.diff(weights.indptr))
-    return Vocabulary(terms), idf, weights
+    return Vocabulary(terms, tokenizer), idf, weights
 
 
-def _numbered(texts: Sequence[str]) -> tuple[dict[str, int], list[list[int]]]:
+def _numbered(
+    texts: Sequence[str], split: Callable[[str], list[str]]
+) -> tuple[dict[str, int], list[list[int]]]:
     """The number of each word, and the numbers of each text's words."""
     number = dict[str, int]()
-    return number, [[number.setdefault(w, len(number)) for w in words(text)] for text in texts]
-
-
-def _truncated_svd(weights: Any, d: int) -> tuple[FloatArray, FloatArray]:
-    """Left singular vectors times values (n, d), and right vectors (t, d), of a (n, t) matrix: five
-    power iterations of a random basis of d + 10 columns (Halko et al. 2011, algorithm 4.4)."""
-    from scipy.linalg import lu, qr, svd
-
-    wide = weights.shape[0] < weights.shape[1]
-    tall = weights.T if wide else weights
-    basis = np.random.RandomState(0).normal(size=(tall.shape[1], d + 10)).astype(np.float32)
-    for side in (tall, tall.T) * 5:
-        basis, _ = lu(side @ basis, permute_l=True)
-    basis, _ = qr(tall @ basis, mode="economic")
-    small, values, right = svd(basis.T @ tall, full_matrices=False)
-    pair = (basis @ small)[:, :d], right[:d].T
-    left, right = pair[::-1] if wide else pair
-    sign = np.sign(np.take_along_axis(left, np.abs(left).argmax(axis=0)[None], axis=0))
-    return left * values[:d] * sign, np.ascontiguousarray(right * sign)
-
-
-def _unit(vectors: FloatArray) -> FloatArray:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms > 0, norms, 1)
+    return number, [[number.setdefault(w, len(number)) for w in split(text)] for text in texts]

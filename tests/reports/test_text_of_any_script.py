@@ -1,0 +1,277 @@
+"""Words of any script are found: BM25, TF-IDF and LSA read what their users write."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import crossknn as ck
+from crossknn.cli.app import run
+from crossknn.errors import IndexFormatError, InputError
+from crossknn.retrievers.lexical import BM25, TFIDF, folded, words
+from crossknn.retrievers.lsa import LSA
+from crossknn.types import Queries
+
+HINDI = ["कुत्ता बिल्ली बकरी", "मेज पर एक किताब", "नदी में पानी बहता है", "वह पुस्तकालय में पढ़ती है"]
+JAPANESE = [
+    *("国際標準化に関する動向", "東京都の天気予報", "猫が縁側で寝ている", "新幹線で大阪へ行く"),
+    *("寿司とラーメンの店", "コンピュータの歴史", "犬と公園を散歩する"),
+]
+CHINESE = [
+    *("北京是中国的首都", "我有一只猫和两条狗", "机器学习是人工智能的分支", "上海的地铁很方便"),
+    "他在图书馆看书",
+]
+KOREAN = ["한국어를 공부하고 있다", "서울의 날씨가 춥다", "책을 읽는 아이", "고양이와 강아지"]
+ARABIC = ["كِتَابٌ عَلَى الطَّاوِلَةِ", "القطة تنام في البيت", "أحمد يدرس في الجامعة", "مدينة بغداد القديمة"]
+THAI = ["แมวนอนอยู่บนโต๊ะ", "หนังสือภาษาไทยเล่มใหม่", "รถไฟไปเชียงใหม่", "น้ำตกสวยมาก"]
+KHMER = ["ខ្ញុំរៀនភាសាខ្មែរ", "ឆ្មាដេកលើតុ", "ទីក្រុងភ្នំពេញ"]
+LAO = ["ຂ້ອຍຮຽນພາສາລາວ", "ແມວນອນຢູ່ເທິງໂຕະ", "ນະຄອນຫຼວງວຽງຈັນ"]
+BURMESE = ["ကျွန်တော် မြန်မာစာ လေ့လာသည်", "ကြောင်သည် စားပွဲပေါ်တွင်ရှိသည်", "ရန်ကုန်မြို့"]
+
+
+def scores(query, texts, kind=BM25):
+    return kind.fit(texts).scores(Queries([query]))[0]
+
+
+@pytest.mark.parametrize("kind", [BM25, TFIDF])
+@pytest.mark.parametrize(
+    ("query", "texts", "right"),
+    [
+        ("किताब", HINDI, [1]),
+        ("कुत्ता", HINDI, [0]),
+        ("पानी", HINDI, [2]),
+        ("国際標準化", JAPANESE, [0]),
+        ("東京", JAPANESE, [1]),
+        ("ラーメン", JAPANESE, [4]),
+        ("ﾗｰﾒﾝ", JAPANESE, [4]),
+        ("コンピュータ", JAPANESE, [5]),
+        ("人工智能", CHINESE, [2]),
+        ("图书馆", CHINESE, [4]),
+        ("한국어", KOREAN, [0]),
+        ("서울", KOREAN, [1]),
+        ("고양이", KOREAN, [3]),
+        ("كتاب", ARABIC, [0]),
+        ("الطاولة", ARABIC, [0]),
+        ("احمد", ARABIC, [2]),
+        ("بغداد", ARABIC, [3]),
+        ("หนังสือ", THAI, [1]),
+        ("น้ำตก", THAI, [3]),
+        ("ភាសាខ្មែរ", KHMER, [0]),
+        ("ພາສາລາວ", LAO, [0]),
+        ("မြန်မာ", BURMESE, [0]),
+    ],
+)
+def test_a_word_of_a_corpus_finds_its_item_first(kind, query, texts, right):
+    """A user searches a corpus of their language: the item with the word scores, and is best."""
+    found = scores(query, texts, kind)
+    assert found.argmax() == right[0]
+    assert found[right[0]] > 0
+
+
+def test_words_are_not_broken_at_combining_marks():
+    """`किताब` once matched every item with a क: only the item that has the word scores."""
+    assert np.flatnonzero(scores("किताब", HINDI[:2])).tolist() == [1]
+
+
+def test_a_city_is_not_another_one():
+    """東京 (Tokyo) does not match 京都 (Kyoto), which shares a character with it."""
+    assert scores("東京", ["京都の寺", "東京の塔"])[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "texts", "right"), [("猫", CHINESE, 1), ("猫", JAPANESE, 2), ("책", KOREAN, 2)]
+)
+def test_a_query_of_one_character(query, texts, right):
+    """A word of one character is found within a text without spaces."""
+    assert np.flatnonzero(scores(query, texts)).tolist() == [right]
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("cafe\u0301", "café"),
+        ("cafe", "café"),
+        ("İSTANBUL", "istanbul"),
+        ("ISPARTA", "ısparta"),
+        ("ıspanak", "ISPANAK"),
+        ("STRASSE", "Straße"),
+        ("ＡＢＣ１２３", "abc123"),
+        ("ﬁnance", "finance"),
+        ("ΑΘΗΝΑ", "Αθήνα"),
+        ("ΟΔΟΣ", "οδός"),
+        ("елка", "Ёлка"),
+        ("Lodz", "Łódź"),
+        ("Da Nang", "Đà Nẵng"),
+        ("كتاب", "كـــتاب"),
+        ("کتاب", "كتاب"),
+        ("می\u200cخواهم", "میخواهم"),
+        ("שלום", "שָׁלוֹם"),
+        ("ガギグ", "ｶﾞｷﾞｸﾞ"),
+        ("か\u3099っこう", "がっこう"),
+        ("क\u093cलम", "क़लम"),
+        ("한글", unicodedata.normalize("NFD", "한글")),
+        ("٣٤", "34"),
+        ("३४", "34"),
+        ("co\u00adoperate", "cooperate"),
+        ("5㎏", "5kg"),
+        ("m²", "m2"),
+        ("Acme", "Acme™"),
+        ("cat", "the cat’s whiskers"),
+        ("don't", "donʼt"),
+        ("don't", "don’t"),
+        ("don't", "don＇t"),
+        ("l'été", "ETE"),
+        ("🍕", "we ate 🍕🍕 there"),
+        ("👍", "👍🏽"),
+        ("❤", "I ❤\ufe0f NY"),
+        ("🇩🇪", "🇫🇷🇩🇪"),
+        ("👩", "👩\u200d🚀"),
+        ("iPhone", "新しいiPhoneの値段"),
+        ("値段", "新しいiPhoneの値段"),
+        ("2024年", "今年は2024年です"),
+        ("ascii", "한글ascii中文"),
+        ("word", "\u200bword\u200bfor\u200bword"),
+        ("word", "\ufeffword"),
+    ],
+)
+def test_two_ways_to_write_a_word_match(query, text):
+    """The same word in another form, case, width or with marks left out matches, both ways."""
+    assert scores(query, [text, "something else"])[0] > 0
+    assert scores(text, [query, "something else"])[0] > 0
+    assert scores(query, [text, "something else"])[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("कि", "का"),
+        ("🇩🇪", "🇫🇷"),
+        ("は", "ば"),
+        ("ภา", "ษา"),
+        ("가", "각"),
+        ("ss", "s"),
+        ("🍕", "🍔"),
+    ],
+)
+def test_what_is_another_word_does_not_match(query, text):
+    """Vowel signs, voiced kana, flags and final consonants make other words."""
+    assert scores(query, [text, "something else"])[0] == 0
+
+
+def test_english_words_are_what_they_were():
+    """Letters, digits and `_`, lower-cased, without stop words; apostrophes and points part."""
+    text = "The U.S. cats' 3.14 foo_bar isn't e-mail: C++ & 1,000"
+    assert " ".join(words(text)) == "u s cats 3 14 foo_bar isn t e mail c 1 000"
+
+
+def test_lsa_reads_other_scripts():
+    """An index without an encoder compares Hindi and Japanese texts by what they share."""
+    for texts, query, right in ((HINDI, "किताब", 1), (JAPANESE, "標準化", 0)):
+        model, vectors = LSA.fit(texts)
+        assert (vectors @ model.encode_queries([query])[0]).argmax() == right
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.text(max_size=30))
+def test_the_form_of_a_text_does_not_matter(text):
+    """Any text has the same words in all four normal forms, and once it is folded."""
+    forms = (unicodedata.normalize(form, text) for form in ("NFC", "NFD", "NFKC", "NFKD"))
+    trade = "\u2122\u2120"  # whose compatibility forms are letters
+    if not any(mark in text for mark in trade):
+        assert all(words(form) == words(text) for form in forms)
+    assert folded(folded(text)) == folded(text)
+
+
+def test_rerank_and_added_items_read_them(tmp_path):
+    """`rerank`, and items that are added to an index, find by the same words."""
+    hit = ck.rerank(
+        "猫", JAPANESE, 1, method="rerank(retriever=bm25)", scorer=lambda p: [1.0] * len(p)
+    )
+    assert hit[0]["corpus_id"] == 2
+    index = ck.ItemIndex.build(HINDI, lsa=0)
+    index.add([{"id": "new", "text": "国際標準化に関する動向"}])
+    found = index.retrievers["bm25"].scores(Queries(["標準"]))[0]
+    assert np.flatnonzero(found).tolist() == [len(HINDI)]
+
+
+def initials(text):
+    """A tokenizer of somebody: the first letter of each word."""
+    return [word[0] for word in text.split()]
+
+
+def test_a_tokenizer_of_ones_own(tmp_path, monkeypatch):
+    """A function or its name parts the texts; the index keeps the name, and loads with it."""
+    index = ck.ItemIndex.build(["red apple", "blue sky"], lsa=0, tokenizer=initials)
+    assert np.flatnonzero(index.retrievers["bm25"].scores(Queries(["robot"]))[0]).tolist() == [0]
+    index.save(tmp_path / "index")
+    loaded = ck.ItemIndex.load(tmp_path / "index", tokenizer=initials)
+    assert loaded.tokenizer == f"{__name__}:initials"
+    loaded.add([{"id": "new", "text": "green robot"}])
+    loaded.compact()
+    assert np.flatnonzero(loaded.retrievers["bm25"].scores(Queries(["rat"]))[0]).tolist() == [0, 2]
+    with pytest.raises(IndexFormatError, match="parted by the tokenizer"):
+        ck.ItemIndex.load(tmp_path / "index", tokenizer="whitespace")
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "said"),
+    [
+        ("nltk", "there is no tokenizer 'nltk'"),
+        ("no.such.module:function", "there is no tokenizer"),
+        ("os:no_function", "there is no tokenizer"),
+        ("os:sep", "is no tokenizer"),
+        (3, "is no tokenizer"),
+        (lambda text: 7, "failed at the text"),
+        (lambda text: [1, 2], "return a list of words"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(tokenizer, said):
+    """A name that means nothing, or a function that returns no words, is refused by a sentence."""
+    with pytest.raises(InputError, match=said):
+        ck.ItemIndex.build(["a text"], lsa=0, tokenizer=tokenizer)
+
+
+def test_the_command_line_takes_the_name_of_a_function(tmp_path):
+    """`index build --tokenizer mine:letters`; later commands import it only if the user names it."""
+    (tmp_path / "mine.py").write_text("def letters(text):\n    return list(text)\n")
+    (tmp_path / "items.txt").write_text("xyz\nabc\n")
+    env = os.environ | {"PYTHONPATH": f"{tmp_path}:{os.pathsep.join(sys.path)}"}
+
+    def command(*arguments, **more):
+        line = [sys.executable, "-m", "crossknn", *arguments]
+        return subprocess.run(line, cwd=tmp_path, env=env | more, capture_output=True, text=True)
+
+    build = ("index", "build", "items.txt", "i.index", "--encoder", "none")
+    built = command(*build, "--tokenizer", "mine:letters", "--json")
+    assert json.loads(built.stdout)["tokenizer"] == "mine:letters"
+    refused = command("index", "info", "i.index")
+    assert refused.returncode == 6
+    assert "CROSSKNN_TOKENIZER=mine:letters" in refused.stderr
+    search = ("search", "i.index", "b", "--method", "retrieve(retriever=bm25)", "-k", "1", "--json")
+    found = command(*search, CROSSKNN_TOKENIZER="mine:letters")
+    assert json.loads(found.stdout)["results"][0]["hits"][0]["text"] == "abc"
+
+
+def test_an_index_of_the_old_tokenizer_is_refused(tmp_path, capsys, monkeypatch):
+    """An index of version 0.x, whose words were European, says so; building again replaces it."""
+    texts = tmp_path / "items.txt"
+    texts.write_text("\n".join(HINDI))
+    folder = tmp_path / "old.index"
+    index = ck.ItemIndex.build(texts, vectors=np.eye(4, dtype=np.float32))
+    with monkeypatch.context() as patch:
+        patch.setattr(BM25, "_meta", lambda self, n: {"n": n, "mean_length": self.mean_length})
+        index.save(folder)
+    with pytest.raises(IndexFormatError, match=r"older version.*build the index again"):
+        ck.ItemIndex.load(folder)
+    assert run(["search", str(folder), "किताब"]) == 6
+    assert "build the index again" in capsys.readouterr().err
+    assert run(["index", "build", str(texts), str(folder), "--encoder", "none"]) == 0
+    assert ck.ItemIndex.load(folder).tokenizer == "unicode"

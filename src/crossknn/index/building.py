@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -198,10 +199,13 @@ def _encode_items(
 def _keeping(mine: Parts, other: Parts) -> Parts:
     """The parts with what was fitted to those that they replace, as far as it still fits."""
     same_items = [*mine.items.ids, *mine.items.texts] == [*other.items.ids, *other.items.texts]
-    parts = other.opened
+    words = [key for key in other.held if key.startswith("words/")]  # of whatever tokenizer
+    parts = replace(
+        other, held={k: part for k, part in other.held.items() if k not in words}
+    ).opened
     for key in sorted(parts, key=lambda key: not key.startswith("vectors/")):
         kind, _, name = plain(key).partition("/")
-        if kind == "words" or (kind == "vectors" and parts[key].method is None):
+        if kind == "vectors" and parts[key].method is None:
             continue
         part = parts[key] if _fits(mine, other, kind, name, parts[key]) else None
         if part is not None and not same_items:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import sys
 
 import typer
-from rich.console import Console
-from rich.logging import RichHandler
 
 from crossknn import __version__
 from crossknn.cli import (
@@ -26,7 +23,7 @@ from crossknn.cli import (
     serve,
     trial,
 )
-from crossknn.cli.output import INTERRUPTED
+from crossknn.cli.output import INTERRUPTED, Notes, let_go, prepare_streams
 from crossknn.errors import CrossknnError, visible
 
 EPILOG = (
@@ -66,11 +63,25 @@ def _options(
 
 def run(arguments: list[str], commands: typer.Typer = app) -> int:
     """Run one command, of `crossknn` or of another set of `commands`; the exit code."""
-    handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False)
-    handler.addFilter(_visible)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    logging.basicConfig(level=logging.WARNING, handlers=[Notes()])
+    prepare_streams()
+    streams = sys.stdout, sys.stderr
+    try:
+        return _run(arguments, commands)
+    except (BrokenPipeError, SystemExit) as error:  # Typer makes the one of the other
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        return 0
+    finally:
+        sys.stdout, sys.stderr = streams
+        let_go()
+
+
+def _run(arguments: list[str], commands: typer.Typer) -> int:
+    """The same, unless nobody reads what it prints: `BrokenPipeError`."""
     try:
         code = commands(arguments, standalone_mode=False)
+        sys.stdout.flush()
         if code == 130:
             return _say(INTERRUPTED, 130)
         return code if isinstance(code, int) else 0
@@ -79,11 +90,10 @@ def run(arguments: list[str], commands: typer.Typer = app) -> int:
     except KeyboardInterrupt:
         return _say(INTERRUPTED, 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return _say(f"there is no room to write {error.filename or 'the file'}", 1)
+            return _say(f"there is no room to write {error.filename or 'the output'}", 1)
         if error.filename is not None:
             return _say(f"{error.filename}: {(error.strerror or 'cannot be used').lower()}", 2)
         raise
@@ -96,12 +106,6 @@ def run(arguments: list[str], commands: typer.Typer = app) -> int:
         hint = f" (see {context.command_path} --help)" if context else ""
         said = message().rstrip(".").replace("\n", " ")
         return _say(said + hint, error.exit_code) if said else error.exit_code  # help was shown
-
-
-def _visible(record: logging.LogRecord) -> bool:
-    """Shows the control characters of a message instead of sending them."""
-    record.msg, record.args = visible(record.getMessage()), ()
-    return True
 
 
 def _say(message: str, code: int) -> int:

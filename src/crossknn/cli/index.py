@@ -283,7 +283,7 @@ def delete(
     from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
 
-    given = [*(ids or [])]
+    given = o.typed(ids or [])
     if file is not None:
         given += read_items(o.source(file)).texts
     if not given:

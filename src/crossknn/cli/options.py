@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -246,6 +248,11 @@ def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStor
     return ScoreStore()
 
 
+def typed(texts: Sequence[str]) -> list[str]:
+    """Texts of the command line, which are UTF-8 in any locale."""
+    return [os.fsencode(text).decode("utf-8", "replace") for text in texts]
+
+
 def source(path: Path) -> Any:
     """What the readers are to read: the file, or lines of standard input for `-`.
 
@@ -253,9 +260,11 @@ def source(path: Path) -> Any:
     """
     if str(path) != STDIN:
         return path
-    lines = [line.strip() for line in sys.stdin if line.strip()]
     try:
+        lines = [line.strip() for line in sys.stdin if line.strip()]
         return [json.loads(line) if line.startswith("{") else line for line in lines]
+    except UnicodeDecodeError as error:
+        raise InputError(f"standard input is not UTF-8: {error}") from None
     except ValueError as error:
         raise InputError(f"standard input has a line that is not valid JSON: {error}") from None
 

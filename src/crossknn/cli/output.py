@@ -1,13 +1,22 @@
-"""What commands print: answers to standard output; notes, bars and errors to standard error."""
+"""What commands print: answers to standard output; notes, bars and errors to standard error.
+
+Lines are as wide as the terminal, and whole where they go elsewhere. A character that the stream's
+encoding lacks is replaced by one that it has.
+"""
 
 from __future__ import annotations
 
+import codecs
 import json
+import logging
+import os
+import sys
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
 from crossknn.errors import visible
@@ -20,13 +29,73 @@ INTERRUPTED = (
 _EVERY = 20.0
 """Seconds between two lines of progress where standard error is a file."""
 
-out = Console()
-err = Console(stderr=True)
+_WHOLE = 1_000_000
+"""Characters of a line that goes into a file or a pipe: none is wrapped."""
+_ASCII = str.maketrans(
+    {"█": "#", "░": ".", "…": "...", "“": '"', "”": '"', "→": "->", "±": "+-", "–": "-", "—": "-"}
+)
+
+
+class _Stream(Console):
+    """A console that cuts and wraps lines for a terminal only."""
+
+    @property  # type: ignore[misc]
+    def size(self) -> ConsoleDimensions:
+        found = super().size
+        return found if self.file.isatty() else ConsoleDimensions(_WHOLE, found.height)
+
+    def status(self, *args: Any, **how: Any) -> Any:
+        spinner = "dots" if self.encoding.startswith("utf") else "line"
+        return super().status(*args, **{"spinner": spinner} | how)
+
+
+out = _Stream()
+err = _Stream(stderr=True)
+
+
+class Notes(logging.Handler):
+    """Prints what is logged on standard error, a line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record with its level."""
+        note(f"{record.levelname.lower()}: {record.getMessage()}")
+
+
+def prepare_streams() -> None:
+    """Let every text be written in any encoding, and standard input be read as UTF-8."""
+    codecs.register_error("crossknn", _shown)
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed; its number must not go to another file
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="crossknn")
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
+
+
+def _shown(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that an encoding lacks: those of ASCII that are like them."""
+    assert isinstance(error, UnicodeEncodeError)
+    shown = []
+    for character in error.object[error.start : error.end].translate(_ASCII):
+        plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+        shown.append(plain or "?")
+    return "".join(shown), error.end
+
+
+def let_go() -> None:
+    """Give up what could not be written, where nobody reads any more: else Python says so."""
+    for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(text: str, console: Console = out) -> None:
     """Print a line as it is, brackets and numbers without meaning. A terminal wraps it at words."""
-    console.print(visible(text), soft_wrap=not console.is_terminal, markup=False, highlight=False)
+    console.print(visible(text), markup=False, highlight=False)
 
 
 def note(text: str) -> None:

@@ -107,7 +107,7 @@ def command(
 
     chosen = parse_method(method)
     o.check_path("--run", run)
-    given = _queries(query or [], queries)
+    given = _queries(o.typed(query or []), queries)
     index = ItemIndex.load(folder)
     o.add_lists(index, lists, None if queries is None else given)
     asked = exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None

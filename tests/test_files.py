@@ -5,27 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from crossknn.columns import CHUNK, CheckedFile, StoredArray, write_array
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.files import (
-    CHUNK,
-    CheckedFile,
-    StoredArray,
-    as_path,
-    digest,
-    scratch,
-    translate_os_errors,
-    write_array,
-    write_file,
-)
+from crossknn.files import as_path, digest, scratch, translate_os_errors, write_file
 
 
 def stored(path, values, *, damaged=None):
-    entry = write_array(path, values)
+    entry = write_array(path.parent, path.name, values)
     if damaged is not None:
         data = bytearray(path.read_bytes())
         data[damaged] ^= 1
         path.write_bytes(data)
-    return StoredArray(CheckedFile(path, entry, "the index X"))
+    return StoredArray(CheckedFile(path.parent, entry, "the index X"))
 
 
 @pytest.mark.parametrize("rows", [7, slice(3, 9), [5, 1, -1], "mask", np.array([[2, 3], [4, 2]])])
@@ -53,15 +44,15 @@ def test_arrays_of_all_shapes_come_back(tmp_path, shape):
 
 
 def test_a_file_is_written_whole_and_the_disk_speaks_in_sentences(tmp_path):
-    write_file(tmp_path / "f", b"one")
-    write_file(tmp_path / "f", b"two")
+    write_file(tmp_path, "f", b"one")
+    write_file(tmp_path, "f", b"two")
     assert (tmp_path / "f").read_bytes() == b"two"
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
     with (
         pytest.raises(InputError, match=r"scores cannot be kept in .*: No such file"),
         translate_os_errors(tmp_path),
     ):
-        write_file(tmp_path / "no" / "f", b"")
+        write_file(tmp_path / "no", "f", b"")
 
 
 def test_a_large_scratch_array_lies_in_a_file_and_a_full_disk_says_so_at_once(

@@ -125,6 +125,10 @@ def change(index: ck.ItemIndex, what: str) -> None:
         index.compact()
 
 
+_FILES = ("data-", "crossknn-index", ".part", ".npy", ".utf8")
+"""What stands in the names of an index's files, which are opened relative to their folders."""
+
+
 def changed(folder: Path, what: str, at: int | None, counted: Any) -> None:
     """Change the index, and be killed when the folder is touched for the `at`-th time."""
     index, touched = opened(folder), 0
@@ -132,7 +136,7 @@ def changed(folder: Path, what: str, at: int | None, counted: Any) -> None:
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal touched
         if event in ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate"):
-            touched += any(str(folder) in str(value) for value in arguments)
+            touched += any(name in str(arguments[:2]) for name in (str(folder), *_FILES))
             counted.value = touched
             if touched == at:
                 os.kill(os.getpid(), signal.SIGKILL)

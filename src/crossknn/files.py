@@ -1,58 +1,353 @@
-"""Files that a kill or a power cut cannot spoil, and that tell when they were damaged.
+"""Files of ours: what lies inside a folder of ours is a regular file of that folder, or is refused.
 
-Files are written in one step, by one process at a time, with a checksum of every chunk of 64 KB
-that is checked when the chunk is first read.
+A folder may come from a stranger, and a link in it would lead a reading or a writing to any file of
+the user. So every part of a name below the folder is opened without following links, and what was
+opened is looked at, not its name. New files get random names, and are renamed when they are whole:
+a kill or a power cut spoils none. One process at a time writes into a folder.
 """
 
 from __future__ import annotations
 
-import base64
+import errno
 import hashlib
-import io
+import json
 import math
 import os
+import secrets
+import stat
 import tempfile
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from io import BufferedIOBase
+from pathlib import Path, PurePath
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossknn.errors import IndexFormatError, InputError
-
-CHUNK = 64 * 1024
-"""Bytes that share a checksum."""
+from crossknn.errors import InputError
 
 SCRATCH = 2**28
 """Bytes of an array from which on `scratch` keeps it in a file."""
 
+MOST = 2**28
+"""Bytes that `read_file` reads at most: no file of ours that is read whole is longer."""
+
+SURPLUS, RATIO = 2**26, 32
+"""What compressed data may unfold to: so many bytes, and so many times the size of the file. Scores
+and vectors unfold to 1 to 3 times, texts to 3 to 10 times."""
+
+Mode: TypeAlias = Literal["rb", "r+b", "ab", "x+b"]
+"""To read; to change what is there; to add at the end, of a new file too; to make a new file."""
+
+_HAS_DIR_FD = os.open in os.supports_dir_fd  # not on Windows
+_FLAGS: dict[Mode, int] = {
+    "rb": os.O_RDONLY,
+    "r+b": os.O_RDWR,
+    "ab": os.O_RDWR | os.O_APPEND | os.O_CREAT,
+    "x+b": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+}
+_SAFE = sum(  # a FIFO or a device neither blocks nor becomes the terminal of this process
+    getattr(os, name, 0)
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY")
+)
+_KINDS = {
+    stat.S_ISLNK: "a symbolic link",
+    stat.S_ISDIR: "a folder",
+    stat.S_ISFIFO: "a named pipe",
+    stat.S_ISSOCK: "a socket",
+}
+
+
+def _refused(path: Path, mode: int, wanted: str = "regular file") -> InputError:
+    what = next((kind for matches, kind in _KINDS.items() if matches(mode)), "a device")
+    what = "a regular file" if stat.S_ISREG(mode) else what
+    return InputError(f"{path} is {what}, where a {wanted} must be: it is not used")
+
 
 @contextmanager
-def exclusive_lock(folder: Path, *, wait: bool = False, what: str = "scores") -> Iterator[None]:
+def _parent(folder: Path, name: str) -> Iterator[tuple[int | None, str]]:
+    """A descriptor of the folder that holds the file `name` of `folder`, and the name there; where
+    there are no such descriptors, None and the path. No part of `name` is followed as a link."""
+    parts = PurePath(name).parts
+    if not parts or PurePath(name).is_absolute() or ".." in parts:
+        raise InputError(f"{name!r} is no name of a file in {folder}")
+    if not _HAS_DIR_FD:
+        for depth in range(1, len(parts)):
+            above = folder.joinpath(*parts[:depth])
+            if not stat.S_ISDIR(mode := os.lstat(above).st_mode):
+                raise _refused(above, mode, "folder")
+        yield None, str(folder / name)
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for depth, part in enumerate(parts[:-1], start=1):
+            state = os.stat(part, dir_fd=handle, follow_symlinks=False)
+            if not stat.S_ISDIR(state.st_mode):
+                raise _refused(folder.joinpath(*parts[:depth]), state.st_mode, "folder")
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            outer, handle = handle, os.open(part, flags, dir_fd=handle)
+            os.close(outer)
+        yield handle, parts[-1]
+    finally:
+        os.close(handle)
+
+
+def open_file(folder: Path, name: str, mode: Mode = "rb") -> BufferedIOBase:
+    """Open the file `name` (perhaps `data-x/ids.npy`) of a folder of ours.
+
+    The folder itself may be a link, as its user likes.
+
+    Raises:
+        OSError: As `open` does.
+        InputError: For a link, a device, a pipe or a folder, below `folder`; and for changing a
+            file that has another name elsewhere (a hard link).
+    """
+    with _parent(folder, name) as (handle, last):
+        try:
+            known = os.stat(last, dir_fd=handle, follow_symlinks=False)
+        except FileNotFoundError:
+            known = None
+        if known is not None and not stat.S_ISREG(known.st_mode):
+            raise _refused(folder / name, known.st_mode)
+        file: Any = os.fdopen(os.open(last, _FLAGS[mode] | _SAFE, 0o666, dir_fd=handle), mode)
+    try:  # what was opened may be something else than what was there before
+        state = os.fstat(file.fileno())
+        if not stat.S_ISREG(state.st_mode):
+            raise _refused(folder / name, state.st_mode)
+        if mode != "rb" and state.st_nlink > 1:
+            raise InputError(
+                f"{folder / name} has other names, which a change would change too (hard links): "
+                "copy the folder, and use the copy"
+            )
+    except BaseException:
+        file.close()
+        raise
+    found: BufferedIOBase = file
+    return found
+
+
+def is_file(folder: Path, name: str) -> bool:
+    """Whether a folder of ours has the file `name`; `InputError` if that is no regular file."""
+    try:
+        with _parent(folder, name) as (handle, last):
+            mode = os.stat(last, dir_fd=handle, follow_symlinks=False).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if not stat.S_ISREG(mode):
+        raise _refused(folder / name, mode)
+    return True
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder inside one of ours, or see that what is there is one, and no link."""
+    with suppress(FileExistsError):
+        path.mkdir()
+    if not stat.S_ISDIR(mode := path.lstat().st_mode):
+        raise _refused(path, mode, "folder")
+    return path
+
+
+def read_file(folder: Path, name: str, most: int = MOST) -> bytes:
+    """The content of a file of ours; errors as of `open_file`, `InputError` above `most` bytes."""
+    with open_file(folder, name) as file:
+        return _bounded(file, folder / name, most)
+
+
+def read_given(path: Path, most: int = MOST) -> bytes:
+    """The content of a file that the user names, perhaps by a link: `InputError` for a device, a
+    pipe or a folder, above `most` bytes, and for what cannot be read."""
+    try:
+        with open_given(path) as file:
+            return _bounded(file, path, most)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def open_given(path: Path) -> BufferedIOBase:
+    """Open a file that the user names, perhaps by a link; `InputError` for a device or a pipe."""
+    handle = os.open(path, os.O_RDONLY | (_SAFE & ~getattr(os, "O_NOFOLLOW", 0)))
+    if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
+        os.close(handle)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise _refused(path, mode)
+    return os.fdopen(handle, "rb")
+
+
+def _bounded(file: BufferedIOBase, path: Path, most: int) -> bytes:
+    data = file.read(most + 1)
+    if len(data) > most:
+        raise InputError(f"{path} is longer than {most / 2**20:,.0f} MB: it is not read")
+    return data
+
+
+@contextmanager
+def new_file(folder: Path, name: str) -> Iterator[BufferedIOBase]:
+    """A file that takes the place of `name` when it is whole; after an error nothing changes.
+
+    What had the name before, a link even, is left to itself.
+    """
+    part = str(PurePath(name).with_name(f"{secrets.token_hex(8)}.part"))
+    try:
+        with open_file(folder, part, "x+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        with _parent(folder, name) as (handle, last):
+            made = PurePath(last).with_name(PurePath(part).name)
+            os.replace(made, last, src_dir_fd=handle, dst_dir_fd=handle)
+            if handle is not None:
+                os.fsync(handle)
+    except BaseException:  # an error or an interrupt leaves nothing of it
+        with suppress(OSError), _parent(folder, part) as (handle, last):
+            os.unlink(last, dir_fd=handle)
+        raise
+
+
+def write_file(folder: Path, name: str, data: bytes) -> None:
+    """Write a file of ours that is there whole, or not at all."""
+    with new_file(folder, name) as file:
+        file.write(data)
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[Path]:
+    """A new folder, for libraries that write files by themselves; at the end these take the places
+    of those in `folder`, which is made if need be. No link that was there is followed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch)
+        yield made
+        for path in sorted(made.rglob("*")):  # a folder before what it holds
+            if path.is_dir():
+                make_folder(folder / path.relative_to(made))
+            else:
+                sync(path)
+                os.replace(path, folder / path.relative_to(made))
+        sync(folder)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove what killed writings have left in a folder that this process has locked."""
+    for path in folder.glob("*.part"):
+        path.unlink(missing_ok=True)
+
+
+def read_npz(
+    folder: Path, name: str, keys: Collection[str] | None = None, prefixes: tuple[str, ...] = ()
+) -> dict[str, NDArray[Any]]:
+    """Arrays of an `.npz` file of ours: of the `keys`, of those that begin with one of the
+    `prefixes`, or all; see `npz_arrays`."""
+    with open_file(folder, name) as file:
+        return npz_arrays(file, folder / name, keys, prefixes)
+
+
+def npz_arrays(
+    file: BufferedIOBase,
+    path: Path,
+    keys: Collection[str] | None = None,
+    prefixes: tuple[str, ...] = (),
+) -> dict[str, NDArray[Any]]:
+    """Arrays of an open `.npz` file, the others unread; `InputError` unless all fits.
+
+    A few kilobytes may claim to hold gigabytes, or unfold to them: together the arrays have
+    `SURPLUS` bytes and `RATIO` times the file's at most, and each as many as its header says.
+    """
+    found = dict[str, NDArray[Any]]()
+    try:
+        room = SURPLUS + RATIO * os.fstat(file.fileno()).st_size
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                key = member.filename.removesuffix(".npy")
+                if keys is None or key in keys or key.startswith(prefixes):
+                    room -= member.file_size
+                    if room < 0:
+                        raise InputError(
+                            f"{path} would unfold to more than {RATIO} times its size: if you "
+                            "trust it, save its arrays again with numpy.savez, uncompressed"
+                        )
+                    with archive.open(member) as data:
+                        found[key] = _npy_array(data, member.file_size)
+    except (InputError, OSError):
+        raise
+    except MemoryError:
+        raise InputError(f"{path} has arrays that do not fit into memory") from None
+    except Exception:  # of damaged bytes, what reads them raises whatever it meets
+        raise InputError(f"{path} is not a readable .npz file; see the docs, formats") from None
+    return found
+
+
+def _npy_array(data: Any, size: int) -> NDArray[Any]:
+    """The array of a `.npy` file of so many bytes, not one of Python objects; else ValueError."""
+    version = np.lib.format.read_magic(data)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    shape, by_columns, dtype = read[version](data)
+    count = math.prod(shape)
+    if dtype.hasobject or dtype.itemsize * count > size:
+        raise ValueError("no array of so many bytes")
+    values = np.empty(count, dtype)
+    rest = values.view(np.uint8).data if values.nbytes else memoryview(b"")
+    while rest:
+        block = data.read(min(len(rest), 2**20))
+        if not block:
+            raise ValueError("it is cut")
+        rest[: len(block)] = block
+        rest = rest[len(block) :]
+    return values.reshape(shape, order="F" if by_columns else "C")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; `ValueError` for what is none, or is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+class LockedError(InputError):
+    """Another process writes there."""
+
+
+@contextmanager
+def exclusive_lock(
+    folder: Path, name: str | None = None, *, wait: bool = False, what: str = "scores"
+) -> Iterator[None]:
     """One process at a time writes into the existing `folder`; readers need no lock.
 
-    Where there are no locks everyone goes on. Raises `InputError`, or else waits, if another
-    process writes `what` there.
+    With a `name`, processes share the folder, and exclude each other by this file of it.
+
+    Raises:
+        LockedError: Another process writes `what` there; unless this one is to `wait`.
+        InputError: The file system has no locks. Two writers would destroy what is there.
     """
     if os.name == "nt":
         yield
         return
     import fcntl
 
-    handle = os.open(folder, os.O_RDONLY)
+    if name is None:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    else:
+        with open_file(folder, name, "ab") as file:
+            handle = os.dup(file.fileno())
     try:
-        with suppress(OSError):  # some network file systems have no locks
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(
-                    f"another process is adding {what} to {folder}; wait for it, or end it"
-                ) from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(
+                f"another process is adding {what} to {folder}; wait for it, or end it"
+            ) from None
+        except OSError as error:
+            raise InputError(
+                f"{folder} is not written: its file system has no locks ({error.strerror}), so "
+                "that two writers would destroy what is there; write on a local disk, and copy "
+                "the folder from there"
+            ) from error
         yield
     finally:
         os.close(handle)
@@ -68,18 +363,6 @@ def translate_os_errors(folder: Path | None, what: str = "scores") -> Iterator[N
             f"{what} cannot be kept in {folder}: {error.strerror or error}; what is there so far "
             "stays"
         ) from error
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file that is there whole, or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(data)
-        sync(part)
-        os.replace(part, path)
-    finally:  # an error or an interrupt leaves nothing of it
-        part.unlink(missing_ok=True)
-    sync(path.parent)
 
 
 def sync(path: Path) -> None:
@@ -107,39 +390,6 @@ def digest(texts: Iterable[str]) -> str:
     return total.hexdigest()
 
 
-def checksums(data: Any) -> NDArray[np.uint32]:
-    """A checksum of every chunk of some bytes.
-
-    It is the CRC-32 of the 64 column sums of the chunk's 64-bit words: a tenth of the time.
-    """
-    flat = np.frombuffer(data, np.uint8) if len(data) else np.zeros(0, np.uint8)
-    whole = len(flat) // CHUNK
-    words = flat[: whole * CHUNK].view("<u8").reshape(whole, CHUNK // 512, 64)
-    sums = [zlib.crc32(row) for row in np.einsum("cwk->ck", words)]
-    if rest := len(flat) % CHUNK:
-        sums.append(zlib.crc32(flat[-rest:].tobytes()))
-    return np.array(sums, "<u4")
-
-
-def file_entry(path: Path) -> dict[str, Any]:
-    """Brings a new file to the disk; returns its path, size and the checksums of its chunks."""
-    sync(path)
-    size = path.stat().st_size
-    sums = checksums(np.memmap(path, np.uint8, "r") if size else b"")
-    name = f"{path.parent.name}/{path.name}"
-    return {"path": name, "bytes": size, "checksums": base64.b64encode(sums.tobytes()).decode()}
-
-
-def write_array(path: Path, values: NDArray[Any]) -> dict[str, Any]:
-    """Write a new `.npy` file; returns its `file_entry`."""
-    values = np.asarray(values, order="C")
-    with path.open("wb") as file:
-        header = np.lib.format.header_data_from_array_1_0(values)
-        np.lib.format.write_array_header_1_0(file, header)
-        file.write(values.reshape(-1).view(np.uint8).data)
-    return file_entry(path)
-
-
 def scratch(shape: tuple[int, ...]) -> NDArray[np.float32]:
     """A new float32 array; a large one is mapped from a temporary file without a name, so that the
     system may drop its pages from memory. `InputError` if the disk has no room for it."""
@@ -156,214 +406,6 @@ def scratch(shape: tuple[int, ...]) -> NDArray[np.float32]:
             f"a temporary file of {size / 2**30:.1f} GB cannot be made in {tempfile.gettempdir()}: "
             f"{error.strerror or error}; name a folder with more room in TMPDIR"
         ) from error
-
-
-def write_texts(path: Path, texts: Iterable[str]) -> list[dict[str, Any]]:
-    """Write texts into one new UTF-8 file, and their offsets (n + 1,): the `file_entry` of both.
-
-    Raises `UnicodeEncodeError` for half a surrogate pair, which is no text.
-    """
-    ends = [0]
-    with path.open("wb") as file:
-        for text in texts:
-            ends.append(ends[-1] + file.write(text.encode()))
-    offsets = write_array(path.with_suffix(".offsets.npy"), np.array(ends, np.uint64))
-    return [file_entry(path), offsets]
-
-
-def append_file(path: Path, entry: Mapping[str, Any], data: Any) -> dict[str, Any]:
-    """Write bytes after those that `entry` names, over what a killed writing has left there;
-    returns the `file_entry` of the longer file. Who has mapped the shorter one sees no change.
-
-    Raises `IndexFormatError` if the last chunk, which gets a new checksum, is damaged.
-    """
-    size, sums = entry["bytes"], base64.b64decode(entry["checksums"])
-    whole = size // CHUNK
-    with path.open("r+b") as file:
-        file.seek(whole * CHUNK)
-        last = file.read(size - whole * CHUNK)
-        if checksums(last).tobytes() != sums[4 * whole :]:
-            raise IndexFormatError(f"the contents of {path} have changed; build or copy it again")
-        file.write(data)
-        file.truncate()
-    sync(path)
-    sums = sums[: 4 * whole] + checksums(last + bytes(data)).tobytes()
-    size += memoryview(data).nbytes
-    return {**entry, "bytes": size, "checksums": base64.b64encode(sums).decode()}
-
-
-def append_array(path: Path, entry: Mapping[str, Any], rows: NDArray[Any]) -> dict[str, Any]:
-    """Add rows to a `.npy` file; its header still has the first number of rows."""
-    return append_file(path, entry, np.asarray(rows, order="C").reshape(-1).view(np.uint8).data)
-
-
-def append_texts(
-    folder: Path, entries: Sequence[Mapping[str, Any]], texts: Iterable[str]
-) -> list[dict[str, Any]]:
-    """Add texts to those of `write_texts`, by their two entries; returns the new ones."""
-    blob, offsets = entries
-    encoded = [text.encode() for text in texts]
-    ends = blob["bytes"] + np.cumsum([len(data) for data in encoded], dtype=np.uint64)
-    first = append_file(folder / blob["path"], blob, b"".join(encoded))
-    return [first, append_array(folder / offsets["path"], offsets, ends.astype(np.uint64))]
-
-
-class CheckedFile:
-    """A file mapped read-only, whose chunks are checked when they are first touched.
-
-    What stands behind the bytes of its entry is another writing's, and is not looked at.
-    """
-
-    def __init__(self, path: Path, entry: Mapping[str, Any], what: str) -> None:
-        """Map the file of `what` ("the index DIR"); `IndexFormatError` for another size."""
-        self.name, self._what = path.name, what
-        try:
-            size = min(path.stat().st_size, int(entry["bytes"]))
-            data = np.memmap(path, np.uint8, "r", shape=size) if size else np.zeros(0, np.uint8)
-        except OSError as error:
-            raise self.damaged(f"{self.name} cannot be read ({error.strerror})") from error
-        self.data: NDArray[np.uint8] = np.asarray(data)
-        self._sums = np.frombuffer(base64.b64decode(entry["checksums"]), "<u4")
-        if size != entry["bytes"] or len(self._sums) != -(-size // CHUNK):
-            raise self.damaged(f"{self.name} has {size} bytes instead of {entry['bytes']}")
-        self._unchecked = np.ones(len(self._sums), np.bool_)
-        self.checked = not size
-
-    def touch(self, start: int = 0, stop: int | None = None) -> None:
-        """Check the chunks of the bytes `start` to `stop`, or raise `IndexFormatError`."""
-        if not self.checked:
-            stop = len(self.data) if stop is None else stop
-            self._check(slice(start // CHUNK, -(-stop // CHUNK)))
-
-    def touch_rows(self, rows: NDArray[Any], offset: int, width: int) -> None:
-        """Check the chunks of rows of `width` bytes each, the first of which begins at `offset`."""
-        first = (offset + rows * width) // CHUNK
-        last = (offset + (rows + 1) * width - 1) // CHUNK
-        for step in range(int((last - first).max(initial=-1)) + 1):
-            chunks = np.unique(np.minimum(first + step, last))
-            for chunk in chunks[self._unchecked[chunks]].tolist():
-                self._check(slice(chunk, chunk + 1))
-
-    def digest(self, size: int) -> str:
-        """Names the whole chunks of the first `size` bytes: 32 hexadecimal digits."""
-        return hashlib.blake2b(self._sums[: size // CHUNK].tobytes(), digest_size=16).hexdigest()
-
-    def damaged(self, how: str) -> IndexFormatError:
-        """The error for a damage."""
-        return IndexFormatError(f"{self._what} is damaged: {how}; build or copy it again")
-
-    def _check(self, chunks: slice) -> None:
-        if self._unchecked[chunks].any():
-            found = checksums(self.data[chunks.start * CHUNK : chunks.stop * CHUNK])
-            if not np.array_equal(found, self._sums[chunks]):
-                raise self.damaged(f"the contents of {self.name} have changed")
-            self._unchecked[chunks] = False
-            self.checked = not self._unchecked.any()
-
-
-class StoredArray:
-    """An array in a `.npy` file: rows are checked as they are read, `np.asarray` checks all."""
-
-    def __init__(self, file: CheckedFile) -> None:
-        self.files = (file,)
-        self._file = file
-
-    @cached_property
-    def _values(self) -> NDArray[Any]:
-        """All of it, unchecked but for the header; `IndexFormatError` if it is no array."""
-        file = self._file
-        file.touch(0, min(CHUNK, len(file.data)))
-        head = io.BytesIO(file.data[:CHUNK].tobytes())
-        try:
-            np.lib.format.read_magic(head)
-            shape, _, dtype = np.lib.format.read_array_header_1_0(head)
-            values = file.data[head.tell() :].view(dtype)
-            if values.size != math.prod(shape):  # rows have been added (`append_array`)
-                shape = -1, *shape[1:]
-            return values.reshape(shape)
-        except (ValueError, TypeError) as error:
-            raise file.damaged(f"{file.name} is no array ({error})") from error
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._values.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._values.dtype
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __getitem__(self, rows: Any) -> NDArray[Any]:
-        """Rows by a position, a slice, or an array of positions or truth values."""
-        values, file = self._values, self._file
-        if not file.checked:
-            offset, width = len(file.data) - values.nbytes, values.nbytes // max(1, len(values))
-            if isinstance(rows, slice):
-                start, stop, _ = rows.indices(len(values))
-                file.touch(offset + start * width, offset + stop * width)
-            else:
-                where = np.asarray(rows)
-                where = np.flatnonzero(where) if where.dtype == np.bool_ else where.ravel()
-                file.touch_rows(where % max(1, len(values)), offset, width)
-        found: NDArray[Any] = values[rows]
-        return found
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        self._file.touch()
-        return np.array(self._values, dtype=dtype, copy=copy)
-
-
-class StoredTexts(Sequence[str]):
-    """Texts in one UTF-8 file: text i is the bytes `offsets[i]` to `offsets[i + 1]`."""
-
-    def __init__(self, file: CheckedFile, offsets: CheckedFile) -> None:
-        self.files = (file, offsets)
-        self._file, self._offsets = file, StoredArray(offsets)
-
-    @cached_property
-    def _ends(self) -> NDArray[np.uint64]:
-        return np.asarray(self._offsets)
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    def __getitem__(self, position: Any) -> Any:
-        if isinstance(position, slice):
-            return [self[p] for p in range(*position.indices(len(self)))]
-        p = range(len(self))[position]
-        start, end = int(self._ends[p]), int(self._ends[p + 1])
-        self._file.touch(start, end)
-        return self._file.data[start:end].tobytes().decode()
-
-    def __iter__(self) -> Iterator[str]:
-        self._file.touch()
-        data = self._file.data.tobytes()
-        for start, end in pairwise(self._ends.tolist()):
-            yield data[start:end].decode()
-
-
-class StoredColumns(Mapping[str, Any]):
-    """Arrays and texts by name: `[name]` is an array that has been checked, or `StoredTexts`."""
-
-    def __init__(self, columns: Mapping[str, StoredArray | StoredTexts]) -> None:
-        self.columns = columns
-
-    def __getitem__(self, name: str) -> Any:
-        found = self.columns[name]
-        return np.asarray(found) if isinstance(found, StoredArray) else found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.columns)
-
-    def __len__(self) -> int:
-        return len(self.columns)
-
-
-def rows_of(columns: Mapping[str, Any], name: str) -> Any:
-    """`columns[name]`; an array on the disk is checked row by row as it is read."""
-    return columns.columns[name] if isinstance(columns, StoredColumns) else columns[name]
 
 
 def as_path(value: object, what: str) -> Path:

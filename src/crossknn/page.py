@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from markdown_it import MarkdownIt
 
-from crossknn.files import write_file
+from crossknn.files import make_folder, write_file
 from crossknn.plots import INK, OTHERS, PAPER, QUIET, RULE
 
 Cell: TypeAlias = str | int | float | None
@@ -120,14 +120,15 @@ def bars(groups: Mapping[str, Sequence[tuple[str, float]]]) -> Figure:
 def write_page(page: Page, folder: str | Path) -> None:
     """Write `page.md`, `images/` and `index.html` into the folder, which is made if need be."""
     folder = Path(folder)
-    (folder / "images").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder / "images")
     text, images = markdown_of(page)
     paper = f'<rect width="100%" height="100%" fill="{PAPER}"/>'  # a viewer's ground may be black
     for name, svg in images.items():
         made = re.sub(r"(<svg\b[^>]*>)", rf"\1{paper}", svg, count=1)
-        write_file(folder / "images" / name, made.encode())
-    write_file(folder / "page.md", text.encode())
-    write_file(folder / "index.html", _html(page.title, text, images).encode())
+        write_file(folder, f"images/{name}", made.encode())
+    write_file(folder, "page.md", text.encode())
+    write_file(folder, "index.html", _html(page.title, text, images).encode())
 
 
 def format_cell(cell: Cell) -> str:

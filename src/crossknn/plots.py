@@ -7,7 +7,6 @@ stand below each other, for phones. A method has its colour and marker everywher
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -25,6 +24,7 @@ import numpy as np
 from crossknn.errors import SpecError, needs_extra
 from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.replay import RecallRow
+from crossknn.files import parse_json, read_given
 from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, parse
 
@@ -283,7 +283,7 @@ def _logarithmic(panel: Any, low: float, high: float) -> None:
 
 def training_curve(log: str | Path, path: Target) -> None:
     """Save a plot of a training log: the loss over the steps, and the dev measures beside it."""
-    lines = [json.loads(line) for line in Path(log).read_text(encoding="utf-8").splitlines()]
+    lines = [parse_json(line) for line in read_given(Path(log)).splitlines()]
     losses = np.array([(line["step"], line["loss"]) for line in lines if "loss" in line])
     means = [part.mean(0) for part in np.array_split(losses, min(100, len(losses)))]
     dev = [line for line in lines if "dev" in line]

@@ -150,7 +150,7 @@ def test_one_process_at_a_time_and_a_failure_loses_one_part(saved):
     ):
         saved.add_late(WordStates())
     begun(saved)
-    full = patch.object(late, "write_file", side_effect=OSError(28, "No space left"))
+    full = patch.object(late, "new_file", side_effect=OSError(28, "No space left"))
     with full, pytest.raises(InputError, match=r"states cannot be kept in .*: No space left; what"):
         saved.add_late(WordStates())
     finished(saved, 8)

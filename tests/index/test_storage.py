@@ -169,8 +169,8 @@ def test_a_kill_while_saving_leaves_the_old_index_and_an_open_one_outlives_it(fo
 
 
 def test_a_full_disk_changes_nothing(folder, monkeypatch):
-    def full(path, values):
-        path.write_bytes(b"a part of it")
+    def full(folder, name, values):
+        (folder / name).write_bytes(b"a part of it")
         raise OSError(errno.EFBIG, "File too large")
 
     before = contents(folder)

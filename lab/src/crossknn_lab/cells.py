@@ -19,6 +19,7 @@ from crossknn.data.queries import Qrels
 from crossknn.errors import CrossknnError, InputError
 from crossknn.evaluation.replay import Outcome, Part, RecallRow, check, outcome, parts_of, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.files import open_given, parse_json
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import Method
 from crossknn.types import IntArray
@@ -79,7 +80,7 @@ class MatrixFile:
 
 def digest(path: Path) -> str:
     """What tells the content of a file from others: 128 bits."""
-    with path.open("rb") as file:
+    with open_given(path) as file:
         return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
 
 
@@ -220,7 +221,7 @@ class CellResult:
     @classmethod
     def from_json(cls, text: str) -> CellResult:
         """Raises ValueError, KeyError, TypeError or AttributeError for what is no such object."""
-        found = json.loads(text)
+        found = parse_json(text)
         rows = tuple(RecallRow(**row) for row in found.pop("rows"))
         queries, code = np.array(found.pop("queries"), np.int64), found.pop("code")
         found["recall"] = {int(k): np.array(v, np.float64) for k, v in found["recall"].items()}

@@ -26,6 +26,7 @@ from crossknn.cli.options import (
 )
 from crossknn.cli.output import answer, err, note, out, print_json, progress, say
 from crossknn.errors import InputError, needs_extra
+from crossknn.files import write_file
 from crossknn.index.stored import StoredMatrix
 
 FEW = ("n_queries", "n_items", "mean", "std", "rank", "effective_rank")
@@ -273,7 +274,7 @@ def _analyze(
     cells = {name: {"grid": [asdict(cell) for cell in grids[name]]} for name in plain}
     made = {"options": options, "matrices": {name: plain[name] | cells[name] for name in plain}}
     text = json.dumps(made, ensure_ascii=False, indent=1, default=np.ndarray.tolist)
-    (folder / "analysis.json").write_text(text + "\n", encoding="utf-8")
+    write_file(folder, "analysis.json", f"{text}\n".encode())
     table = Table("", *HEADS, box=None)
     for name, values in plain.items():
         numbers_of = {key: values[key] for key in FEW} | values["components"]

@@ -26,7 +26,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from crossknn.errors import InputError, nearest
-from crossknn.files import write_file
+from crossknn.files import make_folder, parse_json, read_file, write_file
 from crossknn.index.stored import StoredMatrix
 from crossknn.types import Progress
 from crossknn_lab.cells import MatrixFile, code
@@ -221,12 +221,15 @@ class Experiment:
         key = blake2b(content.encode(), digest_size=8).hexdigest()
         path = self.folder / ANALYSES / f"{name}-{data.name}-{key}.json"
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return parse_json(read_file(self.folder, f"{ANALYSES}/{path.name}"))
+        except InputError:
+            raise
         except (FileNotFoundError, ValueError):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         with threadpool_limits(1):  # as in a sweep: sums do not depend on the machine's cores
             text = json.dumps(compute(), ensure_ascii=False)
-        write_file(path, text.encode())
+        write_file(path.parent, path.name, text.encode())
         return json.loads(text)
 
     def _searched(self, sweep: Sweep, progress: Progress | None) -> Table:

@@ -6,7 +6,6 @@ weights are fitted and verdicts made, and `test`. Nothing is written that holds 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from crossknn.data.queries import ITEM_TEMPLATE, Qrels, QuerySet, marked_query
 from crossknn.data.reading import read_qrels
 from crossknn.data.records import given_records
 from crossknn.demo import first_sentence, standard_library_items
+from crossknn.files import parse_json, read_given
 
 CHARACTERS = 500
 """What is read of medquad's answers (1,288 characters on average): a hundred tokens."""
@@ -200,13 +200,13 @@ def _documents(folder: Path, domains: Sequence[str], pattern: str = "*") -> list
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [parse_json(line) for line in read_given(path).decode().splitlines()]
 
 
 def _hypernyms(file: Path) -> tuple[dict[str, tuple[set[str], str]], dict[str, list[str]]]:
     """Of `data.noun` (wndb(5WN)): lemmas and definition of each sense, and its hypernyms."""
     senses, parents = {}, {}
-    for line in file.read_text(encoding="latin-1").splitlines():
+    for line in read_given(file).decode("latin-1").splitlines():
         if line.startswith("  "):
             continue
         data, _, gloss = line.partition("|")

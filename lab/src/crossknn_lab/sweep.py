@@ -24,7 +24,14 @@ from typing import TypeAlias
 
 from crossknn.errors import CrossknnError, InputError
 from crossknn.evaluation.task import Judgements, TaskMeasures
-from crossknn.files import exclusive_lock, translate_os_errors
+from crossknn.files import (
+    exclusive_lock,
+    make_folder,
+    read_file,
+    remove_parts,
+    translate_os_errors,
+    write_file,
+)
 from crossknn.types import Progress
 from crossknn_lab.cells import Cell, CellResult, MatrixFile, code, own_anchors, search
 from crossknn_lab.sweep_file import Setting, Sweep
@@ -75,8 +82,10 @@ def run_sweep(
     folder, files = Path(folder), read_matrices(sweep)
     notes, first = fitting_notes(sweep, files), dev_rows(sweep, files)
     with translate_os_errors(folder, "cells"):
-        (folder / CELLS).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder / CELLS)
         with exclusive_lock(folder, what="cells"):
+            remove_parts(folder / CELLS)
             cells = _Cells(folder / CELLS, workers, progress)
             cells.fill(first)
             chosen = best_rows(first, cells.results)
@@ -293,19 +302,16 @@ class _Cells:
 
     def _write(self, key: str, result: CellResult) -> None:
         """A kill leaves it whole or not there; what a power cut damages is searched again."""
-        part = self.folder / f"{key}.part"
-        try:
-            part.write_text(result.as_json(), encoding="utf-8")
-            os.replace(part, self.folder / f"{key}.json")
-        finally:  # an interrupt leaves nothing of it either
-            part.unlink(missing_ok=True)
+        write_file(self.folder, f"{key}.json", result.as_json().encode())
 
     def _read(self, key: str) -> CellResult | None:
         path = self.folder / f"{key}.json"
         try:
-            return CellResult.from_json(path.read_text(encoding="utf-8"))
+            return CellResult.from_json(read_file(self.folder, path.name).decode())
         except FileNotFoundError:
             return None
+        except InputError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError):
             logger.warning("%s is damaged: it is searched again", path)
             return None

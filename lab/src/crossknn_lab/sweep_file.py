@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from crossknn.errors import InputError, SpecError, nearest
 from crossknn.evaluation.task import LABELLED
+from crossknn.files import read_given
 from crossknn.methods import Method, parse_method
 from crossknn.spec import parse
 
@@ -158,12 +159,10 @@ def read_sweep(path: str | Path) -> Sweep:
     """
     path = Path(path)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder; give the .toml file of a sweep") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = tomllib.loads(read_given(path).decode("utf-8-sig"))
+    except InputError:
+        raise
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not TOML: {error}") from None
     try:
         return Sweep(**_values(table, path.parent))

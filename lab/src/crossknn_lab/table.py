@@ -26,7 +26,7 @@ import numpy as np
 from crossknn import __version__
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, paired
-from crossknn.files import write_file
+from crossknn.files import parse_json, read_file, write_file
 from crossknn.types import FloatArray, IntArray
 from crossknn_lab.cells import CellResult
 from crossknn_lab.sweep_file import Value
@@ -217,10 +217,10 @@ def _averaged(queries: IntArray, values: FloatArray) -> tuple[IntArray, FloatArr
 
 def write_table(table: Table, folder: Path) -> None:
     """Replace the files of the folder; `sweep.json`, which makes the others known, comes last."""
-    write_file(folder / "table.csv", _csv(tidy(table)))
-    write_file(folder / "means.csv", _csv(mean_rows(table)))
+    write_file(folder, "table.csv", _csv(tidy(table)))
+    write_file(folder, "means.csv", _csv(mean_rows(table)))
     if table.dev:
-        write_file(folder / "dev.csv", _csv(tidy(table, dev=True)))
+        write_file(folder, "dev.csv", _csv(tidy(table, dev=True)))
     else:
         (folder / "dev.csv").unlink(missing_ok=True)
     made = {
@@ -233,7 +233,7 @@ def write_table(table: Table, folder: Path) -> None:
         "entries": [vars(entry) | {"result": None} for entry in table.entries],
         "dev": [vars(entry) | {"result": None} for entry in table.dev],
     }
-    write_file(folder / SWEEP, (json.dumps(made, ensure_ascii=False, indent=1) + "\n").encode())
+    write_file(folder, SWEEP, (json.dumps(made, ensure_ascii=False, indent=1) + "\n").encode())
 
 
 def read_table(folder: str | Path) -> Table:
@@ -243,7 +243,7 @@ def read_table(folder: str | Path) -> Table:
     """
     folder = Path(folder)
     try:
-        made = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
+        made = parse_json(read_file(folder, SWEEP))
         if made["format"] != FORMAT:
             raise InputError(
                 f"{folder} was written by crossknn {made['crossknn']} in the format "
@@ -270,8 +270,8 @@ def read_table(folder: str | Path) -> Table:
 def _read_entry(folder: Path, entry: dict[str, Any]) -> Entry:
     result = None
     if not entry["error"]:
-        path = folder / CELLS / f"{entry['cell']}.json"
-        result = CellResult.from_json(path.read_text(encoding="utf-8"))
+        text = read_file(folder, f"{CELLS}/{entry['cell']}.json").decode()
+        result = CellResult.from_json(text)
     return Entry(**entry | {"result": result})
 
 

@@ -14,6 +14,7 @@ from crossknn.cli import options as o
 from crossknn.cli.demo import FOLDER, python_index
 from crossknn.cli.output import note
 from crossknn.errors import InputError, needs_extra
+from crossknn.files import read_given
 from crossknn.methods import DEFAULT, parse_method
 
 KEYS_VARIABLE = "CROSSKNN_SERVE_KEYS"
@@ -119,8 +120,8 @@ def keys_of(path: Path | None) -> list[str]:
     else:
         where = str(path)
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_given(path).decode()
+        except UnicodeDecodeError as error:
             raise InputError(f"the keys in {path} cannot be read: {error}") from error
     keys = text.split()
     if not keys or not all(key.isascii() and key.isprintable() and len(key) >= 8 for key in keys):

@@ -15,7 +15,7 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.data.queries import Qrels, QuerySet, Run, relevant
 from crossknn.errors import InputError, counted
-from crossknn.files import write_file
+from crossknn.files import make_folder, write_file
 from crossknn.types import IntArray, as_count
 
 T = TypeVar("T")
@@ -102,7 +102,8 @@ class Dataset:
             split: The file of judgements is `qrels/<split>.tsv`.
         """
         folder = Path(folder)
-        (folder / "qrels").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder / "qrels")
         titled = zip(self.items.ids, self.items.titles, self.items.texts, strict=True)
         rows = {
             "corpus": [
@@ -118,14 +119,14 @@ class Dataset:
         }
         for name, records in rows.items():
             lines = (json.dumps(record, ensure_ascii=False) for record in records)
-            write_file(folder / f"{name}.jsonl", "".join(f"{line}\n" for line in lines).encode())
+            write_file(folder, f"{name}.jsonl", "".join(f"{line}\n" for line in lines).encode())
         judged = (
             f"{query}\t{item}\t{grade}\n"
             for query, row in self.qrels.items()
             for item, grade in row.items()
         )
         table = "query-id\tcorpus-id\tscore\n" + "".join(judged)
-        write_file(folder / "qrels" / f"{split}.tsv", table.encode())
+        write_file(folder, f"qrels/{split}.tsv", table.encode())
 
     @cached_property
     def positives(self) -> tuple[IntArray, ...]:

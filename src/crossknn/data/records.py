@@ -9,15 +9,24 @@ import csv
 import gzip
 import json
 import logging
+import math
+import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import IO, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 from crossknn.errors import InputError, nearest
+from crossknn.files import SURPLUS, open_given
 
 logger = logging.getLogger(__name__)
 
+LONGEST = 2**28
+"""Bytes of a line."""
+MOST_UNFOLDED = 200
+"""So many times the size of a `.gz` file its content may be: texts have 3 to 10 times."""
 FILE_TYPES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt")
 Fields: TypeAlias = Iterator[tuple[int, dict[str, object]]]
 """(line, fields) of each record."""
@@ -96,8 +105,8 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     existing(path)
     start = 0
     try:
-        with cast(IO[bytes], gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
-            for number, line in enumerate(file, start=1):
+        with opened_lines(path) as lines:
+            for number, line in enumerate(lines, start=1):
                 try:
                     text = line.decode("utf-8")
                 except UnicodeDecodeError as error:
@@ -107,9 +116,38 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                     ) from None
                 yield number, text.removeprefix("\ufeff") if number == 1 else text
                 start += len(line)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be read: {reason}") from error
+
+
+@contextmanager
+def opened_lines(path: Path) -> Iterator[Iterator[bytes]]:
+    """The lines of a file with their ends; of a `.gz`, what it unfolds to, up to `MOST_UNFOLDED`
+    times its size. `InputError` for more, for a line above `LONGEST` bytes, a device and a pipe."""
+    with ExitStack() as held:
+        file: Any = held.enter_context(open_given(path))
+        most = math.inf
+        if path.suffix == ".gz":
+            most = SURPLUS + MOST_UNFOLDED * os.fstat(file.fileno()).st_size
+            file = held.enter_context(gzip.GzipFile(fileobj=file))
+
+        def lines() -> Iterator[bytes]:
+            read = 0
+            while line := file.readline(LONGEST + 1):
+                read += len(line)
+                if len(line) > LONGEST:
+                    raise InputError(
+                        f"{path} has a line of more than {LONGEST >> 20} MB: is it text?"
+                    )
+                if read > most:
+                    raise InputError(
+                        f"{path} unfolds to more than {MOST_UNFOLDED} times its size: if you trust "
+                        "it, unpack it first (gunzip)"
+                    )
+                yield line
+
+        yield lines()
 
 
 def read_records(

@@ -11,7 +11,6 @@ Axes: k_q anchor queries, q queries, a items in the query's place, n items.
 
 from __future__ import annotations
 
-import io
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ import numpy as np
 
 from crossknn.data.queries import Qrels, QuerySet, item_as_query, judged
 from crossknn.errors import InputError, ScorerError
-from crossknn.files import as_path, digest, translate_os_errors, write_file
+from crossknn.files import as_path, digest, new_file, translate_os_errors
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.parts import ANCHORS, ITEM_SCORES
 from crossknn.index.stored import DUAL_ENCODER, read_arrays
@@ -171,10 +170,11 @@ def collect_matrix(
     arrays |= {f"graph_{name}": graph for name, graph in index.graphs.items()}
     if item_scores:
         arrays |= {"item_score_items": chosen, "item_scores": rows[q:]}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)
-    with translate_os_errors(file, "the score matrix"):
-        write_file(file, buffer.getvalue())
+    with (
+        translate_os_errors(file, "the score matrix"),
+        new_file(file.parent, file.name) as written,
+    ):
+        np.savez_compressed(written, **arrays)
     return report
 
 

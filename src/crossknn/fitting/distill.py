@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
+from crossknn.files import make_folder
 from crossknn.linalg import top_k
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel, trainable
 from crossknn.scores.store import SparseScores
@@ -57,6 +58,8 @@ def distill(
     if left := len(scores.queries) - len(rows):
         logger.warning("%d train queries have fewer than two scored items: left out", left)
     queries = [scores.queries[row] for row in rows]
+    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder / run.RUN)
     trained: list[tuple[loop.State, Loss, DualEncoderModel]] = []
     for loss in losses:
         device = run.start_on(settings)

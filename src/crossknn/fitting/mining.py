@@ -159,7 +159,8 @@ class Mined:
             path: The file.
         """
         lines = "".join(json.dumps(row) + "\n" for row in self.rows)
-        write_file(as_path(path, "the file of rows"), lines.encode())
+        file = as_path(path, "the file of rows")
+        write_file(file.parent, file.name, lines.encode())
 
 
 def mine(

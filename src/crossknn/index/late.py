@@ -8,20 +8,32 @@ Axes: n items, s states, d dimensions.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from crossknn.columns import rows_of
 from crossknn.errors import InputError
-from crossknn.files import digest, exclusive_lock, rows_of, translate_os_errors, write_file
+from crossknn.files import (
+    digest,
+    exclusive_lock,
+    is_file,
+    make_folder,
+    new_file,
+    open_file,
+    read_npz,
+    translate_os_errors,
+)
 from crossknn.index.vectors import RememberedModel
 from crossknn.types import Artifact, Progress, States
 
 AT_ONCE = 1024
 """Items of a part."""
+
+_ALL = "all.f16"
 
 
 class LateStates(NamedTuple):
@@ -62,18 +74,17 @@ def encode_states(
     key = digest([str(model.fingerprint), str(model.dimensions), *texts])
     paths = {start: work / f"{key}-{start}.npz" for start in range(0, n, AT_ONCE)}
     with translate_os_errors(work, "states"):
-        work.mkdir(exist_ok=True)
+        make_folder(work)
         with exclusive_lock(work, what="states"):
             made = set() if model.fingerprint is None else {*paths.values()}
             for other in {*work.iterdir()} - made:  # of other items, or of another model
                 other.unlink()
             for start, path in paths.items():
-                if not path.exists():
+                if not is_file(work, path.name):
                     part = _encode(model, texts, progress, start, start + AT_ONCE)
-                    content = io.BytesIO()
-                    np.savez(content, values=part.values, counts=part.counts)
-                    write_file(path, content.getvalue())
-            return _read(work, paths.values(), model.dimensions)
+                    with new_file(work, path.name) as file:
+                        np.savez(file, values=part.values, counts=part.counts)
+            return _read(work, [path.name for path in paths.values()], model.dimensions)
 
 
 def work_folder(folder: Path, name: str) -> Path:
@@ -81,13 +92,16 @@ def work_folder(folder: Path, name: str) -> Path:
     return folder / f"work-late-{name}"
 
 
-def _read(work: Path, paths: Collection[Path], d: int) -> States:
+def _read(work: Path, names: Sequence[str], d: int) -> States:
     """The states of all parts, mapped."""
-    counts = np.concatenate([np.load(path)["counts"] for path in paths])
+    counts = np.concatenate([read_npz(work, name, ["counts"])["counts"] for name in names])
     starts = np.concatenate([[0], np.cumsum(counts)])
-    values = np.memmap(work / "all.f16", np.float16, "w+", shape=(int(starts[-1]), d))
-    for path, start in zip(paths, starts[::AT_ONCE].tolist(), strict=False):
-        part = np.load(path)["values"]
+    with suppress(FileNotFoundError):
+        (work / _ALL).unlink()
+    with open_file(work, _ALL, "x+b") as file:
+        values = np.memmap(file, np.float16, "w+", shape=(int(starts[-1]), d))
+    for name, start in zip(names, starts[::AT_ONCE].tolist(), strict=False):
+        part = read_npz(work, name, ["values"])["values"]
         values[start : start + len(part)] = part
     return States(values, starts)
 

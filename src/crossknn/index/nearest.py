@@ -22,8 +22,18 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.errors import IndexFormatError, needs_extra
-from crossknn.files import exclusive_lock, translate_os_errors, write_file
+from crossknn.errors import IndexFormatError, InputError, needs_extra
+from crossknn.files import (
+    exclusive_lock,
+    is_file,
+    make_folder,
+    open_file,
+    parse_json,
+    read_file,
+    remove_parts,
+    translate_os_errors,
+    write_file,
+)
 from crossknn.linalg import inner, top_k
 from crossknn.retrievers.dense import WHOLE
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Progress
@@ -44,6 +54,7 @@ FEW = 20_000
 """So few allowed items are searched exactly."""
 
 _PER_LIST, _BLOCK, _ROUNDS = 40, 65_536, 10
+_MAPPED = 2**26  # bytes
 _FILE, _BEGUN, _ABOUT = "lists.faiss", "begun.faiss", "about.json"
 
 
@@ -110,7 +121,7 @@ class FaissStore:
             options["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))  # type: ignore
         parameters = faiss.SearchParametersIVF(**options)
         scores, found = self._lists.search(vectors, wanted, params=parameters)
-        return scores, found
+        return scores, np.where(found < self.shape[0], found, NO_ITEM)  # of a damaged file
 
     def _among(
         self, vectors: FloatArray, count: int, found: IntArray, exclude: IntArray | None
@@ -146,9 +157,8 @@ def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None
         import faiss
 
     n, d = len(rows), rows.shape[1]
-    part = None if folder is None else folder / _BEGUN
-    if part is not None and part.exists():
-        lists = faiss.read_index(str(part))
+    if folder is not None and is_file(folder, _BEGUN):
+        lists = _read(folder, _BEGUN, rows)
     else:
         count = max(1, min(int(4 * np.sqrt(n)), n // _PER_LIST))
         even = d + d % 2
@@ -165,9 +175,9 @@ def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None
         lists.add(_even(rows[start : start + _BLOCK]))
         if progress is not None:
             progress(lists.ntotal, n)
-        if part is not None and (lists.ntotal - saved >= 8 * _BLOCK or saved == 0):
+        if folder is not None and (lists.ntotal - saved >= 8 * _BLOCK or saved == 0):
             saved = lists.ntotal
-            write_file(part, faiss.serialize_index(lists).tobytes())
+            write_file(folder, _BEGUN, faiss.serialize_index(lists).tobytes())
     return lists
 
 
@@ -177,27 +187,36 @@ def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> No
     Raises `InputError` for a full disk, or if another process builds them.
     """
     with translate_os_errors(folder, "the approximate index"):
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         with exclusive_lock(folder, what="an approximate index"):
-            count, file = _held(folder, rows), folder / _FILE
+            remove_parts(folder)
+            count, there = _held(folder, rows), is_file(folder, _FILE)
             if count is None:
+                there = False
                 for old in folder.iterdir():  # of other vectors
                     old.unlink()
-            elif count < len(rows) and file.exists():  # rows were added: they go into its lists
-                os.replace(file, folder / _BEGUN)
+            elif count < len(rows) and there:  # rows were added: they go into its lists
+                there = False
+                os.replace(folder / _FILE, folder / _BEGUN)
             if count != len(rows):
-                write_file(folder / _ABOUT, json.dumps(_wanted(rows)).encode())
-            if not file.exists():
+                write_file(folder, _ABOUT, json.dumps(_wanted(rows)).encode())
+            if not there:
                 import faiss
 
                 lists = build_lists(rows, folder, progress)
-                write_file(file, faiss.serialize_index(lists).tobytes())
+                write_file(folder, _FILE, faiss.serialize_index(lists).tobytes())
                 (folder / _BEGUN).unlink(missing_ok=True)
 
 
 def open_lists(folder: Path, rows: Any) -> Any:
-    """The lists in `folder`, mapped; None where there are none of these vectors."""
-    if not (folder / _FILE).exists():
+    """The lists in `folder`, mapped if they are long; None where there are none of these vectors.
+
+    Raises `InputError` for a link, and for what is no such lists.
+    """
+    if not folder.exists() and not folder.is_symlink():
+        return None
+    make_folder(folder)
+    if not is_file(folder, _FILE):
         return None
     if _held(folder, rows) is None:
         logger.warning(
@@ -206,13 +225,31 @@ def open_lists(folder: Path, rows: Any) -> Any:
             folder,
         )
         return None
+    return _read(folder, _FILE, rows)
+
+
+def _read(folder: Path, name: str, rows: Any) -> Any:
+    """The lists in a file of `folder`; `IndexFormatError` if they are not of vectors like `rows`,
+    `InputError` if it cannot be opened."""
     with needs_extra("approximate search", "faiss"):
         import faiss
     try:
-        return faiss.read_index(str(folder / _FILE), faiss.IO_FLAG_MMAP_IFC)
-    except RuntimeError as error:
+        with open_file(folder, name) as file:
+            if os.fstat(file.fileno()).st_size > _MAPPED:
+                lists = faiss.read_index(str(folder / name), faiss.IO_FLAG_MMAP_IFC)
+            else:
+                lists = faiss.deserialize_index(np.frombuffer(file.read(), np.uint8))
+        even = rows.shape[1] + rows.shape[1] % 2
+        if type(lists) is not faiss.IndexIVFPQFastScan or lists.d != even:
+            raise RuntimeError("other lists")
+        if not 0 <= lists.ntotal <= len(rows):
+            raise RuntimeError("other items")
+        return lists
+    except OSError as error:
+        raise InputError(f"{folder / name} cannot be read: {error.strerror}") from error
+    except (RuntimeError, MemoryError) as error:
         raise IndexFormatError(
-            f"{folder / _FILE} cannot be read: delete the folder {folder.name} and build it again"
+            f"{folder / name} cannot be read: delete the folder {folder.name} and build it again"
         ) from error
 
 
@@ -244,8 +281,12 @@ def _held(folder: Path, rows: Any) -> int | None:
 
 def _about(folder: Path) -> Any:
     try:
-        return json.loads((folder / _ABOUT).read_bytes())
-    except (OSError, ValueError):
+        return parse_json(read_file(folder, _ABOUT))
+    except FileNotFoundError:
+        return None
+    except InputError:
+        raise
+    except ValueError:
         return None
 
 

@@ -25,9 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from crossknn.columns import StoredArray, rows_of
 from crossknn.data.items import Items
 from crossknn.errors import IndexFormatError, InputError, nearest
-from crossknn.files import StoredArray, rows_of, text_digest
+from crossknn.files import text_digest
 from crossknn.index.base import Cache, plain
 from crossknn.index.late import LateStates
 from crossknn.index.nearest import LARGE, FaissStore, fingerprint, open_lists

@@ -7,7 +7,6 @@ under other names.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError, nearest, needs_extra
+from crossknn.files import parse_json, read_file
 from crossknn.index.database import DatabaseStore, Found, Id, plain_id
 from crossknn.index.filters import (
     Among,
@@ -218,7 +218,7 @@ class _Shard(_Server):
 
     def vectors_config(self) -> dict[str, tuple[int, str]]:
         try:
-            about = json.loads((Path(self.collection) / "edge_config.json").read_bytes())
+            about = parse_json(read_file(Path(self.collection), "edge_config.json"))
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{self.collection} is not the folder of an embedded Qdrant shard: give the one "

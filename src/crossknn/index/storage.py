@@ -16,7 +16,6 @@ POSIX keeps a mapped file that is removed.
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
 import shutil
@@ -28,20 +27,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossknn.data.items import Items
-from crossknn.errors import IndexFormatError, InputError
-from crossknn.files import (
+from crossknn.columns import (
     CheckedFile,
     StoredArray,
     StoredColumns,
     StoredTexts,
     append_array,
     append_texts,
-    exclusive_lock,
-    sync,
     write_array,
-    write_file,
     write_texts,
+)
+from crossknn.data.items import Items
+from crossknn.errors import IndexFormatError, InputError
+from crossknn.files import (
+    exclusive_lock,
+    open_file,
+    parse_json,
+    read_file,
+    remove_parts,
+    sync,
+    write_file,
 )
 from crossknn.types import Artifact
 
@@ -101,26 +106,31 @@ def damages(parts: Mapping[str, Artifact]) -> list[str]:
 
 def read_manifest(folder: Path, build: str | None = None) -> dict[str, Any]:
     """The manifest of `folder`, or one sentence on why it is no index, or not this `build`."""
-    path = folder / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        manifest: dict[str, Any] = parse_json(read_file(folder, MANIFEST))
         changed = manifest["checksum"] != _checksum(manifest)
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         begun = folder.is_dir() and any(folder.glob("data-*"))
         why = "it is still being written, or that was interrupted" if begun else error.strerror
         why = "that is a file" if folder.is_file() else why
         raise IndexFormatError(
             f"there is no index {folder} ({MANIFEST}: {why}); make it with crossknn index build"
         ) from error
-    except (ValueError, TypeError, LookupError):
+    except OSError as error:
+        raise InputError(f"the index {folder} cannot be read: {error.strerror or error}") from error
+    except InputError:  # a link, a pipe
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         changed = True
     if changed:
         raise IndexFormatError(f"the index {folder} is damaged: {MANIFEST} has been changed")
-    if manifest["version"] != VERSION:
+    if manifest.get("version") != VERSION:
         raise IndexFormatError(
             f"the index {folder} was written by another version of crossknn (its format is "
-            f"{manifest['version']}, not {VERSION}); use that version or build the index again"
+            f"{manifest.get('version')}, not {VERSION}); use that version or build the index again"
         )
+    if not isinstance(manifest.get("parts"), dict) or not isinstance(manifest.get("build"), str):
+        raise IndexFormatError(f"the index {folder} is damaged: {MANIFEST} names no parts")
     if build is not None and manifest["build"] != build:
         raise IndexFormatError(f"the index {folder} was replaced; load it again")
     return manifest
@@ -225,24 +235,28 @@ def commit(
             sync(data)
         except BaseException:
             for entry in longer:  # a full disk gets its room back
-                with suppress(OSError):
-                    os.truncate(folder / entry["path"], entry["bytes"])
+                with suppress(OSError, InputError), open_file(folder, entry["path"], "r+b") as file:
+                    file.truncate(entry["bytes"])
             raise
         kept = {key: part for key, part in before.items() if key not in parts}
         manifest = {"version": VERSION, "build": build, "parts": kept | written}
         manifest["checksum"] = _checksum(manifest)
-        write_file(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        write_file(folder, MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
 def _open(folder: Path, part: Mapping[str, Any]) -> Artifact:
-    columns = dict[str, StoredArray | StoredTexts]()
-    for name, entries in part["columns"].items():
-        if not all(_PATH.fullmatch(entry["path"]) for entry in entries):
-            raise IndexFormatError(f"the index {folder} names a file outside its folder")
-        what = f"the index {folder}"
-        files = [CheckedFile(folder / entry["path"], entry, what) for entry in entries]
-        columns[name] = StoredTexts(*files) if len(files) == 2 else StoredArray(*files)
-    return Artifact(part["meta"], StoredColumns(columns))
+    columns, what = dict[str, StoredArray | StoredTexts](), f"the index {folder}"
+    try:
+        for name, entries in part["columns"].items():
+            if not all(_PATH.fullmatch(entry["path"]) for entry in entries):
+                raise IndexFormatError(f"{what} names a file outside its folder")
+            files = [CheckedFile(folder, entry, what) for entry in entries]
+            columns[name] = StoredTexts(*files) if len(files) == 2 else StoredArray(*files)
+        return Artifact(dict(part["meta"]), StoredColumns(columns))
+    except InputError:
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise IndexFormatError(f"{what} is damaged: {MANIFEST} describes no files") from error
 
 
 def _grow(
@@ -260,7 +274,7 @@ def _grow(
         else:
             [entry] = entries
             rows = np.asarray(rows, column.dtype).reshape(-1, *column.shape[1:])
-            made[name] = [append_array(folder / entry["path"], entry, rows)]
+            made[name] = [append_array(folder, entry, rows)]
     return {"meta": dict(part.meta), "columns": made}
 
 
@@ -278,14 +292,14 @@ def _write(data: Path, key: str, part: Artifact) -> dict[str, Any]:
     """Write the columns of a part; what the manifest says of it."""
     columns = dict[str, list[dict[str, Any]]]()
     for name, values in part.arrays.items():
-        path = data / f"{key.replace('/', '.')}.{name}.npy"
+        path = f"{data.name}/{key.replace('/', '.')}.{name}"
         if not isinstance(values, np.ndarray | np.generic | StoredArray):
             with _as_text(key, name):
-                columns[name] = write_texts(path.with_suffix(".utf8"), values)
+                columns[name] = write_texts(data.parent, f"{path}.utf8", values)
         elif values.dtype.hasobject:
             raise InputError(f"{key}: {name} is an array of Python objects: it is not stored")
         else:
-            columns[name] = [write_array(path, np.asarray(values))]
+            columns[name] = [write_array(data.parent, f"{path}.npy", np.asarray(values))]
     return {"meta": dict(part.meta), "columns": columns}
 
 
@@ -313,9 +327,15 @@ def _checksum(manifest: Mapping[str, Any]) -> int:
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove the data folders that the manifest does not name."""
-    manifest = folder / MANIFEST
-    named = manifest.read_bytes() if manifest.is_file() else b""
+    """Remove the data folders that the manifest does not name; none if it cannot be read."""
+    remove_parts(folder)
+    try:
+        named = read_file(folder, MANIFEST)
+        parse_json(named)
+    except FileNotFoundError:
+        named = b""
+    except (OSError, ValueError):
+        return
     for data in folder.glob("data-*"):
-        if data.name.encode() not in named:
+        if data.name.encode() not in named and not data.is_symlink():
             shutil.rmtree(data, ignore_errors=True)

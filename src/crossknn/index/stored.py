@@ -21,6 +21,7 @@ import numpy as np
 
 from crossknn.data.queries import LARGEST_GRADE
 from crossknn.errors import InputError
+from crossknn.files import as_path, npz_arrays, open_given
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale
 from crossknn.index.graphs import check_neighbours, nearest_by_vectors
 from crossknn.linalg import inner
@@ -49,6 +50,9 @@ _KEYS = {
     "graph_": (_POSITIONS, "nk"),
 }
 """What the arrays of a file hold, and their axes; a key may go on after these words."""
+_WHOLE = ("n_anchors", "scorer", "items_digest")
+_BEGINNINGS = tuple(_KEYS)
+"""What is read of a file: these keys, and those that begin with these words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,14 +234,13 @@ class StoredMatrix:
 
 
 def read_arrays(path: str | Path) -> dict[str, Any]:
-    """All arrays of an `.npz` file, unchecked; `InputError` if it is none."""
+    """The arrays of a score matrix in an `.npz` file, unchecked; `InputError` if it is none."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {key: np.asarray(file[key]) for key in file.files}
-    except (FileNotFoundError, PermissionError, IsADirectoryError, MemoryError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
-    except Exception:  # of damaged bytes, what reads them raises whatever it meets
-        raise InputError(f"{path} is not a readable .npz file; see the docs, formats") from None
+        path = as_path(path, "the score matrix")
+        with open_given(path) as file:
+            return npz_arrays(file, path, _WHOLE, _BEGINNINGS)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _check(arrays: Mapping[str, Any], path: str) -> None:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from crossknn.columns import rows_of
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.files import rows_of
 from crossknn.index.base import Scale
 from crossknn.retrievers.base import LateEncoder
 from crossknn.scorers.base import Encoder

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
-from crossknn.models.folder import refusing
+from crossknn.models.folder import check_files, refusing
 
 UNUSED = tuple(f"[unused{place}]" for place in range(len(MARKS)))
 """The tokens of a vocabulary whose places the marks take (ANNCUR, A.2)."""
@@ -32,6 +32,7 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
     from transformers import AutoModel
     from transformers.utils import logging
 
+    check_files(Path(source))
     logging.set_verbosity_error()  # or it reports the pooler, which nobody reads
     logging.disable_progress_bar()
     settings = {"attn_implementation": "sdpa", "trust_remote_code": False}
@@ -56,6 +57,7 @@ def open_tokenizer(source: str | Path) -> Any:
     """The fast Hugging Face tokenizer of a folder or hub name; InputError if it has none."""
     from transformers import AutoTokenizer
 
+    check_files(Path(source))
     with refusing(f"cannot load a tokenizer from {source}"):
         tokenizer = AutoTokenizer.from_pretrained(
             str(source), use_fast=True, trust_remote_code=False

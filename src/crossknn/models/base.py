@@ -20,9 +20,9 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 
 from crossknn.errors import InputError
-from crossknn.files import write_file
+from crossknn.files import filling, write_file
 from crossknn.models.backbone import open_backbone, position_limit, save_backbone
-from crossknn.models.folder import KINDS, json_in, refusing
+from crossknn.models.folder import KINDS, check_files, json_in, refusing
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.types import BoolArray, FloatArray
 
@@ -133,7 +133,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
     def from_pretrained(cls, folder: str | Path, *, device: str | None = "cpu") -> Self:
         """What `save_pretrained` wrote, or InputError; device None is a GPU, if there is one."""
         folder = Path(folder)
-        config = cls.read_config(folder)
+        config = cls.read_config(check_files(folder))
         encoder, tokenizer = open_backbone(folder, marked=config.marked)
         encoders = [encoder]
         if cls.n_towers == 2:
@@ -165,18 +165,18 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         from safetensors.torch import save_file
 
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in (*KINDS, HEAD):  # of a model that was here before
-            (folder / name).unlink(missing_ok=True)
-        for name, encoder in zip(("", ITEM_TOWER), self.encoders, strict=False):
-            save_backbone(encoder, self.tokenizer.fast, folder / name)
-        weights = self.head.state_dict() if self.head is not None else {}
-        if weights:
-            save_file({key: value.contiguous() for key, value in weights.items()}, folder / HEAD)
-        if card is not None:
-            (folder / "README.md").write_text(card, encoding="utf-8")
+        with filling(folder) as made:
+            for name in (*KINDS, HEAD):  # of a model that was here before
+                (folder / name).unlink(missing_ok=True)
+            for name, encoder in zip(("", ITEM_TOWER), self.encoders, strict=False):
+                save_backbone(encoder, self.tokenizer.fast, made / name)
+            weights = self.head.state_dict() if self.head is not None else {}
+            if weights:
+                save_file({key: value.contiguous() for key, value in weights.items()}, made / HEAD)
+            if card is not None:
+                write_file(made, "README.md", card.encode())
         settings = {"format": FORMAT, "kind": KINDS[self.SETTINGS], **asdict(self.config)}
-        write_file(folder / self.SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
+        write_file(folder, self.SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
         return folder
 
     def load_head(self, folder: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from crossknn.errors import InputError, needs_extra
-from crossknn.files import write_file
+from crossknn.files import filling, write_file
 from crossknn.models.folder import (
     COMPARE_MODEL,
     COMPARED,
@@ -31,6 +31,7 @@ from crossknn.models.folder import (
     QUERY_MODEL,
     TOKENIZER,
     check_cross_encoder,
+    check_files,
     content_hash,
     first_line,
     model_folder,
@@ -148,6 +149,7 @@ def export_model(
             "a late-interaction model is exported as it is: leave out --precision and --max-length"
         )
     own, source = _OWN[kind], Path(model)
+    check_files(source)
     for file, other in KINDS.items():
         if file != own.SETTINGS and (source / file).is_file():
             raise InputError(f"{model} is a {other}, and not to be exported as a {kind} (--kind)")
@@ -155,10 +157,6 @@ def export_model(
     given: Any = own.from_pretrained(source) if is_own else str(model)
     make = _own_model if is_own else _library_model
     encoding, made, settings = make(given, kind, max_length, (query_prefix, item_prefix))
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in (MANIFEST, *GRAPHS, *(graph + DATA for graph in GRAPHS)):  # of a model before
-        (folder / file).unlink(missing_ok=True)
     prefixes = zip(("query_prefix", "item_prefix"), encoding.prefixes, strict=True)
     lengths = {key: length for key, length in asdict(encoding.window).items() if length is not None}
     manifest: dict[str, Any] = {
@@ -172,18 +170,22 @@ def export_model(
         **{key: text for key, text in prefixes if text},
         **settings,
     }
-    for file, graph in made.items():
-        traced = _trace(graph, folder / file, source.name)
-        if kind == "dual-encoder":
-            manifest["dimensions"] = graph.expected[0].shape[-1]
-        if precision == "int8":
-            traced = quantize(traced, keep_float=() if every_layer else _FFN_OUTPUT)
-        _save(traced, folder / file)
-    encoding.tokenizer.fast.save(str(folder / TOKENIZER), pretty=False)
+    folder = Path(folder)
+    with filling(folder) as written:
+        for file in (MANIFEST, *GRAPHS, *(graph + DATA for graph in GRAPHS)):  # of a model before
+            (folder / file).unlink(missing_ok=True)
+        for file, graph in made.items():
+            traced = _trace(graph, written / file, source.name)
+            if kind == "dual-encoder":
+                manifest["dimensions"] = graph.expected[0].shape[-1]
+            if precision == "int8":
+                traced = quantize(traced, keep_float=() if every_layer else _FFN_OUTPUT)
+            _save(traced, written / file)
+        encoding.tokenizer.fast.save(str(written / TOKENIZER), pretty=False)
     manifest["content"] = content_hash(folder, manifest if kind == "late-interaction" else None)
     manifest["revision"] = manifest["content"][:12]
     # Last: a half-written folder is not one.
-    write_file(folder / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+    write_file(folder, MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
     return folder
 
 
@@ -389,6 +391,6 @@ def _check(graph: Graph, path: str, name: str) -> None:
 def _save(graph: Any, path: Path) -> None:
     """Write a graph, and its weights beside it if they are more than one file may hold."""
     if sum(len(weight.raw_data) for weight in graph.graph.initializer) <= LARGEST:
-        write_file(path, graph.SerializeToString(deterministic=True))
+        write_file(path.parent, path.name, graph.SerializeToString(deterministic=True))
     else:
         onnx.save_model(graph, str(path), save_as_external_data=True, location=path.name + DATA)

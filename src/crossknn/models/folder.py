@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from crossknn.errors import InputError, MissingExtraError, needs_extra
-from crossknn.files import as_path
+from crossknn.files import as_path, open_given, parse_json, read_given
 
 KINDS = {
     "cross_encoder.json": "cross-encoder",
@@ -38,6 +40,8 @@ COMPARED = ("query", "query_mask", "items", "item_mask")
 DATA = ".data"
 """Behind the name of a graph: its weights, where they have a file of their own."""
 GRAPHS = (MODEL, QUERY_MODEL, COMPARE_MODEL, ITEM_MODEL)
+_MODEL_FILES = (MANIFEST, "config.json", "modules.json", *KINDS)
+"""What shows that a folder holds a model."""
 _ABOUT = ("name", "revision", "license", "content")
 """What a manifest says that no answer depends on."""
 
@@ -50,13 +54,34 @@ _YOURSELF = "load it with sentence-transformers yourself and pass the loaded mod
 _ITEM_PROMPTS = ("document", "passage", "corpus")
 
 
+def check_files(folder: Path) -> Path:
+    """`folder`; `InputError` if it holds a model and, among its files, a link, a device or a pipe.
+
+    The links of the Hugging Face hub's cache, from `snapshots/<revision>` to `blobs`, are fine.
+    """
+    if not any(os.path.lexists(folder / name) for name in _MODEL_FILES):
+        return folder
+    here = folder.resolve()
+    blobs = here.parents[1] / "blobs" if here.parent.name == "snapshots" else None
+    inner = [path for path in here.iterdir() if path.is_dir() and not path.is_symlink()]
+    for path in (path for each in (here, *inner) for path in each.iterdir()):
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode) and blobs is not None and path.resolve().parent == blobs:
+            mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise InputError(
+                f"{path} is a link, a device or a pipe: the files of a model must lie in its folder"
+            )
+    return folder
+
+
 def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
     """A hash of a model folder's graphs and tokenizer, and of those `settings` that answers depend
     on: a model changed in place must not be taken for what it was."""
     digest = hashlib.blake2b(digest_size=8)
     for name in (*(name for graph in GRAPHS for name in (graph, graph + DATA)), TOKENIZER):
         if (folder / name).exists():
-            with (folder / name).open("rb") as file:
+            with open_given(folder / name) as file:
                 hashlib.file_digest(file, lambda: digest)
     if settings is not None:
         kept = {key: value for key, value in settings.items() if key not in _ABOUT}
@@ -68,8 +93,10 @@ def json_in(folder: Path, file: str, without: Any) -> Any:
     """The content of a folder's JSON file; `without` if it is absent or of another type."""
     path = folder / file
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else without
-    except (OSError, ValueError) as error:
+        found = parse_json(read_given(path)) if path.is_file() else without
+    except InputError:
+        raise
+    except ValueError as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     return found if isinstance(found, type(without)) else without
 
@@ -139,7 +166,7 @@ def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
             f"{name} is a file, where a model folder is needed; a checkpoint is first made one by  "
             f"{_CONVERT}"
         )
-    return found
+    return check_files(found)
 
 
 # What a folder of others holds
@@ -202,7 +229,7 @@ def check_outputs(count: int, name: str) -> None:
 
 def _chat_template(folder: Path) -> str:
     if (folder / "chat_template.jinja").is_file():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        return read_given(folder / "chat_template.jinja").decode(errors="replace")
     return str(json_in(folder, "tokenizer_config.json", {}).get("chat_template") or "")
 
 
@@ -229,6 +256,8 @@ def has_head(folder: Path) -> bool | None:
             return None
     except MissingExtraError:
         raise
+    except OSError as error:
+        raise InputError(f"the weights in {folder} cannot be read: {first_line(error)}") from error
     except Exception as error:  # safetensors' own, and a pickle can be wrong in any way
         raise InputError(f"the weights in {folder} are damaged: copy them again") from error
     return any(head in name.split(".") for name in names for head in _HEADS)

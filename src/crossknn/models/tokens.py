@@ -17,6 +17,7 @@ import numpy as np
 
 from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
+from crossknn.files import read_given
 from crossknn.linalg import running
 from crossknn.models.folder import refusing
 from crossknn.types import IntArray, Pairs
@@ -47,8 +48,9 @@ class Tokenizer:
         """The tokenizer in a `tokenizer.json`. Raises InputError if the file is not one."""
         import tokenizers
 
+        content = read_given(path)
         with refusing(f"{path} is not a tokenizer"):
-            return cls(tokenizers.Tokenizer.from_file(str(path)))
+            return cls(tokenizers.Tokenizer.from_buffer(content))
 
     @property
     def marks(self) -> tuple[int, ...]:

@@ -30,8 +30,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from crossknn.columns import rows_of
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.files import rows_of
 from crossknn.linalg import mask, top_k
 from crossknn.retrievers.base import AllScores
 from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray, Queries

@@ -21,6 +21,7 @@ from crossknn.models.folder import (
     MODEL,
     QUERY_MODEL,
     TOKENIZER,
+    check_files,
     content_hash,
     json_in,
     refusing,
@@ -166,7 +167,7 @@ class OnnxModel:
 
 
 def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
-    path = folder / MANIFEST
+    path = check_files(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder} is not a crossknn model folder: it has no {MANIFEST}")
     raw: dict[str, Any] = json_in(folder, MANIFEST, {})

@@ -18,13 +18,12 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.files import exclusive_lock, translate_os_errors
+from crossknn.files import LockedError, exclusive_lock, translate_os_errors
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import Deadline, NothingScoredError
 from crossknn.scores.store import ScoreStore
@@ -325,13 +324,12 @@ def _exclusive(store: ScoreStore, deadline: Deadline) -> Iterator[None]:
     """One process, and one thread, at a time collects into a file; others wait, to the deadline."""
     with ExitStack() as held:
         if store.path is not None:
-            lock = Path(f"{store.path}.lock")
-            with translate_os_errors(store.path):
-                lock.touch()
+            name = f"{store.path.name}.lock"
             while not deadline.over():
                 try:
-                    held.enter_context(exclusive_lock(lock))
+                    with translate_os_errors(store.path):
+                        held.enter_context(exclusive_lock(store.path.parent, name))
                     break
-                except InputError:  # another process has it
+                except LockedError:
                     time.sleep(_POLL)
         yield

@@ -19,16 +19,16 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import cache, cached_property, wraps
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.files import as_path, text_digest
+from crossknn.files import as_path, is_file, text_digest
 from crossknn.linalg import running
 from crossknn.types import BoolArray, FloatArray, IntArray, Pairs
 
@@ -37,6 +37,8 @@ _FORMAT = 2
 _BUSY_SECONDS = 30.0
 _VARIABLES = 500
 _SMALL, _MANY = 8_192, 32  # so many small blocks of a query become one
+_LARGEST_ID = 2**31 - 1  # of a text
+_BESIDE = ("-wal", "-shm", "-journal")
 
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION};
@@ -157,6 +159,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._file = self._process = 0  # of the connection
+        self._only_read = False  # the connection
         self._parents: list[sqlite3.Connection] = []  # a fork may not even close its parent's
         self._successor: ScoreStore | None = None
         len(self)  # reads the file
@@ -234,7 +237,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """
         chosen = f"SELECT DISTINCT query FROM blocks WHERE scorer = {_SCORER}"
         found = self._texts(f"id IN ({chosen}) AND id > ?", [fingerprint, after])
-        return [text.decode("utf-8", "surrogatepass") for *_, text in found if text is not None]
+        with self._translated(StoredScoresError, "cannot be read"):
+            return [text.decode("utf-8", "surrogatepass") for *_, text in found if text is not None]
 
     @_of_the_file_now
     def put(
@@ -300,24 +304,21 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         Returns:
             The scores, without those that are not known.
         """
-        from scipy.sparse import csr_array
-
         texts = sorted(self.queries(fingerprint)) if queries is None else list(queries)
         ids, none = self.ids(items), np.empty(0, np.int64)
+        by_id = np.argsort(ids, kind="stable")
+        ordered = ids[by_id]
         rows, columns, scores = [none], [none], [none.astype(np.float32)]
         for row, query in enumerate(self.ids(texts).tolist()):
             for block in self._blocks(fingerprint, query):
-                rows.append(np.full(len(block.ids), row))
-                columns.append(block.ids)
-                scores.append(block.scores)
-        of_texts, values = np.concatenate(columns), np.concatenate(scores)
-        unknown = max(ids.max(initial=0), of_texts.max(initial=0)) + 1  # a text without a score
-        by_text = csr_array(
-            (values, (np.concatenate(rows), of_texts)), shape=(len(texts), unknown + 1)
-        )
-        found = by_text[:, np.where(ids < 0, unknown, ids)].tocoo()
-        pairs = Pairs(*(axis.astype(np.int64) for axis in found.coords))
-        return SparseScores.of(texts, len(items), pairs, found.data, fingerprint)
+                first = np.searchsorted(ordered, block.ids)  # of the items with that text
+                counts = np.searchsorted(ordered, block.ids, "right") - first
+                starts = np.repeat(first - np.cumsum(counts) + counts, counts)
+                columns.append(by_id[starts + np.arange(len(starts))])
+                rows.append(np.full(len(starts), row))
+                scores.append(np.repeat(block.scores, counts))
+        pairs = Pairs(np.concatenate(rows), np.concatenate(columns))
+        return SparseScores.of(texts, len(items), pairs, np.concatenate(scores), fingerprint)
 
     def ids(self, texts: Sequence[str], *, add: bool = False, keep: bool = False) -> IntArray:
         """The integers that stand for texts in this store.
@@ -408,17 +409,21 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         Args:
             other: That store.
         """
-        texts = other._select("SELECT id, digest, text FROM texts")
-        own = np.full(max((row[0] for row in texts), default=0) + 1, -1)
-        own[[row[0] for row in texts]] = self._ids([row[1:] for row in texts], add=True)
+        texts = list(other._texts("TRUE", []))
+        theirs = np.array([number for number, *_ in texts], np.int64)
+        own = self._ids([(digest, text) for _, digest, text in texts], add=True)
         scorers = other._select("SELECT id, fingerprint, pairs, seconds FROM scorers")
         for scorer, fingerprint, pairs, seconds in scorers:
             self.record_time(fingerprint, pairs, seconds)
             found = other._select("SELECT DISTINCT query FROM blocks WHERE scorer = ?", (scorer,))
             for (query,) in found:
                 for block in other._blocks(fingerprint, query):
-                    queries = np.full(len(block.scores), own[query])
-                    self.insert(fingerprint, queries, own[block.ids], block.scores)
+                    named = np.append(query, block.ids)
+                    at = np.minimum(np.searchsorted(theirs, named), len(theirs) - 1)
+                    if not np.array_equal(theirs[at], named):
+                        raise other._damaged("a block names a text that is not there")
+                    queries = np.full(len(block.scores), own[at[0]])
+                    self.insert(fingerprint, queries, own[at[1:]], block.scores)
 
     @_of_the_file_now
     def record_time(self, fingerprint: str, pairs: int, seconds: float) -> None:
@@ -448,8 +453,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         Returns:
             Seconds for a pair; 0.0 before there was a collection.
         """
-        rate = "SELECT seconds / pairs FROM scorers WHERE pairs AND fingerprint = ?"
-        return next((seconds for (seconds,) in self._select(rate, (fingerprint,))), 0.0)
+        rate = "SELECT CAST(seconds AS REAL) / pairs FROM scorers WHERE pairs > 0 AND seconds > 0"
+        found = self._select(f"{rate} AND fingerprint = ?", (fingerprint,))
+        return next((seconds for (seconds,) in found if seconds is not None), 0.0)
 
     def verify(self, *, repair: bool = False) -> list[str]:
         """Check every row of the file.
@@ -537,11 +543,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         ):
             if _crc(fingerprint, query, start, items, scores) != crc:
                 raise self._damaged("a block of scores has another checksum")
-            found = np.frombuffer(scores, "<f4")
-            ids = start + np.arange(len(found))
-            if items is not None:
-                ids = np.frombuffer(items, "<i4").astype(np.int64)
-            yield _Block(number, ids, found)
+            if (found := _parsed(start, items, scores)) is None:
+                raise self._damaged("a block of scores is none")
+            yield _Block(number, *found)
 
     def _find(self, texts: Sequence[tuple[bytes, bytes | None]]) -> dict[bytes, int]:
         """The ids of texts by digest; of one to be kept, only if it is."""
@@ -568,7 +572,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """All rows; none if there is no file yet."""
         with running(), self._lock, self._translated(StoredScoresError, "cannot be read"):
             self._check_current()
-            if self._connection is None and self.path is not None and not self.path.exists():
+            if self._connection is None and self.path is not None and not self._is_there():
                 if not self.path.absolute().parent.is_dir():
                     raise StoredScoresError(
                         f"there is no folder {self.path.parent} to keep scores in"
@@ -581,7 +585,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """One transaction, or a part of that under way in this thread."""
         with running(), self._lock, self._translated(StoreFullError, "cannot be kept"):
             self._check_current()
-            db = self._opened()
+            if self._only_read:
+                self.close()
+            db = self._opened(write=True)
             if db.in_transaction:
                 yield db
                 return
@@ -601,45 +607,70 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             yield
         except sqlite3.OperationalError as error:
             raise kind(f"the scores in {self.path} {what}: {error}") from error
+        except OSError as error:
+            raise kind(f"the scores in {self.path} {what}: {error.strerror or error}") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise self._damaged(error) from error
 
-    def _opened(self) -> sqlite3.Connection:
-        """The connection; turning WAL on does not wait for other processes that open the file."""
+    def _is_there(self) -> bool:
+        """Whether there is a file; one without a byte, as a full disk leaves it, is none.
+
+        Raises `InputError` if it, or what SQLite keeps beside it, is no regular file.
+        """
+        assert self.path is not None
+        folder, name = self.path.absolute().parent, self.path.name
+        for end in _BESIDE:
+            is_file(folder, name + end)
+        return is_file(folder, name) and self.path.stat().st_size > 0
+
+    def _opened(self, *, write: bool = False) -> sqlite3.Connection:
+        """The connection; turning WAL on does not wait for other processes that open the file.
+
+        To read, the file is enough: a full disk or one without locks may refuse what SQLite wants
+        to keep beside it.
+        """
         if self._connection is not None and self._process != os.getpid():
             self._parents.append(self._connection)
             self._connection = None
-        until = time.monotonic() + _BUSY_SECONDS
+        until, only_read = time.monotonic() + _BUSY_SECONDS, False
         while self._connection is None:
-            db = self._connect()
+            db = self._connect(only_read)
             try:
                 self._prepare(db)
-                self._connection, self._process = db, os.getpid()
+                self._connection, self._process, self._only_read = db, os.getpid(), only_read
                 self._file = 0 if self.path is None else self.path.stat().st_ino
             except BaseException as error:
                 db.close()
-                if "locked" not in str(error) or time.monotonic() > until:
+                if "locked" in str(error) and time.monotonic() < until:
+                    time.sleep(0.02)
+                    continue
+                refused = isinstance(error, sqlite3.OperationalError) and "locked" not in str(error)
+                if not refused or write or only_read or self.path is None or not self._is_there():
                     raise
-                time.sleep(0.02)
+                only_read = True
         return self._connection
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, only_read: bool = False) -> sqlite3.Connection:
         name = "file::memory:"
         if self.path is not None:
             path = self.path.absolute()
             name = path.as_uri()
-            if path.exists() and not all(os.access(p, os.W_OK) for p in (path, path.parent)):
-                name += "?immutable=1"
+            if self._is_there() and (only_read or not _may_change(path)):
+                log = path.with_name(f"{path.name}-wal")
+                unread = log.exists() and log.stat().st_size > 0
+                name += "?mode=ro" if unread else "?immutable=1"
         options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
         db = sqlite3.connect(name, timeout=_BUSY_SECONDS, uri=True, **options)
         db.create_function("text_crc", 3, _text_crc)
-        db.create_function("block_crc", 5, _crc)
+        db.create_function("block_crc", 5, _block_crc)
         return db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
+        _distrust(db)
         db.execute("BEGIN")  # other processes may be making the tables
         asked = "PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master"
         known = [db.execute(statement).fetchone()[0] for statement in asked]
+        tables = _tables(db)
         db.execute("COMMIT")
         if not any(known):
             db.execute("BEGIN IMMEDIATE")
@@ -651,6 +682,11 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             raise InputError(
                 f"{self.path} is a database, but holds no scores of crossknn in the format "
                 f"{_FORMAT}: name another file"
+            )
+        elif tables != _own_tables():
+            raise StoredScoresError(
+                f"{self.path} has other tables, views or triggers than crossknn makes: it is not "
+                "opened; move the file away, and scores are computed again"
             )
         # In WAL mode, NORMAL loses nothing when a process dies.
         db.execute("PRAGMA synchronous = NORMAL")
@@ -671,15 +707,68 @@ def _grouped(queries: IntArray) -> Iterator[tuple[int, IntArray]]:
         yield from zip(different.tolist(), np.split(order, first[1:]), strict=True)
 
 
-def _crc(fingerprint: str, query: int, start: int, items: bytes | None, scores: bytes) -> int:
+def _may_change(path: Path) -> bool:
+    """Whether this process may write the file and beside it, and no other name shares its bytes."""
+    return path.stat().st_nlink == 1 and all(os.access(p, os.W_OK) for p in (path, path.parent))
+
+
+def _distrust(db: sqlite3.Connection) -> None:
+    """What SQLite advises for files of strangers: nothing in the schema may call or change it."""
+    for statement in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
+        db.execute(f"PRAGMA {statement}")
+    if (set_config := getattr(db, "setconfig", None)) is not None:  # from Python 3.12
+        for name, on in (("DEFENSIVE", True), ("ENABLE_TRIGGER", False), ("ENABLE_VIEW", False)):
+            set_config(getattr(sqlite3, f"SQLITE_DBCONFIG_{name}"), on)
+
+
+def _tables(db: sqlite3.Connection) -> list[tuple[str, ...]]:
+    """What a database says that it is made of, but for the spaces."""
+    found = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+    return sorted(tuple(" ".join(str(value).split()) for value in row) for row in found)
+
+
+@cache
+def _own_tables() -> list[tuple[str, ...]]:
+    """What `_SCHEMA` makes."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(_SCHEMA)
+        return _tables(db)
+
+
+def _parsed(start: Any, items: Any, scores: Any) -> tuple[IntArray, FloatArray] | None:
+    """The ids (b,) of a block, ascending, and its scores (b,); None for what is no block."""
+    try:
+        found = np.frombuffer(scores, "<f4")
+        if not 1 <= start <= _LARGEST_ID - len(found) + 1:
+            return None
+        ids = start + np.arange(len(found))
+        if items is not None:
+            ids = np.frombuffer(items, "<i4").astype(np.int64)
+            if len(ids) != len(found) or ids[0] != start or (np.diff(ids) < 1).any():
+                return None
+    except (TypeError, ValueError, LookupError):
+        return None
+    return (ids, found) if len(found) and np.isfinite(found).all() else None
+
+
+def _block_crc(fingerprint: Any, query: Any, start: Any, items: Any, scores: Any) -> int | None:
+    """`_crc` of what is a block; None for what is none."""
+    parsed = _parsed(start, items, scores)
+    return None if parsed is None else _crc(fingerprint, query, start, items, scores)
+
+
+def _crc(
+    fingerprint: str, query: int, start: int, items: bytes | None, scores: bytes
+) -> int | None:
     """The checksum of a block, and of whose scores it holds."""
-    with suppress(TypeError, struct.error):  # what is damaged may have other types
+    with suppress(TypeError, AttributeError, struct.error):  # what is damaged has other types
         head = fingerprint.encode() + struct.pack("<qq?", query, start, items is None)
         return zlib.crc32(scores, zlib.crc32(items or b"", zlib.crc32(head)))
-    return -1
+    return None
 
 
-def _text_crc(number: int, digest: bytes, text: bytes | None) -> int:
+def _text_crc(number: int, digest: bytes, text: bytes | None) -> int | None:
     with suppress(TypeError):
-        return zlib.crc32(text or b"", zlib.crc32(digest, number & 0xFFFFFFFF))
-    return -1
+        if 1 <= number <= _LARGEST_ID and len(digest) == 16:
+            return zlib.crc32(text or b"", zlib.crc32(digest, number & 0xFFFFFFFF))
+    return None

@@ -33,7 +33,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crossknn import __version__
 from crossknn.errors import CrossknnError, InputError, visible, wrong_field
-from crossknn.files import exclusive_lock, translate_os_errors
+from crossknn.files import exclusive_lock, open_file, translate_os_errors
 from crossknn.service import engine as e
 from crossknn.service import shapes as s
 from crossknn.service.bodies import CheckedRoute
@@ -510,15 +510,15 @@ def _add_rest(app: FastAPI, engine: e.Engine) -> None:
 
 def _append(path: Path, line: bytes) -> None:
     """Add a line, whole, to a file that several processes may write."""
-    with exclusive_lock(path.parent, wait=True), translate_os_errors(path.parent, "judgements"):
-        handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            size = os.fstat(handle).st_size
-            if size + len(line) > MOST_JUDGED:
-                raise InputError(f"{path.name} is full: move it away")
-            if size and os.pread(handle, 1, size - 1) != b"\n":
-                line = b"\n" + line  # a writing was cut by a full disk
-            os.write(handle, line)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    with (
+        exclusive_lock(path.parent, wait=True),
+        translate_os_errors(path.parent, "judgements"),
+        open_file(path.parent, path.name, "ab") as file,
+    ):
+        size = os.fstat(file.fileno()).st_size
+        if size + len(line) > MOST_JUDGED:
+            raise InputError(f"{path.name} is full: move it away")
+        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+            line = b"\n" + line  # a writing was cut by a full disk
+        os.write(file.fileno(), line)
+        os.fsync(file.fileno())

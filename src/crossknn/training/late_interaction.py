@@ -7,6 +7,7 @@ states in all, t of one text, d dimensions.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from crossknn.errors import InputError
+from crossknn.files import new_file, open_file
 from crossknn.models.base import state_hash
 from crossknn.models.late.model import LateInteractionModel
 from crossknn.models.tokens import checked_rows
@@ -208,11 +210,11 @@ def kept_states(
     tower, device = (model.query if queries else model.item), model.device.type
     precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     key = digest_of(state_hash(tower), f"{model.config}|{precision}", *texts)
-    path = folder / f"{name}-{key}.f16"
+    file_name = f"{name}-{key}.f16"
 
     def write() -> list[IntArray]:
         starts = [0]
-        with torch.no_grad(), path.open("wb") as file:
+        with torch.no_grad(), new_file(folder, file_name) as file:
             for start in range(0, len(texts), _TEXTS_AT_ONCE):
                 part = texts[start : start + _TEXTS_AT_ONCE]
                 values, mask = tower_states(model, part, queries=queries)
@@ -221,6 +223,7 @@ def kept_states(
         return [np.array(starts)]
 
     [starts] = kept(folder, name, key, write)  # written after the values: they are whole
-    width = path.stat().st_size // (2 * int(starts[-1]))
-    values = np.memmap(path, dtype=np.float16, mode="r", shape=(int(starts[-1]), width))
+    with open_file(folder, file_name) as file:
+        width = os.fstat(file.fileno()).st_size // (2 * int(starts[-1]))
+        values = np.memmap(file, dtype=np.float16, mode="r", shape=(int(starts[-1]), width))
     return States(values, starts)

@@ -8,9 +8,9 @@ with the same weights.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
+import os
 import re
 import time
 from abc import ABC, abstractmethod
@@ -30,7 +30,15 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from crossknn.errors import InputError, TrainingError
-from crossknn.files import write_file
+from crossknn.files import (
+    is_file,
+    make_folder,
+    new_file,
+    open_file,
+    parse_json,
+    read_npz,
+    write_file,
+)
 from crossknn.training.settings import TrainingSettings
 from crossknn.types import Progress
 
@@ -104,7 +112,8 @@ def fit(
     model, began = task.model, time.perf_counter()
     per_epoch = steps_per_epoch(len(task.ids), settings)
     total = total_steps(len(task.ids), settings)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     every = max(1, min(per_epoch, total) // settings.evaluations)
     for module in model.modules():
         if settings.dropout is not None and isinstance(module, nn.Dropout):
@@ -113,7 +122,7 @@ def fit(
     fixed = settings.model_dump_json(exclude={"accumulate", "evaluations", "precision"})
     signature = digest_of(fixed, task.signature, model.fingerprint)
     state = _load(folder / CHECKPOINT, model, run.optimizer, signature)
-    with (folder / LOG).open("ab") as log:
+    with open_file(folder, LOG, "ab") as log:
         log.truncate(state.log_size)  # what a killed run wrote after its checkpoint
     saved, first = time.monotonic(), state.step
     for step in range(first, total):
@@ -134,7 +143,8 @@ def fit(
                 state.best, state.best_step = measures, state.step
                 own = model.state_dict().items()
                 state.best_weights = {name: value.to("cpu", copy=True) for name, value in own}
-        with (folder / LOG).open("ab") as log:
+        with open_file(folder, LOG, "ab") as log:
+            log.seek(0, os.SEEK_END)
             log.writelines(f"{json.dumps(line)}\n".encode() for line in lines)
             state.log_size = log.tell()
         if is_last or time.monotonic() - saved > _SECONDS_BETWEEN_CHECKPOINTS:
@@ -252,21 +262,21 @@ def _save(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: Sta
     parts |= {f"moments{p}": of for p, of in optimizer.state_dict()["state"].items()}
     named = {f"{part}.{name}": value for part, of in parts.items() for name, value in of.items()}
     tensors = {name: value.clone().contiguous() for name, value in named.items()}
-    write_file(path, save(tensors, {"state": json.dumps(about)}))
+    write_file(path.parent, path.name, save(tensors, {"state": json.dumps(about)}))
 
 
 def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature: str) -> State:
     """The state of the checkpoint, its weights and moments put in place; a new state if none."""
-    if not path.exists():
+    if not is_file(path.parent, path.name):
         return State(signature)
     parts: dict[str, dict[str, Tensor]] = {"best": {}}
     try:
         with safe_open(path, "pt") as file:
-            about = json.loads(file.metadata()["state"])
+            about = parse_json(file.metadata()["state"])
             for name in file.keys():  # noqa: SIM118
                 part, _, rest = name.partition(".")
                 parts.setdefault(part, {})[rest] = file.get_tensor(name)
-    except SafetensorError as error:
+    except (SafetensorError, ValueError, TypeError, LookupError) as error:
         raise InputError(f"the checkpoint {path} is damaged; remove it to begin again") from error
     state = State(**about, best_weights=parts.pop("best"))
     if state.signature != signature:
@@ -284,13 +294,11 @@ def kept(
     folder: Path, name: str, key: str, make: Callable[[], Sequence[NDArray[Any]]]
 ) -> list[NDArray[Any]]:
     """Arrays that are made once in a folder for everything they depend on, the `key`."""
-    path = folder / f"{name}-{digest_of(key)}.npz"
-    if not path.exists():
-        buffer = io.BytesIO()
-        np.savez(buffer, *make())
-        write_file(path, buffer.getvalue())
-    with np.load(path) as found:
-        return [found[array] for array in found.files]
+    file = f"{name}-{digest_of(key)}.npz"
+    if not is_file(folder, file):
+        with new_file(folder, file) as made:
+            np.savez(made, *make())
+    return list(read_npz(folder, file).values())
 
 
 def digest_of(*texts: str) -> str:

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from crossknn.errors import InputError, nearest
+from crossknn.files import read_given
 from crossknn.types import LateKind
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -204,8 +205,8 @@ def read_settings(
     if not path.is_file():
         raise InputError(f"there is no settings file {path}")
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content = tomllib.loads(read_given(path).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not a TOML file: {error}") from None
     for name, value in (given or {}).items():
         if content.setdefault(name, value) != value:

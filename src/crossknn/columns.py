@@ -1,0 +1,326 @@
+"""Arrays and texts in files that tell when they were damaged.
+
+Every chunk of 64 KB has a checksum, which is checked when the chunk is first read. Small files are
+read into memory, large ones are mapped; a mapped file that somebody cuts in place would end the
+process (SIGBUS), so its length is looked at before each reading (`check_mapped`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import mmap
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from io import BufferedIOBase, BytesIO
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossknn.errors import IndexFormatError, InputError
+from crossknn.files import open_file
+
+CHUNK = 64 * 1024
+"""Bytes that share a checksum."""
+
+SMALL = 2**22
+"""Bytes up to which a file is read into memory, not mapped."""
+
+
+def checksums(data: Any) -> NDArray[np.uint32]:
+    """A checksum of every chunk of some bytes.
+
+    It is the CRC-32 of the 64 column sums of the chunk's 64-bit words: a tenth of the time.
+    """
+    flat = np.frombuffer(data, np.uint8) if len(data) else np.zeros(0, np.uint8)
+    whole = len(flat) // CHUNK
+    words = flat[: whole * CHUNK].view("<u8").reshape(whole, CHUNK // 512, 64)
+    sums = [zlib.crc32(row) for row in np.einsum("cwk->ck", words)]
+    if rest := len(flat) % CHUNK:
+        sums.append(zlib.crc32(flat[-rest:].tobytes()))
+    return np.array(sums, "<u4")
+
+
+def _entry(file: BufferedIOBase, name: str) -> dict[str, Any]:
+    """Brings a new file to the disk; returns its name, size and the checksums of its chunks."""
+    file.flush()
+    os.fsync(file.fileno())
+    size = os.fstat(file.fileno()).st_size
+    data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
+    sums = base64.b64encode(checksums(data).tobytes()).decode()
+    return {"path": name, "bytes": size, "checksums": sums}
+
+
+def write_array(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
+    """Write a new `.npy` file; returns its entry: `path`, `bytes`, `checksums`."""
+    values = np.asarray(values, order="C")
+    with open_file(folder, name, "x+b") as file:
+        header = np.lib.format.header_data_from_array_1_0(values)
+        np.lib.format.write_array_header_1_0(file, header)
+        file.write(values.reshape(-1).view(np.uint8).data)
+        return _entry(file, name)
+
+
+def write_texts(folder: Path, name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
+    """Write texts into one new UTF-8 file, and their offsets (n + 1,): the entries of both.
+
+    Raises `UnicodeEncodeError` for half a surrogate pair, which is no text.
+    """
+    ends = [0]
+    with open_file(folder, name, "x+b") as file:
+        for text in texts:
+            ends.append(ends[-1] + file.write(text.encode()))
+        entry = _entry(file, name)
+    offsets = str(PurePath(name).with_suffix(".offsets.npy"))
+    return [entry, write_array(folder, offsets, np.array(ends, np.uint64))]
+
+
+def append_file(folder: Path, entry: Mapping[str, Any], data: Any) -> dict[str, Any]:
+    """Write bytes after those that `entry` names, over what a killed writing has left there;
+    returns the entry of the longer file. Who has opened the shorter one sees no change.
+
+    Raises `IndexFormatError` if the last chunk, which gets a new checksum, is damaged.
+    """
+    size, sums = entry["bytes"], base64.b64decode(entry["checksums"])
+    whole = size // CHUNK
+    with open_file(folder, entry["path"], "r+b") as file:
+        file.seek(whole * CHUNK)
+        last = file.read(size - whole * CHUNK)
+        if checksums(last).tobytes() != sums[4 * whole :]:
+            raise IndexFormatError(
+                f"the contents of {folder / entry['path']} have changed; build or copy it again"
+            )
+        file.write(data)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+    sums = sums[: 4 * whole] + checksums(last + bytes(data)).tobytes()
+    size += memoryview(data).nbytes
+    return {**entry, "bytes": size, "checksums": base64.b64encode(sums).decode()}
+
+
+def append_array(folder: Path, entry: Mapping[str, Any], rows: NDArray[Any]) -> dict[str, Any]:
+    """Add rows to a `.npy` file; its header still has the first number of rows."""
+    return append_file(folder, entry, np.asarray(rows, order="C").reshape(-1).view(np.uint8).data)
+
+
+def append_texts(
+    folder: Path, entries: Sequence[Mapping[str, Any]], texts: Iterable[str]
+) -> list[dict[str, Any]]:
+    """Add texts to those of `write_texts`, by their two entries; returns the new ones."""
+    blob, offsets = entries
+    encoded = [text.encode() for text in texts]
+    ends = blob["bytes"] + np.cumsum([len(data) for data in encoded], dtype=np.uint64)
+    first = append_file(folder, blob, b"".join(encoded))
+    return [first, append_array(folder, offsets, ends.astype(np.uint64))]
+
+
+def check_mapped(values: Any) -> None:
+    """`InputError` if an array is mapped from a file that is shorter by now, so that reading it
+    would end the process. What is cut between this and the reading is not seen."""
+    while isinstance(values, np.ndarray):
+        values = values.base
+    if isinstance(values, memoryview):
+        values = values.obj
+    if isinstance(values, mmap.mmap) and values.size() < len(values):
+        raise IndexFormatError(
+            f"a file of the index was cut to {values.size():,} of {len(values):,} bytes while it "
+            "was in use; build or copy the index again"
+        )
+
+
+class CheckedFile:
+    """A file opened for reading, whose chunks are checked when they are first touched.
+
+    What stands behind the bytes of its entry is another writing's, and is not looked at. Replacing
+    or removing the file changes nothing.
+    """
+
+    def __init__(self, folder: Path, entry: Mapping[str, Any], what: str) -> None:
+        """Open the file of `what` ("the index DIR"); `IndexFormatError` for another size, and
+        `InputError` for what cannot be opened."""
+        self.name, self._what = PurePath(entry["path"]).name, what
+        self.size = int(entry["bytes"])
+        self._sums = np.frombuffer(base64.b64decode(entry["checksums"]), "<u4")
+        try:
+            with open_file(folder, entry["path"]) as file:
+                size = os.fstat(file.fileno()).st_size
+                if not 0 <= self.size <= size or len(self._sums) != -(-self.size // CHUNK):
+                    raise self.damaged(f"{self.name} has {size} bytes instead of {self.size}")
+                self._kept: mmap.mmap | bytes = b""
+                if self.size:
+                    self._kept = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
+        except FileNotFoundError as error:
+            raise self.damaged(f"{self.name} is missing") from error
+        except OSError as error:
+            raise InputError(f"{what} cannot be read: {self.name}: {error.strerror}") from error
+        self._unchecked = np.ones(len(self._sums), np.bool_)
+        self.checked = not self.size
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes, unchecked."""
+        kept = self._kept
+        if isinstance(kept, mmap.mmap) and self.size <= SMALL:
+            check_mapped(np.frombuffer(kept, np.uint8))
+            kept = self._kept = kept[:]
+        return np.frombuffer(kept, np.uint8)
+
+    def touch(self, start: int = 0, stop: int | None = None) -> None:
+        """Check the chunks of the bytes `start` to `stop`, or raise `IndexFormatError`."""
+        check_mapped(self.data)
+        if not self.checked:
+            stop = self.size if stop is None else stop
+            self._check(slice(start // CHUNK, -(-stop // CHUNK)))
+
+    def touch_rows(self, rows: NDArray[Any], offset: int, width: int) -> None:
+        """Check the chunks of rows of `width` bytes each, the first of which begins at `offset`."""
+        check_mapped(self.data)
+        first = (offset + rows * width) // CHUNK
+        last = (offset + (rows + 1) * width - 1) // CHUNK
+        for step in range(int((last - first).max(initial=-1)) + 1):
+            chunks = np.unique(np.minimum(first + step, last))
+            for chunk in chunks[self._unchecked[chunks]].tolist():
+                self._check(slice(chunk, chunk + 1))
+
+    def digest(self, size: int) -> str:
+        """Names the whole chunks of the first `size` bytes: 32 hexadecimal digits."""
+        return hashlib.blake2b(self._sums[: size // CHUNK].tobytes(), digest_size=16).hexdigest()
+
+    def damaged(self, how: str) -> IndexFormatError:
+        """The error for a damage."""
+        return IndexFormatError(f"{self._what} is damaged: {how}; build or copy it again")
+
+    def _check(self, chunks: slice) -> None:
+        if self._unchecked[chunks].any():
+            found = checksums(self.data[chunks.start * CHUNK : chunks.stop * CHUNK])
+            if not np.array_equal(found, self._sums[chunks]):
+                raise self.damaged(f"the contents of {self.name} have changed")
+            self._unchecked[chunks] = False
+            self.checked = not self._unchecked.any()
+
+
+class StoredArray:
+    """An array in a `.npy` file: rows are checked as they are read, `np.asarray` checks all."""
+
+    def __init__(self, file: CheckedFile) -> None:
+        self.files = (file,)
+        self._file = file
+
+    @cached_property
+    def _values(self) -> NDArray[Any]:
+        """All of it, unchecked but for the header; `IndexFormatError` if it is no array."""
+        file = self._file
+        file.touch(0, min(CHUNK, file.size))
+        head = BytesIO(file.data[:CHUNK].tobytes())
+        try:
+            np.lib.format.read_magic(head)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(head)
+            values = file.data[head.tell() :].view(dtype)
+            if values.size != math.prod(shape):  # rows have been added (`append_array`)
+                shape = -1, *shape[1:]
+            return values.reshape(shape)
+        except (ValueError, TypeError, RecursionError, MemoryError, OverflowError) as error:
+            raise file.damaged(f"{file.name} is no array ({error})") from error
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._values.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._values.dtype
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, rows: Any) -> NDArray[Any]:
+        """Rows by a position, a slice, or an array of positions or truth values."""
+        values, file = self._values, self._file
+        if file.checked:
+            check_mapped(values)
+        else:
+            offset, width = file.size - values.nbytes, values.nbytes // max(1, len(values))
+            if isinstance(rows, slice):
+                start, stop, _ = rows.indices(len(values))
+                file.touch(offset + start * width, offset + stop * width)
+            else:
+                where = np.asarray(rows)
+                where = np.flatnonzero(where) if where.dtype == np.bool_ else where.ravel()
+                file.touch_rows(where % max(1, len(values)), offset, width)
+        found: NDArray[Any] = values[rows]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        self._file.touch()
+        return np.array(self._values, dtype=dtype, copy=copy)
+
+
+class StoredTexts(Sequence[str]):
+    """Texts in one UTF-8 file: text i is the bytes `offsets[i]` to `offsets[i + 1]`."""
+
+    def __init__(self, file: CheckedFile, offsets: CheckedFile) -> None:
+        self.files = (file, offsets)
+        self._file, self._offsets = file, StoredArray(offsets)
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """Offsets (n + 1,); `IndexFormatError` for what is none."""
+        found, size = np.asarray(self._offsets), self._file.size
+        if found.dtype != np.uint64 or found.ndim != 1 or not len(found):
+            raise self._file.damaged(f"the offsets of {self._file.name} are no offsets")
+        ends = found.astype(np.int64)
+        if ends[0] or ends[-1] > size or (ends < 0).any() or (np.diff(ends) < 0).any():
+            raise self._file.damaged(f"the offsets of {self._file.name} are not in order")
+        return ends
+
+    def _text(self, data: bytes) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            raise self._file.damaged(f"{self._file.name} is not UTF-8") from error
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, position: Any) -> Any:
+        if isinstance(position, slice):
+            return [self[p] for p in range(*position.indices(len(self)))]
+        p = range(len(self))[position]
+        start, end = int(self._ends[p]), int(self._ends[p + 1])
+        self._file.touch(start, end)
+        return self._text(self._file.data[start:end].tobytes())
+
+    def __iter__(self) -> Iterator[str]:
+        self._file.touch()
+        data = self._file.data.tobytes()
+        for start, end in pairwise(self._ends.tolist()):
+            yield self._text(data[start:end])
+
+
+class StoredColumns(Mapping[str, Any]):
+    """Arrays and texts by name: `[name]` is an array that has been checked, or `StoredTexts`."""
+
+    def __init__(self, columns: Mapping[str, StoredArray | StoredTexts]) -> None:
+        self.columns = columns
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.columns[name]
+        return np.asarray(found) if isinstance(found, StoredArray) else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+def rows_of(columns: Mapping[str, Any], name: str) -> Any:
+    """`columns[name]`; an array on the disk is checked row by row as it is read."""
+    return columns.columns[name] if isinstance(columns, StoredColumns) else columns[name]

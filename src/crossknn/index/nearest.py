@@ -213,10 +213,7 @@ def open_lists(folder: Path, rows: Any) -> Any:
 
     Raises `InputError` for a link, and for what is no such lists.
     """
-    if not folder.exists() and not folder.is_symlink():
-        return None
-    make_folder(folder)
-    if not is_file(folder, _FILE):
+    if not is_file(folder.parent, f"{folder.name}/{_FILE}"):
         return None
     if _held(folder, rows) is None:
         logger.warning(

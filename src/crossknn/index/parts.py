@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import eq
@@ -266,6 +267,8 @@ class Parts:
         if self.folder is None:
             return None
         folder = self.folder / f"nearest-{self.of_scorer(name)}"
+        if not os.path.lexists(folder):
+            return None
         return self.cache.get(("lists", name), (rows,), lambda: open_lists(folder, rows))
 
     def of_scorer(self, name: str) -> str:

@@ -17,7 +17,7 @@ from crossknn.data.records import given_records
 from crossknn.demo import first_sentence
 from crossknn.errors import InputError, counted
 from crossknn.evaluation.diagnosis import FEWEST
-from crossknn.evaluation.measures import Comparison, paired
+from crossknn.evaluation.measures import Comparison, fewest_queries, paired
 from crossknn.evaluation.replay import Outcome, compare
 from crossknn.evaluation.task import Judgements, relevant_items
 from crossknn.index.item_index import ItemIndex
@@ -213,7 +213,7 @@ def questions_from(items: Items, count: int, seed: int = 0) -> Dataset:
             first, rest = title, text.removeprefix(title).strip()
         if len(queries) < count and 2 <= len(first.split()) <= 60 and len(rest.split()) >= 8:
             queries[items.ids[position]], texts[position] = first, rest
-    if len(queries) < FEWEST:
+    if len(queries) < min(count, FEWEST):
         raise InputError(
             f"queries can be made of {len(queries)} of the items only, and {FEWEST} are needed: an "
             "item must have a title or a first sentence and eight words more; give --queries FILE"
@@ -230,7 +230,14 @@ def questions_from(items: Items, count: int, seed: int = 0) -> Dataset:
 def _said(found: Comparison, of: str) -> str:
     """A difference in points with its interval, if it is clear."""
     ends = f"[{100 * found.low:+.0f}, {100 * found.high:+.0f}]"
-    if not found.sign:
-        return f"makes no clear difference to the share {of} ({100 * found.difference:+.0f} {ends})"
-    more = "more" if found.sign > 0 else "fewer"
-    return f"finds {100 * abs(found.difference):.0f} points {more} {of} {ends}"
+    points, fewest = 100 * found.difference, fewest_queries()
+    if found.n < fewest:
+        return (
+            f"finds {points:+.0f} points {of} {ends}, which says little: of {found.n} queries no "
+            f"difference can be clear, of {fewest} or more it can"
+        )
+    if found.low <= 0 <= found.high:
+        return f"makes no clear difference to the share {of} ({points:+.0f} {ends})"
+    doubt = "" if found.sign else f", though that may be chance (p = {found.p_value:.2g})"
+    more = "more" if points > 0 else "fewer"
+    return f"finds {abs(points):.0f} points {more} {of} {ends}{doubt}"

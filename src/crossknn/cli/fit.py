@@ -176,7 +176,9 @@ def command(
             from crossknn.plots import reliability_plot
 
             reliability_plot(kept, plot)
-        answer(kept, json)
+        answer({name: value for name, value in kept.items() if name != "note" or json}, json)
+        if "note" in kept:
+            note(kept["note"])
         return
     found = fit(
         index,

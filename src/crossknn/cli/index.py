@@ -434,7 +434,10 @@ def _said_of(index: ItemIndex, by: str | None) -> Iterator[str]:
             f"{name} {weight:.2g}" for name, weight in fusion.meta["weights"].items()
         )
         known = fusion.meta.get("ndcg", {})
-        ndcg = "; nDCG@10 " + ", ".join(f"{way} {value:.3f}" for way, value in known.items())
+        alone = ", in which the retrievers decide the order" * ("note" in fusion.meta)
+        ndcg = f"{alone}; nDCG@10 " + ", ".join(
+            f"{way} {value:.3f}" for way, value in known.items()
+        )
         yield f"fusion: {weights}, of {fusion.meta['queries']} queries{ndcg if known else ''}"
     if (known := own.artifacts.get("calibration")) is not None:
         yield (

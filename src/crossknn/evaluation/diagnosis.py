@@ -19,7 +19,13 @@ import numpy as np
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import InputError
 from crossknn.evaluation import measures
-from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, paired
+from crossknn.evaluation.measures import (
+    Comparison,
+    Estimate,
+    bootstrap,
+    fewest_queries,
+    paired,
+)
 from crossknn.evaluation.replay import Outcome, Part, check, outcome, parts_on_demand
 from crossknn.evaluation.task import Judgements, TaskMeasures, relevant_items
 from crossknn.index.item_index import ItemIndex
@@ -34,8 +40,9 @@ from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, as_count
 RETRIEVER, RERANK, SEARCH, FUSED = "retriever", "rerank", "search", " fused"
 """Ways to answer a query; with fusion there are fused ones beside them, such as `rerank fused`."""
 
-FEWEST, TOP = 5, 10
-"""Queries that a verdict needs, and how many items of an answer are looked at for phantoms."""
+FEWEST, TOP = fewest_queries(4), 10
+"""Queries that a verdict needs: of fewer no difference can be clear, whatever it is. How many items
+of an answer are looked at for phantoms."""
 
 Values: TypeAlias = Mapping[int, Mapping[str, FloatArray]]
 """A measure of every query (m,) by budget and way, NaN where a query has no value."""
@@ -296,7 +303,8 @@ def relevant_to(judgements: Judgements) -> list[IntArray]:
     if (known := sum(map(bool, map(len, found)))) < FEWEST:
         raise InputError(
             f"a verdict needs {FEWEST} judged queries with a relevant item in the index, and got "
-            f"{known}: check that the ids agree, or judge more; search works without"
+            f"{known}: of fewer no difference can be clear; check that the ids agree, or judge "
+            "more; search works without"
         )
     return found
 
@@ -340,15 +348,12 @@ def verdict_of(
     else:
         others = dict.fromkeys([alone, RERANK, *(c.than for c in claims[budget] if c.way == way)])
         gains = {w: paired(ways[way] - ways[w], seed=seed) for w in others if w != way}
-        over = [
-            f"{_said(g)}{' (unclear)' * (not g.sign)} over {names[w]}" for w, g in gains.items()
-        ]
+        over = [f"{_said(g)}{_doubt(g)} over {names[w]}" for w, g in gains.items()]
         said = [f"{names[way].capitalize()}: {measure} {', '.join(over)}"]
     for claim in claims[budget]:
         one, other, sign = names[claim.way], names[claim.than], claim.found.sign
         if claim.than == way and sign <= 0:
-            text = f"{one} is worse" if sign else f"cannot tell if {one} is better"
-            said.append(f"{text}, {_said(claim.found)}")
+            said.append(_compared(one, claim.found))
         elif way == alone and sign > 0:
             said.append(f"{one} is better than {other}, {_said(claim.found)}")
     unclear = [c.found for c in claims[budget] if c.than == way and not c.found.sign]
@@ -359,6 +364,9 @@ def verdict_of(
         said.append(
             f"if it stays so, about {enough_queries:,} judged queries would tell ({gain.n} now)"
         )
+    if gain.n < (fewest := fewest_queries(len(claims[budget]))):
+        said.append(f"with {gain.n} queries no difference can be clear: judge {fewest} or more")
+    said += _hurting(claims[budget], ways, names)
     return Verdict(
         way=way,
         budget=budget,
@@ -367,6 +375,38 @@ def verdict_of(
         claims=tuple(claim for of in claims.values() for claim in of),
         sentence=f"{'; '.join(said)}.",
     )
+
+
+def _hurting(
+    claims: Sequence[Claim], ways: Mapping[str, FloatArray], names: Mapping[str, str]
+) -> list[str]:
+    """What to do if the cross-encoder's order is worse than the retriever's."""
+    reranking = claims[-1]
+    if reranking.found.high >= 0:
+        return []
+    fused = any(FUSED in way for way in ways)
+    fusion = "" if fused else ", or let a fusion weigh its scores (crossknn fit INDEX fusion)"
+    return [f"this cross-encoder hurts here: answer with {names[reranking.than]} alone{fusion}"]
+
+
+def _compared(one: str, found: Comparison) -> str:
+    """How a way compares with the one that is kept, in words that fit the interval."""
+    if found.high < 0:
+        doubt = "" if found.sign else f" (p = {found.p_value:.2g})"
+        return f"{one} is worse, {_said(found)}{doubt}"
+    if found.low > 0:
+        return (
+            f"{one} looks better, {_said(found)}, but may be so by chance (p = {found.p_value:.2g})"
+        )
+    return f"cannot tell if {one} is better, {_said(found)}"
+
+
+def _doubt(found: Comparison) -> str:
+    """What is to be said of a difference that is not clear."""
+    if found.sign:
+        return ""
+    within = found.low <= 0 <= found.high
+    return " (unclear)" if within else f" (unclear, p = {found.p_value:.2g})"
 
 
 def _claims(budget: int, ways: Mapping[str, FloatArray], seed: int) -> tuple[Claim, ...]:

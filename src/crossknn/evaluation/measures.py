@@ -3,6 +3,7 @@ two scorers are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.scorers.base import Scorer
 from crossknn.types import FloatArray, IntArray, Pairs, Progress
+
+CLEAR = 0.05
+"""The p-value up to which a difference is clear."""
 
 _FLIPS, _AT_ONCE = 10_000, 500
 """Random signs of the paired test, and how many are drawn together, which bounds the memory."""
@@ -106,7 +110,7 @@ class Comparison:
         Clearly: the interval is on one side of zero, and the p-value is at most 0.05. Either alone
         comes about too easily where few queries differ.
         """
-        return int(self.p_value <= 0.05) * (int(self.low > 0) - int(self.high < 0))
+        return int(self.p_value <= CLEAR) * (int(self.low > 0) - int(self.high < 0))
 
 
 def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
@@ -140,6 +144,16 @@ def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
         n=found.n,
         left_out=sum(map(len, sets)) - found.n,
     )
+
+
+def fewest_queries(claims: int = 1) -> int:
+    """How many queries are needed so that a difference can be clear, where all of them agree: of n
+    signs two in 2^n are as extreme, and Holm's correction multiplies that by the claims.
+
+    >>> fewest_queries(), fewest_queries(4)
+    (6, 8)
+    """
+    return 1 + math.ceil(math.log2(claims / CLEAR))
 
 
 def agreement(

@@ -3,8 +3,9 @@
 With judgements, retrievers are weighed against each other by what they find in the whole corpus,
 which costs no calls, and their sum against the exact scores by the order of its first candidates. A
 grid fitted to few queries overfits (on 60 it lost 4.6 points of nDCG@10), so what it finds is
-shrunk towards the shipped weights by as much as cross-validation supports. Without judgements,
-scores that agree with the others are trusted more (`by_agreement`).
+shrunk towards the shipped weights by as much as cross-validation supports. Where the sum with the
+exact scores then orders worse than the retrievers alone, the retrievers decide the order. Without
+judgements, scores that agree with the others are trusted more (`by_agreement`).
 
 Axes: m queries, c candidates, r retrievers; `unit` (..., m, c) are scores in deviations.
 """
@@ -34,6 +35,9 @@ RATIOS = ((1, 0), (1, 0.125), (1, 0.25), (1, 0.5), (1, 1), (0.5, 1), (0.25, 1), 
 SCALES, SHRINKAGE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0)
 """Of two retrievers' weights to each other; deviations of their sum for one of the exact scores;
 how far from the shipped weights. A sum that weighs nothing would no longer lead the search."""
+
+DECIDING = 10_000.0
+"""Deviations of the retrievers' sum for one of the exact scores where those only break ties."""
 
 FOLDS, LEAST, POOL = 5, 5, 1000
 
@@ -70,7 +74,8 @@ def fit_fusion(
         the queries of the standard deviations of their candidates' scores; `fingerprint`; how many
         `queries`, how many of them `judged`, how many `pairs` were scored; with judgements `ndcg`,
         nDCG@10 of the candidates ordered by the retrievers, the cross-encoder and,
-        cross-validated, both.
+        cross-validated, both; and a `note` if the last is below the first: the weights are then
+        those of the retrievers' fusion, which decides the order.
 
     Raises:
         InputError: The index has no retriever to fuse, scores do not differ, or fewer than five
@@ -142,7 +147,15 @@ def weigh(
     else:
         pool = _pool([stage.top(queries, min(POOL, index.n)).items for stage in stages])
         grades = _grades(rows, items), _grades(rows, pool), best
-        weights, deviations, found["ndcg"] = by_judgements(scores, cheap(pool), grades, start)
+        weights, deviations, ndcg = by_judgements(scores, cheap(pool), grades, start)
+        found["ndcg"] = ndcg
+        if ndcg["both"] < ndcg["retrievers"]:
+            found["note"] = (
+                f"the retrievers order better without this cross-encoder (nDCG@10 "
+                f"{ndcg['retrievers']:.3f}, with it {ndcg['both']:.3f}, it alone "
+                f"{ndcg['cross-encoder']:.3f}): the weights are those of the retrievers' fusion, "
+                "which decides the order; --method retrieve gives it without any calls"
+            )
     return found | {
         "judged": judged,
         "weights": dict(zip(shipped, weights.tolist(), strict=True)),
@@ -168,7 +181,8 @@ def by_judgements(
 
     Returns:
         Weights (r,); deviations (1 + r,), that of the exact scores first; and nDCG@10 of the
-        candidates ordered by the retrievers, by the exact scores and, cross-validated, by both.
+        candidates ordered by the retrievers (their sum or, if that is better, one of them), by the
+        exact scores and, cross-validated, by both.
     """
     rows = np.flatnonzero(judged[2].any(axis=1))
     gains, found, best = (of[rows] for of in judged)
@@ -186,8 +200,13 @@ def by_judgements(
     sums = np.tensordot(ratio, unit[1:], axes=1)
     spread, usual = _deviations(sums), _deviations(np.tensordot(start, unit[1:], axes=1))
     scale, fused = _shrunk(np.array(SCALES)[:, None] / spread, ordered, usual[None] / spread)
-    alone = [float(_ndcg(of[rows], gains, best, 10).mean()) for of in (sums, unit[0])]
-    ndcg = {"retrievers": alone[0], "cross-encoder": alone[1], "both": fused}
+    ratios = [ratio, *np.eye(len(start))[: len(start) * (len(start) > 1)]]
+    alone = [np.tensordot(r, unit[1:], axes=1) for r in ratios]
+    exact, *means = (float(_ndcg(of[rows], gains, best, 10).mean()) for of in (unit[0], *alone))
+    ndcg = {"retrievers": max(means), "cross-encoder": exact, "both": fused}
+    if fused < ndcg["retrievers"]:
+        leading = int(np.argmax(means))
+        ratio, scale = ratios[leading], DECIDING / _deviations(alone[leading])
     return scale * ratio, deviations, ndcg
 
 

@@ -1,0 +1,79 @@
+"""`fit fusion` never leaves weights that order worse than the retrievers alone."""
+
+import json
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+from crossknn.cli.app import run
+from crossknn.evaluation.replay import judge
+
+WORDS = [f"word{w}" for w in range(200)]
+
+
+@pytest.fixture
+def world(tmp_path):
+    """60 items, and 20 queries of six words, three of them of the one item that is relevant."""
+    rng = np.random.default_rng(3)
+    texts = [" ".join(rng.choice(WORDS, n)) for n in range(15, 75)]
+    index = ck.ItemIndex.build(texts, lsa=8)
+    both = ((rng.choice(text.split(), 3), rng.choice(WORDS, 3)) for text in texts[40:])
+    asked = [" ".join(np.concatenate(words)) for words in both]
+    queries = ck.QuerySet(tuple(f"q{q}" for q in range(20)), tuple(asked))
+    qrels = {f"q{q}": {index.items.ids[40 + q]: 1} for q in range(20)}
+    return index, queries, qrels
+
+
+def ndcg(index, scorer, queries, qrels, spec, fusion=None):
+    [found] = judge(
+        *(index, scorer, queries, ck.parse_methods(spec), [50]),
+        qrels=qrels,
+        measures=["nDCG@10"],
+        fusion=fusion,
+    )
+    return float(np.nanmean(found.task["nDCG@10"]))
+
+
+def noise(pairs):
+    return [(sum(map(ord, q + t)) * 37 % 101) / 10 for q, t in pairs]
+
+
+def test_a_cross_encoder_that_knows_nothing(world):
+    """It says so, and the answers are those of the retrievers' fusion, not worse ones."""
+    index, queries, qrels = world
+    scorer = ck.CallableScorer(noise, "noise")
+    found = ck.fit_fusion(index, scorer, queries, qrels)
+    assert found["ndcg"]["cross-encoder"] < found["ndcg"]["both"] < found["ndcg"]["retrievers"]
+    assert "the retrievers order better without this cross-encoder" in found["note"]
+    fusion = ck.Searcher(index, scorer).fusion
+    alone = ndcg(index, scorer, queries, qrels, "retrieve(retriever=fused)")
+    for spec in ("rerank(retriever=fused)", "auto"):
+        assert ndcg(index, scorer, queries, qrels, spec, fusion) >= alone - 1e-9
+    assert alone >= found["ndcg"]["retrievers"] - 1e-9
+
+
+def test_a_cross_encoder_that_helps(world):
+    """Its scores keep their part, and nothing is said."""
+    index, queries, qrels = world
+    right = {(q, index.items.texts[40 + p]) for p, q in enumerate(queries.texts)}
+    scorer = ck.CallableScorer(lambda pairs: [4.0 * (p in right) for p in pairs], "right")
+    found = ck.fit_fusion(index, scorer, queries, qrels)
+    assert "note" not in found
+    assert max(found["weights"].values()) < 10
+    assert found["ndcg"]["both"] >= found["ndcg"]["retrievers"]
+
+
+def test_index_info_lists_it(world, tmp_path, capsys):
+    """`index info` shows weights and measures of the fusion, and that the retrievers decide."""
+    index, queries, qrels = world
+    index.save(tmp_path / "i")
+    ck.fit_fusion(index, ck.CallableScorer(noise, "noise"), queries, qrels)
+    assert run(["index", "info", str(tmp_path / "i")]) == 0
+    said = capsys.readouterr().out
+    assert "of the cross-encoder callable:noise:" in said
+    assert "fusion: lsa " in said
+    assert "in which the retrievers decide the order; nDCG@10 retrievers " in said
+    assert run(["index", "info", str(tmp_path / "i"), "--json"]) == 0
+    kept = json.loads(capsys.readouterr().out)["cross_encoders"]["callable:noise"]
+    assert "note" in kept["fusion"]

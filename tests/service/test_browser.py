@@ -221,6 +221,53 @@ def test_hostile_texts_stay_texts(browser, tmp_path, words):
             assert page.query_selector("main img, main script, main svg svg") is None
 
 
+def test_what_a_newcomer_sees(browser, tmp_path, words):
+    texts = [{"id": f"no-{n}", "title": t["id"], "text": t["text"]} for n, t in enumerate(TEXTS)]
+    ck.ItemIndex.build(texts, lsa=4).save(tmp_path / "docs")
+    index = ck.ItemIndex.load(tmp_path / "docs")
+    with running({"docs": index}, very, budget=BUDGET, methods=["axn(rounds=2)"]) as port:
+        for page in opened(browser, port):
+            assert page.inner_text("#scorer") == "Cross-encoder: words"
+            menu = [each.get_attribute("value") for each in page.query_selector_all("option")]
+            assert [each for each in menu if each != "docs"] == [
+                "auto",
+                "axn(rounds=2)",
+                "rerank",
+                "retrieve",
+            ]
+            assert page.inner_text("#example") == f"For example: {texts[0]['title']}"
+            page.fill("#query", "s")
+            assert page.is_hidden("#example")
+            page.fill("#query", "")
+            page.click("#example button")
+            page.wait_for_selector("#end:not([hidden])")
+            assert page.input_value("#query") == texts[0]["title"]
+            assert page.is_hidden("#example")
+            for side in ("left", "right"):
+                ids = [each.inner_text() for each in page.query_selector_all(f"#{side} .id")]
+                assert ids == shown(page, side)
+            assert page.locator("#right .mark").count() > 0
+            assert "may be wrong" in page.inner_text("#doubt")
+            page.select_option("#method", "retrieve")
+            search(page)
+            assert len(shown(page, "right")) == 10
+
+
+def test_what_is_the_same_on_both_sides_is_not_doubted(browser, port):
+    for page in opened(browser, port):
+        page.select_option("#method", "rerank")
+        search(page)
+        assert "the same items" in page.inner_text("#sentence")
+        assert page.is_hidden("#doubt")
+
+
+def test_an_address_may_name_a_method_that_the_menu_leaves_out(page):
+    page.goto(f"{page.url}?q=sort+the+list&method=axn")
+    page.wait_for_selector("#end:not([hidden])")
+    assert page.inner_text("#right h2") == "crossknn, axn"
+    assert page.input_value("#method") == "axn"
+
+
 def test_filters_errors_and_addresses(page):
     page.fill("#query", QUERIES[2])
     for wrong, told in (("lang ~ en", "lang ~ en"), ("[1", "not JSON"), ("colour = red", "colour")):

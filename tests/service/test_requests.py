@@ -136,6 +136,9 @@ def test_items_and_indexes(client):
     known = client.get("/indexes").json()
     assert known["indexes"] == [{"name": "docs", "items": 40}, {"name": "faq", "items": 9}]
     assert "exact" not in known["methods"]
+    assert known["menu"] == ["auto", "rerank", "retrieve"]
+    assert known["scorer"] == "words"
+    assert [*known["examples"]] == ["docs", "faq"]
     found = client.get("/items/zip file").json()
     assert found == {
         "id": "zip file",

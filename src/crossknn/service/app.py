@@ -436,13 +436,17 @@ def _add_rest(app: FastAPI, engine: e.Engine) -> None:
         """What is served: indexes, methods, and what a request costs by default."""
         known = engine.settings
         await asyncio.to_thread(engine.problems)  # opens what was changed
+        examples = await asyncio.to_thread(engine.examples)
         return Json(
             {
                 "indexes": [
                     {"name": name, "items": len(searcher.index)}
                     for name, searcher in engine.searchers.items()
                 ],
+                "examples": examples,
                 "methods": list(engine.methods),
+                "menu": engine.menu,
+                "scorer": engine.scorer_name,
                 "method": known.method,
                 "budget": known.budget,
                 "most_pairs": known.most_pairs,

@@ -11,10 +11,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import numpy as np
 
+from crossknn.data.items import Items
+from crossknn.demo import first_sentence
 from crossknn.errors import InputError, ScorerError, nearest
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, METHODS, parse_method
@@ -140,6 +145,32 @@ class Engine:
         self._pool = ThreadPoolExecutor(self._at_once, "crossknn-search")
         self._cancel = threading.Event()
         self.metrics.live.set_function(lambda: self._live)
+
+    @property
+    def menu(self) -> list[str]:
+        """Of the methods that requests may name those that the page offers: the service's own and
+        those that whoever started it has named, the default, and two to compare them with."""
+        own = self.settings.method, *self.settings.methods
+        return [*dict.fromkeys((*own, DEFAULT, "rerank", _FIRST_STAGE))]
+
+    @property
+    def scorer_name(self) -> str:
+        """The cross-encoder's name, without the path of a folder or of an endpoint."""
+        scorer = self.shared.scorer
+        name = str(getattr(scorer, "name", None) or type(scorer).__name__)
+        if host := urlsplit(name).hostname:
+            _, _, model = (scorer.fingerprint or "").partition("|model=")
+            return f"{model.partition('|')[0] or 'an endpoint'} at {host}"
+        return Path(name).name if Path(name).is_absolute() else name
+
+    def examples(self) -> dict[str, str]:
+        """For each index a query that it can answer, made of an item; not for the loop."""
+        found = dict[str, str]()
+        for name, served in self._served.items():
+            index = served.opened.index
+            make = partial(_example, index.items)
+            found[name] = index.cache.get(("example",), (index.items,), make)
+        return found
 
     def _scorer(self, index: ItemIndex) -> Scorer:
         named = self.shared.fingerprint is not None
@@ -300,6 +331,18 @@ class Engine:
         return [
             [known.get(hit.id) for hit in hits] for known, hits in zip(places, results, strict=True)
         ]
+
+
+def _example(items: Items) -> str:
+    """The title or the first sentence of an item, in a few words; empty where none has one."""
+    for position in np.linspace(0, len(items) - 1, min(len(items), 20)).astype(int).tolist():
+        if items.alive is None or items.alive[position]:
+            title, text = items.titles[position].strip(), items.texts[position]
+            name = title or items.ids[position]
+            said = title if len(title.split()) > 1 else first_sentence(text.removeprefix(name))[0]
+            if 8 <= len(said) <= 80:
+                return said.rstrip(".")
+    return ""
 
 
 class _Either(threading.Event):

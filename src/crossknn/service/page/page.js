@@ -99,6 +99,7 @@ async function search() {
   asked?.cancel.abort();
   complain();
   $("#end").hidden = true;
+  $("#example").hidden = true;
   const words = Object.fromEntries(new FormData(form));
   asked = { query: words.q, index: words.index, method: words.method, budget: Number(words.budget), cancel: new AbortController() };
   const own = asked;
@@ -184,6 +185,7 @@ function row(side, hit, place) {
   const there = both ? other.hits.findIndex((each) => each.id === hit.id) : -1;
   const where = make("span", { class: "where" });
   if (both && there < 0) where.append(make("span", { class: "mark" }, side.place === "right" ? "new" : "only here"), " ");
+  if (hit.title) where.append(make("span", { class: "id" }, hit.id), side.result ? " \u00b7 " : "");
   if (side.result) where.append(firstStage(hit));
   if (there >= 0 && side.place === "right") where.append(` \u00b7 left: ${there + 1}`);
   const button = make("button", { type: "button", class: "hit", "aria-haspopup": "dialog" },
@@ -240,6 +242,7 @@ function conclude() {
   }
   $("#end").hidden = false;
   $("#sentence").textContent = right.hits.length ? said.join(" ") : "Nothing was found: the filter allows no item.";
+  $("#doubt").hidden = !fresh;
   $("#judge").hidden = !right.hits.length;
   $("#kept").textContent = "";
   judged(null);
@@ -398,13 +401,33 @@ async function open(side, hit) {
 
 // --- the start
 
+// What the methods of the menu do; those that the service was started with say it themselves.
+const ABOUT = {
+  auto: "auto: predicts scores, and scores the most promising items",
+  rerank: "rerank: scores the first stage's best items",
+  retrieve: "retrieve: the first stage alone, no calls",
+};
+
+function offer(method) {
+  const known = [...$("#method").options].some((each) => each.value === method);
+  if (!known) $("#method").append(new Option(ABOUT[method] ?? method, method));
+}
+
+function example() {
+  const said = service.examples[$("#index").value];
+  $("#example").hidden = !said || !!$("#query").value;
+  $("#example button").textContent = said;
+}
+
 function restore() {
   const given = new URLSearchParams(location.search);
+  if (service.methods.includes(given.get("method"))) offer(given.get("method"));
   for (const field of form.elements) {
     if (field.name) field.value = given.get(field.name) ?? field.dataset.usual ?? "";
     if (field.selectedIndex === -1) field.value = field.dataset.usual; // the address names what is not served
   }
   if (given.get("q") && form.reportValidity()) search();
+  else example();
 }
 
 async function start() {
@@ -415,13 +438,22 @@ async function start() {
   }
   $("#index").replaceChildren(...service.indexes.map((each) => new Option(`${each.name}, ${number(each.items)} items`, each.name)));
   $("#which").hidden = service.indexes.length < 2;
-  $("#method").replaceChildren(...service.methods.map((each) => new Option(each, each)));
+  $("#method").replaceChildren();
+  service.menu.forEach(offer);
+  $("#scorer").hidden = false;
+  $("#scorer span").textContent = service.scorer;
   $("#budget").max = service.most_pairs;
   const usual = { index: service.indexes[0].name, method: service.method, budget: service.budget };
   for (const [field, value] of Object.entries(usual)) form.elements[field].dataset.usual = value;
   restore();
 }
 
+$("#index").addEventListener("change", example);
+$("#query").addEventListener("input", () => service && example());
+$("#example button").addEventListener("click", () => {
+  $("#query").value = $("#example button").textContent;
+  form.requestSubmit();
+});
 form.addEventListener("submit", (event) => {
   event.preventDefault();
   if (service) search();

@@ -213,7 +213,7 @@ def questions_from(items: Items, count: int, seed: int = 0) -> Dataset:
             first, rest = title, text.removeprefix(title).strip()
         if len(queries) < count and 2 <= len(first.split()) <= 60 and len(rest.split()) >= 8:
             queries[items.ids[position]], texts[position] = first, rest
-    if len(queries) < min(count, FEWEST):
+    if len(queries) < FEWEST:
         raise InputError(
             f"queries can be made of {len(queries)} of the items only, and {FEWEST} are needed: an "
             "item must have a title or a first sentence and eight words more; give --queries FILE"

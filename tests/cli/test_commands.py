@@ -280,7 +280,7 @@ def test_compare_diagnoses_with_fusion_and_without_exact_search(build, command, 
     assert "axn(rounds=3), fused" in shown
     assert run([*given, "--no-exact", "--fuse", "none", "--limit", "4"]) == 0
     printed = capsys.readouterr()
-    assert "a verdict needs 8 judged queries" in printed.err
+    assert "a verdict needs 5 judged queries" in printed.err
     assert "and got 4" in printed.err
     assert "fused" not in printed.out
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-import crossknn as ck
-from crossknn.evaluation.diagnosis import FEWEST, verdict_of
+from crossknn.cli.app import run
+from crossknn.evaluation.diagnosis import ENOUGH, verdict_of
 from crossknn.evaluation.measures import Comparison, fewest_queries, paired
 from crossknn.trial import _said
 
@@ -65,16 +65,21 @@ WAYS = "retriever", "rerank", "search"
 def test_as_few_queries_as_can_be_clear(claims):
     """If all queries agree, so many are clear after Holm's correction, and one less is not."""
     n = fewest_queries(claims)
-    assert n <= FEWEST
+    assert n <= ENOUGH
     for count, clear in ((n, True), (n - 1, False)):
         p = paired(np.linspace(0.1, 0.2, count)).p_value * claims
         assert (p <= 0.05) is clear
 
 
-def test_try_has_enough_queries(tmp_path):
-    """`try` and a diagnosis do not fall back to five queries: they ask for eight."""
-    index = ck.ItemIndex.build([f"item {i} of the list" for i in range(30)], lsa=2)
-    queries = ck.QuerySet(tuple(map(str, range(90, 97))), tuple(f"item {i}" for i in range(7)))
-    qrels = {name: {index.items.ids[q]: 1} for q, name in enumerate(queries.ids)}
-    with pytest.raises(ck.InputError, match="needs 8 judged queries .* and got 7: of fewer no"):
-        ck.diagnose(index, lambda pairs: [1.0] * len(pairs), queries, qrels, budgets=[5])
+def test_try_with_too_few_minutes(tmp_path, monkeypatch, capsys):
+    """`try` falls back to eight queries, not to five, of which no difference could be clear."""
+    monkeypatch.chdir(tmp_path)
+    text = "is made of wood and is used every day of the year by somebody"
+    lines = [f'{{"id": "i{i}", "title": "Thing number {i}", "text": "It {text} {i}."}}' for i in N]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr("crossknn.cli.trial.pairs_per_second", lambda scorer, texts: 0.01)
+    assert run(["try", "own.jsonl", "--encoder", "none", "--budget", "5"]) == 0
+    assert "everything for 8 queries" in capsys.readouterr().err
+
+
+N = range(100)

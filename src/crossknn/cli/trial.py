@@ -97,7 +97,7 @@ def command(
     n_queries: Annotated[int, Option(min=5, help="Queries that everything is scored for.")] = 20,
     max_items: Annotated[int, Option(min=100, help="Take a sample of so many items.")] = 10_000,
     minutes: Annotated[
-        float, Option(min=0.1, help="Score everything for as many queries as fit, five or more.")
+        float, Option(min=0.1, help="Score everything for as many queries as fit, eight or more.")
     ] = 10.0,
     measure: Annotated[str, Option(help="What counts, with judgements.")] = "nDCG@10",
     encoder: Annotated[
@@ -124,7 +124,7 @@ def command(
     same command again to go on.
     """
     from crossknn.data.reading import read_items, read_qrels
-    from crossknn.evaluation.diagnosis import FEWEST, diagnose, relevant_to
+    from crossknn.evaluation.diagnosis import ENOUGH, diagnose, relevant_to
     from crossknn.evaluation.task import Judgements, TaskMeasures
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.storage import MANIFEST
@@ -162,7 +162,7 @@ def command(
             note(sentence)
         relevant_to(judgements)
     fits = int(60 * minutes * speed / len(given))
-    m = min(len(asked), n_queries, max(FEWEST, fits))
+    m = min(len(asked), n_queries, max(ENOUGH, fits))
     shortened = f", as many as fit into {minutes:g} minutes" * (m < min(len(asked), n_queries))
     budgets = sorted({b for b in (budget // 2, budget, 2 * budget) if 0 < b <= len(given)})
     weighed = len(asked if judged is None else [q for q in asked.ids if q in judged])

@@ -40,9 +40,9 @@ from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, as_count
 RETRIEVER, RERANK, SEARCH, FUSED = "retriever", "rerank", "search", " fused"
 """Ways to answer a query; with fusion there are fused ones beside them, such as `rerank fused`."""
 
-FEWEST, TOP = fewest_queries(4), 10
-"""Queries that a verdict needs: of fewer no difference can be clear, whatever it is. How many items
-of an answer are looked at for phantoms."""
+FEWEST, TOP, ENOUGH = 5, 10, fewest_queries(4)
+"""Queries that a verdict needs; how many items of an answer are looked at for phantoms; queries of
+which a difference can be clear, after the correction for four claims."""
 
 Values: TypeAlias = Mapping[int, Mapping[str, FloatArray]]
 """A measure of every query (m,) by budget and way, NaN where a query has no value."""
@@ -303,8 +303,7 @@ def relevant_to(judgements: Judgements) -> list[IntArray]:
     if (known := sum(map(bool, map(len, found)))) < FEWEST:
         raise InputError(
             f"a verdict needs {FEWEST} judged queries with a relevant item in the index, and got "
-            f"{known}: of fewer no difference can be clear; check that the ids agree, or judge "
-            "more; search works without"
+            f"{known}: check that the ids agree, or judge more; search works without"
         )
     return found
 

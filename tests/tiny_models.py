@@ -88,15 +88,15 @@ LOCAL = {"local_attention": 8, "global_attn_every_n_layers": 2}
 def save_hf(
     folder, kind, *, made=None, chat_template=None, padding_side="right", seed=0, **settings
 ):
-    """A Hugging Face folder of a model of the class `kind`, with random weights; returns it."""
+    """A Hugging Face folder of a model of the class `kind`, with random weights; returns it. A
+    setting that is None is one of `SIZES` that the class does not know."""
     import torch
     import transformers
 
     made = made or tokenizer()
     model_class = getattr(transformers, kind)
-    config = model_class.config_class(
-        **{**SIZES, "vocab_size": made.get_vocab_size(), "pad_token_id": 0, **settings}
-    )
+    given = {**SIZES, "vocab_size": made.get_vocab_size(), "pad_token_id": 0, **settings}
+    config = model_class.config_class(**{k: v for k, v in given.items() if v is not None})
     torch.manual_seed(seed)
     model = model_class(config).eval()
     for name, parameter in model.named_parameters():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from crossknn.types import FloatArray, IntArray, Progress, as_count
 
 _PAIRS_AT_ONCE = 1024
 _TEXTS_AT_ONCE = 4096
+_PROBES = [("red", "tree"), ("how are lists sorted", "sorted gives a new list of the items. " * 2)]
+_SAME = 1e-2
+"""So much of a score may differ in a batch, in bfloat16; a wrong side moves it by far more."""
 
 
 class PredictScorer(BatchedScorer):
@@ -53,11 +57,16 @@ class PredictScorer(BatchedScorer):
             self._options = {"batch_size": self._batch, **raw}
             check_outputs(model.num_labels, self.name)
             last = list(model)[-1]
-            if (word := getattr(last, "true_token_id", None)) and word == last.false_token_id:
+            word = getattr(last, "true_token_id", None)
+            if word and word == last.false_token_id:
                 raise InputError(
                     f"the tokenizer of {shown} has neither of the tokens whose logits give the "
                     "score"
                 )
+            if word is None:
+                _pad(model, lambda pairs: model.predict(pairs, **self._options))
+            else:  # the library reads the last token's logits, and pads on the left
+                _count_positions(model)
 
     @cached_property
     def fingerprint(self) -> str | None:
@@ -118,6 +127,8 @@ class SentenceTransformerEncoder:
         if _pools(model) and model.tokenizer is not None:
             # Padding on the left would make a vector depend on the longest text of its batch.
             model.tokenizer.padding_side = "right"
+        elif getattr(getattr(model, "tokenizer", None), "padding_side", "right") == "left":
+            _pad(model, lambda pairs: model.encode([item for _, item in pairs]))
         self._model, self._batch, self._turn = model, batch, threading.Lock()
         given, own = (query_prefix, item_prefix), own_prompts(model)
         self._prefixes = [a if a is not None else b for a, b in zip(given, own, strict=True)]
@@ -170,6 +181,48 @@ def _pools(model: Any) -> bool:
     """Whether vectors come from the tokens' states: a BERT's own pooler, which the library fills
     with random numbers where a folder has none, is then not read."""
     return getattr(model[0], "module_output_name", None) == "token_embeddings"
+
+
+def _pad(model: Any, run: Callable[[list[tuple[str, str]]], Any]) -> None:
+    """Let a model's texts be padded on the right, where most models number positions and read
+    [CLS] as if there were no padding; on the left if it gives other scores so (XLNet).
+
+    Args:
+        model: Of the library.
+        run: Scores of pairs (p, ...) as a batch, with which the sides are compared.
+    """
+    tokenizer, moved = model.tokenizer, dict[str, float]()
+    if not hasattr(tokenizer, "padding_side"):
+        return
+    given = tokenizer.padding_side
+    try:
+        for side in ("right", "left"):
+            tokenizer.padding_side = side
+            alone = np.asarray(run(_PROBES[:1]), np.float64)[0]
+            moved[side] = float(np.abs(np.asarray(run(_PROBES), np.float64)[0] - alone).max())
+            if moved[side] <= _SAME * (1 + float(np.abs(alone).max())):
+                return
+        tokenizer.padding_side = min(moved, key=lambda side: moved[side])
+    except Exception:  # a model that cannot score says why when it is asked to
+        tokenizer.padding_side = given
+
+
+def _count_positions(model: Any) -> None:
+    """Number a text's positions from its first token, not from the padding on its left: learned
+    positions would else say how long the longest text of its batch is."""
+    first, inner = model[0], getattr(model[0], "auto_model", None)
+    if inner is None or "position_ids" not in signature(inner.forward).parameters:
+        return
+    config = inner.config.get_text_config()
+    if any(getattr(config, name, None) for name in ("rope_parameters", "rope_theta")):
+        return  # rotary positions only count from one token to the other
+
+    def positions(_: Any, given: tuple[dict[str, Any], ...]) -> None:
+        mask = given[0].get("attention_mask")
+        if mask is not None and mask.dim() == 2:
+            given[0].setdefault("position_ids", (mask.long().cumsum(1) - 1).clamp(min=0))
+
+    first.register_forward_pre_hook(positions)  # the library calls the model's own `forward`
 
 
 def _weights_hash(model: Any, unread: str | None = None) -> str:

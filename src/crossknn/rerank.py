@@ -9,16 +9,17 @@ Axes: n documents, d dimensions.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 
 from crossknn.data.items import items_from
-from crossknn.data.records import given_records
+from crossknn.data.records import Entries, Record, Records, given_records
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import check_vectors
@@ -29,9 +30,7 @@ from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import as_scorer
 from crossknn.search.results import Results, below
 from crossknn.search.searcher import Budget, Searcher
-from crossknn.types import FloatArray, as_count
-
-Documents: TypeAlias = Iterable[str | Mapping[str, object]]
+from crossknn.types import FloatArray, as_count, is_missing
 
 EMBEDDING = "embedding"
 ORDER = "order"
@@ -48,7 +47,7 @@ class Reranked(list[dict[str, Any]]):
 
 def rerank(
     query: str,
-    documents: Documents,
+    documents: Entries,
     budget: int | Budget | None = None,
     *,
     scorer: Any = None,
@@ -68,13 +67,14 @@ def rerank(
     Args:
         query: A text.
         documents: n texts, or mappings with `text`, and `title` and `embedding` if they have them,
-            in the order of whatever retrieved them.
+            in the order of whatever retrieved them: a list, or another container that `read_items`
+            takes. A text that is null is empty.
         budget: Documents that are scored; None scores all of them. Or a `Budget`, such as
             `Budget(per_query=100, deadline=0.5)`.
         scorer: Whatever `Searcher` takes; the bundled cross-encoder by default. A model that is
             given by name stays open for the next call.
         top_k: The best so many; None returns all documents.
-        return_documents: With `text`, which was scored.
+        return_documents: With `text`, as it was given (after its title).
         vectors: (n, d) of the documents; by default their `embedding`, or else LSA of the texts.
         query_vector: (d,) of the query, of the encoder that made the vectors.
         method: What chooses the documents to score, a method or its spec; `order` names the given
@@ -96,10 +96,11 @@ def rerank(
     began, kept = time.monotonic(), None if top_k is None else as_count(top_k, "top_k")
     if not isinstance(query, str):
         raise InputError(f"the query is {query!r:.80}; give one text")
-    if isinstance(documents, str | Mapping) or not isinstance(documents, Iterable):
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
         raise InputError(f"the documents are {documents!r:.80}; give a list of texts or mappings")
-    given = [*documents]
-    items = items_from(given_records(map(_text_of, given)), allow_empty=True)
+    given = [*given_records(documents).rows]
+    texts = Records("the sequence", map(_text_of, given, count()))
+    items = items_from(texts, allow_empty=True)
     n = len(items)
     limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
     if limits.target_recall is not None:
@@ -144,7 +145,7 @@ def rerank(
     for rank, place in enumerate([*places, *rest][:kept]):
         found_it = rank < len(places)
         entry: dict[str, Any] = {"corpus_id": place, "score": scores[rank]}
-        entry |= {"text": items.texts[place]} if return_documents else {}
+        entry |= {"text": _shown(given[place], items.texts[place])} if return_documents else {}
         predicted = not found_it or found[0][rank].predicted
         answer.append(entry | ({"predicted": True} if predicted else {}))
     return Reranked(answer, found)
@@ -158,16 +159,24 @@ def _method(index: ItemIndex) -> str:
     return f"kriging(retriever={ORDER}, mean=hybrid({', '.join(known)}))"
 
 
-def _text_of(entry: object) -> object:
-    """What of a document is read and scored."""
-    if not isinstance(entry, Mapping):
-        return entry
-    return {name: entry[name] for name in ("title", "text") if entry.get(name) is not None}
+def _text_of(document: Record, position: int) -> Record:
+    """What of a document is read and scored; its position is its id."""
+    names = {name: document.first_of([name]) for name in ("title", "text")}
+    fields = {name: document.fields[found] for name, found in names.items() if found is not None}
+    return Record(fields, position, document.place)
 
 
-def _embeddings(documents: Sequence[Any]) -> FloatArray | None:
+def _shown(document: Record, scored: str) -> str:
+    """The text as it was given; with a title, both as they were scored."""
+    fields = _text_of(document, 0).fields
+    text = fields["text"]
+    return text if is_missing(fields.get("title")) and isinstance(text, str) else scored
+
+
+def _embeddings(documents: Sequence[Record]) -> FloatArray | None:
     """The vectors (n, d) that the documents carry; None if they carry none."""
-    found = [d.get(EMBEDDING) if isinstance(d, Mapping) else None for d in documents]
+    found = [document.fields.get(EMBEDDING) for document in documents]
+    found = [None if is_missing(vector) else vector for vector in found]
     lacking = [position for position, vector in enumerate(found) if vector is None]
     if len(lacking) == len(found):
         return None

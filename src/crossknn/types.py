@@ -3,13 +3,19 @@
 Axis letters, everywhere: m queries, n items, b scored items per query, d dimensions, p pairs.
 Queries and items are named by position (0-based) inside the core; ids live in the index.
 With late interaction: c candidates per query, t states of a text, s states in all.
+
+Below them: what a missing value is, and how a value becomes one that JSON has.
 """
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import date, time
+from decimal import Decimal
+from enum import Enum
 from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -261,3 +267,65 @@ def as_count(value: object, name: str, least: int = 1) -> int:
     if value < least:
         raise InputError(f"{name} is {value}; it must be {least} or more")
     return int(value)
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value is null: None, NaN, NaT, `pandas.NA`, a masked entry of NumPy.
+
+    >>> is_missing(float("nan")), is_missing(np.datetime64("NaT")), is_missing("nan"), is_missing(0)
+    (True, True, False, False)
+    """
+    if isinstance(value, float | np.floating | np.datetime64 | np.timedelta64):
+        return bool(value != value)
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    # pandas is not imported for the names of its two singletons.
+    return value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType")
+
+
+def json_value(value: object) -> Any:
+    """A value as JSON has it: null for what is missing or infinite, ISO 8601 for dates and times,
+    numbers for those of NumPy and `Decimal`, lists for sequences and sets, text for all others.
+
+    >>> json_value({1: np.float32(0.5), "at": date(2020, 2, 1), "x": [float("inf"), Decimal("7")]})
+    {'1': 0.5, 'at': '2020-02-01', 'x': [None, 7]}
+    """
+    if isinstance(value, str):
+        return whole_text(value)
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if is_missing(value):
+        return None
+    if isinstance(value, Decimal | float | np.floating):
+        number = float(value)
+        if isinstance(value, Decimal) and number.is_integer() and abs(number) < 2**63:
+            return int(value)
+        return number if math.isfinite(number) else None
+    if isinstance(value, Mapping):
+        return {whole_text(str(key)): json_value(entry) for key, entry in value.items()}
+    if isinstance(value, np.ndarray):
+        return json_value([*value] if value.ndim else value[()])
+    if isinstance(value, Set):
+        return [json_value(entry) for entry in sorted(value, key=str)]
+    if isinstance(value, list | tuple):
+        return [json_value(entry) for entry in value]
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return json_value(value.value)
+    return whole_text(value.decode(errors="replace") if isinstance(value, bytes) else str(value))
+
+
+def whole_text(text: str) -> str:
+    """A text without halves of surrogate pairs, which JSON can spell and UTF-8 cannot hold.
+
+    >>> whole_text("a \\ud800 b") == "a \\ufffd b"
+    True
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return str(text)

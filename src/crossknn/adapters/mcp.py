@@ -16,7 +16,7 @@ from crossknn.errors import CrossknnError, InputError, needs_extra, wrong_field
 from crossknn.search.fresh import FreshSearcher
 from crossknn.search.results import Hit
 from crossknn.search.searcher import Budget, Searcher
-from crossknn.types import as_count
+from crossknn.types import as_count, json_value
 
 with needs_extra("crossknn mcp", "mcp"):
     from anyio import from_thread, to_thread
@@ -139,7 +139,7 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
             "title": (item.title or item.id)[:_SNIPPET],
             "text": "",
             "url": link(item.id, item.extra),
-            "metadata": _plain(item.extra),
+            "metadata": json_value(item.extra),
         }
         if _size(answer) > MOST_BYTES // 2:
             answer["metadata"] = {"note": "the fields are too long for an answer"}
@@ -153,12 +153,6 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
         return answer
 
     return server
-
-
-def _plain(fields: Any) -> Any:
-    """Fields as JSON has them: other types as text, and no half of a surrogate pair."""
-    said = json.dumps(dict(fields), ensure_ascii=False, default=str)
-    return json.loads(said.encode(errors="replace"))
 
 
 def _beginning(text: str) -> str:

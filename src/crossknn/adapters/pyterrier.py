@@ -52,6 +52,7 @@ class CrossknnRetriever(pt.Transformer):
             inp: Queries, with `qid` and `query`.
         """
         pt.validate.query_frame(inp, extra_columns=["query"])
+        _check_qids(inp)
         queries = inp.reset_index(drop=True)
         rows: list[tuple[Any, ...]] = []
         if len(queries):
@@ -102,6 +103,7 @@ class CrossknnReranker(pt.Transformer):
             inp: Results, with `qid`, `query`, `docno`, and the column of texts.
         """
         pt.validate.result_frame(inp, extra_columns=["query", self.text_field])
+        _check_qids(inp)
         if inp.empty:
             return inp.assign(
                 score=pd.Series(dtype=float), rank=pd.Series(dtype=int), **{PREDICTED: False}
@@ -139,6 +141,13 @@ class CrossknnReranker(pt.Transformer):
             rank=range(len(found)),
             **{PREDICTED: ["predicted" in entry for entry in found]},
         )
+
+
+def _check_qids(frame: pd.DataFrame) -> None:
+    """Refuse rows without a query id: grouping by it would drop them."""
+    (lacking,) = frame["qid"].isna().to_numpy().nonzero()
+    if len(lacking):
+        raise InputError(f"row {lacking[0]} has no qid: fill it, or drop the row")
 
 
 def as_scorer(transformer: pt.Transformer, text_field: str = "text") -> CallableScorer:

@@ -280,12 +280,11 @@ def delete(
     json: o.AsJson = False,
 ) -> None:
     """Delete items of an index. They keep their room until `crossknn index compact`."""
-    from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
 
     given = o.typed(ids or [])
     if file is not None:
-        given += read_items(o.source(file)).texts
+        given += o.read_ids(file)
     if not given:
         raise InputError("there is nothing to delete: give ids, or a file of them with --ids")
     began, index = time.perf_counter(), ItemIndex.load(folder)

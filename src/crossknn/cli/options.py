@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -254,7 +255,7 @@ def typed(texts: Sequence[str]) -> list[str]:
 
 
 def source(path: Path) -> Any:
-    """What the readers are to read: the file, or lines of standard input for `-`.
+    """What the readers are to read: the file, or for `-` standard input, a JSON array or lines.
 
     Lines that begin with `{` are JSON objects, all others are texts.
     """
@@ -262,11 +263,24 @@ def source(path: Path) -> Any:
         return path
     try:
         lines = [line.strip() for line in sys.stdin if line.strip()]
+        with suppress(ValueError, RecursionError):  # a text may begin with a bracket
+            if isinstance(whole := json.loads("\n".join(lines)), list):
+                return whole
         return [json.loads(line) if line.startswith("{") else line for line in lines]
     except UnicodeDecodeError as error:
         raise InputError(f"standard input is not UTF-8: {error}") from None
     except ValueError as error:
         raise InputError(f"standard input has a line that is not valid JSON: {error}") from None
+
+
+def read_ids(path: Path) -> list[str]:
+    """Ids, one a line and exactly as they are, of a text file, or of standard input for `-`."""
+    from crossknn.data.records import read_lines
+
+    lines = sys.stdin if str(path) == STDIN else (line for _, line in read_lines(path))
+    if ids := [line.rstrip("\r\n") for line in lines if line.strip()]:
+        return ids
+    raise InputError(f"{path} holds no ids")
 
 
 def read_queries(path: Path, limit: int | None = None) -> QuerySet:

@@ -21,6 +21,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
 from crossknn.errors import visible
 from crossknn.types import Progress as Report
+from crossknn.types import json_value
 
 INTERRUPTED = (
     "interrupted; nothing is half-written: run the same command again, and it goes on from the "
@@ -105,7 +106,7 @@ def note(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """Print one JSON object on one line; all but printable ASCII is escaped."""
-    print(json.dumps(value, default=str), flush=True)
+    print(json.dumps(json_value(value)), flush=True)
 
 
 def answer(summary: Mapping[str, Any], as_json: bool) -> None:

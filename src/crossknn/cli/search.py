@@ -161,13 +161,8 @@ def _learn(index: ItemIndex, scorer: StoredScorer) -> None:
 
 def _filter(given: str) -> Any:
     """Conditions on fields, or the ids in a file."""
-    from crossknn.data.records import read_lines
-
     if not given.lstrip().startswith("{"):
-        ids = [line.strip() for _, line in read_lines(Path(given)) if line.strip()]
-        if not ids:
-            raise InputError(f"--filter {given} holds no ids")
-        return ids
+        return o.read_ids(Path(given))
     try:
         return loads(given)
     except (ValueError, RecursionError) as error:

@@ -15,13 +15,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from crossknn.data.records import Records, read_records
+from crossknn.data.records import Record, Records, read_records
 from crossknn.errors import InputError
-from crossknn.types import BoolArray, IntArray
+from crossknn.types import BoolArray, IntArray, json_value
 
 T = TypeVar("T")
 
-ADVICE = "if the text is in another field, name it with --text-field (text_field= in Python)"
+ADVICE = (
+    "if the text is in another field, name it with --text-field, and the id with --id-field "
+    "(text_field= and id_field= in Python)"
+)
 
 DEFAULT_TEMPLATE = "{title}\n{text}"
 """How title and text become one string; the ends are stripped, so either may be empty."""
@@ -159,33 +162,43 @@ def items_from(
     Raises:
         InputError: as `read_items` does, for an empty text only without `allow_empty`.
     """
-    title, text_name = title_field or "title", text_field or "text"
-    names = {name: text_name if name == "text" else name for name in _template_fields(template)}
+    names = _template_fields(template)
     ids: dict[str, int] = {}
     texts: list[str] = []
     titles: list[str] = []
     extra: list[Mapping[str, object]] = []
     id_name: str | None = None
     for record in records.rows:
+        own = id_field or record.first_of(ID_FIELDS)
         if not ids:
-            id_name = id_field or record.first_of(ID_FIELDS)
-            used = {id_name, title, text_name}
-        found = id_name or record.first_of(ID_FIELDS)
-        if found != id_name:
-            raise InputError(f"{record.place} has an {found!r}, but the first record has none")
-        record.add_id(record.id(id_name) if id_name else str(record.number), ids)
-        has_title = title_field is not None or title in record.fields
-        values = {"title": record.text(title).strip() if has_title else ""}
-        values |= {name: record.text(field, ADVICE).strip() for name, field in names.items()}
+            id_name = own
+        elif record.key is None and id_name != own:
+            if id_name is None:
+                raise InputError(f"{record.place} has an {own!r}, but the first record has none")
+            own = id_name
+        record.add_id(record.id(own), ids)
+        title = title_field or record.first_of(("title",))
+        body = text_field or record.first_of(("text",)) or "text"
+        values = {"title": "" if title is None else record.text(title).strip()}
+        for name in names:
+            values[name] = record.text(body if name == "text" else name, ADVICE).strip()
         text = template.format_map(values).strip()
         if not (allow_empty or text):
             raise InputError(f"{record.place} has an empty text")
         texts.append(text)
         titles.append(values["title"])
-        extra.append({str(k): v for k, v in record.fields.items() if k not in used})
+        extra.append(_further(record, {own, title, body}))
     if not ids:
         raise InputError(f"{records.source} holds no items")
     return Items(ids=list(ids), texts=texts, titles=titles, extra=extra, template=template)
+
+
+def _further(record: Record, used: set[str | None]) -> dict[str, object]:
+    """The fields that are neither id nor title nor text, as JSON has them."""
+    try:
+        return {str(k): json_value(v) for k, v in record.fields.items() if k not in used}
+    except RecursionError:
+        raise InputError(f"{record.place} has a field that is nested too deeply") from None
 
 
 def _template_fields(template: str) -> list[str]:

@@ -12,11 +12,23 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from crossknn.data.records import Record, Records, read_lines, read_records
+import numpy as np
+
+from crossknn.data.records import (
+    Entries,
+    Record,
+    Records,
+    as_id,
+    given_records,
+    read_lines,
+    read_records,
+)
 from crossknn.errors import InputError
+from crossknn.types import whole_text
 
 ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "mention_id")
 TEXT_FIELDS = ("text", "query")
@@ -38,7 +50,12 @@ ITEM_TEMPLATE = f"{{title}} {ENTITY} {{text}}"
 """How an item's record becomes a marked item."""
 
 _OLD_TOPIC = re.compile(r"<top>(.*?)</top>", re.DOTALL)
-_OLD_FIELD = re.compile(r"<(num|title)>(?:\s*(?:Number|Topic):)?([^<]*)")
+# A field ends at the next tag of topics: a title may hold a "<" of its own.
+_OLD_FIELD = re.compile(
+    r"<(num|title)>(?:\s*(?:Number|Topic):)?(.*?)"
+    r"(?=</?(?:top|num|dom|title|desc|smry|narr|con|fac|def|nat|time)>|\Z)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -69,26 +86,24 @@ class QuerySet:
         return QuerySet(tuple(self.ids[r] for r in rows), tuple(self.texts[r] for r in rows))
 
 
-Texts: TypeAlias = str | Sequence[str] | Mapping[str, str] | QuerySet
-"""One query, several, or several with ids."""
+Texts: TypeAlias = str | Entries | QuerySet
+"""One query, several, or several with ids, as `read_queries` takes them."""
 
 
 def query_set(queries: Texts) -> QuerySet:
-    """The queries with ids; `InputError` for none, or for one that is empty."""
-    if not isinstance(queries, Iterable | QuerySet):
-        raise InputError(f"the queries are {queries!r:.80}; give a text or a list of texts")
-    if not isinstance(queries, QuerySet):
-        texts = [queries] if isinstance(queries, str) else queries
-        named = texts if isinstance(texts, Mapping) else dict(enumerate(texts))
-        queries = QuerySet(tuple(map(str, named)), tuple(named.values()))
-    if not queries.texts:
-        raise InputError("there are no queries: give at least one")
-    for position, text in enumerate(queries.texts):
+    """The queries with ids, their texts as given; `InputError` for none, or for an empty one."""
+    if isinstance(queries, str):
+        found = QuerySet(("0",), (whole_text(queries),))
+    elif isinstance(queries, QuerySet):
+        found = queries
+    else:
+        found = queries_from(given_records(queries), as_given=True)
+    for position, text in enumerate(found.texts):
         if not isinstance(text, str) or not text.strip():
             raise InputError(
                 f"query {position} is {text!r}; a query must be a text that is not empty"
             )
-    return queries
+    return found
 
 
 def marked_query(left: str, mention: str, right: str) -> str:
@@ -120,16 +135,17 @@ def query_records(path: Path) -> Records:
     return read_records(path, known=(*ID_FIELDS, *TEXT_FIELDS), bare=(("id", "text"),))
 
 
-def queries_from(records: Records) -> QuerySet:
-    """Queries from records; `InputError` for an empty one, an id that comes twice, and for none."""
+def queries_from(records: Records, *, as_given: bool = False) -> QuerySet:
+    """Queries from records; `InputError` for an id that comes twice, for none, and, unless texts
+    are taken `as_given`, with their outer blanks, for an empty one."""
     ids: dict[str, int] = {}
     texts = []
     for record in records.rows:
-        id_name = record.first_of(ID_FIELDS)
-        record.add_id(record.id(id_name) if id_name else str(record.number), ids)
-        texts.append(_text(record))
-        if not texts[-1]:
+        record.add_id(record.id(record.first_of(ID_FIELDS)), ids)
+        text = _text(record)
+        if not (as_given or text.strip()):
             raise InputError(f"{record.place} has an empty query")
+        texts.append(text if as_given else text.strip())
     if not ids:
         raise InputError(f"{records.source} holds no queries")
     return QuerySet(tuple(ids), tuple(texts))
@@ -144,7 +160,7 @@ def _text(record: Record) -> str:
         )
     name = record.first_of(TEXT_FIELDS)
     if name is not None or "mention" not in record.fields:
-        return record.text(name or "text", ADVICE).strip()
+        return record.text(name or "text", ADVICE)
     parts = ("context_left", "mention", "context_right")
     left, mention, right = (record.text(part) if part in record.fields else "" for part in parts)
     if not mention.strip():
@@ -161,7 +177,7 @@ def _topics(path: Path) -> Iterator[Record]:
     """
     text = "".join(line for _, line in read_lines(path))
     if text.lstrip().startswith("<top>"):
-        topics = [dict(_OLD_FIELD.findall(topic)) for topic in _OLD_TOPIC.findall(text)]
+        topics = [dict(reversed(_OLD_FIELD.findall(topic))) for topic in _OLD_TOPIC.findall(text)]
         if rest := _OLD_TOPIC.sub("", text).strip():
             raise InputError(f"{path} holds {rest[:40]!r} outside of <top> ... </top>")
     else:
@@ -187,26 +203,57 @@ def _topic_fields(topic: ET.Element) -> dict[str, str]:
 def file_qrels(path: Path) -> Qrels:
     """The judgements of a file; see `crossknn.data.reading.read_qrels`."""
     qrels: Qrels = {}
-    for number, line in read_lines(path):
-        line, place = line.strip(), f"{path}, line {number}"
-        row = line.split("\t") if "\t" in line else line.split()
-        is_judged = bool(row) and re.fullmatch(r"[+-]?\d+", row[-1]) is not None
-        if not row or (number == 1 and not is_judged):
+    lines = ((number, line.rstrip("\r\n")) for number, line in read_lines(path) if line.strip())
+    for first, (number, line) in zip(chain([True], repeat(False)), lines, strict=False):
+        place = f"{path}, line {number}"
+        row = line.rstrip("\t").split("\t") if "\t" in line.strip() else line.split()
+        if first and _GRADE_NAME.fullmatch(row[-1].strip()):
             continue
-        if len(row) not in (3, 4) or not is_judged:
+        grade = _GRADE.fullmatch(row[-1].strip())
+        if len(row) not in (3, 4) or grade is None or not all(map(str.strip, row)):
             raise InputError(
                 f"{place} is not a judgement: expected query, item and a whole number (BEIR), or "
                 "query, 0, item and a whole number (TREC)"
             )
-        query, item, grade = row[0], row[-2], int(row[-1])
-        if qrels.setdefault(query, {}).setdefault(item, grade) != grade:
-            raise InputError(
-                f"{place} judges query {query!r} and item {item!r} a second time, with another "
-                "grade"
-            )
+        _judge(qrels, row[0], row[-2], int(grade[1]), place)
     if not qrels:
         raise InputError(f"{path} holds no judgements")
     return qrels
+
+
+_GRADE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
+_GRADE_NAME = re.compile("grade|judge?ment|label|rel(evanc[ey])?|rating|score", re.IGNORECASE)
+
+
+def _judge(qrels: Qrels, query: str, item: str, grade: int, place: str) -> None:
+    """Add a judgement; `InputError` if there is another one of the same pair."""
+    if qrels.setdefault(query, {}).setdefault(item, grade) != grade:
+        raise InputError(
+            f"{place} judges query {query!r} and item {item!r} a second time, with another grade"
+        )
+
+
+def given_qrels(judgements: Mapping[Any, Mapping[Any, Any]]) -> Qrels:
+    """Judgements `{query id: {item id: grade}}` of Python, with ids as texts and whole grades."""
+    qrels: Qrels = {}
+    if not isinstance(judgements, Mapping):
+        raise InputError(f"the judgements are {judgements!r:.80}; {_QRELS}")
+    for query, row in judgements.items():
+        place = f"the judgements of query {query!r:.80}"
+        if not isinstance(row, Mapping):
+            raise InputError(f"{place} are {row!r:.80}; {_QRELS}")
+        name = as_id(query, place)
+        qrels.setdefault(name, {})
+        for item, grade in row.items():
+            whole = isinstance(grade, _NUMBER) and float(grade).is_integer()
+            if not whole:
+                raise InputError(f"{place} have the grade {grade!r:.80}; it must be a whole number")
+            _judge(qrels, name, as_id(item, place), int(grade), place)
+    return qrels
+
+
+_QRELS = "give a mapping {query id: {item id: grade}}"
+_NUMBER = (int, float, np.integer, np.floating, np.bool_)
 
 
 def relevant(qrels: Qrels, query: str) -> list[str]:

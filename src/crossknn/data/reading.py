@@ -6,12 +6,20 @@ import logging
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from crossknn.data.dataset import Dataset
 from crossknn.data.formats import Beir, DataFolder, Irds, MsMarco, Trec, Zeshel
 from crossknn.data.items import DEFAULT_TEMPLATE, Items, item_records, items_from
-from crossknn.data.queries import Qrels, QuerySet, file_qrels, queries_from, query_records
-from crossknn.data.records import existing, given_records
+from crossknn.data.queries import (
+    Qrels,
+    QuerySet,
+    file_qrels,
+    given_qrels,
+    queries_from,
+    query_records,
+)
+from crossknn.data.records import Entries, existing, given_records
 from crossknn.errors import InputError, nearest
 from crossknn.files import as_path
 
@@ -49,7 +57,7 @@ def _folder_at(source: str | Path, format: str | None = None) -> DataFolder | No
 
 
 def read_items(
-    source: str | Path | Iterable[str | Mapping[str, object]],
+    source: str | Path | Entries,
     *,
     id_field: str | None = None,
     title_field: str | None = None,
@@ -57,18 +65,21 @@ def read_items(
     template: str = DEFAULT_TEMPLATE,
     limit: int | None = None,
 ) -> Items:
-    """Read items from a file, a data folder, an `irds:` name, or Python sequences.
+    """Read items from a file, a data folder, an `irds:` name, or Python containers.
 
-    Files are JSON lines (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` (which knows no quotes),
-    or `.txt` with an item per line; each may end in `.gz`. Blank lines are skipped.
+    Files are JSON lines or a JSON array (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` (which
+    knows no quotes), or `.txt` with an item per line; each may end in `.gz`. Blank lines are
+    skipped. Containers are lists of texts or records, mappings from ids to them, data frames of
+    pandas or polars, and Series of pandas.
 
-    Fields that are not named are found under their usual names: `id`, `_id`, `docno`, `doc_id` or
-    `document_id`; `title`, which may be absent; `text`. If the first record has no id, no record
-    may have one, and ids are line numbers from 1 (positions from 0 for Python sequences). All
-    further fields become `extra`.
+    Fields that are not named are found under their usual names, in any case: `id`, `_id`, `docno`,
+    `doc_id` or `document_id`; `title`, which may be absent; `text`. Ids are taken exactly as they
+    are. If the first record has no id, no record may have one, and ids are line numbers from 1
+    (positions from 0 for Python sequences, the index of a data frame). NaN and NaT are null, and
+    null is an empty text. All further fields become `extra`, as JSON has them.
 
     Args:
-        source: The file, the folder, the name, or texts or records (mappings) themselves.
+        source: The file, the folder, the name, or a container of texts or records.
         id_field: The field that holds the id.
         title_field: The field that holds the title.
         text_field: The field that holds the text.
@@ -98,19 +109,20 @@ def read_items(
 
 
 def read_queries(
-    source: str | Path | Iterable[str | Mapping[str, object]],
+    source: str | Path | Entries,
     *,
     split: str | None = None,
     limit: int | None = None,
 ) -> QuerySet:
-    """Read queries from a file, a data folder (docs/how-to/data.md), an `irds:` name, or sequences.
+    """Read queries from a file, a data folder (docs/how-to/data.md), an `irds:` name, or a
+    container as of `read_items`.
 
     Records have the fields `id` (`_id`, `qid`, `query_id`) and `text` (`query`), or are mentions in
     context (`mention_id`, `context_left`, `mention`, `context_right`), which become marked queries.
     Ids that are absent are line numbers from 1 (positions from 0 for Python sequences).
 
     Args:
-        source: The file, the folder, the name, or texts or records (mappings) themselves.
+        source: The file, the folder, the name, or a container of texts or records.
         split: Which part of a folder; without it all queries of a BEIR folder are read.
         limit: Keep only so many queries, from the first.
 
@@ -131,13 +143,17 @@ def read_queries(
     return queries.take(range(len(queries))[:limit])
 
 
-def read_qrels(path: str | Path, *, split: str | None = None) -> Qrels:
+def read_qrels(
+    path: str | Path | Mapping[Any, Mapping[Any, Any]], *, split: str | None = None
+) -> Qrels:
     """Read judgements from a BEIR file (query, item, grade; header optional) or a TREC file.
 
-    TREC lines have four columns, the second of which is ignored.
+    TREC lines have four columns, the second of which is ignored. A grade is a whole number, `1.0`
+    is one, too.
 
     Args:
-        path: The file; or a data folder (docs/how-to/data.md) or an `irds:` name.
+        path: The file; or a data folder (docs/how-to/data.md), an `irds:` name, or a mapping
+            `{query id: {item id: grade}}`.
         split: Which judgements of a folder or name, by default `test`.
 
     Returns:
@@ -146,6 +162,8 @@ def read_qrels(path: str | Path, *, split: str | None = None) -> Qrels:
     Raises:
         InputError: A line is no judgement; the message names file and line.
     """
+    if not isinstance(path, str | Path):
+        return given_qrels(path)
     folder = _folder_at(path)
     return file_qrels(Path(path)) if folder is None else folder.qrels(folder.split(split))
 

@@ -1,4 +1,4 @@
-"""Records of JSON lines, CSV, TSV and text files; each says where it stands.
+"""Records of files and of Python containers; each says where it stands.
 
 Readers are all-or-nothing: the first bad line ends the reading with one sentence that names it.
 """
@@ -11,15 +11,20 @@ import json
 import logging
 import math
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain
+from decimal import Decimal
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
 
 from crossknn.errors import InputError, nearest
 from crossknn.files import SURPLUS, open_given
+from crossknn.types import is_missing, whole_text
 
 logger = logging.getLogger(__name__)
 
@@ -32,19 +37,42 @@ Fields: TypeAlias = Iterator[tuple[int, dict[str, object]]]
 """(line, fields) of each record."""
 
 
+class Frame(Protocol):
+    """A data frame of pandas or polars."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of its columns."""
+
+
+Entries: TypeAlias = Iterable[str | Mapping[str, Any]] | Mapping[Any, Any] | Frame
+"""Texts or records: a list of them, a mapping from ids to them, a data frame, a pandas Series."""
+
+_RECORD_FIELDS = frozenset({"id", "_id", "title", "text", "query"})
+_FEW = 20
+"""A mapping of so few entries that has one of these keys is one record, not a mapping from ids."""
+
+
 class Record(NamedTuple):
     """Named fields, the record's number, and its place for messages, e.g. `FILE, line 3`.
 
-    Numbers are lines (from 1), or positions (from 0) in a Python sequence.
+    Numbers are lines (from 1), positions (from 0) in a Python sequence, or the labels of a data
+    frame's rows; `key` is the id under which a mapping has the record.
     """
 
     fields: Mapping[str, object]
-    number: int
+    number: Any
     place: str
+    key: str | None = None
 
     def first_of(self, names: Iterable[str]) -> str | None:
-        """The first of the field names that the record has."""
-        return next((name for name in names if name in self.fields), None)
+        """The first of the field names that the record has, or has in another case."""
+        names = tuple(names)
+        found = next((name for name in names if name in self.fields), None)
+        if found is not None:
+            return found
+        folded = {str(name).casefold(): name for name in reversed([*self.fields])}
+        return next((folded[name] for name in names if name in folded), None)
 
     def field(self, name: str, advice: str = "") -> object:
         """A field's value; `InputError` if it is missing, with the nearest one and `advice`."""
@@ -60,24 +88,25 @@ class Record(NamedTuple):
         """A field's value as text; numbers are written out, null is empty."""
         value = self.field(name, advice)
         if isinstance(value, str):
-            return _without_surrogates(value, self.place)
-        if value is None:
+            return _checked(value, self.place)
+        if is_missing(value):
             return ""
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return str(value)
-        raise InputError(f"{self.place}: field {name!r} is a {type(value).__name__}, not text")
+        if isinstance(value, bool) or not isinstance(value, _NUMBERS):
+            raise InputError(f"{self.place}: field {name!r} is a {type(value).__name__}, not text")
+        if not math.isfinite(value):
+            raise InputError(f"{self.place}: field {name!r} is {value}, not text")
+        return str(value)
 
-    def id(self, name: str) -> str:
-        """A field's value as an id: an integer, or a string that fits between two tabs."""
-        value = self.field(name)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return str(value)
-        text = _without_surrogates(value, self.place).strip() if isinstance(value, str) else ""
-        if not text or len(text.splitlines()) > 1 or "\t" in text:
+    def id(self, name: str | None) -> str:
+        """The record's id: the key that a mapping has it under, a field, or else its number."""
+        if self.key is None:
+            return as_id(self.number if name is None else self.field(name), self.place)
+        if name is not None and (own := as_id(self.field(name), self.place)) != self.key:
             raise InputError(
-                f"{self.place} has the id {value!r}; an id is a non-empty string or an integer"
+                f"{self.place} has the id {own!r} in its field {name!r}: where both are given they "
+                "must agree; give the records as a list if the field is right"
             )
-        return text
+        return self.key
 
     def add_id(self, value: str, seen: dict[str, int]) -> None:
         """Add an id of this record to `seen`; `InputError` if another record has it."""
@@ -86,11 +115,26 @@ class Record(NamedTuple):
         seen[value] = self.number
 
 
+_NUMBERS = (int, float, np.integer, np.floating, Decimal)
+
+
 class Records(NamedTuple):
-    """The records of a file, or of a Python sequence."""
+    """The records of a file, or of a Python container."""
 
     source: str
     rows: Iterable[Record]
+
+
+def as_id(value: object, place: str) -> str:
+    """An id exactly as it is: an integer, or a string that fits between two tabs."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return str(value)
+    text = _checked(value, place) if isinstance(value, str) else ""
+    if not text.strip() or text.splitlines() != [text] or "\t" in text:
+        raise InputError(
+            f"{place} has the id {value!r:.80}; an id is a non-empty string or an integer"
+        )
+    return text
 
 
 def existing(path: Path) -> Path:
@@ -164,51 +208,138 @@ def read_records(
             f"{path} has the unknown file type {ending or '(none)'!r}; "
             f"known: {', '.join(FILE_TYPES)}, or a BEIR folder"
         )
+    if ending not in (".txt", ".tsv", ".csv"):
+        return Records(str(path), _json_records(path))
     if ending == ".txt":
         lines = ((number, line.strip()) for number, line in read_lines(path))
         rows: Fields = ((number, {"text": line}) for number, line in lines if line)
     elif ending == ".tsv":
         rows = _table(path, _tsv(path), known, bare)
-    elif ending == ".csv":
-        rows = _table(path, _csv(path))
     else:
-        rows = _json_lines(path)
+        rows = _table(path, _csv(path))
     name = str(path)
     return Records(name, (Record(row, number, f"{name}, line {number}") for number, row in rows))
 
 
-def given_records(source: Iterable[object]) -> Records:
-    """Records of Python strings (their field is `text`) and mappings, numbered from 0."""
-
-    def given(position: int, entry: object) -> Record:
-        fields = {"text": entry} if isinstance(entry, str) else entry
-        if not isinstance(fields, Mapping):
-            kind = type(entry).__name__
-            raise InputError(f"entry {position} is a {kind}; each must be a string or a mapping")
-        return Record(fields, position, f"entry {position}")
-
-    if not isinstance(source, Iterable):
+def given_records(source: Entries) -> Records:
+    """Records of a Python container of texts or mappings."""
+    known = any(hasattr(source, name) for name in ("to_pylist", "to_dicts", "to_dict"))
+    listed = (
+        isinstance(source, Iterable)
+        and getattr(source, "ndim", True)
+        and not hasattr(source, "columns")
+    )
+    if isinstance(source, str | bytes | set | frozenset) or not (known or listed):
         raise InputError(f"{source!r:.80} is neither a file nor a list of texts")
-    return Records("the sequence", (given(*entry) for entry in enumerate(source)))
+    return Records("the sequence", _entries(source))
 
 
-def _json_lines(path: Path) -> Fields:
-    decode = json.JSONDecoder().decode
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        try:
-            record = decode(line)
-        except (ValueError, RecursionError) as error:
-            # Only the reason: the line itself may be a megabyte long.
-            reason = getattr(error, "msg", error)
-            raise InputError(f"{path}, line {number} is not valid JSON: {reason}") from None
-        if not isinstance(record, dict):
-            kind = type(record).__name__
+def _entries(source: Any) -> Iterator[Record]:
+    """Containers are known by what they can do, so that none of their packages is imported."""
+    if isinstance(source, Mapping):
+        if len(source) <= _FEW and any(isinstance(source.get(n), str) for n in _RECORD_FIELDS):
             raise InputError(
-                f"{path}, line {number} holds a JSON {kind} where an object is expected"
+                f"{dict(source)!r:.80} is one record: give a list of texts or mappings, or a "
+                "mapping from ids to them"
             )
-        yield number, record
+        for number, (key, entry) in enumerate(source.items()):
+            place = f"entry {key!r:.80}"
+            yield _record(entry, number, place, as_id(key, place))
+        return
+    labels: Iterable[Any] = count()
+    rows = source
+    if listed := getattr(source, "to_dicts", None) or getattr(source, "to_pylist", None):
+        rows = listed()  # of polars, of pyarrow
+    elif hasattr(source, "columns") and hasattr(source, "to_dict"):  # pandas.DataFrame
+        if not source.columns.is_unique:
+            raise InputError("the data frame has two columns of the same name: rename one")
+        labels, rows = source.index, source.to_dict("records")
+    elif hasattr(source, "index") and hasattr(source, "to_frame"):  # pandas.Series
+        labels, rows = source.index, source.tolist()
+    for label, entry in zip(labels, rows, strict=False):
+        yield _record(entry, label, f"entry {label!r:.80}")
+
+
+def _record(entry: object, number: object, place: str, key: str | None = None) -> Record:
+    """The record of a text (its field is `text`) or a mapping; null is an empty text."""
+    fields = {"text": entry} if isinstance(entry, str) or is_missing(entry) else entry
+    if not isinstance(fields, Mapping):
+        kind = type(entry).__name__
+        raise InputError(f"{place} is a {kind}; each must be a string or a mapping")
+    return Record(fields, number, place, key)
+
+
+def _json_records(path: Path) -> Iterator[Record]:
+    """Of JSON lines, or of a file that is an array or is spread over lines otherwise."""
+    lines = ((number, line) for number, line in read_lines(path) if line.strip())
+    first, second = next(lines, None), next(lines, None)
+    if first is None:
+        return
+    if second is None or not _begins_json_lines(first[1]):
+        yield from _document(path)
+        return
+    for number, line in chain((first, second), lines):
+        yield _object(_decoded(path, number, line), path, number)
+
+
+def _begins_json_lines(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _document(path: Path) -> Iterator[Record]:
+    """Records of JSON that is not one object a line: an array, a mapping from ids to records, or
+    objects that are written over several lines."""
+    text = "".join(line for _, line in read_lines(path))
+    decode, number, at = json.JSONDecoder().raw_decode, 1, 0
+    values = list[tuple[int, Any]]()
+    while (start := _BLANK.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+        number += text.count("\n", at, start)
+        try:
+            value, at = decode(text, start)
+        except (ValueError, RecursionError) as error:
+            line = text[start:].partition("\n")[0]
+            if not values and line.strip() != "{" and not line.startswith("["):
+                _decoded(path, number, line)  # the first of JSON lines is what is wrong
+            raise _not_json(path, getattr(error, "lineno", number), error) from None
+        values.append((number, value))
+        number += text.count("\n", start, at)
+    whole = values[0][1] if len(values) == 1 else None
+    if isinstance(whole, list):
+        for place, entry in enumerate(whole, start=1):
+            yield _record(entry, place, f"{path}, entry {place}")
+    elif isinstance(whole, dict) and whole and all(isinstance(v, dict) for v in whole.values()):
+        for key, entry in whole.items():
+            at_key = f"{path}, entry {key!r:.80}"
+            yield _record(entry, key, at_key, as_id(key, at_key))
+    else:
+        for number, value in values:
+            yield _object(value, path, number)
+
+
+_BLANK = re.compile(r"\s*")
+
+
+def _decoded(path: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _not_json(path, number, error) from None
+
+
+def _not_json(path: Path, number: int, error: Exception) -> InputError:
+    # Only the reason: the line itself may be a megabyte long.
+    reason = getattr(error, "msg", error)
+    return InputError(f"{path}, line {number} is not valid JSON: {reason}")
+
+
+def _object(value: Any, path: Path, number: int) -> Record:
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise InputError(f"{path}, line {number} holds a JSON {kind} where an object is expected")
+    return Record(value, number, f"{path}, line {number}")
 
 
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -237,13 +368,14 @@ def _table(
     if first is None:
         return
     names: Sequence[str] = [name.strip() for name in first[1]]
-    if bare and not set(names) & set(known):
-        count, rows = len(names), chain([first], rows)
-        names = next((usual for usual in bare if len(usual) == count), ())
+    folded = {*names, *map(str.casefold, names)}
+    if bare and not (folded & {*known} or is_header(names)):
+        width, rows = len(names), chain([first], rows)
+        names = next((usual for usual in bare if len(usual) == width), ())
         if not names:
             usual = " or ".join(", ".join(fields) for fields in bare)
             raise InputError(
-                f"{path}, line 1 has {count} fields and names none of {', '.join(known)}; a table "
+                f"{path}, line 1 has {width} fields and names none of {', '.join(known)}; a table "
                 f"without a header has the fields {usual}"
             )
     elif len(set(names)) < len(names):
@@ -256,11 +388,32 @@ def _table(
         yield number, dict(zip(names, row, strict=True))
 
 
-def _without_surrogates(text: str, place: str) -> str:
+_ID_NAME = re.compile(
+    r"(\w+[ _-])?id|[qpduscbt]id|(doc|document|docu|passage|para|query|topic|item|entity|corpus)"
+    r"[ _-]?(id|no|num|number|#)",
+    re.IGNORECASE,
+)
+_NAME = re.compile(
+    "abstract|answer|author|body|category|contents?|date|description|doc|document|headline|key|"
+    "label|lang|language|name|number|passage|query|question|section|sentence|source|summary|text|"
+    "title|topic|url",
+    re.IGNORECASE,
+)
+
+
+def is_header(row: Sequence[str]) -> bool:
+    """Whether a table's first row names columns: an id first, or nothing but usual names.
+
+    >>> is_header(["pid", "passage"]), is_header(["Title", "Body"]), is_header(["7", "a title"])
+    (True, True, False)
+    """
+    return _ID_NAME.fullmatch(row[0]) is not None or all(
+        _NAME.fullmatch(name) or _ID_NAME.fullmatch(name) for name in row
+    )
+
+
+def _checked(text: str, place: str) -> str:
     """JSON can spell half a surrogate pair, which no UTF-8 file and no tokenizer can hold."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
+    if (whole := whole_text(text)) != text:
         logger.warning("%s holds half a surrogate pair; it is replaced by U+FFFD", place)
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    return whole

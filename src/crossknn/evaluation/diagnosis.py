@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet
+from crossknn.data.queries import Qrels, Texts, query_set
 from crossknn.errors import InputError
 from crossknn.evaluation import measures
 from crossknn.evaluation.measures import (
@@ -191,7 +191,7 @@ class Diagnosis:
 def diagnose(
     index: ItemIndex,
     scorer: Any,
-    queries: QuerySet,
+    queries: Texts,
     qrels: Qrels | None = None,
     *,
     budgets: Sequence[int] = (20, 50, 100),
@@ -210,7 +210,7 @@ def diagnose(
     Args:
         index: What is searched.
         scorer: What `Searcher` takes.
-        queries: m queries with ids.
+        queries: m queries with ids, as `read_queries` takes them.
         qrels: Their judgements. Without them there is no verdict: the figures say how far
             cross-encoder and retriever agree, not which of them is right.
         budgets: Calls per query.
@@ -228,8 +228,9 @@ def diagnose(
             items, the measure is unknown, or what `Searcher` raises.
         ScorerError: The scorer fails as a whole.
     """
-    if not isinstance(queries, QuerySet):
-        raise InputError("a diagnosis needs queries with ids: ck.QuerySet(ids, texts)")
+    if isinstance(queries, Sequence) and any(isinstance(query, str) for query in queries):
+        raise InputError("a diagnosis needs queries with ids, such as {id: text}")
+    queries = query_set(queries)
     searcher, judged = Searcher(index, scorer, method, fuse=fuse, seed=seed), None
     if searcher.scorer is None or not searcher.method.calls:
         raise InputError(f"a diagnosis needs a scorer and a method with calls, not {method}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet
+from crossknn.data.queries import Qrels, QuerySet, Texts, query_set
 from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import Estimate, bootstrap, recall
 from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures
@@ -420,7 +420,7 @@ def replay(
 
 def compare(
     index: ItemIndex,
-    queries: QuerySet,
+    queries: Texts,
     scores: FloatArray,
     methods: Mapping[str, Method],
     budgets: Sequence[int],
@@ -435,7 +435,7 @@ def compare(
 
     Args:
         index: The n items.
-        queries: The m queries, with ids.
+        queries: The m queries, with ids, as `read_queries` takes them.
         scores: Exact scores (m, n) of every query with every item, as `ck.exact_scores` gives them.
         methods: By name, such as `ck.parse_methods("rerank, axn(ridge=0.3)")`.
         budgets: Distinct pairs of each query. A method that makes no calls has one budget, 0.
@@ -452,7 +452,7 @@ def compare(
         InputError: The index has deleted items, or a measure is unknown.
     """
     index.check_compact("a comparison")
-    task = None
+    queries, task = query_set(queries), None
     if qrels and measures:
         task = TaskMeasures(Judgements.from_qrels(qrels, queries.ids, index.items.ids), measures)
     parts = [
@@ -467,7 +467,7 @@ def compare(
 def judge(
     index: ItemIndex,
     scorer: Scorer,
-    queries: QuerySet,
+    queries: Texts,
     methods: Mapping[str, Method],
     budgets: Sequence[int],
     *,
@@ -483,7 +483,7 @@ def judge(
         index: The n items.
         scorer: The cross-encoder. Scores are kept in `index.scores`, or for the time of this call
             if it has no fingerprint; a `StoredScorer` keeps them where it says.
-        queries: The m queries, with ids.
+        queries: The m queries, with ids, as `read_queries` takes them.
         methods: By name, such as `ck.parse_methods("rerank, axn(ridge=0.3)")`.
         budgets: Distinct pairs of each query. A method that makes no calls has one budget, 0.
         qrels: Judgements, `{query id: {item id: grade}}`.
@@ -500,6 +500,7 @@ def judge(
         ScorerError: from the iterator, if the scorer fails as a whole.
     """
     index.check_compact("a comparison")
+    queries = query_set(queries)
     judgements = Judgements.from_qrels(qrels, queries.ids, index.items.ids)
     task = TaskMeasures(judgements, measures)
     most = sum(min(b, index.n) for b in budgets) * sum(method.calls for method in methods.values())

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, by_position, judged
+from crossknn.data.queries import Qrels, by_position, given_qrels, judged
 from crossknn.errors import InputError
 from crossknn.index.stored import StoredMatrix
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray
@@ -59,6 +59,7 @@ class Judgements:
         Raises:
             InputError: if no query is judged, and for a grade beyond `LARGEST_GRADE`.
         """
+        qrels = given_qrels(qrels)
         judged(qrels, query_ids)  # says what is wrong with them
         rows = tuple(by_position(qrels, query_ids, item_ids))
         return cls(rows, absent=sum(not item.isdigit() for row in rows for item in row))

@@ -19,7 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet, item_as_query, judged
+from crossknn.data.queries import (
+    Qrels,
+    QuerySet,
+    Texts,
+    given_qrels,
+    item_as_query,
+    judged,
+    query_set,
+)
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, digest, new_file, translate_os_errors
 from crossknn.index.item_index import ItemIndex
@@ -40,7 +48,7 @@ _OTHER_STREAM = 1  # of the seed: the items in the query's place are not the ind
 def collect_anchors(
     index: ItemIndex,
     scorer: Any,
-    queries: Sequence[str],
+    queries: Texts,
     *,
     limits: Limits | None = None,
     replace: bool = False,
@@ -105,7 +113,7 @@ def collect_matrix(
     path: str | Path,
     index: ItemIndex,
     scorer: Any,
-    queries: QuerySet,
+    queries: Texts,
     *,
     n_anchors: int | None = None,
     qrels: Qrels | None = None,
@@ -121,7 +129,7 @@ def collect_matrix(
         path: The file, `.npz`. One of the same items and cross-encoder is overwritten.
         index: The n items.
         scorer: A cross-encoder or its name (Ray needs a name).
-        queries: The q queries, with ids.
+        queries: The q queries, with ids, as `read_queries` takes them.
         n_anchors: So many of the first queries are anchor queries; by default half.
         qrels: Judgements, kept in the file with their grades.
         item_scores: So many random items are scored with every item, too, as if they were queries;
@@ -140,6 +148,7 @@ def collect_matrix(
     """
     index.check_compact("a score matrix")
     file, opened = as_path(path, "the score matrix"), as_scorer(scorer)
+    queries = query_set(queries)
     items, q = index.items, len(queries)
     first = q // 2 if n_anchors is None else n_anchors
     for name, value, most in (("n_anchors", first, q - 1), ("item_scores", item_scores, index.n)):
@@ -152,7 +161,7 @@ def collect_matrix(
     _check_file(file, about, replace)
     arrays: dict[str, Any] = about | {"n_anchors": np.int64(first)}
     if qrels is not None:
-        arrays["qrels"] = _positions(queries, qrels, items.ids)
+        arrays["qrels"] = _positions(queries, given_qrels(qrels), items.ids)
     arrays |= {"query_ids": np.array(queries.ids), "item_ids": np.array(list(items.ids))}
     chosen = np.random.default_rng([seed, _OTHER_STREAM]).permutation(index.n)[:item_scores]
     texts = [*queries.texts, *(item_as_query(items.texts[int(item)]) for item in chosen)]
@@ -183,15 +192,15 @@ def named(scorer: Any) -> str | Path | None:
     return scorer if isinstance(scorer, str | Path) else None
 
 
-def check_texts(queries: Sequence[str], kind: str) -> list[str]:
-    """The different texts; InputError if these are not a list of texts."""
-    if (
-        isinstance(queries, str)
-        or not isinstance(queries, Sequence)
-        or not all(isinstance(query, str) and query.strip() for query in queries)
+def check_texts(queries: Texts, kind: str) -> list[str]:
+    """The different texts; `InputError` for what is no container of queries."""
+    if isinstance(queries, str):
+        raise InputError(f"{kind} queries must be a list of texts, not one text")
+    if not isinstance(queries, Sequence) or not all(
+        isinstance(q, str) and q.strip() for q in queries
     ):
-        raise InputError(f"{kind} queries must be a list of texts that are not empty")
-    return list(dict.fromkeys(queries))
+        queries = query_set(queries).texts
+    return list(dict.fromkeys(map(str, queries)))
 
 
 def fit_scales(index: ItemIndex) -> None:

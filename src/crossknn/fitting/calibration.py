@@ -9,13 +9,12 @@ Axes: m queries, k items of each, p pairs of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet, query_set
+from crossknn.data.queries import Qrels, Texts, given_qrels, query_set
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import isotonic
@@ -37,7 +36,7 @@ WAYS = {"score": SCORE, "score - mean": (1.0, -1.0, 0.0), "score, mean, lead": N
 def fit_calibration(
     index: ItemIndex,
     scorer: Scorer,
-    queries: QuerySet | Mapping[str, str],
+    queries: Texts,
     qrels: Qrels,
     *,
     method: str | Method = DEFAULT,
@@ -71,7 +70,7 @@ def fit_calibration(
             that were found are relevant, or none.
         ScorerError: No pair could be scored.
     """
-    asked = query_set(queries)
+    asked, qrels = query_set(queries), given_qrels(qrels)
     judged = asked.take(q for q, name in enumerate(asked.ids) if qrels.get(name))
     if len(judged) < LEAST:
         raise InputError(

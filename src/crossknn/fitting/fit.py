@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from crossknn.data.queries import Texts
 from crossknn.errors import InputError, SpecError, needs_extra
 from crossknn.fitting.anchors import check_texts, collect_anchors, named
 from crossknn.fitting.factors import (
@@ -67,7 +68,7 @@ class FitReport:
 def fit(
     index: ItemIndex,
     scorer: Any,
-    queries: Sequence[str],
+    queries: Texts,
     method: str = DEFAULT,
     *,
     name: str | None = None,

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, Texts, by_position, query_set
+from crossknn.data.queries import Qrels, Texts, by_position, given_qrels, query_set
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import named
 from crossknn.index.base import Index
@@ -89,7 +89,7 @@ def fit_fusion(
         given = index.scores, opened, asked.texts, index.items.texts, pairs
         return pair_scores(*given, **how)[0]
 
-    rows = None if qrels is None else by_position(qrels, asked.ids, index.items.ids)
+    rows = None if qrels is None else by_position(given_qrels(qrels), asked.ids, index.items.ids)
     found = weigh(index, Queries(asked.texts), score, rows, depth=depth, seed=seed)
     found["fingerprint"] = opened.fingerprint
     index.put_artifact(FUSION, found, {})

@@ -22,6 +22,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
+from crossknn.data.records import Entries
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import as_path
 from crossknn.index import building, updates
@@ -86,7 +87,7 @@ class ItemIndex:
     @classmethod
     def build(
         cls,
-        items: Items | str | Path | Iterable[str | Mapping[str, object]],
+        items: Items | str | Path | Entries,
         *,
         encoder: GivenModel | None = None,
         vectors: FloatArray | Mapping[str, FloatArray] | None = None,
@@ -358,7 +359,7 @@ class ItemIndex:
 
     def add(
         self,
-        items: Items | str | Path | Iterable[str | Mapping[str, object]],
+        items: Items | str | Path | Entries,
         *,
         vectors: FloatArray | Mapping[str, FloatArray] | None = None,
         replace: bool = False,

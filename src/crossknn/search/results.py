@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.errors import InputError, ScorerError, counted
-from crossknn.types import NO_ITEM, FloatArray, Ranking
+from crossknn.types import NO_ITEM, FloatArray, Ranking, json_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ class Results:
             tag, lines = self.method.partition("(")[0], []
             for query, hits in answers:
                 for rank, hit in enumerate(hits, start=1):
-                    if len(query.split()) != 1 or len(hit.id.split()) != 1:
+                    if query.split() != [query] or hit.id.split() != [hit.id]:
                         raise InputError(
                             f"{path}: query {query!r} or item {hit.id!r} has blanks in its id, "
                             "which a TREC run cannot hold: use other ids"
@@ -171,7 +171,7 @@ class Results:
         return {query: {hit.id: hit.final_score for hit in hits} for query, hits in answers}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as values for JSON.
+        """Everything as values for JSON: NaN and infinity are null, dates are ISO 8601.
 
         Returns:
             What the search cost, and for each query its hits and, if asked for, its trace.
@@ -184,7 +184,8 @@ class Results:
             if self.min_score is not None:
                 entry["best_score"] = self.best_scores[q]
             entry["hits"] = [
-                asdict(hit) | {"probability": hit.probability if hit.round else None}
+                {of.name: getattr(hit, of.name) for of in fields(hit)}
+                | {"probability": hit.probability if hit.round else None}
                 for hit in self.hits[q]
             ]
             if self.trace is not None:
@@ -193,7 +194,9 @@ class Results:
             answers.append(entry)
         whole = ("method", "budget", "n_calls", "n_scored", "n_failed", "n_backfilled", "truncated")
         how = ("stopped_by", "error", "seconds", "scoring_seconds")
-        return {name: getattr(self, name) for name in (*whole, *how)} | {"results": answers}
+        known = {name: getattr(self, name) for name in (*whole, *how)} | {"results": answers}
+        made: dict[str, Any] = json_value(known)
+        return made
 
     def to_pandas(self) -> Any:
         """The answers as a data frame.

@@ -132,7 +132,7 @@ class Searcher:
         `errors`; after three such queries in a row all of them end.
 
         Args:
-            queries: A text, m texts, texts by id, or a `QuerySet`.
+            queries: A text, m texts, or queries with ids as `read_queries` takes them.
             k: Hits of each query, at most; by default 10, or all items if there are fewer, and all
                 with `min_score`. Where that is more than the budget, unscored items follow by
                 predicted score, marked `predicted`.

@@ -6,11 +6,10 @@ import asyncio
 import hmac
 import json
 import logging
-import math
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -37,6 +36,7 @@ from crossknn.files import exclusive_lock, open_file, translate_os_errors
 from crossknn.service import engine as e
 from crossknn.service import shapes as s
 from crossknn.service.bodies import CheckedRoute
+from crossknn.types import json_value
 
 logger = logging.getLogger(__name__)
 
@@ -63,20 +63,12 @@ class Json(Response):
 
 
 def dumps(content: Any) -> str:
-    """JSON; a NaN in an item's fields, which JSON does not have, is null."""
-    written = partial(json.dumps, default=str, separators=(",", ":"), allow_nan=False)
+    """JSON; what it does not have, such as a NaN or a date in a field, as `json_value` has it."""
+    written = partial(json.dumps, separators=(",", ":"), allow_nan=False)
     try:
         return written(content)
-    except ValueError:
-        return written(_finite(content))
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, Mapping):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+    except (TypeError, ValueError):
+        return written(json_value(content))
 
 
 def error(status: int, message: str, headers: dict[str, str] | None = None, **more: Any) -> Json:

@@ -1,0 +1,106 @@
+"""Judgements of anybody: no line is lost as a header, grades may be written as floats."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+
+READ = {"q1": {"d1": 1, "d2": 0}}
+
+
+def read(tmp_path, text):
+    path = tmp_path / "qrels.tsv"
+    path.write_text(text)
+    return ck.read_qrels(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "q1 0 d1 1\nq1 0 d2 0\n",
+        "q1 0 d1 1.0\nq1 0 d2 0.0\n",
+        "q1 0 d1 +1.\nq1 0 d2 -0\n",
+        "q1\td1\t1.0\nq1\td2\t0\n",
+        "query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\n",
+        "\ufeffquery-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\n",
+        "\n\nquery_id iter doc_id relevance\nq1 0 d1 1\nq1 0 d2 0\n",
+        "TOPIC ITERATION DOCUMENT# RELEVANCY\nq1 0 d1 1\nq1 0 d2 0\n",
+        "qid\tdocno\tlabel\nq1\td1\t1\nq1\td2\t0\n",
+        "q1\t0\td1\t1\t\r\nq1\t0\td2\t0 \r\n",
+    ],
+)
+def test_every_line_counts(tmp_path, text):
+    """A header is known by its names, whole floats are grades, and no judgement is dropped."""
+    assert read(tmp_path, text) == READ
+
+
+@pytest.mark.parametrize(
+    "line", ["q1 0 d1 l", "q1 0 d1 0.5", "q1 0 d1 nan", "q1 0 d1 inf", "q1 0 d1 1_0", "q1 0 d1 ١",
+             "q1 d1", "\td1\t1", "q1\t\t1", "q1 0 d1 1e2", "q1,d1,1", "q1 0 d1 1 more", "a b c"]
+)  # fmt: skip
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_is_no_judgement_is_refused_on_every_line(tmp_path, line, number):
+    """A first line with a slip of the pen is refused as a second one is."""
+    lines = [line, "q1 0 d2 0"] if number == 1 else ["q1 0 d2 0", line]
+    with pytest.raises(ck.InputError, match=f"line {number} is not a judgement"):
+        read(tmp_path, "\n".join(lines))
+
+
+def test_a_header_is_one_line(tmp_path):
+    """A second header is no judgement."""
+    with pytest.raises(ck.InputError, match="line 2 is not a judgement"):
+        read(tmp_path, "qid\tdocno\tlabel\nqid\tdocno\tlabel\n")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        READ,
+        {"q1": {"d1": 1.0, "d2": np.float32(0)}},
+        {"q1": {"d1": np.int64(1), "d2": np.False_}},
+        {"q1": {"d1": True, "d2": False}},
+    ],
+)
+def test_judgements_of_python(given):
+    """A dict of dicts is read like a file."""
+    assert ck.read_qrels(given) == READ
+    assert {type(grade) for grade in ck.read_qrels(given)["q1"].values()} == {int}
+
+
+def test_ids_that_are_numbers():
+    """Items, queries and judgements may be numbered, by NumPy too, and agree."""
+    index = ck.ItemIndex.build({1: "a tree", 2: "the sea"}, lsa=0)
+    scores = np.array([[1.0, 0]], np.float32)
+    methods, qrels = ck.parse_methods("rerank(retriever=bm25)"), {np.int64(7): {1: 1.0}}
+    how = {"qrels": qrels, "measures": ["RR@10"]}
+    exact, _ = ck.compare(index, {7: "tree"}, scores, methods, [1], [1], **how)
+    assert [*exact.task["RR@10"]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([("q1", "d1", 1)], "give a mapping {query id: {item id: grade}}"),
+        ({"q1": ["d1"]}, "the judgements of query 'q1' are"),
+        ({"q1": {"d1": 0.5}}, "the grade 0.5; it must be a whole number"),
+        ({"q1": {"d1": "1"}}, "the grade '1'; it must be a whole number"),
+        ({"q1": {"d1": float("inf")}}, "the grade inf"),
+        ({1: {"d1": 1}, "1": {"d1": 2}}, "a second time, with another grade"),
+        (7, "the judgements are 7"),
+    ],
+)
+def test_judgements_of_python_that_are_none(given, said):
+    """What is no judgement is refused in one sentence, by the reader and by a comparison."""
+    index = ck.ItemIndex.build({"d1": "a tree"}, lsa=0)
+    scores, methods = np.ones((1, 1), np.float32), ck.parse_methods("rerank(retriever=bm25)")
+    for call in (
+        lambda: ck.read_qrels(given),
+        lambda: ck.compare(
+            index, {"q1": "tree"}, scores, methods, [1], [1], qrels=given, measures=["RR@10"]
+        ),
+    ):
+        with pytest.raises(ck.InputError) as error:
+            call()
+        assert said in str(error.value)

@@ -1,0 +1,132 @@
+"""Whatever fields hold, answers are JSON: NaN and infinity are null, dates are ISO 8601."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePosixPath
+from uuid import UUID
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+from crossknn.cli.app import run
+from crossknn.types import json_value
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+VALUES = [
+    (float("nan"), None),
+    (float("-inf"), None),
+    (np.float32("inf"), None),
+    (np.float32(0.5), 0.5),
+    (np.longdouble(0.5), 0.5),
+    (np.int64(2**40), 2**40),
+    (np.True_, True),
+    (np.array([1.0, np.nan]), [1.0, None]),
+    (np.array(3), 3),
+    (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+    (np.datetime64("2020-05-01"), "2020-05-01"),
+    (np.array(["2020-05-01", "NaT"], "M8[ns]"), ["2020-05-01T00:00:00.000000000", None]),
+    (Decimal("12.50"), 12.5),
+    (Decimal("9007199254740993"), 9007199254740993),
+    (Decimal("Infinity"), None),
+    (Decimal("NaN"), None),
+    (date(2020, 5, 1), "2020-05-01"),
+    (datetime(2020, 5, 1, 10, tzinfo=UTC), "2020-05-01T10:00:00+00:00"),
+    (time(10, 30), "10:30:00"),
+    (timedelta(hours=1), "1:00:00"),
+    (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+    (PurePosixPath("a/b"), "a/b"),
+    (Colour.RED, "red"),
+    (b"caf\xc3\xa9", "café"),
+    ({"b", "a"}, ["a", "b"]),
+    ((1, [2.5, float("nan")]), [1, [2.5, None]]),
+    ({1: {"x": float("inf")}, None: 2}, {"1": {"x": None}, "None": 2}),
+    ("half \ud800", "half \ufffd"),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), VALUES, ids=lambda value: repr(value)[:30])
+def test_to_dict(value, expected):
+    """`json.dumps(results.to_dict())` works for every field, in the strictest JSON."""
+    index = ck.ItemIndex.build({"d1": {"text": "a tree", "field": value}}, lsa=0)
+    results = ck.Searcher(index, lambda pairs: [1.0], "exact").search("tree")
+    said = json.dumps(results.to_dict(), allow_nan=False)
+    assert json.loads(said)["results"][0]["hits"][0]["extra"] == {"field": expected}
+    assert results[0][0].extra == {"field": expected}
+
+
+@pytest.mark.parametrize(("value", "expected"), VALUES, ids=lambda value: repr(value)[:30])
+def test_items_made_by_hand(value, expected):
+    """Fields that no reader has seen, such as those of a database, become JSON as well."""
+    items = ck.Items(ids=["d1"], texts=["a tree"], titles=[""], extra=[{"field": value}])
+    results = ck.Searcher(ck.ItemIndex.build(items, lsa=0), lambda pairs: [1.0], "exact")
+    hits = json.loads(json.dumps(results.search("tree").to_dict(), allow_nan=False))
+    assert hits["results"][0]["hits"][0]["extra"] == {"field": expected}
+
+
+def test_a_saved_index_holds_the_same(tmp_path):
+    """Fields are kept as they are in memory, dates and decimals too."""
+    index = ck.ItemIndex.build(
+        [{"id": 1, "text": "x", **{f"f{n}": v for n, (v, _) in enumerate(VALUES)}}], lsa=0
+    )
+    index.save(tmp_path / "i")
+    assert dict(ck.ItemIndex.load(tmp_path / "i").items.extra[0]) == index.items.extra[0]
+
+
+def test_filters_on_such_fields():
+    """A date is compared as text, a decimal as a number, a NaN is missing."""
+    index = ck.ItemIndex.build(
+        [
+            {"id": "a", "text": "x", "day": date(2020, 5, 1), "price": Decimal("1.5")},
+            {"id": "b", "text": "y", "day": date(2021, 5, 1), "price": float("nan")},
+        ],
+        lsa=0,
+    )
+    assert index.allowed({"day": {"gte": "2021-01-01"}}).tolist() == [False, True]
+    assert index.allowed({"price": {"lt": 2}}).tolist() == [True, False]
+    assert index.allowed({"price": None}).tolist() == [False, True]
+
+
+def test_scores_that_are_infinite():
+    """A function that scores -inf gives null, not `-Infinity`."""
+    searcher = ck.Searcher(
+        ck.ItemIndex.build(["a", "b"], lsa=0), lambda pairs: [1.0, -3e38], "exact"
+    )
+    assert json.dumps(searcher.search("a").to_dict(), allow_nan=False)
+
+
+def test_the_command_line(tmp_path, capsys):
+    """`search --json` prints what every parser of JSON reads."""
+    text = '{"id": 1, "text": "a tree", "x": NaN, "y": {"z": [-Infinity, 1]}}\n'
+    (tmp_path / "docs.jsonl").write_text(text)
+    index = str(tmp_path / "i")
+    assert run(["index", "build", str(tmp_path / "docs.jsonl"), index, "--encoder", "none"]) == 0
+    capsys.readouterr()
+    assert run(["search", index, "tree", "--method", "retrieve(retriever=bm25)", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["results"][0]["hits"][0]["extra"] == {"x": None, "y": {"z": [None, 1]}}
+
+
+def test_the_service_and_mcp():
+    """The service's JSON and the fields of `fetch` have the same values."""
+    dumps = pytest.importorskip("crossknn.service.app").dumps
+    fields = {str(n): value for n, (value, _) in enumerate(VALUES)}
+    expected = {str(n): value for n, (_, value) in enumerate(VALUES)}
+    assert json.loads(dumps(fields), parse_constant=pytest.fail) == expected
+    assert json_value(fields) == expected
+
+
+def test_a_field_that_never_ends():
+    """A field that holds itself is refused, with its place."""
+    endless = {"id": "d1", "text": "a tree"}
+    endless["again"] = endless
+    with pytest.raises(ck.InputError, match="entry 0 has a field that is nested too deeply"):
+        ck.read_items([endless])

@@ -166,6 +166,17 @@ def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str
     return where, f"{where} must be {nouns}, not {shown}"
 
 
+def wrong_fields(errors: Sequence[Mapping[str, Any]], given: object) -> list[tuple[str, str]]:
+    """`wrong_field` of each field at fault, or of each entry where entries of a list are."""
+    places = [_place(error, given) for error in errors]
+    whole = {place[0] for place in places if len(place) == 1}
+    groups: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
+    for error, place in zip(errors, places, strict=True):
+        entry = len(place) > 1 and isinstance(place[1], int) and place[0] not in whole
+        groups.setdefault(place[: 1 + entry], []).append(error)
+    return [wrong_field(own, given) for own in groups.values()]
+
+
 def _place(error: Mapping[str, Any], given: object) -> tuple[int | str, ...]:
     """The fields that lead to an error, without the names of kinds between them."""
     place, here = list[int | str](), given

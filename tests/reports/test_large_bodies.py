@@ -95,6 +95,17 @@ def test_an_expensive_body_is_refused_while_others_are_answered(url, name):
     assert slowest < 0.5  # 0.8 to 6.4 s before, of most of these
 
 
+def test_the_first_ten_errors_are_reported(index):
+    """Of twenty wrong documents and an unknown key the first ten are named, each once."""
+    body = {"query": "a", "documents": ["fine", *[1] * 20], "colour": "red"}
+    with served(index, Words()) as client:
+        error = client.post("/rerank", json=body).json()["error"]
+    assert [one["field"] for one in error["errors"]] == [f"documents.{n}" for n in range(1, 11)]
+    assert error["field"] == "documents.1"
+    assert error["errors"][0]["message"] in error["message"]
+    assert "others" in error["message"]
+
+
 def test_what_is_just_small_enough_is_answered(index):
     """Text that looks like structure, deep filters, and vectors of many numbers are not refused."""
     looks_nested = "[{" * 50 + 'a: "b", \\"c\\\\' * 5000

@@ -31,7 +31,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crossknn import __version__
-from crossknn.errors import CrossknnError, InputError, visible, wrong_field
+from crossknn.errors import CrossknnError, InputError, visible, wrong_fields
 from crossknn.files import exclusive_lock, open_file, translate_os_errors
 from crossknn.service import engine as e
 from crossknn.service import shapes as s
@@ -46,6 +46,7 @@ HEAD_SECONDS = 10.0  # in which the head of a request has to come
 BODY_SECONDS = 20.0  # and its body
 MOST_HITS = 10_000  # of a request
 MOST_JUDGED = 64 << 20  # bytes of a file of judgements
+MOST_ERRORS = 10  # that an answer lists
 RETRY_AFTER = 1  # seconds
 _OPEN = ("/healthz", "/readyz", "/openapi.json", "/page")
 _EVENTS = "text/event-stream"
@@ -249,8 +250,13 @@ def _handle_errors(app: FastAPI) -> None:
             return error(400, f"the body is not JSON: {said[0]['ctx']['error']}")
         if isinstance(found.body, bytes):
             return error(415, "send the body as JSON, with  Content-Type: application/json")
-        where, sentence = wrong_field([e | {"loc": e["loc"][1:]} for e in said], found.body)
-        return error(422, sentence, field=where[:200])
+        wrong_ones = wrong_fields([e | {"loc": e["loc"][1:]} for e in said], found.body)
+        errors = [
+            {"field": field[:200], "message": visible(sentence)[:2000]}
+            for field, sentence in wrong_ones[:MOST_ERRORS]
+        ]
+        more = " (and others: see errors)" if len(wrong_ones) > 1 else ""
+        return error(422, errors[0]["message"] + more, field=errors[0]["field"], errors=errors)
 
     @app.exception_handler(CrossknnError)
     async def ours(_: Request, found: CrossknnError) -> Json:

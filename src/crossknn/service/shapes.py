@@ -65,12 +65,21 @@ class _Body(BaseModel):
         return schema
 
 
+class FieldError(BaseModel):
+    """A field, and what is wrong with it."""
+
+    field: str
+    message: str
+
+
 class ErrorBody(BaseModel):
-    """What went wrong, in a sentence; `field` is the one at fault, if it is one."""
+    """What went wrong, in a sentence; of wrong fields `field` is the first one, and `errors` has
+    the first ten."""
 
     message: str
     status: int
     field: str | None = None
+    errors: list[FieldError] | None = None
 
 
 class ErrorAnswer(BaseModel):

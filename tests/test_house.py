@@ -41,6 +41,7 @@ IDEAS = {
     "service.app": "the routes of the HTTP service",
     "service.bodies": "bodies bounded, and validated off the event loop",
     "service.batches": "batches that many searches share",
+    "service.connections": "bounded connections, and what is logged of them",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
     "search.stopping": "how much of a query's top k has been found",

@@ -10,11 +10,12 @@ import urllib.error
 import urllib.request
 from contextlib import contextmanager
 
-import uvicorn
 from fastapi.testclient import TestClient
 
 import crossknn as ck
-from crossknn.service.app import Patient, create_app
+from crossknn.service.address import bound_to, listen
+from crossknn.service.app import create_app
+from crossknn.service.connections import BoundedServer, bounded
 from crossknn.service.engine import Engine, Settings
 
 TEXTS = [
@@ -72,7 +73,7 @@ def ask(url, body=None, key=None):
 
 
 def wait_for(url):
-    for _ in range(200):
+    for _ in range(1200):
         try:
             return ask(url)
         except (urllib.error.URLError, ConnectionError):
@@ -85,14 +86,17 @@ def running(indexes, fn, *, keys=(), **settings):
     """The port of a service that a thread runs."""
     engine = Engine(indexes, ck.CallableScorer(fn, "words"), Settings(**settings))
     app = create_app(engine, keys=keys)
-    server = uvicorn.Server(uvicorn.Config(app, port=free_port(), http=Patient, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    wait_for(f"http://127.0.0.1:{server.config.port}/readyz")
-    yield server.config.port
-    server.should_exit = True
-    thread.join(10)
-    assert not thread.is_alive()
+    server = BoundedServer(bounded(app, engine.metrics))
+    with bound_to("127.0.0.1", 0) as sockets:
+        listen(sockets)
+        thread = threading.Thread(target=server.run, args=(sockets,))
+        thread.start()
+        port = sockets[0].getsockname()[1]
+        wait_for(f"http://127.0.0.1:{port}/readyz")
+        yield port
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def ids(answer):

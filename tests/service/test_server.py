@@ -15,7 +15,7 @@ from service_helpers import QUERIES, Words, ask, free_port, plain, running, wait
 
 import crossknn as ck
 from crossknn.cli.app import run
-from crossknn.service import app
+from crossknn.service import connections
 
 
 @pytest.mark.slow
@@ -50,8 +50,8 @@ def test_the_command_serves_until_it_is_told_to_stop(indexes, tmp_path):
 
 @pytest.fixture
 def server(indexes, monkeypatch):
-    monkeypatch.setattr(app, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(app, "BODY_SECONDS", 0.4)
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(connections, "BODY_SECONDS", 0.4)
     with running(indexes, Words()) as port:
         yield port
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from crossknn.errors import AddressError
+from crossknn.service.connections import BACKLOG
 
-BACKLOG = 2048
 _WHY = {
     errno.EADDRINUSE: "it is in use: stop what listens there, or give another --port",
     errno.EADDRNOTAVAIL: "this machine has no such address: give another --host",

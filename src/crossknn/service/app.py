@@ -27,8 +27,6 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn import Config, Server
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crossknn import __version__
 from crossknn.errors import CrossknnError, InputError, visible, wrong_fields
@@ -36,14 +34,14 @@ from crossknn.files import exclusive_lock, open_file, translate_os_errors
 from crossknn.service import engine as e
 from crossknn.service import shapes as s
 from crossknn.service.bodies import CheckedRoute
+from crossknn.service.connections import BoundedServer, bounded
 from crossknn.types import json_value
 
 logger = logging.getLogger(__name__)
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 MOST_BYTES = 8 << 20  # of a request's body
-HEAD_SECONDS = 10.0  # in which the head of a request has to come
-BODY_SECONDS = 20.0  # and its body
+MOST_HELD = 256 << 20  # of all bodies at once
 MOST_HITS = 10_000  # of a request
 MOST_JUDGED = 64 << 20  # bytes of a file of judgements
 MOST_ERRORS = 10  # that an answer lists
@@ -131,17 +129,15 @@ def serve(
     """Serve on sockets until a signal comes: then searches end with the best so far, and are
     answered. `local`: see `create_app`."""
 
-    class Stopping(Server):
+    class Stopping(BoundedServer):
         def handle_exit(self, sig: int, frame: Any) -> None:
             engine.stop()
             super().handle_exit(sig, frame)
 
     server = Stopping(
-        Config(
+        bounded(
             create_app(engine, keys=keys, local=local),
-            http=Patient,
-            log_level="warning",
-            server_header=False,
+            engine.metrics,
             timeout_graceful_shutdown=int(engine.settings.deadline) + 2,
         )
     )
@@ -149,34 +145,29 @@ def serve(
 
 
 class _Guard:
-    """Looks at each request first: its key, and how fast it comes; and counts it at the end."""
+    """Looks at each request first: its key, and how much comes; and counts it at the end."""
 
     def __init__(self, app: ASGIApp, engine: e.Engine, keys: Sequence[bytes], local: bool) -> None:
         self.app, self.engine, self.keys, self.local = app, engine, keys, local
+        self.held = 0  # bytes of bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        arrived, status, whole, size = time.monotonic(), 500, False, 0
+        arrived, status, size = time.monotonic(), 499, 0  # if the client goes before an answer
         scope.setdefault("state", {})["arrived"] = arrived
 
-        async def in_time() -> Message:
-            nonlocal whole, size
-            if whole:
-                return await receive()
-            try:
-                left = arrived + BODY_SECONDS - time.monotonic()
-                message = await asyncio.wait_for(receive(), max(left, 0))
-            except TimeoutError:
-                raise HTTPException(
-                    408, f"the body did not come within {BODY_SECONDS:g} s"
-                ) from None
-            whole = not message.get("more_body", False)
-            size += len(message.get("body", b""))
+        async def measured() -> Message:
+            nonlocal size
+            message = await receive()
+            size, self.held = size + (more := len(message.get("body", b""))), self.held + more
             if size > MOST_BYTES:
                 said = f"the body is larger than {MOST_BYTES >> 20} MiB: send less at once"
                 raise HTTPException(413, said, {"Connection": "close"})
+            if self.held > MOST_HELD:
+                said = "the service has as many large bodies as it takes: come again"
+                raise HTTPException(429, said, {"Connection": "close", "Retry-After": "1"})
             return message
 
         async def noted(message: Message) -> None:
@@ -187,17 +178,18 @@ class _Guard:
         try:
             if self.local and _host(scope) not in LOCAL:
                 said = f"without keys this service answers only at {', '.join(LOCAL)}: give --keys"
-                await error(403, said, {"Connection": "close"})(scope, in_time, noted)
+                await error(403, said, {"Connection": "close"})(scope, measured, noted)
             elif self._may(scope):
-                await self.app(scope, in_time, noted)
+                await self.app(scope, measured, noted)
             else:
                 refusal = error(
                     401,
                     "give an API key in the header  Authorization: Bearer KEY",
                     {"WWW-Authenticate": "Bearer", "Connection": "close"},
                 )
-                await refusal(scope, in_time, noted)
+                await refusal(scope, measured, noted)
         finally:
+            self.held -= size
             route = getattr(scope.get("route"), "path", "other")
             self.engine.metrics.request(route, status, time.monotonic() - arrived)
 
@@ -222,24 +214,6 @@ def _host(scope: Scope) -> str:
         return urlsplit(f"//{given.decode()}").hostname or ""
     except ValueError:
         return ""
-
-
-class Patient(H11Protocol):
-    """Closes a connection on which no request is complete after `HEAD_SECONDS`."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.loop.call_later(HEAD_SECONDS, self._look, None)
-
-    def _look(self, before: object) -> None:
-        """Hang up if nothing has come since the request that was there `before`."""
-        if self.transport.is_closing():
-            return
-        waits = self.cycle is None or self.cycle.response_complete
-        if waits and self.cycle is before:
-            self.transport.close()
-        else:
-            self.loop.call_later(HEAD_SECONDS, self._look, self.cycle)
 
 
 def _handle_errors(app: FastAPI) -> None:

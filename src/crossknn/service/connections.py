@@ -13,16 +13,18 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
+from socket import socket
 from typing import Any, Literal, TypeAlias
 
 from starlette.types import ASGIApp
-from uvicorn import Config
+from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crossknn.service.metrics import Metrics
 
 MOST_CONNECTIONS = 500
-BACKLOG = 100  # connections taken at once, before any of them is looked at
+BACKLOG = 2048  # connections that wait to be taken, in the system
+TAKEN_AT_ONCE = 100  # connections, before any of them is looked at
 IDLE_SECONDS = 5  # between two requests of a connection
 HEAD_SECONDS = 10.0  # in which the head of a request has to come
 BODY_SECONDS = 20.0  # and its body
@@ -37,7 +39,7 @@ Waits: TypeAlias = Literal["head", "body", "answer"]
 
 
 def bounded(app: ASGIApp, metrics: Metrics, **given: Any) -> Config:
-    """The configuration of a server of `app` with bounded connections."""
+    """The configuration of a `BoundedServer` of `app`."""
     for name in _NOISY:
         logger = logging.getLogger(name)
         if not any(isinstance(known, Rarely) for known in logger.filters):
@@ -47,13 +49,23 @@ def bounded(app: ASGIApp, metrics: Metrics, **given: Any) -> Config:
         app,
         http=partial(Connection, guard=Guard(metrics, most)),  # type: ignore[arg-type]
         ws="none",  # an upgraded connection would have none of these limits
-        backlog=min(BACKLOG, max(1, most // 4)),
+        backlog=min(TAKEN_AT_ONCE, max(1, most // 4)),  # asyncio listens again with this one
         timeout_keep_alive=IDLE_SECONDS,
         h11_max_incomplete_event_size=MOST_HEAD,
         log_level="warning",
         server_header=False,
         **given,
     )
+
+
+class BoundedServer(Server):
+    """A server on sockets that the system keeps `BACKLOG` connections for."""
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Begin to serve."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(BACKLOG)
 
 
 def _descriptors() -> int:
@@ -100,7 +112,8 @@ class Connection(H11Protocol):
     def refuse(self, status: HTTPStatus, message: str) -> None:
         """Answer with an error, and hang up."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = json.dumps({"error": {"message": message, "status": status}}).encode()
+            said = {"error": {"message": message, "status": status}}
+            body = json.dumps(said, separators=(",", ":")).encode()
             head = (
                 f"HTTP/1.1 {status} {status.phrase}\r\ncontent-type: application/json\r\n"
                 f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -185,7 +198,8 @@ class Rarely(logging.Filter):
         self._known: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        said = str(record.msg)[:200].partition("\n")[0]
+        kind = record.exc_info[0] if record.exc_info else None
+        said = f"{kind} {str(record.msg)[:200]}".partition("\n")[0]
         now, (until, count) = time.monotonic(), self._known.get(said, (0.0, 0))
         if now < until:
             self._known[said] = until, count + 1

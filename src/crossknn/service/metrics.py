@@ -30,6 +30,10 @@ class Metrics:
         self._degraded = Counter("crossknn_degraded", "Answers of less than was asked for.", **own)
         self.queue = Gauge("crossknn_queue", "Pairs that wait for the scorer.", **own)
         self.live = Gauge("crossknn_live", "Requests under way.", **own)
+        self.connections = Gauge("crossknn_connections", "Connections.", **own)
+        self._dropped = Counter(
+            "crossknn_dropped_connections", "Connections dropped, by reason.", ["why"], **own
+        )
         for step in ("waiting", "choosing", "scoring", "scorer"):
             self._steps.labels(step)
 
@@ -62,6 +66,11 @@ class Metrics:
     def degraded(self) -> None:
         """Count an answer of less than was asked for."""
         self._degraded.inc()
+
+    def dropped(self, why: str) -> None:
+        """Count a connection that was dropped: its `head` or `body` did not come, its `answer` was
+        not read, it was `displaced` by another one, or `refused`."""
+        self._dropped.labels(why).inc()
 
     def text(self) -> bytes:
         """All of it in Prometheus' format."""

@@ -63,6 +63,8 @@ class MatrixScorer(BatchedScorer):
             the matrix.
     """
 
+    reads_texts = False  # equal texts may have other scores
+
     def __init__(self, scores: FloatArray) -> None:
         if getattr(scores, "ndim", None) != 2 or not np.issubdtype(scores.dtype, np.number):
             raise InputError(

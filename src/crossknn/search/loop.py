@@ -6,6 +6,7 @@ Pure: no clock, no device, no text. Deadlines, asynchronous scorers and remote w
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -341,6 +342,57 @@ class Search:
         self._backfilled[q] += len(extra)
         unknown = np.full(len(extra), np.nan)
         return np.r_[items, extra], np.r_[approx, unknown], np.r_[std, unknown]
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """Items that have the text of an earlier one: `items` (c,), and `of` (c,), ascending, which one
+    that is. Of equal texts a search scores the first, and its answer has them all."""
+
+    items: IntArray
+    of: IntArray
+
+    @classmethod
+    def among(cls, alike: tuple[IntArray, IntArray], allowed: BoolArray | None) -> Copies:
+        """Those of `Items.alike` that a search may return."""
+        positions, texts = alike
+        if allowed is not None:
+            kept = allowed[positions]
+            positions, texts = positions[kept], texts[kept]
+        first = np.diff(texts, prepend=-1) != 0
+        of = positions[first][np.cumsum(first) - 1][~first]
+        order = np.argsort(of, kind="stable")
+        return cls(positions[~first][order], of[order])
+
+    def left_out(self, n: int, allowed: BoolArray | None) -> BoolArray | None:
+        """Mask (n,) of what is allowed, without the copies."""
+        if not len(self.items):
+            return allowed
+        mask = np.ones(n, np.bool_) if allowed is None else allowed.copy()
+        mask[self.items] = False
+        return mask
+
+    def put_back(self, ranking: Ranking, k: int) -> Ranking:
+        """A ranking with the copies of its items beside them, cut to k; ties by position."""
+        if not np.isin(ranking.items, self.of).any():
+            return ranking
+        bounds = (np.searchsorted(self.of, ranking.items, side) for side in ("left", "right"))
+        final, rows = ranking.scores + ranking.known, list[tuple[IntArray, IntArray]]()
+        for row, start, stop, score in zip(ranking.items, *bounds, final, strict=True):
+            here = np.flatnonzero(row != NO_ITEM)
+            columns = np.repeat(here, 1 + (stop - start)[here])
+            items = np.array([i for c in here for i in (row[c], *self.items[start[c] : stop[c]])])
+            # The scored ones by score; those that are predicted come after them, in their order.
+            later = np.isnan(score[columns]) * columns
+            order = np.lexsort((items, later, -score[columns]))[:k]
+            rows.append((columns[order], items[order]))
+        shape = len(rows), max(len(items) for _, items in rows)
+        found = {name: np.full(shape, fill, kind) for name, (fill, kind) in _COLUMNS.items()}
+        for q, (columns, items) in enumerate(rows):
+            for name, values in found.items():
+                values[q, : len(items)] = getattr(ranking, name)[q, columns]
+            found["items"][q, : len(items)] = items
+        return Ranking(**found)
 
 
 def joined(pool: IntArray, *more: IntArray) -> IntArray:

@@ -25,7 +25,7 @@ from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
-from crossknn.search.loop import Search
+from crossknn.search.loop import Copies, Search
 from crossknn.search.results import Hit, Results, hits_of
 from crossknn.types import NO_ITEM, BoolArray, Pairs, Progress, Queries, as_count
 
@@ -136,7 +136,8 @@ class Searcher:
             k: Hits of each query, at most; by default 10, or all items if there are fewer, and all
                 with `min_score`. Where that is more than the budget, unscored items follow by
                 predicted score, marked `predicted`.
-            budget: Pairs that a query may score, or a `Budget`.
+            budget: Pairs that a query may score, or a `Budget`. Items with the same text are one
+                pair, and share its score.
             min_score: Only hits whose final score is this or more.
             filter: The items that may be returned: conditions on their fields, such as
                 `{"lang": "en", "year": {"gte": 2020}}` (`ItemIndex.allowed`), ids, or a mask (n,).
@@ -330,6 +331,8 @@ class _Run:
         self.failure: Exception | None = None  # the first error of the scorer
         self.broken: str | None = None  # why nothing is asked of the scorer any more
         self.in_a_row = 0  # queries that failed since a pair was scored
+        self.copies = self._copies()
+        self.allowed = self.copies.left_out(self.searcher.index.n, self.allowed)
 
     def part(self, start: int, stop: int) -> None:
         """Search the queries from `start` to `stop`, as many as fit into memory."""
@@ -367,6 +370,7 @@ class _Run:
         self.errors += self.failed
         more = self.min_score is None and self.k > self.pairs and stopped_by != "store"
         best, calibrated = self.search.filled(self.k) if more else self.search.best(self.k), None
+        best = self.copies.put_back(best, self.k)
         final = best.scores + best.known
         if self.calibration is not None:
             context = self.search.best(CONTEXT)
@@ -386,6 +390,15 @@ class _Run:
         self.n_scored += int(self.search.n_scored.sum())
         self.n_failed += self.search.n_failed
         self.n_backfilled += int(self.search.n_backfilled.sum())
+
+    def _copies(self) -> Copies:
+        """Items that get the score of another one, whose text is the same."""
+        items, scorer, none = self.searcher.index.items, self.searcher.scorer, np.zeros(0, np.int64)
+        fits = self.allowed is None or self.allowed.shape == (len(items),)  # `Search` says if not
+        reads = self.method.calls and getattr(scorer, "reads_texts", True)
+        if not fits or not reads or isinstance(items.texts, Column):  # a database keeps its texts
+            return Copies(none, none)
+        return Copies.among(items.alike, self.allowed)
 
     def _drive(self) -> str | None:
         """Ask and tell to the end; why it was stopped, if it was."""

@@ -6,10 +6,8 @@ import json
 import os
 import resource
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -273,19 +271,3 @@ def test_a_full_disk_leaves_nothing_half_written(folder):
     assert "cannot be written: File too large; nothing was changed" in said
     assert len(said.strip().splitlines()) == 1
     assert _names(folder) == before
-
-
-@pytest.mark.slow
-def test_ctrl_c_during_indexing(folder):
-    texts = (f"a longer text number {i} " * 20 for i in range(20_000))
-    (folder / "large.jsonl").write_text(lines({"text": text} for text in texts))
-    process = crossknn(folder, "index", "build", "large.jsonl", "large.index")
-    time.sleep(4)
-    assert process.poll() is None, "indexing ended before it could be interrupted"
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "Traceback" not in said
-    assert "interrupted" in said
-    assert not [name for name in _names(folder) if "large.index" in name]
-    (folder / "large.jsonl").unlink()

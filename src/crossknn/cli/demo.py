@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from typer import Option
@@ -118,7 +118,8 @@ def python_index(folder: Path) -> Path:
         data.save(texts)
         note(f"{len(data.items):,} documented things; encoding them takes a minute, once")
         with progress("encoding", "items") as report:
-            ItemIndex.build(data.items, encoder="bundled", progress=report).save(saved)
+            how: dict[str, Any] = {"encoder": "bundled", "folder": saved}
+            ItemIndex.build(data.items, **how, progress=report).save(saved)
         note(f"index: {saved} ({time.perf_counter() - began:.0f} s)")
     return saved
 

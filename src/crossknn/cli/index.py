@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -148,7 +149,7 @@ def build(
         limit=limit,
     )
     previous = ItemIndex.replaced_in(folder)  # if it is no index, `save` says what is wrong with it
-    with progress("encoding", "items") as report:
+    with _resumable(), progress("encoding", "items") as report:
         index = ItemIndex.build(
             read,
             encoder=None if encoder == "none" else encoder,
@@ -158,6 +159,7 @@ def build(
             seed=seed,
             previous=previous,
             limits=Limits(workers=o.threads(workers), ray=ray),
+            folder=folder,
             progress=report,
         )
     _add_graph(index, graph, graph_from)
@@ -260,7 +262,7 @@ def add_items(
         text_field=text_field,
         template=index.items.template,
     )
-    with progress("encoding", "items") as report:
+    with _resumable(), progress("encoding", "items") as report:
         index.add(new, replace=replace, progress=report)
     _answer(index, folder, json, began)
 
@@ -351,6 +353,16 @@ def verify(
     answer({"index": str(folder), "damages": damages, "repaired": repair}, json)
     if damages:
         raise typer.Exit(6)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Says after Ctrl-C what becomes of the vectors."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note("the vectors made so far are kept; the same command goes on with them")
+        raise
 
 
 def _add_graph(index: ItemIndex, neighbours: int | None, name: str | None) -> None:

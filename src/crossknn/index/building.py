@@ -65,6 +65,7 @@ def build_parts(
     previous: Parts | None,
     progress: Progress | None,
     limits: Limits | None,
+    folder: Path | None,
 ) -> Parts:
     """The parts of a new index; see `ItemIndex.build`. `words` names the word models, whose words
     `tokenizer` makes."""
@@ -79,7 +80,8 @@ def build_parts(
     if encoder is not None:
         model = RememberedModel.of("dual encoder", encoder)
         if encoded is None:
-            encode_new = partial(model.encode_items, progress=progress, limits=limits)
+            how: dict[str, Any] = {"progress": progress, "limits": limits, "folder": folder}
+            encode_new = partial(model.encode_items, **how)
             encoded = _encode_items(model, items.texts, previous, encode_new)
         values = check_vectors(encoded, n, model.dimensions, "the encoder's vectors")
         made[f"vectors/{DUAL_ENCODER}"] = ItemVectors(values=values, encoder=model)

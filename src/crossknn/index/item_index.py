@@ -42,6 +42,7 @@ from crossknn.index.parts import (
 )
 from crossknn.index.storage import SCORES, damages, read_parts, stamp_of, write_parts
 from crossknn.index.vectors import EncodeQueries, GivenModel, ItemVectors, RememberedModel
+from crossknn.index.work import WORK
 from crossknn.retrievers.base import ItemPriors, Late, Retriever
 from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.lexical import UNICODE, as_tokenizer, tokenizer_named
@@ -99,6 +100,7 @@ class ItemIndex:
         seed: int = 0,
         previous: ItemIndex | None = None,
         limits: Limits | None = None,
+        folder: str | Path | None = None,
         progress: Progress | None = None,
     ) -> ItemIndex:
         """Make an index in memory.
@@ -122,6 +124,8 @@ class ItemIndex:
                 a warning.
             limits: Encode the items on Ray, `Limits(ray="local", workers=4)`; by default here.
                 Ray needs the encoder's name or folder.
+            folder: Where the index is to be saved: the vectors are kept there while they are made,
+                and what was stopped goes on with them. Without Ray.
             progress: Called with (items encoded, all that need it).
 
         Returns:
@@ -136,7 +140,8 @@ class ItemIndex:
         given, encode = building.by_name(vectors, GIVEN), building.by_name(query_vectors, GIVEN)
         words = ["bm25"] * bm25 + ["tfidf"] * tfidf
         before = None if previous is None else previous._parts
-        how = words, as_tokenizer(tokenizer), lsa, seed, before, progress, limits
+        place = None if folder is None else as_path(folder, "the folder of the index")
+        how = words, as_tokenizer(tokenizer), lsa, seed, before, progress, limits, place
         return cls(building.build_parts(items, encoder, given, encode, *how))
 
     @classmethod
@@ -279,6 +284,7 @@ class ItemIndex:
         columns = {**kept.arrays, **field_columns(self.items.extra)}
         parts["items"] = Artifact(kept.meta, columns)
         write_parts(folder, parts, self._parts.build)
+        shutil.rmtree(folder / WORK, ignore_errors=True)
         if folder != self.folder and len(scores):
             ScoreStore(folder / SCORES).add_all(scores)
         self._parts = replace(self._parts, folder=folder)
@@ -389,6 +395,8 @@ class ItemIndex:
         self._change(
             partial(updates.growth, new=new, given=given, replace=replace, progress=progress)
         )
+        if self.folder is not None:
+            shutil.rmtree(self.folder / WORK, ignore_errors=True)
 
     def delete(self, ids: Iterable[str]) -> None:
         """Delete items, in the folder of the index too, in one atomic step.

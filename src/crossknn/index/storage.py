@@ -2,7 +2,7 @@
 
     crossknn-index.json      the manifest: what there is, where, how long, and its checksums
     data-<token>/            the files of one writing; the bytes that a manifest names never change
-    work-<name>/             states of the items encoded so far (see `late`)
+    work-<name>/             vectors, or states, of the items encoded so far (see `work`, `late`)
     scores.db                exact scores (see `crossknn.scores`), for good
 
 An index is a number of named parts (`vectors/dense`, `graphs/bm25`, ...), each an `Artifact`:
@@ -110,7 +110,7 @@ def read_manifest(folder: Path, build: str | None = None) -> dict[str, Any]:
         manifest: dict[str, Any] = parse_json(read_file(folder, MANIFEST))
         changed = manifest["checksum"] != _checksum(manifest)
     except (FileNotFoundError, NotADirectoryError) as error:
-        begun = folder.is_dir() and any(folder.glob("data-*"))
+        begun = folder.is_dir() and any((*folder.glob("data-*"), *folder.glob("work-*")))
         why = "it is still being written, or that was interrupted" if begun else error.strerror
         why = "that is a file" if folder.is_file() else why
         raise IndexFormatError(

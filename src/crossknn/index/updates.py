@@ -21,6 +21,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import compress
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -112,7 +113,7 @@ def growth(
         raise InputError(
             f"vectors are given for {unknown[0]!r}, but the index has {', '.join(own) or 'none'}"
         )
-    made = {name: _vectors(parts, name, new, given, progress) for name in own}
+    made = {name: _vectors(parts, name, new, given, progress, index.folder) for name in own}
     deleted = {"deleted": np.array(old, np.int64)} if old else {}
     grown = {"items": Growth({"template": items.template}, columns_of(new) | deleted)}
 
@@ -258,6 +259,7 @@ def _vectors(
     new: Items,
     given: Mapping[str, FloatArray],
     progress: Progress | None,
+    folder: Path | None,
 ) -> FloatArray:
     """Vectors (k, d) of the new items that are not fitted."""
     part: ItemVectors = parts[f"vectors/{name}"]
@@ -265,7 +267,7 @@ def _vectors(
     if name in given:
         made = given[name]
     elif part.encoder is not None:
-        made = part.encoder.get().encode_items(new.texts, progress)
+        made = part.encoder.encode_items(new.texts, progress, folder=folder)
     elif f"words/{name}" in parts:
         made = parts[f"words/{name}"].encode_queries(new.texts)
     else:

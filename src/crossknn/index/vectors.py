@@ -15,6 +15,7 @@ import numpy as np
 from crossknn.columns import rows_of
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.index.base import Scale
+from crossknn.index.work import encode_kept
 from crossknn.retrievers.base import LateEncoder
 from crossknn.scorers.base import Encoder
 from crossknn.scores.collect import Limits
@@ -92,11 +93,20 @@ class RememberedModel:
         return self.opened
 
     def encode_items(
-        self, texts: Sequence[str], progress: Progress | None, limits: Limits | None
+        self,
+        texts: Sequence[str],
+        progress: Progress | None,
+        limits: Limits | None = None,
+        folder: Path | None = None,
     ) -> FloatArray:
-        """A dual encoder's vectors (n, d) of items, on Ray if `limits` say so."""
+        """A dual encoder's vectors (n, d) of items, on Ray if `limits` say so; else they are kept
+        in the `folder` of the index meanwhile."""
         if limits is None or limits.ray is None:
-            return self.get().encode_items(texts, progress)
+            encode = self.get().encode_items
+            if folder is None or self.fingerprint is None:
+                return encode(texts, progress)
+            how = folder, self.fingerprint, self.dimensions
+            return encode_kept(*how, texts, encode, progress)
         from crossknn.scores.ray import encode_on_ray
 
         place = limits.workers, limits.ray

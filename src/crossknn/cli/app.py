@@ -63,7 +63,8 @@ def _options(
 
 def run(arguments: list[str], commands: typer.Typer = app) -> int:
     """Run one command, of `crossknn` or of another set of `commands`; the exit code."""
-    logging.basicConfig(level=logging.WARNING, handlers=[Notes()])
+    notes = Notes(logging.WARNING)
+    logging.getLogger().addHandler(notes)
     prepare_streams()
     streams = sys.stdout, sys.stderr
     try:
@@ -73,6 +74,7 @@ def run(arguments: list[str], commands: typer.Typer = app) -> int:
             raise
         return 0
     finally:
+        logging.getLogger().removeHandler(notes)
         sys.stdout, sys.stderr = streams
         let_go()
 

@@ -197,7 +197,6 @@ def run(
         with progress("exact search", "pairs") as report:
             texts, limits = (queries.texts, index.items.texts), Limits(workers=o.threads(workers))
             scores = exact_scores(stored.store, scorer, *texts, limits=limits, progress=report)
-        o.note_probabilities(scorer, scores)
     for chosen, by in groups:
         if exact:
             given = own, queries, scores, chosen, budgets, ks

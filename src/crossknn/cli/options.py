@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crossknn.cli.output import note
 from crossknn.errors import InputError, MissingExtraError
 from crossknn.scorers.base import Scorer
-from crossknn.types import FloatArray
 
 if TYPE_CHECKING:
     from crossknn.data.queries import QuerySet
@@ -194,18 +192,6 @@ def open_scorer(
             )
         given["model"] = model
     return CrossEncoder(name, cores=max(1, threads(None) // workers), **given)
-
-
-def note_probabilities(scorer: Scorer, scores: FloatArray) -> None:
-    """Say what helps if all scores of an endpoint lie between 0 and 1."""
-    told = getattr(scorer, "probabilities", None)  # endpoints alone have this option
-    if told is False and scores.min() >= 0 and scores.max() <= 1:
-        note(
-            "all scores of the endpoint lie between 0 and 1: if they are probabilities, give "
-            "--scorer-option probabilities=true, which turns them back into logits. Logits rank "
-            "the same but are predicted better: searches of two corpora of three found 4 to 25 "
-            "points more of the true neighbours"
-        )
 
 
 def fuse_of(text: str) -> str | dict[str, float]:

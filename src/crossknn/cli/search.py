@@ -6,7 +6,6 @@ from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.table import Table
 from rich.text import Text
@@ -26,10 +25,6 @@ EPILOG = o.examples(
     'crossknn search docs.index "how do I unzip a file" --budget 100 --explain',
     "crossknn search docs.index --queries queries.jsonl --run answers.trec",
 )
-
-
-_FEW = 5
-"""So many scores between 0 and 1 look like probabilities."""
 
 
 def command(
@@ -110,7 +105,7 @@ def command(
     given = _queries(o.typed(query or []), queries)
     index = ItemIndex.load(folder)
     o.add_lists(index, lists, None if queries is None else given)
-    asked = exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None
+    exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None
     if exact is not None:
         kept = o.open_store(exact, index, store)
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
@@ -131,10 +126,6 @@ def command(
         results.to_run(run)
     if exact is not None and exact.fingerprint is None and results.error is None:
         note("scores are not kept: name the model behind the endpoint with --endpoint-model")
-    if asked is not None:
-        found = np.array([h.score for hits in results for h in hits if not h.predicted], np.float32)
-        if len(found) >= _FEW:
-            o.note_probabilities(asked, found)
     if learn and isinstance(exact, StoredScorer) and exact.store is index.scores:
         _learn(index, exact)
     if results.error is not None:

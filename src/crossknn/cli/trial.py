@@ -197,7 +197,6 @@ def command(
             f"{q + 1} of {m}: reranking finds {found[0]} of the true top {one.k}, searching "
             f"{found[1]}: {' '.join(asked.texts[q].split()):.60}"
         )
-    o.note_probabilities(exact, np.stack(rows))
     trial = Trial.run(index, asked.take(range(m)), np.stack(rows), judged, budget=budget, seed=seed)
     with progress("verdict", "pairs") as report:
         verdict = diagnose(

@@ -234,13 +234,13 @@ def _collect_rows(
     if replace:
         index.drop_of_others(name)
     before = _known_rows(index, name, opened.fingerprint, replace)
-    if before is not None and "added" in before.meta:  # its rows lack scores of later items
+    if before is not None and before.meta.get("added"):  # its rows lack scores of later items
         texts = [*before.arrays["queries"], *texts]
         if positions is not None:
             positions = np.concatenate([before.arrays["items"], positions])
     report = collect(index.scores, opened, texts, items, source=named(scorer), **how)
     known = _known_rows(index, name, opened.fingerprint, replace)  # others may have added to them
-    old = {} if known is None or "added" in known.meta else known.arrays
+    old = {} if known is None or known.meta.get("added") else known.arrays
     own = dict.fromkeys(old.get("queries", ()))
     new = {text: row for row, text in enumerate(texts) if text not in own}
     rows = index.scores.rows(fingerprint, [*new], items)

@@ -9,13 +9,15 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
+from crossknn.errors import counted
 from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.specs import Searchable
 from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries, Value
 
 ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
 COLUMNS = ("artifacts/anchors", "artifacts/item_scores")
-"""Artifacts with something for each item: rows of these arrays, or columns of `scores`."""
+"""Artifacts with something for each item: rows of these arrays, or columns of `scores`, exact ones,
+which are stale once items are `added`, until they are collected again."""
 
 
 def plain(key: str) -> str:
@@ -88,16 +90,17 @@ class ItemScores:
     scores: FloatArray
 
 
-def all_scores(arrays: Mapping[str, Any]) -> FloatArray:
-    """Scores (q, n) of all items: those that were collected, and of the items that were added."""
-    scores: FloatArray = arrays["scores"]
-    return np.hstack([scores, arrays["added"].T]) if "added" in arrays else scores
+def lacking(index: Index, name: str) -> str:
+    """Says of how many items, added since, an artifact has no exact scores; "" if of none."""
+    known = index.artifacts.get(name)
+    added = 0 if known is None else known.meta.get("added", 0)
+    return f": those that there are lack {counted(added, 'item')} added since" if added else ""
 
 
-def n_items(key: str, arrays: Mapping[str, Any]) -> int | None:
+def n_items(key: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> int | None:
     """Of how many items an artifact is; None for one that has nothing for each item."""
     if plain(key) in COLUMNS and "scores" in arrays:
-        return int(np.shape(arrays["scores"])[1]) + len(arrays.get("added", ()))
+        return int(np.shape(arrays["scores"])[1]) + int(meta.get("added", 0))
     return next((len(arrays[name]) for name in ROWS.get(plain(key), ()) if name in arrays), None)
 
 

@@ -26,7 +26,7 @@ from crossknn.data.records import Entries
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import as_path
 from crossknn.index import building, updates
-from crossknn.index.base import Anchors, Cache, ItemScores, Scale, all_scores, n_items
+from crossknn.index.base import Anchors, Cache, ItemScores, Scale, n_items
 from crossknn.index.database import ItemStore, TextsOf, having_text
 from crossknn.index.filters import Fields, field_columns, parse_filter
 from crossknn.index.graphs import NEIGHBOURS
@@ -599,26 +599,29 @@ class ItemIndex:
 
     @property
     def anchors(self) -> Anchors | None:
-        """Exact scores (k_q, n) of the anchor queries, if there are any."""
-        if (found := self.artifacts.get(ANCHORS)) is None:
+        """Exact scores (k_q, n) of the anchor queries, if there are any of all items: those that
+        items were added after (`added`) are stale until `collect_anchors` scores these, too."""
+        found = self.artifacts.get(ANCHORS)
+        if found is None or found.meta.get("added"):
             return None
         scales, columns = found.meta["scales"], found.arrays
         center = scales.get(DUAL_ENCODER, scales["center"])[0]
-        scores = self.cache.get((ANCHORS,), (found,), lambda: all_scores(columns))
+        scores = self.cache.get((ANCHORS,), (found,), lambda: columns["scores"])  # one object
         return Anchors(scores, center, Queries(columns["queries"]))
 
     @property
     def anchor_queries(self) -> Sequence[str]:
-        """Texts (k_q) of the anchor queries."""
+        """Texts (k_q) of the anchor queries, also of stale ones."""
         known = self.artifacts.get(ANCHORS)
         return () if known is None else known.arrays["queries"]
 
     @property
     def item_scores(self) -> ItemScores | None:
-        """Exact scores (a, n) of items in the query's place, if there are any."""
-        if (found := self.artifacts.get(ITEM_SCORES)) is None:
+        """Exact scores (a, n) of items in the query's place, if there are any of all items."""
+        found = self.artifacts.get(ITEM_SCORES)
+        if found is None or found.meta.get("added"):
             return None
-        scores = self.cache.get((ITEM_SCORES,), (found,), lambda: all_scores(found.arrays))
+        scores = self.cache.get((ITEM_SCORES,), (found,), lambda: found.arrays["scores"])
         return ItemScores(found.arrays["items"], scores)
 
     def scorer_fingerprint(self, name: str) -> str | None:
@@ -847,7 +850,7 @@ class ItemIndex:
         """
         if not name.isidentifier():
             raise InputError(f"an artifact cannot be named {name!r}; use another name")
-        if (n := n_items(f"artifacts/{name}", arrays)) not in (None, self.n):
+        if (n := n_items(f"artifacts/{name}", meta, arrays)) not in (None, self.n):
             raise InputError(
                 f"{name!r} is of {n} items, and the index has {self.n} now: fit or collect it again"
             )

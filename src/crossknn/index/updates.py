@@ -7,7 +7,8 @@ is compacted; an update deletes and adds. What is made of an item comes by its t
     words       by the idf and the average length that the model was fitted with
     fitted      by the map of items, if the fit has one (MF_IND), or else by ridge regression on the
                 item vectors that are not fitted, from those who were there when it was fitted; so
-                are the rows of kriging's prior, and the scores of anchors
+                are the rows of kriging's prior
+    anchors     nothing: exact scores are stale, and not used, until they are collected again
     graphs      the new item's neighbours, but it becomes no neighbour of an older one
 
 Everything fitted says in `added` how many of its items came after the fit.
@@ -28,7 +29,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.errors import InputError
-from crossknn.index.base import COLUMNS, ROWS, all_scores, plain
+from crossknn.index.base import COLUMNS, ROWS, plain
 from crossknn.index.filters import field_columns
 from crossknn.index.graphs import nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states
@@ -144,11 +145,6 @@ def growth(
         elif plain(key) in {*ROWS, *COLUMNS}:
             added, arrays = part.meta.get("added", 0), part.arrays
             values = {name: arrays[name] for name in ROWS.get(plain(key), ()) if name in arrays}
-            values |= (
-                {"added": arrays["scores"].T}
-                if plain(key) in COLUMNS and "scores" in arrays
-                else {}
-            )
             rows = {name: regressed(added)(each) for name, each in values.items()}
             grown[key] = Growth({**part.meta, "added": added + k}, rows)
     for key, part in parts.items():
@@ -244,8 +240,7 @@ def compacted(index: Parts) -> dict[str, Artifact]:
             taken["queries"] = partial(list, compress(arrays["queries"], kept))
         for name in set(ROWS.get(plain(key), ())) & set(arrays):
             taken[name] = partial(_rows, arrays[name], rows)
-        names = [name for name in arrays if plain(key) not in COLUMNS or name != "added"]
-        found[key] = Artifact(meta, Named(names, partial(_made, taken, arrays)))
+        found[key] = Artifact(meta, Named(list(arrays), partial(_made, taken, arrays)))
     return found
 
 
@@ -283,7 +278,7 @@ def _rows(values: Any, rows: Any) -> Any:
 
 
 def _scores(arrays: Mapping[str, Any], kept: BoolArray, rows: IntArray) -> FloatArray:
-    return all_scores(arrays)[kept][:, rows]
+    return arrays["scores"][kept][:, rows[rows < arrays["scores"].shape[1]]]
 
 
 def _neighbours(neighbours: Any, rows: IntArray, place: IntArray) -> IntArray:

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.base import Anchors, Index, ItemScores, Scale
+from crossknn.index.base import Anchors, Index, ItemScores, Scale, lacking
 from crossknn.linalg import least_squares
 from crossknn.methods.base import Method, part
 from crossknn.methods.vectors import Scored, VectorPredictor
@@ -146,7 +146,8 @@ def anchors_of(index: Index, method: str) -> Anchors:
     """R_anc, the exact scores of anchor queries; `InputError` if there are none."""
     if index.anchors is None or not len(index.anchors.scores):
         raise InputError(
-            f"{method} needs the scores of anchor queries, and there are none: add them with  "
+            f"{method} needs the scores of anchor queries with all items, and there are none"
+            f"{lacking(index, 'anchors')}: add them with  "
             "crossknn collect INDEX --anchors QUERIES  (in a matrix file: n_anchors)"
         )
     return index.anchors
@@ -155,7 +156,8 @@ def anchors_of(index: Index, method: str) -> Anchors:
 def _item_scores(index: Index, method: str) -> ItemScores:
     if index.item_scores is None:
         raise InputError(
-            f"{method} needs item x item scores, and there are none: add them with  "
+            f"{method} needs item x item scores, and there are none"
+            f"{lacking(index, 'item_scores')}: add them with  "
             "crossknn collect INDEX --item-scores N  (in a matrix file: item_scores, "
             "item_score_items)"
         )

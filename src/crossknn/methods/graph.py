@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.base import Index
+from crossknn.index.base import Index, lacking
 from crossknn.index.graphs import (
     NEIGHBOURS,
     SCORES,
@@ -77,8 +77,9 @@ class GraphMethod(Method):
         if self.graph == SCORES:
             if (anchors := index.anchors) is None:
                 raise InputError(
-                    f"{self}: the graph of scores needs scores of anchor queries; collect them "
-                    "with  crossknn collect INDEX --anchors QUERIES"
+                    f"{self}: the graph of scores needs scores of anchor queries"
+                    f"{lacking(index, 'anchors')}; collect them with  crossknn collect INDEX "
+                    "--anchors QUERIES"
                 )
             make = partial(nearest_by_rankings, anchors.scores, self.neighbours)
             return index.cache.get((SCORES, self.neighbours), (anchors.scores,), make)

@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from crossknn.errors import InputError, SpecError
-from crossknn.index.base import Anchors, Index
+from crossknn.index.base import Anchors, Index, lacking
 from crossknn.linalg import standardised, top_k
 from crossknn.methods.base import POOL, Method, Rehearsal, equal_rounds, pool_size
 from crossknn.methods.features import Affine, Feature, PointStore, Spread, of_retriever
@@ -223,7 +223,7 @@ class Kriging(Method):
         if stage_names(index, parse(prior.retriever)) == stage_names(index, mean):
             since = anchors - prior.n_anchor_queries
             few = prior.from_searches and since < TEACHING_ANCHORS
-            return prior if few or since == 0 else None
+            return prior if few or since <= 0 else None  # the anchors may be stale by now
         if anchors and not prior.from_searches:
             return None
         raise InputError(
@@ -261,8 +261,9 @@ class Kriging(Method):
         anchors = index.anchors if self.use_anchors else None
         if anchors is None or len(anchors.scores) < 3:
             raise InputError(
-                f"{self}: target_recall is calibrated on three anchor queries or more: add some "
-                "with  crossknn collect INDEX --anchors QUERIES, or leave out use_anchors=false"
+                f"{self}: target_recall is calibrated on three anchor queries or more"
+                f"{lacking(index, 'anchors')}: add some with  crossknn collect INDEX --anchors "
+                "QUERIES, or leave out use_anchors=false"
             )
         key = ("curve", str(replace(self, target_recall=None)), self.k, budget, seed)
         searches = self.rehearsals(index, budget, seed)

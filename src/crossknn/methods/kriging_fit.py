@@ -11,7 +11,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.files import scratch
-from crossknn.index.base import Index
+from crossknn.index.base import Index, lacking
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import LARGE
 from crossknn.linalg import standardised
@@ -92,7 +92,8 @@ def fit_prior(
     retriever = parse(retriever) if isinstance(retriever, str) else retriever
     own = index.scorer_fingerprint("anchors") if scores is None else scores.fingerprint
     index = index.for_scorer(own)
-    anchors, count = index.anchors, len(index.anchor_queries)
+    anchors = index.anchors
+    count = 0 if anchors is None else len(anchors.scores)
     if rank < 1:
         raise InputError(f"rank is {rank}; it must be 1 or more")
     if not index.vectors:
@@ -103,7 +104,7 @@ def fit_prior(
         prior = fit_anchors(index, retriever, rank, SEED, progress=progress)
     else:
         raise InputError(
-            "the index has no scores to fit to: search it, "
+            f"the index has no scores to fit to{lacking(index, 'anchors')}: search it, "
             "or score anchor queries with  crossknn collect INDEX --anchors QUERIES"
         )
     prior = replace(

@@ -4,8 +4,8 @@
     write_page(page, "report")                  # page.md with images/, and index.html with all
 
 Texts (paragraphs, captions, list items, cells) may hold `code`, **bold** and [links](address); all
-else in them is meant as it stands. The HTML is made of the Markdown; it loads nothing, and is fit
-for light and dark screens and for printing.
+else in them is meant as it stands, and `literal` makes a text of somebody else's stand so. The HTML
+is made of the Markdown; it loads nothing, and is fit for light and dark screens and for printing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from markdown_it import MarkdownIt
 
+from crossknn.errors import visible
 from crossknn.files import make_folder, write_file
 from crossknn.plots import INK, OTHERS, PAPER, QUIET, RULE
 
@@ -142,6 +143,20 @@ def format_cell(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:z,.6g}"
 
 
+_MARKS = "`*_[]!|\\"
+_STAND_INS = {ord(mark): chr(0xE000 + place) for place, mark in enumerate(_MARKS)}
+_ENTITIES = {0xE000 + place: f"&#{ord(mark)};" for place, mark in enumerate(_MARKS)}
+
+
+def literal(text: str, most: int = 0) -> str:
+    """A text of a user or an item for a page, on one line, of at most so many characters: none of
+    its characters is a mark of Markdown."""
+    line = " ".join(visible(re.sub("[\ue000-\ue0ff]", "\ufffd", text)).split())
+    if most and len(line) > most:
+        line = f"{line[:most].rstrip()}…"
+    return line.translate(_STAND_INS)
+
+
 def slug(text: str) -> str:
     """A name for addresses and files.
 
@@ -233,7 +248,7 @@ def _text(text: str, *, code: bool = True) -> str:
         else:
             made = part.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
             parts[place] = re.sub(r"(?<!\*)\*(?!\*)|(?<!\w)_|_(?!\w)", r"\\\g<0>", made)
-    return "".join(parts)
+    return "".join(parts).translate(_ENTITIES)
 
 
 # ---------------------------------------------------------------------------------- HTML

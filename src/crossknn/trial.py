@@ -22,12 +22,13 @@ from crossknn.evaluation.replay import Outcome, compare
 from crossknn.evaluation.task import Judgements, relevant_items
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, parse_methods
-from crossknn.page import Page, Section, bars
+from crossknn.page import Cell, Page, Section, Table, bars, literal
 from crossknn.retrievers.specs import first_stage, open_retriever
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
 
 K, RETURNED = 10, 20
 """The true neighbours that are counted, and how many items an answer has."""
+_SHOWN = 50  # queries of a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class Case:
 class Trial:
     """What reranking, the search and exact search returned for m queries, `budget` calls each.
 
-    right: the relevant items of each query; none where there are no judgements.
+    right: the relevant items of each query; none where there are no judgements. made: the queries
+    are sentences of the items themselves, which nobody has asked.
     """
 
     index: ItemIndex
@@ -58,6 +60,7 @@ class Trial:
     search: Outcome
     exact: Outcome
     right: Sequence[IntArray]
+    made: bool = False
 
     @classmethod
     def run(
@@ -69,6 +72,7 @@ class Trial:
         *,
         budget: int = 100,
         seed: int = 0,
+        made: bool = False,
     ) -> Trial:
         """Search m queries whose exact scores (m, n) are known."""
         stage = first_stage(index)
@@ -88,6 +92,7 @@ class Trial:
             search=search,
             exact=exact,
             right=right,
+            made=made,
         )
 
     @property
@@ -165,7 +170,8 @@ class Trial:
         if self.answers is not None:
             said.insert(0, _said(self.answers, f"of the right items among the {RETURNED} returned"))
         asked, calls = len(self.queries), counted(self.budget, "call")
-        of = f"each of {asked:,} queries" if asked > 1 else "one query"
+        kind = " made-up" * self.made
+        of = f"each of {asked:,}{kind} queries" if asked > 1 else f"one{kind} query"
         return f"With {calls} for {of}, searching instead of reranking {', and '.join(said)}."
 
     def as_dict(self) -> dict[str, Any]:
@@ -173,6 +179,7 @@ class Trial:
         return {
             "n": self.index.n,
             "queries": len(self.queries),
+            "made_up_queries": self.made,
             "budget": self.budget,
             "retriever": self.retriever,
             "shares": {name: dict(rows) for name, rows in self.groups().items()},
@@ -184,8 +191,8 @@ class Trial:
         cases, opposite = self.cases
         shown = Section(title="At equal calls", blocks=[bars(self.groups()), self.sentence])
         missed = [
-            f"“{c.query}” → {' · '.join(c.text.splitlines())}. Number {c.place:,} of the "
-            f"retriever, {c.found} of the search."
+            f"“{literal(c.query)}” → {literal(' · '.join(c.text.splitlines()).rstrip('.'))}. "
+            f"Number {c.place:,} of the retriever, {c.found} of the search."
             for c in cases[:RETURNED]
         ]
         about = (
@@ -193,7 +200,47 @@ class Trial:
             f"missed it, and missed it for {opposite} where reranking found it."
         )
         ends = [Section(title="What reranking missed", blocks=[about, missed])] * bool(missed)
-        return Page(title=title, lead=lead, sections=[shown, *ends, *sections])
+        return Page(title=title, lead=lead, sections=[shown, *ends, self._by_query(), *sections])
+
+    def _by_query(self) -> Section:
+        """Each query with what the two ways found of its true top k, and missed."""
+        asked = len(self.queries)
+        of = "" if asked <= _SHOWN else f" The first {_SHOWN} of {asked:,} are here."
+        about = (
+            f"Each query opens to its true top {self.k}, by all {self.index.n:,} scores, with the "
+            f"places that the items have in the two answers of {RETURNED}.{of}"
+        )
+        made = (
+            "**These queries are made up**: each is the title or the first sentence of an item, "
+            "taken out of it, and this item counts as right. Such queries are easier than those of "
+            "users: give yours."
+        )
+        tables = [self._table(q) for q in range(min(asked, _SHOWN))]
+        return Section(title="Query by query", blocks=[*[made] * self.made, about, *tables])
+
+    def _table(self, q: int) -> Table:
+        """The true top k of a query, then the right items beyond it, with their places."""
+        items, answers = (
+            self.index.items,
+            [way.items[q, :RETURNED] for way in (self.rerank, self.search)],
+        )
+        true: list[int] = self.exact.items[q, : self.k].tolist()
+        right: list[int] = self.right[q].tolist() if self.right else []
+        rows = list[list[Cell]]()
+        for item in (*true, *(item for item in right if item not in true)):
+            text = literal(items.titles[item] or items.texts[item], 100)
+            name = f"{literal(items.ids[item], 40)}: {text}{' **(right)**' * (item in right)}"
+            rank = f"{true.index(item) + 1}" if item in true else f"beyond {self.k}"
+            places = [np.flatnonzero(answer == item) + 1 for answer in answers]
+            rows.append([rank, name, *(f"{at[0]}" if len(at) else "missed" for at in places)])
+        found = [int(np.isin(true, answer).sum()) for answer in answers]
+        return Table(
+            head=["true place", "item", "by reranking", "by searching"],
+            rows=rows,
+            caption=f"“{literal(self.queries.texts[q], 200)}”: of {len(true)} reranking finds "
+            f"{found[0]}, searching {found[1]}",
+            folded=True,
+        )
 
 
 def questions_from(items: Items, count: int, seed: int = 0) -> Dataset:

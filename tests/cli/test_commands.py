@@ -588,7 +588,7 @@ def test_try_ends_with_a_verdict_and_scores_no_pair_twice(folder, capsys):
     out, said = capsys.readouterr()
     assert "60 items, 5 queries made of items" in said
     assert "5 of 5: reranking finds" in said
-    assert "With 20 calls for each of 5 queries" in out
+    assert "With 20 calls for each of 5 made-up queries" in out
     page = (folder / "crossknn-try" / "index.html").read_text()
     assert "By budget" in page
     before = len(ck.ItemIndex.load("crossknn-try/index").scores)

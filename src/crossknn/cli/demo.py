@@ -160,7 +160,7 @@ def _live(
         limits = Limits(workers=cores)
         given = index.scores, scorer, queries.texts, index.items.texts
         scores = exact_scores(*given, limits=limits, progress=report)
-    trial = Trial.run(index, queries, scores, data.qrels, budget=budget, seed=seed)
+    trial = Trial.run(index, queries, scores, data.qrels, budget=budget, seed=seed, made=True)
     shown.show(trial, json)
     lead = (
         f"{index.n:,} documented things of Python {platform.python_version()}, the bundled models."

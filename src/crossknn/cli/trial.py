@@ -197,7 +197,8 @@ def command(
             f"{q + 1} of {m}: reranking finds {found[0]} of the true top {one.k}, searching "
             f"{found[1]}: {' '.join(asked.texts[q].split()):.60}"
         )
-    trial = Trial.run(index, asked.take(range(m)), np.stack(rows), judged, budget=budget, seed=seed)
+    how: dict[str, Any] = {"budget": budget, "seed": seed, "made": own is None and queries is None}
+    trial = Trial.run(index, asked.take(range(m)), np.stack(rows), judged, **how)
     with progress("verdict", "pairs") as report:
         verdict = diagnose(
             index,

@@ -1,0 +1,110 @@
+"""Somebody reads the page of `crossknn try`: which queries, and what did each way find and miss?"""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+from crossknn.cli.app import run
+from crossknn.page import write_page
+from crossknn.trial import RETURNED, Trial
+
+
+@pytest.fixture(scope="module")
+def trial():
+    sample = ck.sample()
+    chosen = sample.queries.take(range(5))
+    return Trial.run(sample.index, chosen, sample.scores[:5], sample.qrels, budget=50)
+
+
+def folded(page):
+    """(summary, rows) of each folded table of a page in HTML."""
+    for part in page.split("<details>")[1:]:
+        rows = [
+            [re.sub(r"<[^>]+>", "", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+            for row in re.findall(r"<tr>(.*?)</tr>", part.split("</details>")[0], re.DOTALL)[1:]
+        ]
+        yield re.search(r"<summary>(.*?)</summary>", part)[1], rows
+
+
+def test_every_query_is_named_with_what_was_found_and_missed(trial, tmp_path):
+    """The places in both answers, and `missed`, are those of the two searches."""
+    write_page(trial.page("a title", "a lead"), tmp_path)
+    shown = [*folded((tmp_path / "index.html").read_text())]
+    assert len(shown) == 5
+    ways = trial.rerank, trial.search
+    for q, (summary, rows) in enumerate(shown):
+        counts = [round(10 * way.recall[10][q]) for way in ways]
+        assert summary.endswith(f"of 10 reranking finds {counts[0]}, searching {counts[1]}")
+        assert " ".join(trial.queries.texts[q].split())[:40] in summary.replace(
+            "&#91;", "["
+        ).replace("&#93;", "]")
+        ids = [trial.index.items.ids[item] for item in trial.exact.items[q, :10]]
+        right = trial.index.items.ids[trial.right[q][0]]
+        assert [row[1].split(":")[0] for row in rows] == [*dict.fromkeys([*ids, right])]
+        for place, row in enumerate(rows[:10]):
+            for way, told in zip(ways, row[2:], strict=True):
+                at = np.flatnonzero(way.items[q, :RETURNED] == trial.exact.items[q, place])
+                assert told == (str(at[0] + 1) if len(at) else "missed")
+        assert [row for row in rows if "(right)" in row[1]] == [
+            row for row in rows if row[1].startswith(f"{right}:")
+        ]
+
+
+def test_texts_of_strangers_stay_texts(tmp_path):
+    """Queries and items full of Markdown and HTML are shown as they are, and load nothing."""
+    marks = (
+        "*a* **b** _c_ `d` [e](http://evil.example) ![f](http://evil.example/f) <img src=x> | \\"
+    )
+    texts = [f"{marks} number {n}" for n in range(30)]
+    index = ck.ItemIndex.build(
+        [{"id": f"`{n}` {marks}", "text": t} for n, t in enumerate(texts)], lsa=4
+    )
+    queries = ck.QuerySet(("q",), (f"query {marks}",))
+    write_page(Trial.run(index, queries, np.arange(30.0)[None], budget=10).page("t", "l"), tmp_path)
+    page = (tmp_path / "index.html").read_text()
+    assert "<img" not in page
+    assert not re.search(r'(href|src)="http', page)
+    details = page[page.index("<details>") :]
+    assert not re.search("<(em|strong|code)>", details)
+    shown = Text()
+    shown.feed(details)
+    assert " ".join(f"query {marks}".split()) in " ".join("".join(shown.parts).split())
+
+
+class Text(HTMLParser):
+    """What a reader sees of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = []
+
+    def handle_data(self, data):
+        self.parts.append(data)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_made_up_queries_are_called_so(tmp_path, monkeypatch, capsys, given):
+    """Without queries some are made of items: the answer, the page and the JSON say it."""
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        f"How thing {n} works. It has {n} wheels and a very long text behind it."
+        for n in range(120)
+    ]
+    (tmp_path / "docs.txt").write_text("\n".join(lines))
+    (tmp_path / "queries.txt").write_text("\n".join(f"thing {n}" for n in range(9)))
+    more = ["--queries", "queries.txt"] if given else []
+    code = run(
+        ["try", "docs.txt", "--budget", "10", "--n-queries", "5", "--encoder", "none", *more]
+    )
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    page = (tmp_path / "crossknn-try" / "index.html").read_text()
+    assert ("These queries are made up" in page) == (not given)
+    assert ("made-up queries" in page) == (not given)
+    assert ("made-up queries" in said.out) == (not given)
+    assert "Query by query" in page

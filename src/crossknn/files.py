@@ -161,6 +161,10 @@ def read_given(path: Path, most: int = MOST) -> bytes:
     try:
         with open_given(path) as file:
             return _bounded(file, path, most)
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder; give a file") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 

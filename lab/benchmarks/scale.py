@@ -8,7 +8,7 @@ INDEX is one whose 384-dimensional vectors are real: that of lab/benchmarks/wide
 items, vectors are drawn around its own: one of them, plus normal noise of length 0.5, brought to
 unit length. So are the queries. The prior of rank 100 has factors that are linear in the vectors
 but for half of their variance. Vectors are kept in half precision; the approximate indexes of
-vectors and of points are built as `crossknn index add --nearest` does.
+vectors and of points are built as `crossknn index prepare --nearest` does.
 
 Each method runs in a process of its own: 100 queries to warm up, of which the first is timed apart,
 then 50. Scores are made from the vectors; scoring is not timed. Nor are query vectors, which are

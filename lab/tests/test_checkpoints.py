@@ -406,7 +406,7 @@ def test_the_command_converts(tmp_path, base, capsys, monkeypatch):
     assert "not empty" in capsys.readouterr().err
     save_cmc(tmp_path / "x.bin", Theirs().state_dict())
     assert run(["convert", "x.bin", "cmc", "--encoder", "base"]) == 0
-    assert "use it with  crossknn index add INDEX --late cmc\n" in capsys.readouterr().err
+    assert "use it with  crossknn index prepare INDEX --late cmc\n" in capsys.readouterr().err
     bert(5).save_pretrained(base)
     assert run(["convert", "base", "plain", "--layout", "msmarco-emb"]) == 0
     assert "msmarco-emb is unverified: compare its scores" in capsys.readouterr().err

@@ -55,8 +55,8 @@ CASES = """
 2 'body': index build docs.jsonl new.index --template {body}
 2 torch-model: index build docs.jsonl torch-model --encoder none
 2 docs.jsonl: index build docs.jsonl docs.jsonl/new.index --encoder none
-2 no-index: index add docs.index --late no-index
-2 dual: index add docs.index --late DUAL
+2 no-index: index prepare docs.index --late no-index
+2 dual: index prepare docs.index --late DUAL
 2 serch: serch docs.index
 2 k is 0: SEARCH -k 0
 2 budget is 0: SEARCH --budget 0
@@ -117,8 +117,8 @@ CASES = """
 2 --ray needs an --encoder: index build docs.jsonl new.index --encoder none --ray local
 2 --plot applies only to calibration: fit docs.index fusion --queries queries.txt --plot r.png
 2 .png: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --plot r.txt
-2 nothing to add: index add docs.index
-2 --name: index add docs.index --tfidf --name x
+2 nothing to make: index prepare docs.index
+2 --name: index prepare docs.index --tfidf --name x
 2 --graph N: index build docs.jsonl new.index --graph-from bm25
 2 KEY=VALUE: SEARCH --scorer-option batch
 2 CROSSKNN_API_KEY: SEARCH --scorer-option api_key=x

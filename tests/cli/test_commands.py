@@ -172,7 +172,7 @@ def test_an_approximate_index_is_built_on_request_and_for_many_items(command, bu
     lists = Path("docs.index") / "nearest-lsa" / "lists.faiss"
     build()
     assert not lists.exists()
-    command("index", "add", "docs.index", "--nearest")
+    command("index", "prepare", "docs.index", "--nearest")
     assert lists.exists()
     lists.unlink()
     monkeypatch.setattr("crossknn.cli.index.LARGE", N)
@@ -181,7 +181,7 @@ def test_an_approximate_index_is_built_on_request_and_for_many_items(command, bu
     build()
     assert lists.exists()
     assert command("search", "docs.index", "about queues", "--budget", "10")[0]["n_calls"] == 10
-    assert run(["index", "add", "docs.index"]) == 2
+    assert run(["index", "prepare", "docs.index"]) == 2
 
 
 def test_graphs_and_words_are_added_without_encoding_again(build, command, folder, capsys):
@@ -189,7 +189,7 @@ def test_graphs_and_words_are_added_without_encoding_again(build, command, folde
     options = ("--method", "gar(retriever=bm25, neighbours=4, batch=2)", "--budget", "6", "-k", "3")
     assert run(["search", "docs.index", "a part", *options]) == 2
     assert "no item graph 'lsa' here (there are: none); make it" in capsys.readouterr().err
-    (made,) = command("index", "add", "docs.index", "--graph", "4", "--tfidf")
+    (made,) = command("index", "prepare", "docs.index", "--graph", "4", "--tfidf")
     assert (made["graphs"], made["retrievers"]) == ({"lsa": 4}, ["bm25", "lsa", "tfidf"])
     assert command("search", "docs.index", "a part", *options)[0]["n_calls"] == 6
     assert build()["graphs"] == {"lsa": 4}
@@ -669,7 +669,7 @@ def test_items_come_and_go(command, build, folder, capsys):
     build("--lsa", "8", "--graph", "3")
     new = [{"id": "d1", "text": "walruses on files"}, {"id": "w", "text": "about a walrus"}]
     jsonl(folder / "new.jsonl", new)
-    made = command("index", "add-items", "docs.index", "new.jsonl", "--replace")[0]
+    made = command("index", "insert", "docs.index", "new.jsonl", "--replace")[0]
     assert (made["items"], made["deleted"]) == (N + 1, 1)
     assert made["added_since_fit"] == {"graphs/lsa": 2}
     search = ("search", "docs.index", "walrus", "-k", "1", "--method", "retrieve(retriever=bm25)")

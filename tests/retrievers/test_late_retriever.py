@@ -152,7 +152,7 @@ def test_the_grammar(index, model):
     [
         ("cmc(dept=3)", "retriever 'cmc' has no option 'dept': did you mean depth"),
         ("cmc(depth=0)", r"cmc\(depth=0\): depth must be 1 or more"),
-        ("som", r"no retriever 'som': .*cmc.*crossknn index add"),
+        ("som", r"no retriever 'som': .*cmc.*crossknn index prepare"),
         ("poly(retriever=bm25)", "no retriever 'poly'"),
         ("lsa(depth=3)", "takes no options"),
         ("cmk", "no retriever 'cmk': did you mean cmc"),

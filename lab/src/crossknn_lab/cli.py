@@ -360,6 +360,6 @@ def _convert(
     if isinstance(model, CrossEncoderModel):
         head, use = f"[{model.config.head.upper()}] cross-encoder", "--scorer"
     elif isinstance(model, LateInteractionModel):
-        head, use = "late-interaction model (cmc)", "crossknn index add INDEX --late"
+        head, use = "late-interaction model (cmc)", "crossknn index prepare INDEX --late"
     answer({"model": str(written), "kind": head, "settings": vars(model.config)}, as_json)
     note(f"use it with  {use} {written}")

@@ -174,13 +174,13 @@ def build(
 
 
 @app.command(
-    "add",
+    "prepare",
     epilog=o.examples(
-        "crossknn index add docs.index --graph 16",
-        "crossknn index add docs.index --late models/cmc",
+        "crossknn index prepare docs.index --graph 16",
+        "crossknn index prepare docs.index --late models/cmc",
     ),
 )
-def add(
+def prepare(
     folder: o.Folder,
     tfidf: Tfidf = False,
     graph: Graph = None,
@@ -199,7 +199,9 @@ def add(
     replace: o.Replace = False,
     json: o.AsJson = False,
 ) -> None:
-    """Add TF-IDF, an item graph, an approximate index or a late-interaction model to an index.
+    """Make TF-IDF, an item graph, an approximate index or a late model's states of the items.
+
+    Methods that need one say so. New items are added with `crossknn index insert`.
 
     Run the same command again to resume after an interruption. A
     late-interaction model reranks the candidates of another retriever, for
@@ -209,7 +211,7 @@ def add(
 
     if not (tfidf or graph or late or nearest):
         raise InputError(
-            "there is nothing to add: give --tfidf, --graph N, --nearest or --late MODEL"
+            "there is nothing to make: give --tfidf, --graph N, --nearest or --late MODEL"
         )
     if (graph_from and not graph) or (name and not late):
         raise InputError("--graph-from needs --graph N, and --name needs --late MODEL")
@@ -228,13 +230,13 @@ def add(
 
 
 @app.command(
-    "add-items",
+    "insert",
     epilog=o.examples(
-        "crossknn index add-items docs.index new.jsonl",
-        "crossknn index add-items docs.index changed.jsonl --replace",
+        "crossknn index insert docs.index new.jsonl",
+        "crossknn index insert docs.index changed.jsonl --replace",
     ),
 )
-def add_items(
+def insert(
     folder: o.Folder,
     items: Items,
     replace: Annotated[
@@ -245,7 +247,7 @@ def add_items(
     text_field: o.TextField = None,
     json: o.AsJson = False,
 ) -> None:
-    """Add ITEMS to an index, without building it again.
+    """Add ITEMS to an index, or replace some, without building it again.
 
     Searches that run go on undisturbed, and those that begin later find the
     new items. Fits take them in by their vectors: `crossknn index info` shows

@@ -128,14 +128,14 @@ def nearest_neighbours(graphs: Mapping[str, Neighbours], name: str, k: int) -> N
     if name not in graphs:
         raise InputError(
             f"there is no item graph {name!r} here (there are: {', '.join(graphs) or 'none'}); "
-            f"make it with  crossknn index add INDEX --graph {NEIGHBOURS} --graph-from {name}  "
+            f"make it with  crossknn index prepare INDEX --graph {NEIGHBOURS} --graph-from {name}  "
             f"(in a matrix file: the key graph_{name})"
         )
     graph = graphs[name]
     if k > (stored := graph.shape[1]):
         raise InputError(
             f"the item graph {name!r} has {stored} neighbours of each item, not {k}: use "
-            f"neighbours={stored}, or make it again with  crossknn index add INDEX --graph {k}"
+            f"neighbours={stored}, or make it again with  crossknn index prepare INDEX --graph {k}"
         )
     return graph[:, :k]
 

@@ -218,7 +218,7 @@ def open_lists(folder: Path, rows: Any) -> Any:
     if _held(folder, rows) is None:
         logger.warning(
             "%s is an approximate index of other vectors, and is not used: build it again with  "
-            "crossknn index add INDEX --nearest",
+            "crossknn index prepare INDEX --nearest",
             folder,
         )
         return None

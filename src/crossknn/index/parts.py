@@ -291,7 +291,7 @@ class Parts:
                 return FaissStore(rows, found)
             if len(self.items) >= LARGE:
                 logger.warning(
-                    "each round of a search multiplies all %s vectors; crossknn index add INDEX "
+                    "each round of a search multiplies all %s vectors; crossknn index prepare INDEX "
                     "--nearest (extra faiss) makes an index that finds the best of them sooner",
                     f"{len(self.items):,}",
                 )

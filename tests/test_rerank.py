@@ -136,7 +136,6 @@ def test_the_bundled_cross_encoder_is_the_default():
         ({"documents": 3}, "give a list of texts or mappings"),
         ({"documents": {"text": "a"}}, "give a list of texts or mappings"),
         ({"budget": ck.Budget(target_recall=0.9)}, "target_recall needs anchor queries"),
-        ({"documents": []}, "no items"),
         ({"documents": ["a", 3]}, "entry 1 is a int"),
         ({"documents": ["a", {"body": "b"}]}, "entry 1"),
         ({"documents": ["a", {"text": "b", "embedding": [1.0]}]}, "document 0 has no 'embedding'"),

@@ -8,6 +8,7 @@ Axes: n documents, d dimensions.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 
 from crossknn.data.items import items_from
+from crossknn.data.queries import query_set
 from crossknn.data.records import Entries, Record, Records, given_records
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
@@ -30,7 +32,7 @@ from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import as_scorer
 from crossknn.search.results import Results, below
 from crossknn.search.searcher import Budget, Searcher
-from crossknn.types import FloatArray, as_count, is_missing
+from crossknn.types import FloatArray, Progress, as_count, is_missing
 
 EMBEDDING = "embedding"
 ORDER = "order"
@@ -56,7 +58,9 @@ def rerank(
     vectors: FloatArray | Sequence[Sequence[float]] | None = None,
     query_vector: FloatArray | Sequence[float] | None = None,
     method: str | Method | None = None,
-    **options: Any,
+    seed: int = 0,
+    progress: Progress | None = None,
+    cancel: threading.Event | None = None,
 ) -> Reranked:
     """Order documents by a cross-encoder's scores, of which `budget` are computed.
 
@@ -80,7 +84,7 @@ def rerank(
         method: What chooses the documents to score, a method or its spec; `order` names the given
             order. By default `kriging` with the given order, BM25 and the vectors; `exact` if the
             budget is enough for all of them and there is no deadline.
-        options: Others of `Searcher.search`: `seed`, `progress`, `cancel`.
+        seed, progress, cancel: As of `Searcher.search`.
 
     Returns:
         A list, the best first, of `corpus_id`, the position in `documents`, and `score`, a raw
@@ -89,7 +93,7 @@ def rerank(
         that failed or that a deadline left come last, in the given order.
 
     Raises:
-        InputError: There are no documents, one is no text and no mapping, some have an embedding
+        InputError: A document is no text and no mapping, some have an embedding
             and others not, or vectors, budget or `top_k` do not fit.
         ScorerError: No document could be scored.
     """
@@ -99,16 +103,17 @@ def rerank(
     if isinstance(documents, str) or not isinstance(documents, Iterable):
         raise InputError(f"the documents are {documents!r:.80}; give a list of texts or mappings")
     given = [*given_records(documents).rows]
-    texts = Records("the sequence", map(_text_of, given, count()))
-    items = items_from(texts, allow_empty=True)
-    n = len(items)
+    n = len(given)
     limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
     if limits.target_recall is not None:
         raise InputError("target_recall needs anchor queries, which given documents do not have")
-    if limits.per_query is None:
-        limits = replace(limits, per_query=n)
-    enough = n <= as_count(limits.per_query, "budget")
-    if method is None and enough and limits.deadline is None:
+    if not n:
+        return Reranked([], _nothing(query))
+    texts = Records("the sequence", map(_text_of, given, count()))
+    items = items_from(texts, allow_empty=True)
+    pairs = n if limits.per_query is None else limits.per_query
+    limits = replace(limits, per_query=pairs)
+    if method is None and n <= pairs and limits.deadline is None:
         method = "exact"
     exact = method == "exact"  # nothing is chosen, so no words and vectors are needed
     if vectors is None:
@@ -133,7 +138,8 @@ def rerank(
         left = limits.deadline - (time.monotonic() - began)  # the index took a part of it
         limits = replace(limits, deadline=max(left, 1e-3))
     model = _model(scorer) if scorer is None or isinstance(scorer, str | Path) else scorer
-    found = Searcher(index, model, method).search(query, n, limits, **options)
+    how: dict[str, Any] = {"seed": seed, "progress": progress, "cancel": cancel}
+    found = Searcher(index, model, method).search(query, n, limits, **how)
     # What could not be scored, or was left when the time was up, is last.
     places = [hit.position for hit in found[0]]
     scores = [hit.final_score for hit in found[0]]
@@ -149,6 +155,23 @@ def rerank(
         predicted = not found_it or found[0][rank].predicted
         answer.append(entry | ({"predicted": True} if predicted else {}))
     return Reranked(answer, found)
+
+
+def _nothing(query: str) -> Results:
+    """The results of no documents."""
+    asked = query_set(query)
+    of_none: dict[str, Any] = {"n_calls": 0, "n_scored": 0, "n_failed": 0, "n_backfilled": 0}
+    of_none |= {"seconds": 0.0, "scoring_seconds": 0.0, "truncated": 0, "trace": None}
+    return Results(
+        queries=asked.texts,
+        query_ids=asked.ids,
+        hits=([],),
+        errors=(None,),
+        method="exact",
+        budget=0,
+        stopped_by="budget",
+        **of_none,
+    )
 
 
 def _method(index: ItemIndex) -> str:

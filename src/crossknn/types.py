@@ -269,6 +269,15 @@ def as_count(value: object, name: str, least: int = 1) -> int:
     return int(value)
 
 
+def as_positive(value: object, name: str, most: float = math.inf) -> float:
+    """A number above 0 and of at most `most`; `InputError` otherwise."""
+    number = isinstance(value, int | float | np.integer | np.floating)
+    if not number or isinstance(value, bool) or not 0 < value <= most:  # type: ignore[operator]
+        upper = "" if most == math.inf else f", and {most:g} at most"
+        raise InputError(f"{name} is {value!r:.80}; it must be above 0{upper}")
+    return float(value)  # type: ignore[arg-type]
+
+
 def is_missing(value: object) -> bool:
     """Whether a value is null: None, NaN, NaT, `pandas.NA`, a masked entry of NumPy.
 

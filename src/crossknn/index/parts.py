@@ -291,8 +291,9 @@ class Parts:
                 return FaissStore(rows, found)
             if len(self.items) >= LARGE:
                 logger.warning(
-                    "each round of a search multiplies all %s vectors; crossknn index prepare INDEX "
-                    "--nearest (extra faiss) makes an index that finds the best of them sooner",
+                    "each round of a search multiplies all %s vectors; crossknn index prepare "
+                    "INDEX --nearest (extra faiss) makes an index that finds the best of them "
+                    "sooner",
                     f"{len(self.items):,}",
                 )
         return ArrayStore(self.vectors[name])

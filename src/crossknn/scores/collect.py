@@ -27,7 +27,7 @@ from crossknn.files import LockedError, exclusive_lock, translate_os_errors
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import Deadline, NothingScoredError
 from crossknn.scores.store import ScoreStore
-from crossknn.types import FloatArray, IntArray, Pairs, Progress, as_count
+from crossknn.types import FloatArray, IntArray, Pairs, Progress, as_count, as_positive
 
 logger = logging.getLogger(__name__)
 _BLOCK, _BLOCK_ON_RAY = 512, 64
@@ -59,6 +59,8 @@ class Limits:
         as_count(self.workers, "workers")
         if self.max_calls is not None:
             as_count(self.max_calls, "max_calls", 0)
+        if self.deadline is not None:
+            as_positive(self.deadline, "deadline")
 
 
 @dataclass(kw_only=True)

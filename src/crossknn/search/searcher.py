@@ -27,7 +27,7 @@ from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, open_
 from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.loop import Copies, Search
 from crossknn.search.results import Hit, Results, hits_of
-from crossknn.types import NO_ITEM, BoolArray, Pairs, Progress, Queries, as_count
+from crossknn.types import NO_ITEM, BoolArray, Pairs, Progress, Queries, as_count, as_positive
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
@@ -53,11 +53,22 @@ class Budget:
         deadline: Seconds after which the search returns the best so far.
         target_recall: End a query when it expects to have found this share (0-1) of its true top k,
             for `kriging`; the budget is then what it may spend at most.
+
+    Raises:
+        InputError: One of them is no such number.
     """
 
     per_query: int | None = None
     deadline: float | None = None
     target_recall: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.per_query is not None:
+            as_count(self.per_query, "budget")
+        if self.deadline is not None:
+            as_positive(self.deadline, "deadline")
+        if self.target_recall is not None:
+            as_positive(self.target_recall, "target_recall", 1.0)
 
 
 class Searcher:
@@ -169,7 +180,11 @@ class Searcher:
             raise InputError("every item of the index is deleted: add items first")
         if min_score is None:
             k = min(K, n) if k is None else k
-        elif not isinstance(min_score, Real) or not np.isfinite(min_score):
+        elif (
+            isinstance(min_score, bool)
+            or not isinstance(min_score, Real)
+            or not np.isfinite(min_score)
+        ):
             raise InputError(f"min_score is {min_score!r}; it must be a number")
         elif spend.target_recall is not None:
             raise InputError(
@@ -541,11 +556,9 @@ def _for_k(method: Method, k: int, target_recall: float | None) -> Method:
 
 def _pairs_per_query(budget: Budget, k: int, n: int, *, calls: bool) -> int:
     """Pairs that each query may score of n items."""
-    limit, pairs = budget.deadline, as_count(k, "k")
-    if limit is not None and not (isinstance(limit, Real) and limit > 0):
-        raise InputError(f"deadline is {limit!r}; it must be above 0")
+    pairs = as_count(k, "k")
     if calls:
-        pairs = as_count(PER_QUERY if budget.per_query is None else budget.per_query, "budget")
+        pairs = PER_QUERY if budget.per_query is None else budget.per_query
     if k > n:
         raise InputError(f"k is {k}, but the index has {n} items: give a smaller k")
     return pairs

@@ -92,9 +92,10 @@ def test_a_null_text_is_left_out_with_a_warning(where, first, caplog):
 
 
 @pytest.mark.parametrize("where", [client, embedded])
-def test_a_function_that_has_no_text_for_an_id(where, caplog):
-    """A lookup gives None for what was deleted: searches go on without it."""
-    found = search(where(FIELDS), lambda ids: [None if i == "2" else f"text {i}" for i in ids])
+@pytest.mark.parametrize("null", [None, float("nan"), ""])
+def test_a_function_that_has_no_text_for_an_id(where, null, caplog):
+    """A lookup gives null for what was deleted: searches go on without it."""
+    found = search(where(FIELDS), lambda ids: [null if i == "2" else f"text {i}" for i in ids])
     assert {hit.id for hit in found[0]} == {"0", "1", "3"}
     assert found.error is None
     assert "left out 1 item without a text, the first with the id '2'" in caplog.text

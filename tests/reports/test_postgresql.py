@@ -211,6 +211,14 @@ def test_nothing_but_ids_and_vectors(server):
         connection.execute("drop table docs")
 
 
+@pytest.mark.parametrize("given", ["postgres//me:secret@h", "http://me:secret@h/db", "secret", 5])
+def test_what_is_no_server(given):
+    """The address has a typing error: the message does not show its password."""
+    with pytest.raises(ck.InputError, match="is no connection string of PostgreSQL") as said:
+        ck.PgVectorStore(given, "docs")
+    assert "secret" not in str(said.value)
+
+
 @pytest.mark.parametrize(
     "condition",
     [

@@ -80,14 +80,14 @@ class CrossknnRetriever(_Saved):
         self,
         index: str | Path | ItemIndex,
         scorer: Any = "bundled",
-        method: str = "auto",
+        method: str | None = "auto",
         top_k: int | None = None,
         budget: int | Budget | Mapping[str, Any] = PER_QUERY,
         filters: dict[str, Any] | None = None,
     ) -> None:
         self._arguments = {
             "index": str(index) if isinstance(index, Path) else index,
-            "scorer": scorer,
+            "scorer": "bundled" if scorer is None else scorer,
             "method": method,
             "top_k": top_k,
             "budget": budget_of(budget),

@@ -14,6 +14,7 @@ from crossknn.errors import InputError, needs_extra
 from crossknn.index.item_index import ItemIndex
 from crossknn.rerank import rerank
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
+from crossknn.types import is_missing
 
 with needs_extra("crossknn.adapters.mteb", "mteb"):
     from mteb.models import ModelMeta
@@ -38,14 +39,14 @@ class CrossknnSearch:
         self,
         scorer: Any = "bundled",
         encoder: Any = "bundled",
-        method: str = "auto",
+        method: str | None = "auto",
         budget: int | Budget = PER_QUERY,
         name: str = "crossknn/search",
     ) -> None:
         self.scorer, self.encoder, self.method, self.budget = scorer, encoder, method, budget
         # What MTEB keeps results under: those of another model are not this one's.
         settings = {
-            "method": str(method),
+            "method": str(method or "auto"),
             "budget": str(budget),
             "scorer": _named(scorer),
             "encoder": _named(encoder),
@@ -65,7 +66,9 @@ class CrossknnSearch:
         fields, rows = ("id", "title", "text"), [*corpus]
         for row in rows:
             _id(row, "document")
-        self._corpus = [{f: row[f] for f in fields if row.get(f) is not None} for row in rows]
+        self._corpus = [
+            {"text": ""} | {f: row[f] for f in fields if not is_missing(row.get(f))} for row in rows
+        ]
         self._searcher = None
 
     def search(

@@ -89,12 +89,12 @@ class CrossknnReranker(pt.Transformer):
         self,
         scorer: Any = None,
         budget: int | Budget | None = None,
-        text_field: str = "text",
+        text_field: str | None = "text",
     ) -> None:
         super().__init__()
         self.scorer = scorer
         self.budget = budget
-        self.text_field = text_field
+        self.text_field = text_field or "text"
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """The same results in their new order.

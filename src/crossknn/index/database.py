@@ -28,7 +28,15 @@ from crossknn.errors import CrossknnError, InputError, StoreError, counted, near
 from crossknn.index.filters import Condition, fields_of, parse_filter
 from crossknn.index.storage import MANIFEST, read_parts, write_parts
 from crossknn.retrievers.dense import WHOLE, VectorStore
-from crossknn.types import NO_ITEM, Artifact, BoolArray, Candidates, FloatArray, IntArray
+from crossknn.types import (
+    NO_ITEM,
+    Artifact,
+    BoolArray,
+    Candidates,
+    FloatArray,
+    IntArray,
+    is_missing,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -343,12 +351,12 @@ def items_in(store: ItemStore, texts: str | TextsOf) -> Items:
         else:
             made = [record.get(texts) for record in store.records(items)]
         for item, text in zip(items, made, strict=True):
-            if not isinstance(text, str | None):
+            if not isinstance(text, str) and not is_missing(text):
                 raise InputError(
                     f"the text of the item {store.id(item)!r} of {store.name} is {text!r:.80}: "
                     f"{_ADVICE}"
                 )
-        return [text or "" for text in made]
+        return [text if isinstance(text, str) else "" for text in made]
 
     def others(items: Sequence[int]) -> list[Mapping[str, Any]]:
         return [{k: v for k, v in r.items() if k != texts} for r in store.records(items)]

@@ -138,7 +138,13 @@ class PgVectorStore(DatabaseStore):
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows that a query returns; its names are those of the table."""
         if self._connection is None or self._connection.closed:
-            self._connection = self._psycopg.connect(self._server, autocommit=True)
+            try:
+                self._connection = self._psycopg.connect(self._server, autocommit=True)
+            except (self._psycopg.ProgrammingError, AttributeError) as error:  # quotes a password
+                raise InputError(
+                    "the server is no connection string of PostgreSQL: give one such as "
+                    "postgresql://user@host/database"
+                ) from error
         said = self._sql.SQL(query).format(*values, **getattr(self, "_words", {}))
         return self._connection.execute(said).fetchall()
 

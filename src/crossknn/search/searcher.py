@@ -91,7 +91,7 @@ class Searcher:
         scorer: A `Scorer`, a model with `predict`, a function of (query, item) pairs, a matrix of
             scores, or a folder, hub name or URL. None for methods without calls, such as
             `cmc(retriever=bm25)`.
-        method: A method, or its spec.
+        method: A method, or its spec; "auto" by default.
         fuse: Orders answers by a final score, and searches for its top k: weights of retrievers
             beside the exact score, `{"dense": 0.75}` in deviations of their scores; "auto" takes
             those that `fit_fusion` left in the index, if any; None, the exact score alone.
@@ -105,7 +105,7 @@ class Searcher:
         self,
         index: ItemIndex,
         scorer: Any,
-        method: str | Method = DEFAULT,
+        method: str | Method | None = None,
         *,
         fuse: Fuse = "auto",
         seed: int = 0,
@@ -115,7 +115,7 @@ class Searcher:
         if not hasattr(index, "items"):
             raise InputError(f"{index!r} is not an index: open one with ItemIndex.load(folder)")
         self.index = index
-        self.method = parse_method(method)
+        self.method = parse_method(DEFAULT if method is None else method)
         self.scorer: Scorer | None = None if scorer is None else as_scorer(scorer)
         self.seed = as_count(seed, "seed", 0)
         self._fuse, self._items = fuse, index.items

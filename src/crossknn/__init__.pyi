@@ -30,9 +30,6 @@ from .fitting.learning import Learned as Learned
 from .fitting.learning import Learner as Learner
 from .fitting.learning import fit_from_store as fit_from_store
 from .fitting.learning import learn as learn
-from .fitting.mining import Mined as Mined
-from .fitting.mining import TrainingRows as TrainingRows
-from .fitting.mining import mine as mine
 from .index.item_index import ItemIndex as ItemIndex
 from .index.pgvector import PgVectorStore as PgVectorStore
 from .index.qdrant import QdrantStore as QdrantStore

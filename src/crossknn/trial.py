@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -81,7 +81,10 @@ class Trial:
         exact, (rerank, search) = compare(*given, seed=seed)
         right: list[IntArray] = []
         if qrels is not None:
-            judged = Judgements.from_qrels(qrels, queries.ids, index.items.ids)
+            judged = Judgements.from_qrels(qrels, queries, index.items.ids)
+            exact, rerank, search = (
+                replace(way, items=judged.seen(way.items)) for way in (exact, rerank, search)
+            )
             right = [relevant_items(row) for row in judged.rows]
         return cls(
             index=index,

@@ -71,7 +71,6 @@ CASES = """
 2 --budget: SEARCH --budgets 5
 2 create it first: SEARCH --run absent/run.trec
 2 is a folder: SEARCH --run docs.index
-2 is a folder: mine docs.index --queries queries.txt --out docs.index
 2 absent: collect docs.index --anchors queries.txt --queries queries.txt --out absent/new.npz
 2 equal to 1000: demo --budget 5000
 2 query 0 is '': demo --search ''
@@ -88,7 +87,7 @@ CASES = """
 2 dual-encoder: SEARCH --scorer DUAL
 2 late: SEARCH --method rerank(retriever=cmc(retriever=bm25))
 2 cmc: search late.index topic --method cmc(retriever=bm25)
-2 made with scores: search two-anchors.index topic --method kriging --scorer URL/few
+2 made with scores: search two-anchors.index topic --method adacur --scorer URL/few
 6 no-index: search no-index topic
 6 absent.index: search absent.index topic
 6 cut.index: search cut.index topic
@@ -98,7 +97,6 @@ CASES = """
 2 no.db: fit docs.index stored --store no.db
 2 docs.jsonl: fit docs.index stored --store docs.jsonl
 2 cannot read: fit docs.index stored --retriever rerank(bm52
-2 anchor: fit anchored.index stored --store queries.db
 2 did you mean als: fit docs.index alz
 2 stored: fit docs.index kriging
 2 bm25: FIT --name bm25
@@ -126,9 +124,6 @@ CASES = """
 2 --queries FILE: SEARCH --lists ids.txt
 2 --measures: compare docs.index --queries queries.txt --measures nDCG@10
 2 nothing to score: collect docs.index
-2 budget is 5: mine docs.index --queries queries.txt --out r.jsonl --budget 5
-2 absent: mine docs.index --queries queries.txt --out absent/r.jsonl
-2 ids agree: mine docs.index --queries queries.txt --out r.jsonl --qrels qrels.tsv
 2 --queries: collect docs.index --out new.npz
 2 good.npz: collect docs.index --queries queries.txt --out good.npz
 2 absent: collect docs.index --queries queries.txt --out absent/new.npz

@@ -17,7 +17,6 @@ from crossknn.cli import (
     fit,
     index,
     mcp,
-    mine,
     model,
     search,
     serve,
@@ -40,7 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(index.app, name="index")
-for module in (collect, fit, search, serve, mcp, compare, mine, estimate, demo):
+for module in (collect, fit, search, serve, mcp, compare, estimate, demo):
     app.command(module.__name__.split(".")[-1], epilog=module.EPILOG)(module.command)
 app.command("try", epilog=trial.EPILOG)(trial.command)
 app.add_typer(model.app, name="model")

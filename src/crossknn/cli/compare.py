@@ -63,6 +63,7 @@ def command(
     no_exact: Annotated[
         bool, Option("--no-exact", help="Skip exact search, report only --measures; needs --qrels.")
     ] = False,
+    keep_own: o.KeepOwn = False,
     lists: o.Lists = None,
     limit: Annotated[
         int | None, Option(min=1, help="Use only this many queries, from the first.")
@@ -127,14 +128,19 @@ def command(
     judged = read_qrels(qrels) if qrels is not None else None
     wanted = MEASURES if measures is None else measure_names(measures)
     if judged is not None:  # what is wrong with them is said before anything is scored
-        judgements = Judgements.from_qrels(judged, given.ids, index.items.ids)
+        judgements = Judgements.from_qrels(judged, given, index.items.ids, keep_own=keep_own)
         for sentence in TaskMeasures(judgements, wanted).judgements.notes():
             note(sentence)
     at_once = o.threads(workers)
+    exact = o.open_scorer(scorer, model, scorer_option, workers=1 if no_exact else at_once)
+    if lists is not None and not any("lists" in str(known) for known in chosen.values()):
+        for known in (parse_method("rerank"), parse_method(DEFAULT)):
+            own = o.using_lists(index, known, given, exact.fingerprint, min(costs))
+            chosen[str(own)] = own
     rows = run(
         index,
         given,
-        o.open_scorer(scorer, model, scorer_option, workers=1 if no_exact else at_once),
+        exact,
         chosen,
         costs,
         ks,
@@ -146,6 +152,7 @@ def command(
         seed=seed,
         fuse=fuse,
         exact=not no_exact,
+        keep_own=keep_own,
     )
     data = f"{counted(index.n, 'item')}, {counted(len(given), 'query')}"
     if plot is not None:
@@ -172,6 +179,7 @@ def run(
     seed: int = 0,
     fuse: str = "none",
     exact: bool = True,
+    keep_own: bool = False,
 ) -> list[RecallRow]:
     """Compare the methods and print the table, then the diagnosis; the rows but exact search's."""
     from crossknn.evaluation.replay import compare, judge
@@ -191,7 +199,7 @@ def run(
     known = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
     plain = {spec: parse_method(spec) for spec in known if fusion or spec not in methods}
     groups = [(plain, None), (methods, fusion)] if fusion else [({**plain, **methods}, None)]
-    options: dict[str, Any] = {"measures": measures, "seed": seed}
+    options: dict[str, Any] = {"measures": measures, "seed": seed, "keep_own": keep_own}
     table: list[list[RecallRow]] = []
     if exact:
         with progress("exact search", "pairs") as report:
@@ -223,6 +231,7 @@ def run(
             measure=measures[0],
             method=[DEFAULT, *searches][-1],
             fuse=fuse,
+            keep_own=keep_own,
             seed=seed,
         )
     named = (replace(r, method=r.method + ", fused" * r.fused) for r in chain(*table))

@@ -88,6 +88,7 @@ def command(
     encoder_out: Annotated[
         Path | None, Option(help="With distill: folder to save the trained encoder in.")
     ] = None,
+    keep_own: o.KeepOwn = False,
     replace: o.Replace = False,
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
@@ -165,7 +166,7 @@ def command(
         from crossknn.search.searcher import Budget
 
         with progress("scoring", "pairs") as report:
-            options: dict[str, Any] = {"seed": seed, "progress": report}
+            options: dict[str, Any] = {"seed": seed, "progress": report, "keep_own": keep_own}
             if judged is None or method == "fusion":
                 options |= {"depth": per or 100, "limits": limits}
                 kept = fit_fusion(index, given, asked, judged, **options)

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +21,7 @@ from crossknn.scorers.base import Scorer
 if TYPE_CHECKING:
     from crossknn.data.queries import QuerySet
     from crossknn.index.item_index import ItemIndex
+    from crossknn.methods import Method as SearchMethod
     from crossknn.scores.store import ScoreStore
 
 STDIN = "-"
@@ -77,7 +79,9 @@ Store = Annotated[
 Lists = Annotated[
     Path | None,
     typer.Option(
-        "--lists", help="TREC run of your own candidates, offered as the retriever 'lists'."
+        "--lists",
+        help="TREC run of your own candidates: searches begin with them, and --method names them "
+        "as the retriever 'lists'.",
     ),
 ]
 Neighbours = Annotated[
@@ -104,6 +108,14 @@ Deadline = Annotated[
         parser=duration,
         metavar="DURATION",
         help="Stop after this time: 500ms, 90s, 30m, 2h.",
+    ),
+]
+KeepOwn = Annotated[
+    bool,
+    typer.Option(
+        "--keep-own",
+        help="Keep the item that has a query's id in run files and measures; as in BEIR it is left "
+        "out, since it is the query itself where queries are documents of the corpus.",
     ),
 ]
 Workers = Annotated[
@@ -285,6 +297,46 @@ def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> 
     if queries is None:
         raise InputError("--lists refers to queries by id: give the queries with --queries FILE")
     index.add_retriever("lists", CandidateLists.from_run(path, queries, index.items.ids))
+
+
+def using_lists(
+    index: ItemIndex,
+    method: SearchMethod,
+    queries: QuerySet | None,
+    fingerprint: str | None,
+    budget: int,
+) -> SearchMethod:
+    """The method, which begins with the candidates of `--lists` unless it names its retriever.
+
+    The default method takes their scores into its trend, too, where it starts from no other
+    queries, which have no lists. Lists that are shorter than its first batch are filled up by the
+    first stage.
+    """
+    from crossknn.methods.kriging import LEAST, Kriging, stored_prior
+    from crossknn.retrievers.specs import AUTO, HYBRID, first_stage, stage_names
+    from crossknn.spec import Spec
+    from crossknn.types import NO_ITEM, Queries
+
+    if getattr(method, "retriever", None) != AUTO:
+        if "lists" not in str(method):
+            note(
+                f"--lists has no part in {method}: name it, as in --method "
+                "'rerank(retriever=lists)', or leave --method out"
+            )
+        return method
+    assert queries is not None
+    lists, first, named = index.retrievers["lists"], max(LEAST, budget // 20), Spec("lists")
+    found = lists.top(Queries(queries.texts), min(first, index.n)).items
+    if found.shape[1] < min(first, index.n) or (found == NO_ITEM).any():
+        named = replace(HYBRID, args=(named, Spec(first_stage(index))))
+    options: dict[str, Any] = {"retriever": named}
+    own = index.for_scorer(fingerprint)
+    if isinstance(method, Kriging) and method.mean is None:
+        alone = own.anchors is None and stored_prior(own) is None
+        if alone or not method.use_anchors:
+            stages = (*map(Spec, stage_names(index, HYBRID)), Spec("lists"))
+            options["mean"] = replace(HYBRID, args=stages)
+    return replace(method, **options)
 
 
 def numbers(text: str, what: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ from crossknn.errors import CrossknnError, InputError, counted, visible
 from crossknn.methods import DEFAULT, parse_method
 
 if TYPE_CHECKING:
+    from crossknn.data.queries import QuerySet
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.results import Hit, Results
@@ -66,6 +68,7 @@ def command(
     run: Annotated[
         Path | None, Option(help="Also write the results to this file, as a TREC run.")
     ] = None,
+    keep_own: o.KeepOwn = False,
     fuse: o.Fused = "auto",
     explain: Annotated[
         bool, Option("--explain", help="Show every scored item with its round and predicted score.")
@@ -106,24 +109,32 @@ def command(
     index = ItemIndex.load(folder)
     o.add_lists(index, lists, None if queries is None else given)
     exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None
+    if lists is not None:
+        by = None if exact is None else exact.fingerprint
+        chosen = o.using_lists(index, chosen, given, by, budget)
     if exact is not None:
         kept = o.open_store(exact, index, store)
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
+    one_more = run is not None and min_score is None and not keep_own and _asks_items(index, given)
+    if one_more:  # a run file has k items beside the one that is left out
+        k = min(10, len(index)) if k is None else k
     with progress("scoring", "pairs") as report:
         results = Searcher(index, exact, chosen, fuse=o.fuse_of(fuse), seed=seed).search(
             given,
-            k=k,
+            k=min(k + 1, max(k, len(index))) if one_more and k is not None else k,
             min_score=min_score,
             budget=Budget(per_query=budget, deadline=deadline, target_recall=target_recall),
             filter=None if filter is None else _filter(filter),
             trace=explain,
             progress=report,
         )
-    show(results, json)
+    show(replace(results, hits=tuple(of[:k] for of in results.hits)) if one_more else results, json)
     if filter is not None and not results.n_scored and not any(results):
         note("the filter allows no item")
     if run is not None:
-        results.to_run(run)
+        results.to_run(run, keep_own=keep_own)
+        if one_more:
+            note(f"{run} leaves out items that have the id of their query (--keep-own keeps them)")
     if exact is not None and exact.fingerprint is None and results.error is None:
         note("scores are not kept: name the model behind the endpoint with --endpoint-model")
     if learn and isinstance(exact, StoredScorer) and exact.store is index.scores:
@@ -135,6 +146,14 @@ def command(
             said = f"{failed} of {len(results)} queries ended early"
         note(f"crossknn: {said}; the results above are what was found before")
         raise typer.Exit(3)
+
+
+def _asks_items(index: ItemIndex, given: QuerySet) -> bool:
+    """Whether a query is an item, by its id."""
+    from crossknn.data.queries import own_items
+    from crossknn.types import NO_ITEM
+
+    return bool((own_items(given, index.items.ids) != NO_ITEM).any())
 
 
 def _learn(index: ItemIndex, scorer: StoredScorer) -> None:

@@ -157,7 +157,7 @@ def command(
     speed = pairs_per_second(exact, given.texts)
     asked, given = _sampled(asked, given, judged, max_items, seed)
     if judged is not None:  # what is wrong with them is said before anything is scored
-        judgements = Judgements.from_qrels(judged, asked.ids, given.ids)
+        judgements = Judgements.from_qrels(judged, asked, given.ids)
         for sentence in TaskMeasures(judgements, [measure]).judgements.notes():
             note(sentence)
         relevant_to(judgements)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,7 +28,7 @@ from crossknn.data.records import (
     read_records,
 )
 from crossknn.errors import InputError
-from crossknn.types import whole_text
+from crossknn.types import NO_ITEM, IntArray, whole_text
 
 ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "mention_id")
 TEXT_FIELDS = ("text", "query")
@@ -65,10 +65,12 @@ class QuerySet:
     Args:
         ids: Ids (m), as judgements name them.
         texts: Texts (m).
+        numbered: The ids are the queries' numbers, since they came without ids.
     """
 
     ids: tuple[str, ...]
     texts: tuple[str, ...]
+    numbered: bool = field(default=False, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -83,7 +85,8 @@ class QuerySet:
             The queries at these positions, in this order.
         """
         rows = list(rows)
-        return QuerySet(tuple(self.ids[r] for r in rows), tuple(self.texts[r] for r in rows))
+        ids, texts = (tuple(of[r] for r in rows) for of in (self.ids, self.texts))
+        return QuerySet(ids, texts, self.numbered)
 
 
 Texts: TypeAlias = str | Entries | QuerySet
@@ -93,7 +96,7 @@ Texts: TypeAlias = str | Entries | QuerySet
 def query_set(queries: Texts) -> QuerySet:
     """The queries with ids, their texts as given; `InputError` for none, or for an empty one."""
     if isinstance(queries, str):
-        found = QuerySet(("0",), (whole_text(queries),))
+        found = QuerySet(("0",), (whole_text(queries),), numbered=True)
     elif isinstance(queries, QuerySet):
         found = queries
     else:
@@ -139,16 +142,18 @@ def queries_from(records: Records, *, as_given: bool = False) -> QuerySet:
     """Queries from records; `InputError` for an id that comes twice, for none, and, unless texts
     are taken `as_given`, with their outer blanks, for an empty one."""
     ids: dict[str, int] = {}
-    texts = []
+    texts, numbered = [], True
     for record in records.rows:
-        record.add_id(record.id(record.first_of(ID_FIELDS)), ids)
+        name = record.first_of(ID_FIELDS)
+        numbered &= name is None and record.key is None
+        record.add_id(record.id(name), ids)
         text = _text(record)
         if not (as_given or text.strip()):
             raise InputError(f"{record.place} has an empty query")
         texts.append(text if as_given else text.strip())
     if not ids:
         raise InputError(f"{records.source} holds no queries")
-    return QuerySet(tuple(ids), tuple(texts))
+    return QuerySet(tuple(ids), tuple(texts), numbered)
 
 
 def _text(record: Record) -> str:
@@ -259,6 +264,41 @@ _NUMBER = (int, float, np.integer, np.floating, np.bool_)
 def relevant(qrels: Qrels, query: str) -> list[str]:
     """Ids of a query's relevant items: those of a grade above 0."""
     return [item for item, grade in qrels.get(query, {}).items() if grade > 0]
+
+
+def own_items(queries: QuerySet, item_ids: Iterable[str], qrels: Qrels | None = None) -> IntArray:
+    """The item that is the query itself, where queries are documents of the corpus: that which has
+    the query's id, as BEIR has it (ArguAna, Quora).
+
+    Args:
+        queries: m queries. Those without ids of their own are no items.
+        item_ids: Ids of the items.
+        qrels: An item that these call relevant to its query is not left out: the ids agree by
+            chance.
+
+    Returns:
+        Positions (m,), `NO_ITEM` for a query that is no item.
+    """
+    found = np.full(len(queries), NO_ITEM, np.int64)
+    if queries.numbered:
+        return found
+    rows = {name: row for row, name in enumerate(queries.ids)}
+    for position, name in enumerate(item_ids):
+        row = rows.get(name)
+        if row is not None and (qrels or {}).get(name, {}).get(name, 0) <= 0:
+            found[row] = position
+    return found
+
+
+def without_own(items: IntArray, own: IntArray) -> IntArray:
+    """Answers (m, c) without each query's own item (m,); what follows moves up, and -1 ends rows.
+
+    >>> without_own(np.array([[3, 1, 2], [4, 5, 6]]), np.array([1, -1])).tolist()
+    [[3, 2, -1], [4, 5, 6]]
+    """
+    left_out = (items == own[:, None]) & (items != NO_ITEM)
+    order = np.argsort(left_out, axis=1, kind="stable")
+    return np.take_along_axis(np.where(left_out, NO_ITEM, items), order, axis=1)
 
 
 def by_position(

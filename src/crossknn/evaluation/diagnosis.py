@@ -198,6 +198,7 @@ def diagnose(
     measure: str = "nDCG@10",
     method: str | Method = DEFAULT,
     fuse: Fuse = "auto",
+    keep_own: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Diagnosis:
@@ -217,6 +218,7 @@ def diagnose(
         measure: What counts, by its name in ir-measures.
         method: The search that is weighed.
         fuse: As in `Searcher`.
+        keep_own: Count the item that has a query's id as any other; BEIR leaves it out of answers.
         seed: Seed of all randomness.
         progress: Called with (done, total) pairs, those scored before included.
 
@@ -236,9 +238,10 @@ def diagnose(
         raise InputError(f"a diagnosis needs a scorer and a method with calls, not {method}")
     searcher.check_scorer(searcher.method)
     if qrels is not None:
-        judged = Judgements.from_qrels(qrels, queries.ids, index.items.ids)
-        queries = queries.take(q for q, row in enumerate(judged.rows) if row)
-        judged = Judgements(tuple(filter(None, judged.rows)), judged.absent)
+        every = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
+        known = [q for q, row in enumerate(every.rows) if row]
+        queries, own = queries.take(known), None if every.own is None else every.own[known]
+        judged = Judgements(tuple(every.rows[q] for q in known), every.absent, own)
     most = sum(as_count(b, "a budget") for b in budgets) * (4 if searcher.fusion else 2)
     parts = parts_on_demand(index, searcher.scorer, queries, progress, most)
     how = searcher.method, searcher.fusion, budgets, measure, seed
@@ -268,7 +271,10 @@ def diagnose_parts(
     kinds: dict[str, tuple[Spec, Fusion | None]] = {"": (stage, None)}
     if fusion is not None:  # `auto` begins with the retrievers' part of the final score
         kinds[FUSED] = (named if auto and specs.FUSION in index.artifacts else stage), fusion
-    run = partial(outcome, parts=parts, truth=None, ks=[max(TOP, *budgets)], seed=seed, task=task)
+    own = judgements is not None and judgements.own is not None
+    run = partial(
+        outcome, parts=parts, truth=None, ks=[max(TOP + own, *budgets)], seed=seed, task=task
+    )
     found: dict[int, dict[str, Outcome]] = {b: {} for b in budgets}
     for kind, (first, by) in kinds.items():
         ways = {RERANK: Rerank(retriever=first), SEARCH: method}

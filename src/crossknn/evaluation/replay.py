@@ -429,6 +429,7 @@ def compare(
     qrels: Qrels | None = None,
     measures: Sequence[str] = (),
     fusion: Fusion | None = None,
+    keep_own: bool = False,
     seed: int = 0,
 ) -> tuple[Outcome, Iterator[Outcome]]:
     """Compare methods with exact search, given the exact scores of all pairs.
@@ -443,6 +444,8 @@ def compare(
         qrels: Judgements, for `measures`.
         measures: Names of ir-measures, such as "nDCG@10".
         fusion: Order answers, those of exact search too, by its final scores.
+        keep_own: Count the item that has a query's id as any other, which `measures` do not see
+            otherwise, as in BEIR.
         seed: Seed of all randomness.
 
     Returns:
@@ -454,7 +457,8 @@ def compare(
     index.check_compact("a comparison")
     queries, task = query_set(queries), None
     if qrels and measures:
-        task = TaskMeasures(Judgements.from_qrels(qrels, queries.ids, index.items.ids), measures)
+        judged = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
+        task = TaskMeasures(judged, measures)
     parts = [
         Part.known(index, Queries(queries.texts[s : s + BATCH]), scores[s : s + BATCH])
         for s in range(0, len(queries), BATCH)
@@ -474,6 +478,7 @@ def judge(
     qrels: Qrels,
     measures: Sequence[str] = DEFAULT,
     fusion: Fusion | None = None,
+    keep_own: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Iterator[Outcome]:
@@ -489,6 +494,7 @@ def judge(
         qrels: Judgements, `{query id: {item id: grade}}`.
         measures: Names of ir-measures, such as "nDCG@10".
         fusion: Order answers by its final scores.
+        keep_own: As in `compare`.
         seed: Seed of all randomness.
         progress: Called with (done, total) pairs, those scored before included.
 
@@ -501,7 +507,7 @@ def judge(
     """
     index.check_compact("a comparison")
     queries = query_set(queries)
-    judgements = Judgements.from_qrels(qrels, queries.ids, index.items.ids)
+    judgements = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
     task = TaskMeasures(judgements, measures)
     most = sum(min(b, index.n) for b in budgets) * sum(method.calls for method in methods.values())
     parts = parts_on_demand(index, scorer, queries, progress, most)

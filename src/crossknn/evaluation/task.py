@@ -11,7 +11,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, by_position, given_qrels, judged
+from crossknn.data.queries import (
+    Qrels,
+    QuerySet,
+    by_position,
+    given_qrels,
+    judged,
+    own_items,
+    without_own,
+)
 from crossknn.errors import InputError
 from crossknn.index.stored import StoredMatrix
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray
@@ -36,11 +44,14 @@ class Judgements:
     """What is relevant to each of m queries: `rows[q]` is item -> grade, empty if unjudged.
 
     Items are named by their position as text, as ir-measures wants names. `absent` judged items
-    are none of the items that are searched: those that are relevant stay, as certain misses.
+    are none of the items that are searched: those that are relevant stay, as certain misses. `own`
+    (m,) is the item that each query is itself, which no measure sees (`own_items`), if there is
+    any.
     """
 
     rows: Rows
     absent: int = 0
+    own: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -52,17 +63,26 @@ class Judgements:
 
     @classmethod
     def from_qrels(
-        cls, qrels: Qrels, query_ids: Sequence[str], item_ids: Sequence[str]
+        cls,
+        qrels: Qrels,
+        queries: QuerySet | Sequence[str],
+        item_ids: Sequence[str],
+        *,
+        keep_own: bool = False,
     ) -> Judgements:
-        """From judgements by id. A query is judged if the qrels name it, with grade 0 even.
+        """From judgements by id, of queries or their ids. A query is judged if the qrels name it,
+        with grade 0 even. With `keep_own` the item that has a query's id is one like any other.
 
         Raises:
             InputError: if no query is judged, and for a grade beyond `LARGEST_GRADE`.
         """
         qrels = given_qrels(qrels)
-        judged(qrels, query_ids)  # says what is wrong with them
-        rows = tuple(by_position(qrels, query_ids, item_ids))
-        return cls(rows, absent=sum(not item.isdigit() for row in rows for item in row))
+        given = queries if isinstance(queries, QuerySet) else QuerySet(tuple(queries), ())
+        judged(qrels, given.ids)  # says what is wrong with them
+        rows = tuple(by_position(qrels, given.ids, item_ids))
+        own = None if keep_own else own_items(given, item_ids, qrels)
+        absent = sum(not item.isdigit() for row in rows for item in row)
+        return cls(rows, absent, own if own is not None and (own != NO_ITEM).any() else None)
 
     @classmethod
     def from_matrix(cls, matrix: StoredMatrix) -> Judgements | None:
@@ -79,7 +99,12 @@ class Judgements:
 
     def take(self, start: int, stop: int) -> Judgements:
         """Those of the queries from `start` to `stop`."""
-        return Judgements(self.rows[start:stop], self.absent)
+        own = None if self.own is None else self.own[start:stop]
+        return Judgements(self.rows[start:stop], self.absent, own)
+
+    def seen(self, items: IntArray, start: int = 0) -> IntArray:
+        """Answers (r, c) of the queries from `start` on, without the queries' own items."""
+        return items if self.own is None else without_own(items, self.own[start:][: len(items)])
 
     @property
     def unjudged(self) -> int:
@@ -90,7 +115,10 @@ class Judgements:
         """What a reader of the measures must know: how many queries and items are not there."""
         left_out = "queries have no judgements and are left out of the task's measures"
         missed = "judged items are not among the items; relevant ones count as missed"
+        own = 0 if self.own is None else int((self.own != NO_ITEM).sum())
+        itself = "queries have the id of an item, which is left out of their answers"
         notes = {
+            f"{own} of {len(self)} {itself} (--keep-own counts it)": own,
             f"{self.unjudged} of {len(self)} {left_out}": self.unjudged,
             f"{self.absent} {missed}": self.absent,
         }
@@ -122,8 +150,9 @@ class TaskMeasures:
 
     @property
     def depth(self) -> int:
-        """How many items of each answer the measures see."""
-        return max((int(m.params.get("cutoff", WHOLE)) for m in self._measures), default=1)
+        """How many items of each answer the measures see, a query's own included."""
+        cutoffs = (int(m.params.get("cutoff", WHOLE)) for m in self._measures)
+        return max(cutoffs, default=1) + (self.judgements.own is not None)
 
     def values(
         self, items: IntArray, scored: IntArray | None = None, *, start: int = 0
@@ -142,6 +171,7 @@ class TaskMeasures:
         rows = self.judgements.rows[start : start + len(items)]
         if len(rows) < len(items):
             raise InputError(f"{len(items)} answers, and judgements of {len(rows)} queries")
+        items = self.judgements.seen(items, start)
         found = self._ranked(rows, items) if self._measures else {}
         judged = np.array([bool(row) for row in rows], np.bool_)
         right = _hits(rows, items[:, :1])

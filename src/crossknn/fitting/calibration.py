@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, Texts, given_qrels, query_set
+from crossknn.data.queries import Qrels, Texts, given_qrels, own_items, query_set
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import isotonic
@@ -25,7 +25,7 @@ from crossknn.scores.stored import StoredScorer
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, features, weights_of
 from crossknn.search.fusion import Fuse
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
-from crossknn.types import BoolArray, FloatArray, Progress
+from crossknn.types import NO_ITEM, BoolArray, FloatArray, Progress
 
 LEAST, FOLDS, BINS = 5, 5, 10
 SCORE = (1.0, 0.0, 0.0)
@@ -42,6 +42,7 @@ def fit_calibration(
     method: str | Method = DEFAULT,
     budget: int | Budget = PER_QUERY,
     fuse: Fuse = "auto",
+    keep_own: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -56,6 +57,8 @@ def fit_calibration(
         queries: Queries with the ids that judgements name.
         qrels: Judgements, `{query id: {item id: grade}}`; above 0 is relevant.
         method, budget, fuse, seed: Of the search, as later searches will have them.
+        keep_own: Count the item that has a query's id as any other; as in BEIR it is left out,
+            since it is the query itself where queries are documents of the corpus.
         progress: Called with (done, total) scored pairs.
 
     Returns:
@@ -81,10 +84,13 @@ def fit_calibration(
         raise InputError("none of the judged items is in the index: do their ids agree?")
     exact = scorer if scorer.fingerprint is None else StoredScorer(scorer, index.scores)
     searcher = Searcher(index, exact, method, fuse=fuse, seed=seed)
-    results = searcher.search(judged, CONTEXT, budget, progress=progress)
+    own = own_items(judged, () if keep_own else index.items.ids, qrels)
+    wanted = min(CONTEXT + int((own != NO_ITEM).any()), len(index))
+    results = searcher.search(judged, wanted, budget, progress=progress)
     scores = np.full((len(judged), CONTEXT), np.nan)
     relevant = np.zeros(scores.shape, np.bool_)
-    for q, (query, hits) in enumerate(zip(judged.ids, results, strict=True)):
+    for q, (query, found_hits) in enumerate(zip(judged.ids, results, strict=True)):
+        hits = [hit for hit in found_hits if hit.position != own[q]][:CONTEXT]
         scores[q, : len(hits)] = [hit.final_score for hit in hits]
         relevant[q, : len(hits)] = [qrels[query].get(hit.id, 0) > 0 for hit in hits]
     fitted, found = fit_scores(scores, relevant, seed)

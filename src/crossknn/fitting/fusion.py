@@ -17,7 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, Texts, by_position, given_qrels, query_set
+from crossknn.data.queries import (
+    Qrels,
+    Texts,
+    by_position,
+    given_qrels,
+    own_items,
+    query_set,
+)
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import named
 from crossknn.index.base import Index
@@ -49,6 +56,7 @@ def fit_fusion(
     qrels: Qrels | None = None,
     *,
     depth: int = 100,
+    keep_own: bool = False,
     seed: int = 0,
     limits: Limits | None = None,
     progress: Progress | None = None,
@@ -66,6 +74,8 @@ def fit_fusion(
             their sum, and the sum's weight that of the best nDCG@10 beside the exact score, both
             shrunk towards the shipped ones. Without them weights come from agreement.
         depth: How many items of `hybrid`, and how many random ones, are scored for each query.
+        keep_own: Keep the item that has a query's id among its candidates; as in BEIR it is left
+            out, since it is the query itself where queries are documents of the corpus.
         seed: Draws the random items.
         limits, progress: As for `collect`.
 
@@ -89,8 +99,10 @@ def fit_fusion(
         given = index.scores, opened, asked.texts, index.items.texts, pairs
         return pair_scores(*given, **how)[0]
 
-    rows = None if qrels is None else by_position(given_qrels(qrels), asked.ids, index.items.ids)
-    found = weigh(index, Queries(asked.texts), score, rows, depth=depth, seed=seed)
+    known = None if qrels is None else given_qrels(qrels)
+    rows = None if known is None else by_position(known, asked.ids, index.items.ids)
+    own = None if keep_own else own_items(asked, index.items.ids, known)
+    found = weigh(index, Queries(asked.texts), score, rows, own=own, depth=depth, seed=seed)
     found["fingerprint"] = opened.fingerprint
     index.put_artifact(FUSION, found, {})
     return found
@@ -102,6 +114,7 @@ def weigh(
     score: Callable[[Pairs], FloatArray],
     rows: Sequence[Mapping[str, int]] | None = None,
     *,
+    own: IntArray | None = None,
     depth: int = 100,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -111,6 +124,7 @@ def weigh(
         queries: m train queries.
         score: Gives the exact scores (p,) of pairs, NaN where there is none.
         rows: Grades of each query by position of the items, as text (`Judgements.rows`).
+        own: The item (m,) that is no candidate of a query, -1 for none.
         depth, seed: As `fit_fusion` takes them.
     """
     vectors = unfitted(index)
@@ -138,6 +152,7 @@ def weigh(
                 f"{judged} of the {len(queries)} queries have a relevant item in the judgements: "
                 f"fusion is fitted to {LEAST} or more; do their ids agree?"
             )
+    items = _without(items, own)
     query, column = np.nonzero(items != NO_ITEM)
     scores = np.concatenate([np.full((1, *items.shape), np.nan), cheap(items)])
     scores[0, query, column] = score(Pairs(query, items[query, column]))
@@ -146,6 +161,7 @@ def weigh(
         weights = by_agreement(scores / deviations[:, None, None], np.array(start))
     else:
         pool = _pool([stage.top(queries, min(POOL, index.n)).items for stage in stages])
+        pool = _without(pool, own)
         grades = _grades(rows, items), _grades(rows, pool), best
         weights, deviations, ndcg = by_judgements(scores, cheap(pool), grades, start)
         found["ndcg"] = ndcg
@@ -163,6 +179,11 @@ def weigh(
         "queries": len(queries),
         "pairs": len(query),
     }
+
+
+def _without(items: IntArray, own: IntArray | None) -> IntArray:
+    """Candidates (m, c), `NO_ITEM` in the place of each query's own item (m,)."""
+    return items if own is None else np.where(items == own[:, None], NO_ITEM, items)
 
 
 def by_judgements(

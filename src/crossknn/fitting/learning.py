@@ -192,13 +192,20 @@ def _searched(index: ItemIndex, counts: IntArray) -> IntArray:
 
 
 def searched_scores(index: ItemIndex, fingerprint: str) -> SparseScores:
-    """The store's scores by a cross-encoder, but for those of anchors and of queries that were
-    scored with every item."""
+    """The store's scores by a cross-encoder, but for those of anchors, of queries that were scored
+    with every item, and of queries with an item of the same text."""
     known = index.scores.sparse_scores(fingerprint, index.items.texts)
     anchors = set(index.anchor_queries)
     anchored = np.array([text in anchors for text in known.queries], np.bool_)
     dense = (np.diff(known.by_query) == index.n) | anchored
-    return known.take(~dense[known.query])
+    kept = ~dense[known.query]
+    # A query that is a document of the corpus says of itself what it says of no other item.
+    asked = {text: row for row, text in enumerate(known.queries)}
+    itself = {(asked[t], i) for i, t in enumerate(index.items.texts) if t in asked}
+    if itself:
+        pairs = zip(known.query.tolist(), known.item.tolist(), strict=True)
+        kept &= ~np.array([pair in itself for pair in pairs], np.bool_)
+    return known.take(kept)
 
 
 def _fit(index: ItemIndex, scores: SparseScores, **how: Any) -> Prior:

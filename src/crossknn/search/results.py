@@ -66,7 +66,7 @@ class Results:
 
     Args:
         queries: Texts (m) of the queries.
-        query_ids: Their ids (m): those given, or positions.
+        query_ids: Their ids (m): those given, or positions, which `numbered` says.
         hits: Of each query its hits, best first.
         method: The method's spec.
         budget: Distinct pairs that a query could score at most, stored scores included.
@@ -108,6 +108,7 @@ class Results:
     min_score: float | None = None
     best_scores: tuple[float | None, ...] = ()
     none_relevant: tuple[float | None, ...] | None = None
+    numbered: bool = False
 
     @property
     def error(self) -> str | None:
@@ -141,11 +142,15 @@ class Results:
             found = f"no item that was scored reaches {self.min_score:g}: {reached}"
         return found
 
-    def to_run(self, path: str | Path | None = None) -> dict[str, dict[str, float]]:
+    def to_run(
+        self, path: str | Path | None = None, *, keep_own: bool = False
+    ) -> dict[str, dict[str, float]]:
         """The answers as a run, as ir_measures and others take it.
 
         Args:
             path: Write them to this file, too, as a TREC run (query, Q0, item, rank, score, tag).
+            keep_own: Keep the item that has a query's id, which is the query itself where queries
+                are documents of the corpus; as in BEIR it is left out.
 
         Returns:
             `{query id: {item id: final score}}`.
@@ -153,7 +158,9 @@ class Results:
         Raises:
             InputError: The file cannot be written, or an id has blanks in it.
         """
-        answers = list(zip(self.query_ids, self.hits, strict=True))
+        own = [None] * len(self.hits) if keep_own or self.numbered else self.query_ids
+        rows = zip(self.query_ids, self.hits, own, strict=True)
+        answers = [(query, [h for h in hits if h.id != left_out]) for query, hits, left_out in rows]
         if path is not None:
             tag, lines = self.method.partition("(")[0], []
             for query, hits in answers:

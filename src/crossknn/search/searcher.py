@@ -219,6 +219,7 @@ class Searcher:
         return Results(
             queries=texts,
             query_ids=asked.ids,
+            numbered=asked.numbered,
             hits=tuple(run.hits),
             method=str(chosen),
             budget=min(pairs, run.search.budget),

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from crossknn.data.dataset import Dataset
-from crossknn.data.queries import unmarked
+from crossknn.data.queries import own_items, unmarked, without_own
 from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
 from crossknn.models.base import TorchModel
@@ -51,6 +51,10 @@ class Corpora:
             for part, start in zip(parts, self.starts, strict=False)
             for found in part.positives
         )
+        # Where queries are documents of the corpus, a query is no wrong item of its own.
+        own = [own_items(part.queries, part.items.ids, part.qrels) for part in parts]
+        both = zip(own, self.starts, strict=False)
+        self.own = np.concatenate([np.where(of >= 0, of + start, of) for of, start in both])
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -62,7 +66,7 @@ class Corpora:
 
     def first_ranks(self, lists: IntArray) -> FloatArray:
         """The rank of the best right item in lists (m, c), infinity if there is none: (m,)."""
-        pairs = zip(lists, self.positives, strict=True)
+        pairs = zip(without_own(lists, self.own), self.positives, strict=True)
         places = [np.flatnonzero(np.isin(items, right)) for items, right in pairs]
         return np.array([found[0] + 1 if len(found) else np.inf for found in places])
 
@@ -136,11 +140,12 @@ def found_wrong(
     corpora: Corpora, kind: str, depth: int, encoder: Encoder | None = None, seed: int = 0
 ) -> tuple[Candidates, Candidates]:
     """Every query's right items (m, p) and best wrong ones (m, depth), as `retrieved` has them."""
-    n_right = max(map(len, corpora.positives))
+    n_right = max(map(len, corpora.positives)) + int((corpora.own != NO_ITEM).any())
     right, best = retrieved(corpora, kind, depth + n_right, encoder, seed)
     wrong = []
-    for positives, items, scores in zip(corpora.positives, best.items, best.scores, strict=True):
-        is_wrong = ~np.isin(items, [NO_ITEM, *positives])
+    rows = zip(corpora.positives, corpora.own, best.items, best.scores, strict=True)
+    for positives, own, items, scores in rows:
+        is_wrong = ~np.isin(items, [NO_ITEM, own, *positives])
         wrong.append((items[is_wrong][:depth], scores[is_wrong][:depth]))
     return right, Candidates.from_rows(wrong)
 
@@ -162,7 +167,7 @@ def nearest_wrong(
         known = int((items != NO_ITEM).sum())
         if known < len(items):
             generator = np.random.default_rng([seed, row if is_random else 0])
-            positives = corpora.positives[row]
+            positives = [*corpora.positives[row], corpora.own[row]]
             part = np.searchsorted(corpora.starts, positives[0], side="right") - 1
             start, n = corpora.starts[part], len(corpora.parts[part].items)
             size = min(n, len(items) + known + len(positives))

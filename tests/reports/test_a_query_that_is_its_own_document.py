@@ -1,0 +1,141 @@
+"""Queries that are documents of the corpus (ArguAna, Quora): BEIR leaves a query's own item out."""
+
+import json
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+from crossknn.cli.app import run
+from crossknn.data.queries import own_items
+from crossknn.evaluation.replay import compare, judge
+from crossknn.fitting.learning import searched_scores
+from crossknn.types import Pairs
+
+TEXTS = {f"d{i}": f"argument {i % 10} about {'peace' if i < 10 else 'war'} {i}" for i in range(20)}
+QUERIES = ck.QuerySet(tuple(f"d{i}" for i in range(10)), tuple(TEXTS[f"d{i}"] for i in range(10)))
+QRELS = {f"d{i}": {f"d{i + 10}": 1} for i in range(10)}  # the counterargument
+
+
+def overlap(pairs):
+    """The query's own document is scored best, then the counterargument."""
+    return [
+        len({*q.split()} & {*t.split()}) + ((q.split()[1] == t.split()[1]) * 3) for q, t in pairs
+    ]
+
+
+SCORER = ck.CallableScorer(overlap, "overlap")
+
+
+@pytest.fixture
+def index():
+    return ck.ItemIndex.build([{"id": i, "text": t} for i, t in TEXTS.items()], lsa=4)
+
+
+def mrr(index, **options):
+    [found] = judge(
+        *(index, SCORER, QUERIES, ck.parse_methods("rerank"), [20]),
+        qrels=QRELS,
+        measures=["RR@10"],
+        **options,
+    )
+    return float(found.task["RR@10"].mean())
+
+
+def test_measures(index):
+    """The right answer follows the query itself: MRR is 1 by BEIR's rule, and .5 with it."""
+    assert (mrr(index), mrr(index, keep_own=True)) == (1.0, 0.5)
+    scores = np.array([overlap([(q, t) for t in TEXTS.values()]) for q in QUERIES.texts])
+    how = {"qrels": QRELS, "measures": ["RR@1"]}
+    for options, expected in (({}, 1.0), ({"keep_own": True}, 0.0)):
+        exact, _ = compare(index, QUERIES, scores, {}, [20], [5], **how, **options)
+        assert exact.task["RR@1"].mean() == expected
+
+
+def test_the_verdict(index):
+    """What a diagnosis recommends is measured in the same way."""
+    found = ck.diagnose(index, SCORER, QUERIES, QRELS, budgets=[10], measure="RR@10")
+    with_it = ck.diagnose(
+        index, SCORER, QUERIES, QRELS, budgets=[10], measure="RR@10", keep_own=True
+    )
+    assert found.figures[0].means["rerank"] == 1.0
+    assert with_it.figures[0].means["rerank"] == 0.5
+
+
+def test_run_files(index, tmp_path, capsys):
+    """A run has k other items; `search` itself answers with the query's own item."""
+    results = ck.Searcher(index, SCORER, "rerank").search(QUERIES, k=3, budget=20)
+    assert all(hits[0].id == query for query, hits in zip(QUERIES.ids, results, strict=True))
+    assert all(query not in row for query, row in results.to_run().items())
+    assert all(query in row for query, row in results.to_run(keep_own=True).items())
+    index.save(tmp_path / "i")
+    queries, out = tmp_path / "q.jsonl", tmp_path / "out.trec"
+    both = zip(QUERIES.ids, QUERIES.texts, strict=True)
+    queries.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in both))
+    search = ["search", str(tmp_path / "i"), "--queries", str(queries), "-k", "3", "--json"]
+    assert run([*search, "--run", str(out)]) == 0
+    answers = json.loads(capsys.readouterr().out)["results"]
+    assert [len(answer["hits"]) for answer in answers] == [3] * 10
+    assert {answer["hits"][0]["id"] for answer in answers} <= {*TEXTS}
+    rows = [line.split() for line in out.read_text().splitlines()]
+    assert len(rows) == 30
+    assert all(query != item for query, _, item, *_ in rows)
+    assert run([*search, "--run", str(out), "--keep-own"]) == 0
+    rows = [line.split() for line in out.read_text().splitlines()]
+    assert any(query == item for query, _, item, *_ in rows)
+
+
+def test_compare_says_how_many(index, tmp_path, capsys):
+    """`compare` notes what it leaves out, and --keep-own counts it."""
+    index.save(tmp_path / "i")
+    both = zip(QUERIES.ids, QUERIES.texts, strict=True)
+    (tmp_path / "q.jsonl").write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in both))
+    (tmp_path / "qrels.tsv").write_text(
+        "".join(f"{q}\t{i}\t1\n" for q, r in QRELS.items() for i in r)
+    )
+    line = [
+        "compare",
+        str(tmp_path / "i"),
+        "--queries",
+        str(tmp_path / "q.jsonl"),
+        "--budgets",
+        "5",
+    ]
+    line += ["--qrels", str(tmp_path / "qrels.tsv"), "--methods", "rerank", "--no-exact"]
+    assert run(line) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "10 of 10 queries have the id of an item, which is left out of their answers" in said
+    assert run([*line, "--keep-own"]) == 0
+    assert "have the id of an item" not in capsys.readouterr().err
+
+
+def test_fits_to_judgements(index):
+    """Neither a fusion nor a calibration takes the query itself for a wrong answer."""
+    assert ck.fit_fusion(index, SCORER, QUERIES, QRELS)["ndcg"]["cross-encoder"] == 1.0
+    kept = ck.fit_fusion(index, SCORER, QUERIES, QRELS, keep_own=True)
+    assert kept["ndcg"]["cross-encoder"] < 0.7
+    how = {"method": "rerank", "budget": 20, "fuse": None}
+    assert ck.fit_calibration(index, SCORER, QUERIES, QRELS, **how)["items"] == 100
+    with_it = ck.fit_calibration(index, SCORER, QUERIES, QRELS, keep_own=True, **how)
+    assert with_it["ece"] > 0 or with_it["brier"]["score"] > 0
+
+
+def test_learned_rows(index):
+    """The score of a text with itself is not learned from."""
+    every = Pairs(np.repeat(np.arange(10), 12), np.tile(np.arange(12), 10))
+    values = np.arange(120, dtype=np.float32)
+    index.scores.put("overlap", QUERIES.texts, list(TEXTS.values()), every, values)
+    known = searched_scores(index, "overlap")
+    assert len(known) == 110
+    pairs = zip(known.query, known.item, strict=True)
+    assert all(known.queries[q] != index.items.texts[i] for q, i in pairs)
+
+
+def test_ids_that_agree_by_chance(index):
+    """Queries without ids are numbered, as items are: nothing is left out of theirs."""
+    numbered = ck.ItemIndex.build([*TEXTS.values()], lsa=2)
+    results = ck.Searcher(numbered, SCORER, "rerank").search([*TEXTS.values()][:3], k=3, budget=20)
+    assert all(query in row for query, row in results.to_run().items())
+    named = ck.QuerySet(("d1", "d2"), ("a", "b"))
+    assert own_items(named, index.items.ids).tolist() == [1, 2]
+    assert own_items(named, index.items.ids, {"d1": {"d1": 1}}).tolist() == [-1, 2]  # it is right

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from crossknn.cli.output import note
 from crossknn.errors import InputError, MissingExtraError
 from crossknn.scorers.base import Scorer
 

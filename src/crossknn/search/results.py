@@ -66,7 +66,7 @@ class Results:
 
     Args:
         queries: Texts (m) of the queries.
-        query_ids: Their ids (m): those given, or positions, which `numbered` says.
+        query_ids: Their ids (m): those given, or positions.
         hits: Of each query its hits, best first.
         method: The method's spec.
         budget: Distinct pairs that a query could score at most, stored scores included.

@@ -88,6 +88,7 @@ class Results:
         none_relevant: Where the index has a calibration, the probability that none of a query's ten
             best items is relevant.
         trace: If asked for, every scored item of each query in the order of scoring.
+        numbered: Whether the ids of the queries are positions.
     """
 
     queries: tuple[str, ...]

@@ -204,9 +204,9 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
         ("kriging(target_recall=0.9)", matrix(anchors=1), "on three anchor queries or more"),
         ("kriging(vectors=nope)", matrix(), "no item vectors 'nope'; it has dense"),
         (
-            "kriging(retriever=bm25)",
+            "gp(retriever=bm25)",
             replace(matrix(), dense_items=None, dense_queries=None),
-            "this index has no item vectors 'auto'; it has none",
+            "this index has no item vectors: build it with an encoder",
         ),
         *(
             (f"kriging({option})", matrix(), "scale must be above 0; share, smooth, linear, noise")

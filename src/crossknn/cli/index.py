@@ -17,7 +17,7 @@ from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, print_json, progress, say
 from crossknn.errors import InputError, counted
 from crossknn.errors import nearest as nearest_name
-from crossknn.index.nearest import LARGE
+from crossknn.index.nearest import CENTROIDS, LARGE
 from crossknn.index.storage import check_target
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ def build(
         raise InputError(f"--graph-from is {graph_from!r}: {nearest_name(graph_from, known)}")
     if nearest:
         o.check_extra("--nearest", "faiss", "faiss")
+    if nearest and encoder == "none" and lsa == 0:
+        raise InputError("--nearest needs item vectors: give an --encoder, or --lsa 128")
     if (workers and not ray) or (ray and encoder == "none"):
         raise InputError("--workers needs --ray, and --ray needs an --encoder, which it encodes by")
     check_target(folder)  # before anything is encoded
@@ -382,7 +384,8 @@ def _add_nearest(index: ItemIndex, wanted: bool | None) -> None:
     if wanted:
         with progress("building the approximate index", "items") as report:
             index.add_nearest(progress=report)
-            add_points(index, report)
+            if index.n >= CENTROIDS:
+                add_points(index, report)
 
 
 def _answer(index: ItemIndex, folder: Path, json: bool, began: float) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.data.records import Entries
-from crossknn.errors import IndexFormatError, InputError
+from crossknn.errors import IndexFormatError, InputError, counted
 from crossknn.files import as_path
 from crossknn.index import building, updates
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale, n_items
@@ -31,7 +31,7 @@ from crossknn.index.database import ItemStore, TextsOf, having_text
 from crossknn.index.filters import Fields, field_columns, parse_filter
 from crossknn.index.graphs import NEIGHBOURS
 from crossknn.index.late import LateStates, work_folder
-from crossknn.index.nearest import FaissStore, build_lists, fingerprint, write_lists
+from crossknn.index.nearest import CENTROIDS, FaissStore, build_lists, fingerprint, write_lists
 from crossknn.index.parts import (
     ANCHORS,
     DUAL_ENCODER,
@@ -781,7 +781,8 @@ class ItemIndex:
         self, name: str | None = None, rows: Any = None, *, progress: Progress | None = None
     ) -> str:
         """Build an approximate index of item vectors, which searches then use: worth it from
-        200,000 items on. Needs the extra `faiss`.
+        200,000 items on. Needs the extra `faiss`. Fewer than 16 items are searched exactly, which
+        is logged, and nothing is built.
 
         If building is killed, the same call goes on where it was, in the folder of the index.
 
@@ -801,6 +802,13 @@ class ItemIndex:
             name = default_vectors(self, name or unfitted(self) or "auto")
             rows = self._parts.rows(name)
         assert name is not None
+        if len(rows) < CENTROIDS:
+            logger.warning(
+                "no approximate index of %s: with fewer than %d items each search is exact",
+                counted(len(rows), "item"),
+                CENTROIDS,
+            )
+            return name
         if self.folder is None:
             own = self._parts.of_scorer(name)
             self._parts.lists[own] = fingerprint(rows), build_lists(rows, progress=progress)

@@ -137,6 +137,10 @@ class FaissStore:
         return Candidates.from_rows(rows)
 
 
+CENTROIDS = 16
+"""Of the codes of vectors (4 bits): of fewer items there is no approximate index."""
+
+
 def items_read(n: int, lists: int, wanted: int = 0, extra: int = 0) -> float:
     """How many of n items' codes a search reads that finds so many and excludes `extra` more."""
     least = max(PROBES * n / lists, READ * max(1.0, extra / SCORED))
@@ -251,8 +255,11 @@ def _read(folder: Path, name: str, rows: Any) -> Any:
 
 
 def fingerprint(rows: Any, count: int | None = None) -> str:
-    """Names the first `count` vectors, or all: by 64 of them and, in a file, its checksums."""
+    """Names the first `count` vectors, or all: by 64 of them and, in a file, its checksums. The
+    name of more than there are is that of none."""
     count = len(rows) if count is None else count
+    if count > len(rows):
+        return ""
     some = rows[np.unique(np.linspace(0, count - 1, 64).astype(np.int64))]
     files = getattr(rows, "files", ())
     sums = [file.digest(count * some[0].nbytes) for file in files]

@@ -31,7 +31,7 @@ from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model
 from crossknn.methods.prior import RANK, KernelParameters, Prior, fit_dense, flat_trends
 from crossknn.methods.top_odds import AMONG, LARGE, Recorder, TopOdds, logistic_weights
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.dense import VectorStore
+from crossknn.retrievers.dense import ArrayStore, VectorStore
 from crossknn.retrievers.specs import (
     AUTO,
     HYBRID,
@@ -148,9 +148,14 @@ class Kriging(Method):
             ("prior", *map(str, known)), (exact,), lambda: fit_anchors(index, *known)
         )
 
+    def _in_space(self, index: Index) -> bool:
+        """Whether there are item vectors; without any, nothing but the trends tells items apart."""
+        return bool(index.vectors) or self.vectors != "auto"
+
     def _anchors(self, index: Index) -> Anchors | None:
-        """The anchors, if they are used: a single one does not tell how items vary together."""
-        anchors = index.anchors if self.use_anchors else None
+        """The anchors, if they are used: a single one does not tell how items vary together, and
+        without vectors they are not fitted."""
+        anchors = index.anchors if self.use_anchors and self._in_space(index) else None
         return None if anchors is None or len(anchors.scores) < 2 else anchors
 
     def plan_with(self, prior: Prior | None, index: Index, budget: int, seed: int) -> Plan:
@@ -166,7 +171,7 @@ class Kriging(Method):
         first = min(max(budget // self.rounds, LEAST), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
         retriever, names = open_retriever(index, self.retriever, seed), self._names(index)
-        vectors = default_vectors(index, self.vectors)
+        vectors = default_vectors(index, self.vectors) if self._in_space(index) else None
         predictor = process(
             index,
             vectors,
@@ -180,7 +185,9 @@ class Kriging(Method):
         )
         by_odds = self.k >= LARGE and prior is not None
         pool = pool_size(index, budget, self.shortlist, least_pool(prior, budget, by_odds))
-        if pool is not None:
+        if vectors is None:  # the trend alone: a few products of all items
+            pool = None
+        if pool is not None and vectors is not None:
             predictor = replace(predictor, near=near_of(index, prior, vectors))
         if by_odds and prior is not None:
             weights = self._top_weights(index, prior, seed)
@@ -416,7 +423,7 @@ def record_curve(searches: Iterable[Rehearsal], k: int) -> CalibrationCurve:
 
 def process(
     index: Index,
-    vectors: str,
+    vectors: str | None,
     retriever: Retriever,
     names: Sequence[str],
     prior: Prior | None,
@@ -428,9 +435,12 @@ def process(
     """Kriging's predictor, linear in the scores of the retrievers `names`.
 
     With a prior also in cokriging and the items' mean scores; its factors come before an item's
-    vector. Without one the query counts as observed, if it has a vector.
+    vector. Without one the query counts as observed, if it has a vector. Without `vectors` all
+    items are in one place, and the retrievers alone tell them apart.
     """
-    store, rank = index.store(vectors), 0 if prior is None else prior.factor.shape[1]
+    one_place = ArrayStore(np.zeros((index.n, 1), np.float32))
+    store: VectorStore = one_place if vectors is None else index.store(vectors)
+    rank = 0 if prior is None else prior.factor.shape[1]
     kernel = LowRankPlusResidual(
         rank=rank,
         share=parameters.share,
@@ -443,7 +453,7 @@ def process(
     own = None
     if prior is not None:
         features += _learned(index, prior, store.shape[1])
-    elif index.has_query_vectors(vectors):
+    elif vectors is not None and index.has_query_vectors(vectors):
         own = partial(index.query_vectors, name=vectors)
     return GaussianProcess(
         arrays=[store] if prior is None else [prior.factor, store],

@@ -230,10 +230,13 @@ def default_vectors(index: Embedded, name: str = "auto") -> str:
         mine = (known for known in index.fitted if known not in others)
         fitted = [known for known in mine if index.has_query_vectors(known)]
         return fitted[-1] if fitted else unfitted(index) or [*index.fitted][-1]
-    if name not in names:
+    if not names:
         raise InputError(
-            f"this index has no item vectors {name!r}; it has {', '.join(names) or 'none'}"
+            "this index has no item vectors: build it with an encoder, vectors of your own, or "
+            "LSA (--lsa 128)"
         )
+    if name not in names:
+        raise InputError(f"this index has no item vectors {name!r}; it has {', '.join(names)}")
     return name
 
 

@@ -1,0 +1,74 @@
+"""An approximate index of few items: the search is exact, which is said once."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+from crossknn.cli.app import run
+
+pytest.importorskip("faiss")
+
+
+def overlap(pairs):
+    return [float(len({*q.split()} & {*t.split()})) for q, t in pairs]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 40, 300])
+@pytest.mark.parametrize("command", ["build", "add"])
+def test_nearest_with_few_items(tmp_path, capsys, caplog, n, command):
+    """`--nearest` over 3 items ended in a traceback of faiss ("should be at least as large")."""
+    items, folder = tmp_path / "items.txt", str(tmp_path / "index")
+    items.write_text("\n".join(f"item {i} of group {i % 7}" for i in range(n)))
+    first = ["index", "build", str(items), folder]
+    with caplog.at_level(logging.WARNING):
+        assert run(first + ["--nearest"] * (command == "build")) == 0
+        if command == "add":
+            assert run(["index", "add", folder, "--nearest"]) == 0
+    said = [record for record in caplog.records if "each search is exact" in record.getMessage()]
+    assert len(said) == (n < 16)
+    k = min(n, 3)
+    index = ck.ItemIndex.load(folder)
+    found = ck.Searcher(index, overlap).search("group 2", k=k, budget=n)
+    assert len(found[0]) == k
+    own = ck.Searcher(index, overlap, "retrieve(retriever=dense)").search("group 2", k=k)[0]
+    exact = ck.ItemIndex.load(folder, exact=True)
+    right = ck.Searcher(exact, overlap, "retrieve(retriever=dense)").search("group 2", k=k)[0]
+    assert len(own) == len(right)
+    if n < 16:
+        assert [hit.id for hit in own] == [hit.id for hit in right]
+
+
+@pytest.mark.parametrize("n", [1, 5, 20])
+@pytest.mark.parametrize("saved", [False, True])
+def test_in_python_with_anchors_and_after_deletions(tmp_path, n, saved):
+    """In memory or a folder, with anchors, and when most items go after the index was built."""
+    vectors = np.random.default_rng(0).normal(size=(n, 5)).astype(np.float32)
+    texts = [f"text {i}" for i in range(n)]
+    made = {"vectors": vectors, "query_vectors": lambda q: vectors[[0] * len(q)]}
+    index = ck.ItemIndex.build([{"id": t, "text": t} for t in texts], **made)
+    ck.collect_anchors(index, ck.CallableScorer(overlap, "words"), ["text 1", "text 2"])
+    if saved:
+        index.save(tmp_path / "index")
+    index.add_nearest()
+    assert len(ck.Searcher(index, overlap).search("text 0", k=1, budget=n)[0]) == 1
+    if n > 16:
+        index.delete(texts[4:])
+        index.compact()
+        assert len(ck.Searcher(index, overlap).search("text 0", k=4, budget=4)[0]) == 4
+
+
+def test_nearest_without_vectors_says_what_is_missing(tmp_path, capsys):
+    """There is nothing to index: one sentence, and exit code 2, before anything is written."""
+    items = tmp_path / "items.txt"
+    items.write_text("one\ntwo\n")
+    line = ["index", "build", str(items), str(tmp_path / "index"), "--encoder", "none"]
+    assert run([*line, "--lsa", "0", "--nearest"]) == 2
+    assert "--nearest needs item vectors" in capsys.readouterr().err
+    assert not (tmp_path / "index").exists()
+    assert run([*line, "--lsa", "0"]) == 0
+    assert run(["index", "add", str(tmp_path / "index"), "--nearest"]) == 2
+    assert "this index has no item vectors: build it with" in capsys.readouterr().err

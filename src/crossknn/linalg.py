@@ -34,6 +34,30 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
+LARGEST = 1e15
+"""Vectors and scores are no larger: float32 would lose their products."""
+
+
+def usable(values: FloatArray) -> BoolArray:
+    """Which numbers are finite and `LARGEST` at most: of any shape."""
+    found: BoolArray = np.abs(values) <= min(LARGEST, float(np.finfo(values.dtype).max))
+    return found
+
+
+@contextmanager
+def solvable() -> Iterator[None]:
+    """Equations without a solution, as of vectors that hold a NaN, are an `InputError`."""
+    try:
+        yield
+    except (np.linalg.LinAlgError, ValueError) as error:
+        if not isinstance(error, np.linalg.LinAlgError) and "infs or NaNs" not in str(error):
+            raise
+        raise InputError(
+            f"equations of vectors or scores have no solution ({error}): they hold a NaN, an "
+            "infinity or very large numbers; crossknn index verify tells damaged files"
+        ) from error
+
+
 @contextmanager
 def running() -> Iterator[None]:
     """Count a call that holds locks; `InputError` in a child that was forked during such a call.

@@ -15,7 +15,6 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -26,7 +25,7 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from crossknn.errors import InputError, nearest
-from crossknn.files import make_folder, parse_json, read_file, write_file
+from crossknn.files import is_file, make_folder, parse_json, read_file, write_file
 from crossknn.index.stored import StoredMatrix
 from crossknn.types import Progress
 from crossknn_lab.cells import MatrixFile, code
@@ -245,9 +244,12 @@ class Experiment:
         folder = self.folder / TABLES / name
         folder.mkdir(parents=True, exist_ok=True)
         write_table(table, folder)
-        if not (folder / CELLS).exists():
-            with suppress(OSError):  # so that the folder can be read as a sweep
-                (folder / CELLS).symlink_to(Path("..") / ".." / SWEEPS / CELLS)
+        (folder / CELLS).unlink(missing_ok=True) if (folder / CELLS).is_symlink() else None
+        make_folder(folder / CELLS)
+        for entry in (*table.entries, *table.dev):  # so that the folder can be read as a sweep
+            cell = f"{CELLS}/{entry.cell}.json"
+            if not entry.error and not is_file(folder, cell):
+                write_file(folder, cell, read_file(self.folder / SWEEPS, cell))
 
     def _fitting(self, what: str, values: Sequence[int], items: int) -> tuple[int, ...]:
         fit = tuple(value for value in values if value <= items // 2)

@@ -7,6 +7,7 @@ Arguments and answers have the shapes that ChatGPT's and Claude's connectors exp
 from __future__ import annotations
 
 import json
+import re
 import threading
 from functools import partial
 from typing import Annotated, Any
@@ -63,9 +64,8 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
     server = _Server("crossknn", instructions=_INSTRUCTIONS.format(name=name), log_level="WARNING")
 
     def link(item_id: str, extra: Any) -> str:
-        url = extra.get("url")
         own = f"crossknn://{quote(name)}/{quote(item_id, '', errors='replace')}"
-        return url if isinstance(url, str) and len(url) <= _URL else own
+        return extra["url"] if _is_web(extra.get("url")) else own
 
     def entry(hit: Hit) -> dict[str, Any]:
         return {
@@ -139,7 +139,7 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
             "title": (item.title or item.id)[:_SNIPPET],
             "text": "",
             "url": link(item.id, item.extra),
-            "metadata": json_value(item.extra),
+            "metadata": json_value({k: v for k, v in item.extra.items() if _is_safe(k, v)}),
         }
         if _size(answer) > MOST_BYTES // 2:
             answer["metadata"] = {"note": "the fields are too long for an answer"}
@@ -153,6 +153,19 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
         return answer
 
     return server
+
+
+def _is_safe(name: str, value: Any) -> bool:
+    """Whether a field is none that a reader of the answer would open as something else than a page
+    of the web."""
+    return name != "url" or _is_web(value) or re.match(r"\s*[\w+.-]+\s*:", str(value)) is None
+
+
+def _is_web(url: Any) -> bool:
+    """Whether an item names an address on the web: what opens it may do anything for others."""
+    if not isinstance(url, str) or len(url) > _URL:
+        return False
+    return re.fullmatch(r"https?://[^\s/?#\\][^\s\x00-\x1f\x7f]*", url, re.IGNORECASE) is not None
 
 
 def _beginning(text: str) -> str:

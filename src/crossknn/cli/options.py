@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ import typer
 
 from crossknn.cli.output import note
 from crossknn.errors import InputError, MissingExtraError
+from crossknn.files import parse_json
 from crossknn.scorers.base import Scorer
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def open_scorer(
                 "command line"
             )
         try:
-            given[key] = json.loads(text)
+            given[key] = parse_json(text)
         except ValueError:
             given[key] = text
     if model is not None:
@@ -262,10 +262,10 @@ def source(path: Path) -> Any:
         return path
     try:
         lines = [line.strip() for line in sys.stdin if line.strip()]
-        with suppress(ValueError, RecursionError):  # a text may begin with a bracket
-            if isinstance(whole := json.loads("\n".join(lines)), list):
+        with suppress(ValueError):  # a text may begin with a bracket
+            if isinstance(whole := parse_json("\n".join(lines)), list):
                 return whole
-        return [json.loads(line) if line.startswith("{") else line for line in lines]
+        return [parse_json(line) if line.startswith("{") else line for line in lines]
     except UnicodeDecodeError as error:
         raise InputError(f"standard input is not UTF-8: {error}") from None
     except ValueError as error:

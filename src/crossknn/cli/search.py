@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from json import loads
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +14,7 @@ from typer import Argument, Option
 from crossknn.cli import options as o
 from crossknn.cli.output import note, out, print_json, progress, say
 from crossknn.errors import CrossknnError, InputError, counted, visible
+from crossknn.files import parse_json
 from crossknn.methods import DEFAULT, parse_method
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ def _filter(given: str) -> Any:
     if not given.lstrip().startswith("{"):
         return o.read_ids(Path(given))
     try:
-        return loads(given)
-    except (ValueError, RecursionError) as error:
+        return parse_json(given)
+    except ValueError as error:
         raise InputError(f"--filter {given:.80} is not valid JSON: {error}") from None
 
 

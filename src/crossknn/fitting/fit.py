@@ -33,6 +33,7 @@ from crossknn.fitting.factors import (
 from crossknn.index.base import Anchors, Scale
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost, ItemVectors, RememberedModel, Same
+from crossknn.linalg import solvable
 from crossknn.retrievers.base import RandomItems
 from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer
@@ -65,6 +66,7 @@ class FitReport:
     notes: tuple[str, ...]
 
 
+@solvable()
 def fit(
     index: ItemIndex,
     scorer: Any,

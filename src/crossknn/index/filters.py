@@ -28,6 +28,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from crossknn.errors import InputError, nearest
+from crossknn.files import parse_json
 from crossknn.index.parts import StoredRecords
 from crossknn.types import BoolArray, IntArray
 
@@ -187,7 +188,7 @@ class Fields:
 
     def __init__(self, records: Sequence[Mapping[str, object]]) -> None:
         self.records, self._kept = records, getattr(records, "columns", {})
-        self._names = [json.loads(name) for name in self._kept.get("fields", ())]
+        self._names = [parse_json(name) for name in self._kept.get("fields", ())]
         self._columns = dict[str, _Column]()
 
     def mask(self, condition: Condition) -> BoolArray:

@@ -15,10 +15,10 @@ Axes: m queries, n items, d dimensions.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import eq
 from pathlib import Path
@@ -28,8 +28,8 @@ import numpy as np
 
 from crossknn.columns import StoredArray, rows_of
 from crossknn.data.items import Items
-from crossknn.errors import IndexFormatError, InputError, nearest
-from crossknn.files import text_digest
+from crossknn.errors import CrossknnError, IndexFormatError, InputError, nearest
+from crossknn.files import parse_json, text_digest
 from crossknn.index.base import Cache, plain
 from crossknn.index.late import LateStates
 from crossknn.index.nearest import LARGE, FaissStore, fingerprint, open_lists
@@ -60,10 +60,14 @@ class StoredRecords(Sequence[Mapping[str, Any]]):
         return len(self._texts)
 
     def __getitem__(self, position: Any) -> Any:
-        return json.loads(self._texts[position])
+        return self._record(self._texts[position])
 
     def __iter__(self) -> Iterator[Any]:
-        return map(json.loads, self._texts)
+        return map(self._record, self._texts)
+
+    def _record(self, text: str) -> Any:
+        with refusing("the fields of an item"):
+            return dict(parse_json(text))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,14 +113,16 @@ class Parts:
                 f"{folder} keeps what belongs to items in a database: open it with  "
                 "ItemIndex.over(store, texts, folder=...)"
             )
-        columns = {name: found.arrays[name] for name in ("ids", "texts", "titles")}
-        if "deleted" in found.arrays:
-            columns["alive"] = np.ones(len(columns["ids"]), np.bool_)
-            columns["alive"][found.arrays["deleted"]] = False
-        extra = StoredRecords(found.arrays["extra"], found.arrays)
-        items = Items(**columns, extra=extra, template=found.meta["template"])
+        with refusing("items"):
+            columns = {name: found.arrays[name] for name in ("ids", "texts", "titles")}
+            if "deleted" in found.arrays:
+                columns["alive"] = np.ones(len(columns["ids"]), np.bool_)
+                columns["alive"][found.arrays["deleted"]] = False
+            extra = StoredRecords(found.arrays["extra"], found.arrays)
+            items = Items(**columns, extra=extra, template=str(found.meta["template"]))
+            anchor_items = rows_of(found.arrays, "anchor_items")
         others = {key: part for key, part in kept.items() if key != "items"}
-        return cls(items, rows_of(found.arrays, "anchor_items"), others, build, encode, folder)
+        return cls(items, anchor_items, others, build, encode, folder)
 
     def stored(self) -> dict[str, Artifact]:
         """What is kept of all parts."""
@@ -205,7 +211,8 @@ class Parts:
     def _opened(self, key: str) -> Any:
         part, (kind, name) = self.held[key], plain(key).split("/", 1)
         if isinstance(part, Artifact) and kind in _READERS:
-            part = self.held[key] = _READERS[kind](part, name)
+            with refusing(f"{kind}/{name}"):
+                part = self.held[key] = _READERS[kind](part, name)
         return part
 
     def named(self, kind: str, get: Callable[[Any], Value]) -> Named[Value]:
@@ -363,6 +370,20 @@ class Parts:
         return None
 
 
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """What a part of an index lacks, or has of another kind, is an `IndexFormatError`."""
+    try:
+        yield
+    except CrossknnError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise IndexFormatError(
+            f"the index is damaged or of another version: {what} cannot be read "
+            f"({type(error).__name__}: {error}); build or copy it again"
+        ) from error
+
+
 def unknown(what: str, name: str, known: Collection[str]) -> InputError:
     """The error that says that the index lacks something."""
     return InputError(f"the index has no {what} {name!r} ({nearest(name, known)})")
@@ -397,4 +418,4 @@ def _key(key: str, part: Any) -> str:
 def _artifact(part: Any, key: str) -> Artifact:
     """What is kept of a part; `InputError` for `meta` that is no JSON."""
     made = part if isinstance(part, Artifact) else part.artifact()
-    return Artifact(json.loads(as_json(made.meta, plain(key))), made.arrays)
+    return Artifact(parse_json(as_json(made.meta, plain(key))), made.arrays)

@@ -85,7 +85,7 @@ def read_parts(folder: Path, build: str | None = None) -> tuple[str, dict[str, A
     while True:
         manifest = read_manifest(folder, build)
         try:
-            parts = {key: _open(folder, part) for key, part in manifest["parts"].items()}
+            parts = {key: _open(folder, part, key) for key, part in manifest["parts"].items()}
             return manifest["build"], parts
         except IndexFormatError:
             if read_manifest(folder)["checksum"] == manifest["checksum"]:
@@ -244,9 +244,11 @@ def commit(
         write_file(folder, MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
-def _open(folder: Path, part: Mapping[str, Any]) -> Artifact:
+def _open(folder: Path, part: Mapping[str, Any], key: str = "") -> Artifact:
     columns, what = dict[str, StoredArray | StoredTexts](), f"the index {folder}"
     try:
+        if re.search(r"[\\\0]|/.*/", key) is not None:
+            raise IndexFormatError(f"{what} names a part outside its folder")
         for name, entries in part["columns"].items():
             if not all(_PATH.fullmatch(entry["path"]) for entry in entries):
                 raise IndexFormatError(f"{what} names a file outside its folder")

@@ -24,7 +24,7 @@ from crossknn.errors import InputError
 from crossknn.files import as_path, npz_arrays, open_given
 from crossknn.index.base import Anchors, Cache, ItemScores, Scale
 from crossknn.index.graphs import check_neighbours, nearest_by_vectors
-from crossknn.linalg import inner
+from crossknn.linalg import LARGEST, inner, usable
 from crossknn.retrievers.base import Late, Retriever, StoredRetriever
 from crossknn.retrievers.dense import ArrayStore
 from crossknn.types import NO_ITEM, Artifact, FloatArray, IntArray, Named, Neighbours, Queries
@@ -33,7 +33,6 @@ DUAL_ENCODER = "dense"
 DEPTH = 64
 """Neighbours in a graph that is not stored, but made of vectors."""
 
-_LARGEST = np.finfo(np.float32).max
 _NUMBERS, _POSITIONS, _TEXTS = ("fiu", "numbers"), ("iu", "whole numbers"), ("USiu", "texts")
 _KEYS = {
     "scores": (("f", "floating point numbers"), "qn"),
@@ -270,9 +269,11 @@ def _check(arrays: Mapping[str, Any], path: str) -> None:
                     f"{path}: '{key}' is an array {values.shape} of {values.dtype}; it must be "
                     f"({shape}) of {what}: mend it, or leave it out"
                 )
-        if values.dtype.kind == "f" and not (finite := np.abs(values) <= _LARGEST).all():
+        if values.dtype.kind == "f" and not (finite := usable(values)).all():
             row = tuple(map(int, np.argwhere(~finite)[0]))
-            raise InputError(f"{path}: '{key}' is {values[row]} at {row}")
+            raise InputError(
+                f"{path}: '{key}' is {values[row]} at {row}; numbers must be {LARGEST:g} at most"
+            )
     for key, least in (("labels", NO_ITEM), ("anchor_items", 0), ("item_score_items", 0)):
         chosen = arrays.get(key, np.zeros(0, np.int64))
         twice = key != "labels" and len(np.unique(chosen)) < len(chosen)

@@ -16,6 +16,7 @@ from crossknn.columns import rows_of
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.index.base import Scale
 from crossknn.index.work import encode_kept
+from crossknn.linalg import LARGEST, usable
 from crossknn.retrievers.base import LateEncoder
 from crossknn.scorers.base import Encoder
 from crossknn.scores.collect import Limits
@@ -278,9 +279,11 @@ def check_vectors(
         with np.errstate(over="ignore"):  # an infinity then, which is refused
             vectors = vectors.astype(np.float32, copy=False)
     for start in range(0, rows, _CHECKED):
-        finite = np.isfinite(vectors[start : start + _CHECKED]).all(axis=1)
-        if not finite.all():
-            row = start + int(np.argmin(finite))
+        fits = usable(vectors[start : start + _CHECKED]).all(axis=1)
+        if not fits.all():
+            row = start + int(np.argmin(fits))
+            if np.isfinite(vectors[row]).all():
+                raise InputError(f"{what}: row {row} holds a number above {LARGEST:g}: scale them")
             raise InputError(f"{what}: row {row} holds a NaN or an infinity")
     return vectors
 

@@ -101,7 +101,7 @@ def json_in(folder: Path, file: str, without: Any) -> Any:
     return found if isinstance(found, type(without)) else without
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its type if it has none.
 
     A model folder that brings Python code is refused by the libraries with advice to trust it.
@@ -114,10 +114,15 @@ def first_line(error: Exception) -> str:
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Turns any error inside into an InputError: `what`, and the error's first line."""
+    """Turns any error inside into an InputError: `what`, and the error's first line.
+
+    Libraries in Rust panic at broken files; their error is no `Exception`.
+    """
     try:
         yield
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise InputError(f"{what}: {first_line(error)}") from error
 
 
@@ -299,10 +304,12 @@ def open_library(
             f"a model folder; {_YOURSELF}"
         )
     try:
-        return getattr(library, kind)(source, **options)
-    except Exception as error:
-        advice = f"; {_YOURSELF}" if "trust_remote_code" in str(error) else ""
-        raise InputError(f"cannot load {what}: {first_line(error)}{advice}") from error
+        with refusing(f"cannot load {what}"):
+            return getattr(library, kind)(source, **options)
+    except InputError as error:
+        if "trust_remote_code" in str(error.__cause__):
+            raise InputError(f"{error}; {_YOURSELF}") from error.__cause__
+        raise
 
 
 def own_prompts(model: Any) -> tuple[str, str]:

@@ -74,9 +74,9 @@ class Tokenizer:
 
     def _ids(self, texts: Sequence[str]) -> list[IntArray | None]:
         try:
-            with self._lock:
+            with self._lock, refusing("no text"):
                 encodings = self.fast.encode_batch_fast(list(texts), add_special_tokens=False)
-        except Exception:
+        except InputError:
             return [None] if len(texts) == 1 else [self._ids([text])[0] for text in texts]
         return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
 

@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from crossknn.columns import check_mapped
 from crossknn.errors import InputError
 from crossknn.linalg import inner, mask, top_k
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
@@ -86,10 +87,12 @@ class ArrayStore:
         allowed: BoolArray | None = None,
     ) -> Candidates:
         """See `VectorStore.top`; ties by position."""
+        check_mapped(self.values)
         return top_k(mask(inner(vectors, self.values), exclude, allowed), count)
 
     def vectors(self, items: IntArray) -> FloatArray:
         """See `VectorStore.vectors`."""
+        check_mapped(self.values)
         return self.values[items]
 
 
@@ -123,4 +126,5 @@ class DenseRetriever:
             return products
         if values is None:
             raise InputError("scores of all items need their vectors as an array, not a store")
+        check_mapped(values)
         return inner(vectors, values)

@@ -20,6 +20,7 @@ from urllib.request import getproxies_environment
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError, visible
+from crossknn.files import parse_json
 from crossknn.scorers.streaming import BatchedScorer, BatchError, Call, Deadline, excerpt
 from crossknn.types import FloatArray, IntArray, as_count
 
@@ -355,7 +356,7 @@ def _parse(api: Api, data: bytes, count: int) -> FloatArray | None:
     """Scores (count,) in the order of the request; None for any other answer."""
     field = "score" if api == "tei" else "relevance_score"
     with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        answer = json.loads(data)
+        answer = parse_json(data)
         rows = answer if api == "tei" else answer["results"]
         found = {row["index"]: row[field] for row in rows}
         scores = [found[index] for index in range(count)]

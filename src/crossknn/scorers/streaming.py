@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from crossknn.errors import CrossknnError, ScorerError, counted
-from crossknn.linalg import running
+from crossknn.linalg import running, usable
 from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
@@ -263,7 +263,7 @@ class BatchedScorer(ABC):
         try:
             with running():  # a thread may still be at it when its search has ended
                 scores = as_scores(self._run(call, batch), len(batch), self.who)
-            if len(bad := np.flatnonzero(~np.isfinite(scores))):
+            if len(bad := np.flatnonzero(~usable(scores))):
                 faulty = batch[bad[:1]]
                 said = f"{self.who} gave {scores[bad[0]]} as the score of"
                 raise ScorerError(f"{said} {call.described(faulty[0])}")

@@ -29,7 +29,7 @@ import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, is_file, text_digest
-from crossknn.linalg import running
+from crossknn.linalg import running, usable
 from crossknn.types import BoolArray, FloatArray, IntArray, Pairs
 
 _APPLICATION = 0x786B6E6E  # "xknn"
@@ -387,8 +387,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             How many pairs had no score before.
         """
         values = np.asarray(scores, np.float32)
-        if not np.isfinite(values).all():
-            raise ScorerError(f"a score is {values[~np.isfinite(values)][0]}: it cannot be kept")
+        if len(bad := values[~usable(values)]):
+            raise ScorerError(f"a score is {bad[0]}: it cannot be kept")
         added = 0
         with self._writing() as db:
             db.execute("INSERT OR IGNORE INTO scorers (fingerprint) VALUES (?)", (fingerprint,))
@@ -534,6 +534,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     def _blocks(self, fingerprint: str, query: int) -> Iterator[_Block]:
         """The blocks of a query, checked."""
+        if not isinstance(query, int):
+            raise self._damaged("a block has no query")
         if query < 0:
             return
         for number, start, items, scores, crc in self._select(
@@ -606,7 +608,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise kind(f"the scores in {self.path} {what}: {error}") from error
+            why = " ".join(str(error).split())  # SQLite's messages have several lines
+            raise kind(f"the scores in {self.path} {what}: {why}") from error
         except OSError as error:
             raise kind(f"the scores in {self.path} {what}: {error.strerror or error}") from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -692,7 +695,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         db.execute("PRAGMA synchronous = NORMAL")
 
     def _damaged(self, what: object) -> StoredScoresError:
-        why = " ".join(str(what).split())  # SQLite's messages have several lines
+        why = " ".join(str(what).split())
         return StoredScoresError(
             f"the scores in {self.path} are damaged ({why}): remove what is damaged with  "
             "crossknn index verify --repair , or move the file away; it is scored again"
@@ -748,7 +751,7 @@ def _parsed(start: Any, items: Any, scores: Any) -> tuple[IntArray, FloatArray] 
                 return None
     except (TypeError, ValueError, LookupError):
         return None
-    return (ids, found) if len(found) and np.isfinite(found).all() else None
+    return (ids, found) if len(found) and usable(found).all() else None
 
 
 def _block_crc(fingerprint: Any, query: Any, start: Any, items: Any, scores: Any) -> int | None:

@@ -17,7 +17,7 @@ import numpy as np
 from crossknn.data.queries import Texts, query_set
 from crossknn.errors import CrossknnError, InputError, ScorerError, StoreError, counted
 from crossknn.index.database import Column
-from crossknn.linalg import one_thread, running
+from crossknn.linalg import one_thread, running, solvable
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.methods.base import planned
 from crossknn.models.folder import first_line
@@ -122,6 +122,7 @@ class Searcher:
         self.fusion = open_fusion(self.of_scorer(), fuse, self.seed)
 
     @running()
+    @solvable()
     def search(
         self,
         queries: Texts,

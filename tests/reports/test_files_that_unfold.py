@@ -1,0 +1,201 @@
+"""Small files that claim to hold, or unfold to, more than there is memory for; and odd kinds."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+from crossknn.index.stored import StoredMatrix
+from crossknn.models.tokens import Tokenizer
+
+MEMORY = 6 << 30
+"""Bytes of address space of a process that reads such a file: a reading of gigabytes ends it."""
+
+
+def said_of(code, folder, *, memory=MEMORY, seconds=60):
+    """The error that a process ends with in which memory is bounded."""
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({memory}, {memory}))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", limit + code], cwd=folder, capture_output=True, timeout=seconds
+    )
+    return done.stderr.decode().strip().splitlines()[-1]
+
+
+def npz(path, **members):
+    """An archive of members given as bytes or as arrays."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, value in members.items():
+            content = io.BytesIO()
+            if isinstance(value, bytes):
+                content.write(value)
+            else:
+                np.save(content, value)
+            archive.writestr(f"{name}.npy", content.getvalue())
+
+
+def header(shape, dtype="<f4"):
+    made = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        made, {"descr": dtype, "fortran_order": False, "shape": shape}
+    )
+    return made.getvalue()
+
+
+SCORES = np.zeros((3, 4), np.float32)
+
+
+def test_a_matrix_that_unfolds_to_gigabytes(tmp_path):
+    """949 KB of `.npz` became 2.2 GB."""
+    with (
+        zipfile.ZipFile(tmp_path / "m.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("scores.npy", "w", force_zip64=True) as file,
+    ):
+        file.write(header((1000, 250_000)))
+        for _ in range(1000):
+            file.write(bytes(10**6))
+    with pytest.raises(ck.InputError, match="would unfold to more than 32 times its size"):
+        StoredMatrix.load(tmp_path / "m.npz")
+
+
+def test_keys_that_nobody_reads_are_not_unfolded(tmp_path):
+    npz(tmp_path / "m.npz", scores=SCORES, notes=bytes(80 << 20))
+    assert StoredMatrix.load(tmp_path / "m.npz").n == 4
+
+
+@pytest.mark.parametrize("shape", [(10**6, 10**6), (2**40,), (-5, 4), (3, 4, 10**9)])
+def test_a_header_that_claims_more_than_there_is(tmp_path, shape):
+    npz(tmp_path / "m.npz", scores=header(shape) + bytes(48))
+    with pytest.raises(ck.InputError, match=r"m\.npz is not a readable|no matrix"):
+        StoredMatrix.load(tmp_path / "m.npz")
+
+
+def test_a_matrix_of_equal_numbers_is_read(tmp_path):
+    np.savez_compressed(tmp_path / "m.npz", scores=np.zeros((100, 100_000), np.float32))
+    assert StoredMatrix.load(tmp_path / "m.npz").n == 100_000
+
+
+@pytest.mark.parametrize("key", ["scores", "item_vectors", "first_bm25"])
+def test_numbers_whose_products_have_no_float(tmp_path, key):
+    given = {"scores": SCORES, "item_vectors": np.ones((4, 2)), "query_vectors": np.ones((3, 2))}
+    given |= {"first_bm25": SCORES}
+    np.savez(tmp_path / "m.npz", **given | {key: np.full_like(given[key], 3e38)})
+    with pytest.raises(ck.InputError, match=rf"'{key}' is 3[.0-9]*e\+38 at .*1e\+15 at most"):
+        StoredMatrix.load(tmp_path / "m.npz")
+
+
+def test_vectors_of_3e38_are_refused_wherever_they_are_given():
+    texts, large = ["a", "b", "c"], np.full((3, 2), 3e38, np.float32)
+    with pytest.raises(ck.InputError, match=r"row 0 holds a number above 1e\+15"):
+        ck.ItemIndex.build(texts, vectors=large, query_vectors=lambda q: np.ones((len(q), 2)))
+    index = ck.ItemIndex.build(
+        texts, vectors=np.ones((3, 2)), query_vectors=lambda q: np.full((len(q), 2), 3e38)
+    )
+    with pytest.raises(ck.InputError, match=r"holds a number above 1e\+15"):
+        ck.Searcher(index, lambda pairs: [1.0] * len(pairs)).search("x", k=1)
+    scorer = ck.Searcher(ck.ItemIndex.build(texts), lambda pairs: [3e38] * len(pairs))
+    with pytest.raises(ck.ScorerError, match=r"gave 3\.\d+e\+38 as the score"):
+        scorer.search("a", k=1)
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl.gz", "queries.txt.gz"])
+def test_a_gzip_file_that_unfolds_to_gigabytes(tmp_path, name):
+    line = b'{"id": "d%d", "text": "' + b"word " * 200_000 + b'"}\n'
+    with gzip.open(tmp_path / name, "wb") as file:
+        for number in range(1000):
+            file.write(line.replace(b"%d", b"%d" % number))
+    read = ck.read_items if name.startswith("corpus") else ck.read_queries
+    with pytest.raises(ck.InputError, match="unfolds to more than 200 times its size"):
+        read(tmp_path / name)
+
+
+def test_a_line_that_never_ends(tmp_path):
+    with gzip.open(tmp_path / "c.jsonl.gz", "wb", compresslevel=1) as file:
+        for _ in range(300):
+            file.write(os.urandom(2**17).hex().encode() * 4)
+    code = "import crossknn.data.records as r; r.LONGEST = 2**24\n"
+    said = said_of(f"{code}import crossknn as ck; ck.read_items('c.jsonl.gz')", tmp_path)
+    assert "has a line of more than 16 MB: is it text?" in said
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("name", ["c.jsonl", "c.json", "c.ndjson"])
+def test_json_that_is_nested_too_deeply(tmp_path, name):
+    (tmp_path / name).write_text('{"id": "a", "text": ' + DEEP)
+    with pytest.raises(ck.InputError):
+        ck.read_items(tmp_path / name)
+
+
+@pytest.mark.parametrize("file", ["crossknn.json", "config.json", "tokenizer.json"])
+def test_deep_json_in_a_model(tmp_path, file):
+    from crossknn.scorers.opening import bundled_folder
+
+    for path in bundled_folder("cross-encoder").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / file).write_text(DEEP)
+    if file == "config.json":
+        (tmp_path / "crossknn.json").unlink()
+    with pytest.raises(ck.InputError):
+        ck.CrossEncoder(tmp_path)
+
+
+def test_deep_json_in_an_index(tmp_path):
+    ck.ItemIndex.build(["a", "b"]).save(tmp_path / "index")
+    (tmp_path / "index" / "crossknn-index.json").write_text(DEEP)
+    with pytest.raises(ck.IndexFormatError, match="is damaged"):
+        ck.ItemIndex.load(tmp_path / "index")
+
+
+BROKEN = [
+    {"model": {"type": "Unigram", "unk_id": 5, "vocab": []}},
+    {"model": {"type": "Unigram", "unk_id": 0, "vocab": [["", 0.0]], "byte_fallback": True}},
+    {"model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {}}},
+    {"model": {"type": "BPE", "vocab": {"a": 4294967295}, "merges": []}},
+    {"model": {"type": "WordLevel", "vocab": {}, "unk_token": "x"}},
+    {
+        "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+            "special_tokens": {},
+        },
+    },
+    {"model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", float("-1e308")]] * 3}},
+]
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_a_broken_tokenizer(tmp_path, content):
+    """What panics in Rust is no `Exception` in Python."""
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", **content}))
+    with suppress(ck.InputError):
+        Tokenizer.load(tmp_path / "tokenizer.json").ids(["a word", "ä" * 100, ""])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+@pytest.mark.parametrize("name", ["c.jsonl", "c.csv", "c.jsonl.gz", "q.txt", "m.npz", "s.toml"])
+def test_pipes_and_devices_do_not_hang(tmp_path, name):
+    from crossknn.training.settings import RunSettings, read_settings
+
+    reads = {"q.txt": ck.read_queries, "m.npz": StoredMatrix.load}
+    reads["s.toml"] = lambda path: read_settings(path, RunSettings)
+    read = reads.get(name, ck.read_items)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ck.InputError, match=r"is a named pipe|there is no settings file"):
+        read(tmp_path / name)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(ck.InputError, match=r"is a device|there is no settings file"):
+        read(tmp_path / name)

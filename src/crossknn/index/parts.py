@@ -15,6 +15,7 @@ Axes: m queries, n items, d dimensions.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -67,7 +68,7 @@ class StoredRecords(Sequence[Mapping[str, Any]]):
 
     def _record(self, text: str) -> Any:
         with refusing("the fields of an item"):
-            return dict(parse_json(text))
+            return dict(json.loads(text))
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,7 +378,7 @@ def refusing(what: str) -> Iterator[None]:
         yield
     except CrossknnError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise IndexFormatError(
             f"the index is damaged or of another version: {what} cannot be read "
             f"({type(error).__name__}: {error}); build or copy it again"

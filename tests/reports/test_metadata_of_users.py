@@ -146,6 +146,21 @@ def test_pyterrier_a_text_that_is_none(column, value):
         adapter.CrossknnReranker(overlap)(frame)
 
 
+@pytest.mark.parametrize("value", [float("nan"), None])
+def test_pyterrier_a_query_that_is_none(searcher, value):
+    """A topic has no query: the message names its qid."""
+    pytest.importorskip("pyterrier")
+    import pandas as pd
+
+    from crossknn.adapters import pyterrier as adapter
+
+    topics = pd.DataFrame({"qid": ["7", "8"], "query": [QUERY, value]})
+    with pytest.raises(
+        ck.InputError, match=r"the query for the query '8' is .*, and no text: fill"
+    ):
+        adapter.CrossknnRetriever(searcher)(topics)
+
+
 DOCUMENTS = [{"id": f"d{n}", "text": item["text"]} for n, item in enumerate(ITEMS)]
 
 

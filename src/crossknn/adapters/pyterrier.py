@@ -53,6 +53,7 @@ class CrossknnRetriever(pt.Transformer):
         """
         pt.validate.query_frame(inp, extra_columns=["query"])
         _check_qids(inp)
+        _check_texts(inp, "query")
         queries = inp.reset_index(drop=True)
         rows: list[tuple[Any, ...]] = []
         if len(queries):
@@ -108,14 +109,7 @@ class CrossknnReranker(pt.Transformer):
             return inp.assign(
                 score=pd.Series(dtype=float), rank=pd.Series(dtype=int), **{PREDICTED: False}
             )
-        for name in ("query", self.text_field):
-            lacking = ~inp[name].map(lambda text: isinstance(text, str)).to_numpy(bool)
-            if lacking.any():
-                row = inp[lacking].iloc[0]
-                raise InputError(
-                    f"the {name} of the result {row['docno']!r} for the query {row['qid']!r} is "
-                    f"{row[name]!r:.80}, and no text: fill the column, or drop such rows"
-                )
+        _check_texts(inp, "query", self.text_field)
         return pd.concat(
             [self._ranked(given) for _, given in inp.groupby("qid", sort=False)], ignore_index=True
         )
@@ -148,6 +142,19 @@ def _check_qids(frame: pd.DataFrame) -> None:
     (lacking,) = frame["qid"].isna().to_numpy().nonzero()
     if len(lacking):
         raise InputError(f"row {lacking[0]} has no qid: fill it, or drop the row")
+
+
+def _check_texts(frame: pd.DataFrame, *names: str) -> None:
+    """Refuse rows whose column of texts holds something else, such as the NaN of a join."""
+    for name in names:
+        lacking = [row for row, text in enumerate(frame[name]) if not isinstance(text, str)]
+        if lacking:
+            row = frame.iloc[lacking[0]]
+            of = f" of the result {row['docno']!r}" if "docno" in row else ""
+            raise InputError(
+                f"the {name}{of} for the query {row['qid']!r} is {row[name]!r:.80}, and no text: "
+                "fill the column, or drop such rows"
+            )
 
 
 def as_scorer(transformer: pt.Transformer, text_field: str = "text") -> CallableScorer:

@@ -6,7 +6,7 @@ Pure: no clock, no device, no text. Deadlines, asynchronous scorers and remote w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -56,13 +56,20 @@ class Search:
         queries: m queries.
         n: Number of items.
         allowed: Mask (n,) of the items that may be scored; None: all.
+        depth: Items that the retriever finds at least, for `first`.
 
     Raises:
         InputError: The mask does not fit.
     """
 
     def __init__(
-        self, plan: Plan, queries: Queries, n: int, *, allowed: BoolArray | None = None
+        self,
+        plan: Plan,
+        queries: Queries,
+        n: int,
+        *,
+        allowed: BoolArray | None = None,
+        depth: int = 0,
     ) -> None:
         if allowed is not None and allowed.shape != (n,):
             raise InputError(f"the filter has shape {allowed.shape}; the index has {n} items")
@@ -84,7 +91,9 @@ class Search:
         self._belief: Any = None  # the predictor's state
         self._stopped = np.zeros(m, np.bool_)
         self._backfilled = np.zeros(m, np.int64)
-        self._retrieved: IntArray  # items of the first round, (m, c)
+        self._depth = depth
+        self._first: Candidates | None = None  # of the first round, (m, c)
+        self._retrieved: IntArray  # items of these, (m, c)
         self._pool: IntArray | None = None  # what a shortlist restricts each query to, (m, s)
 
     @property
@@ -168,10 +177,7 @@ class Search:
         """
         if not self.plan.batches and self.available:
             found = self.plan.retriever.top(self.queries, min(k, self.available), self.allowed)
-            own = np.where(found.items == NO_ITEM, np.nan, found.scores).astype(np.float32)
-            unknown = np.full_like(own, np.nan)
-            zeros = np.zeros_like(own)
-            return Ranking(found.items, own, np.zeros_like(found.items), own, unknown, zeros)
+            return _of_retriever(found, k)
         items, final = self._rows["items"], self._rows["scores"] + self._rows["known"]
         order = np.lexsort((items, -np.nan_to_num(final, nan=-np.inf)))[:, :k]
         return self._ranking(order)
@@ -217,6 +223,26 @@ class Search:
         order = np.argsort(np.isnan(self._rows["scores"]), axis=1, kind="stable")
         return self._ranking(order[:, : int(self.n_scored.max(initial=0))])
 
+    def latest(self) -> Ranking:
+        """As of `picks`, of the last round alone."""
+        picks = self.picks()
+        return replace(picks, items=np.where(picks.rounds == self.round, picks.items, NO_ITEM))
+
+    def nothing(self) -> Ranking:
+        """No items of any query, (m, 0)."""
+        return self._ranking(np.empty((len(self.queries), 0), np.int64))
+
+    def first(self, k: int) -> Ranking:
+        """What the retriever has found for the first round, as of `best` without rounds.
+
+        Args:
+            k: How many, up to `depth`.
+
+        Returns:
+            Items and the retriever's scores: (m, at most k) each; nothing before the first round.
+        """
+        return self.nothing() if self._first is None else _of_retriever(self._first, k)
+
     def observed(self) -> Observed:
         """All exact scores so far, left-aligned."""
         picks = self.picks()
@@ -253,8 +279,9 @@ class Search:
         if self.round == 1:
             wanted, shortlist = self._wanted(), self.plan.shortlist
             width = int(wanted.max()) if shortlist is None else max(shortlist, self.budget)
-            candidates = self.plan.retriever.top(self.queries, width, self.allowed)
-            self._retrieved = candidates.items
+            depth = max(width, min(self._depth, self.available))
+            candidates = self.plan.retriever.top(self.queries, depth, self.allowed)
+            self._first, self._retrieved = candidates, candidates.items[:, :width]
         else:
             wanted, candidates = self._predict(seen)
         shape = len(wanted), int(wanted.max())
@@ -393,6 +420,14 @@ class Copies:
                 values[q, : len(items)] = getattr(ranking, name)[q, columns]
             found["items"][q, : len(items)] = items
         return Ranking(**found)
+
+
+def _of_retriever(found: Candidates, k: int) -> Ranking:
+    """Candidates as a ranking: both scores are the retriever's, and there are no rounds."""
+    items = found.items[:, :k]
+    own = np.where(items == NO_ITEM, np.nan, found.scores[:, :k]).astype(np.float32)
+    unknown, zeros = np.full_like(own, np.nan), np.zeros_like(own)
+    return Ranking(items, own, np.zeros_like(items), own, unknown, zeros)
 
 
 def joined(pool: IntArray, *more: IntArray) -> IntArray:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
@@ -21,9 +21,11 @@ from crossknn.linalg import one_thread, running, solvable
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.methods.base import planned
 from crossknn.models.folder import first_line
+from crossknn.retrievers.base import ItemPriors, RandomItems
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, open_calibration
+from crossknn.search.divided import DividedSearch
 from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.loop import Copies, Search
 from crossknn.search.results import Hit, Results, hits_of
@@ -137,6 +139,7 @@ class Searcher:
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
         on_round: OnRound | None = None,
+        fallback: bool = False,
     ) -> Results:
         """The k best items of each query, by exact score or, with fusion, by final score.
 
@@ -161,6 +164,8 @@ class Searcher:
             cancel: Once it is set, the search stops at the next batch with the best so far.
             on_round: Called after each round with its number, from 1, and for each query the hits
                 that were scored in it.
+            fallback: Answer a query of which nothing could be scored, or not in time, with what the
+                first stage has found (`round` is 0), and raise no error of the scorer.
 
         Returns:
             The hits of each query, best first, and what they cost.
@@ -210,13 +215,15 @@ class Searcher:
             progress=progress,
             on_round=on_round,
             trace=trace,
+            fallback=fallback,
         )
         truncated = getattr(self.scorer, "truncated", 0)
         at_once = m if spend.deadline is not None else max(1, _CELLS // self.index.n)
         for start in range(0, m, at_once):
             run.part(start, min(start + at_once, m))
-        if run.failure is not None and not run.n_scored:
-            raise run.failure
+        failed = run.failure is not None and not run.n_scored
+        if failed and not (fallback and isinstance(run.failure, ScorerError)):
+            raise cast(Exception, run.failure)
         return Results(
             queries=texts,
             query_ids=asked.ids,
@@ -335,6 +342,7 @@ class _Run:
     progress: Progress | None
     on_round: OnRound | None
     trace: bool
+    fallback: bool
 
     def __post_init__(self) -> None:
         self.hits: list[list[Hit]] = []
@@ -353,7 +361,7 @@ class _Run:
 
     def part(self, start: int, stop: int) -> None:
         """Search the queries from `start` to `stop`, as many as fit into memory."""
-        self.cells = (stop - start) * self.searcher.index.n
+        self.cells = (stop - start) * self.searcher.index.n  # of a product
         with one_thread(self.cells):
             self._begin(start, stop)
         stopped_by = self._drive()
@@ -372,8 +380,16 @@ class _Run:
                 f"give the method k={self.k}, too"
             )
         self.asked = self.texts[start:stop]
-        queries = Queries(self.asked)
-        self.search = Search(plan, queries, index.n, allowed=self.allowed)
+        # Items that are drawn, or the same for all queries, answer none.
+        self.retrieved = self.fallback and not isinstance(plan.retriever, ItemPriors | RandomItems)
+        given: dict[str, Any] = {"allowed": self.allowed, "depth": self.k * self.retrieved}
+        self.search: Search | DividedSearch
+        if len(self.asked) > 1 and (self.deadline.limited or self.cancel is not None):
+            left = self.deadline.left
+            self.search = DividedSearch(plan, self.asked, index.n, left=left, **given)
+            self.cells //= len(self.search.parts)
+        else:
+            self.search = Search(plan, Queries(self.asked), index.n, **given)
         self.failed: list[str | None] = [None] * (stop - start)
         self.unscored = np.zeros(stop - start, np.int64)  # pairs asked since the last scored one
 
@@ -383,10 +399,13 @@ class _Run:
             self._fail(range(len(self.asked)), self.broken)
         if any(self.failed):
             stopped_by = stopped_by or "scorer"
+        more = self.min_score is None and self.k > self.pairs and stopped_by != "store"
+        more = more and (stopped_by is None or self.deadline.left() > 0)
+        best, calibrated = self.search.filled(self.k) if more else self.search.best(self.k), None
+        if self._too_late():
+            stopped_by = stopped_by or self._stop() or "deadline"
         self.stops.add(stopped_by or ("target" if self.search.stopped.all() else "budget"))
         self.errors += self.failed
-        more = self.min_score is None and self.k > self.pairs and stopped_by != "store"
-        best, calibrated = self.search.filled(self.k) if more else self.search.best(self.k), None
         best = self.copies.put_back(best, self.k)
         final = best.scores + best.known
         if self.calibration is not None:
@@ -401,7 +420,7 @@ class _Run:
         if self.min_score is not None:
             best = replace(best, items=np.where(final >= self.min_score, best.items, NO_ITEM))
         items = self.searcher.index.items
-        self.hits += hits_of(items, best, self.method.name, calibrated)
+        self.hits += self._fallen_back(hits_of(items, best, self.method.name, calibrated))
         if self.trace:
             self.picks += hits_of(items, self.search.picks(), self.method.name)
         self.n_scored += int(self.search.n_scored.sum())
@@ -417,6 +436,25 @@ class _Run:
             return Copies(none, none)
         return Copies.among(items.alike, self.allowed)
 
+    def _too_late(self) -> bool:
+        """Whether there was no time for some queries; their errors say so."""
+        if not isinstance(self.search, DividedSearch):
+            return False
+        late = self.search.late
+        for query in np.flatnonzero(late).tolist():
+            said = "the time was up before this query was searched"
+            self.failed[query] = self.failed[query] or said
+        return bool(late.any())
+
+    def _fallen_back(self, hits: list[list[Hit]]) -> list[list[Hit]]:
+        """The hits, those of the first stage in the place of none."""
+        if not self.retrieved or all(hits):
+            return hits
+        first, lacking = self.search.first(self.k), np.array([not own for own in hits])
+        first = replace(first, items=np.where(lacking[:, None], first.items, NO_ITEM))
+        others = hits_of(self.searcher.index.items, first, self.method.name)
+        return [own or other for own, other in zip(hits, others, strict=True)]
+
     def _drive(self) -> str | None:
         """Ask and tell to the end; why it was stopped, if it was."""
         stopped_by = self._stop()
@@ -429,20 +467,20 @@ class _Run:
                 self.failure, self.broken = self.failure or error, str(error)
                 return "store"
             if not len(pairs):
-                break
+                return self._stop() if self.search.unfinished.any() else None
             choosing = time.perf_counter() - began
             stopped_by = self._stop() or self._score(pairs)
             if self.on_round is not None:
                 self._tell(self.on_round)
             if stopped_by is None and self.search.round > 1 and self.search.unfinished.any():
-                stopped_by = self._stop(choosing)  # the next round takes as long to choose
+                # The next round takes as long to choose, unless it looks at the clock itself.
+                stopped_by = self._stop(choosing if isinstance(self.search, Search) else 0.0)
         return stopped_by
 
     def _tell(self, on_round: OnRound) -> None:
         """What was scored in the round that has ended."""
-        picks, now = self.search.picks(), self.search.round
-        picks = replace(picks, items=np.where(picks.rounds == now, picks.items, NO_ITEM))
-        on_round(now, hits_of(self.searcher.index.items, picks, self.method.name))
+        latest = self.search.latest()
+        on_round(self.search.round, hits_of(self.searcher.index.items, latest, self.method.name))
 
     def _ask(self) -> Pairs:
         """The next pairs, their texts read; those of a database without those that are empty."""

@@ -43,6 +43,7 @@ LOCAL = ("127.0.0.1", "::1", "localhost")
 MOST_BYTES = 8 << 20  # of a request's body
 MOST_HELD = 256 << 20  # of all bodies at once
 MOST_HITS = 10_000  # of a request
+MOST_TEXT = 1 << 18  # characters of its queries
 MOST_JUDGED = 64 << 20  # bytes of a file of judgements
 MOST_ERRORS = 10  # that an answer lists
 RETRY_AFTER = 1  # seconds
@@ -267,6 +268,12 @@ def _add_searches(app: FastAPI, engine: e.Engine) -> None:
         settings = engine.settings
         budget = s.budget_of(body.budget, body.deadline_ms, settings.budget)
         queries = body.queries or [body.query or ""]
+        if (length := sum(map(len, queries))) > MOST_TEXT:
+            raise HTTPException(
+                413,
+                f"the queries have {length:,} characters, and those of a request may have "
+                f"{MOST_TEXT:,}: send fewer at once",
+            )
         if (hits := (body.k or 10) * len(queries)) > MOST_HITS:
             raise InputError(
                 f"k is {body.k} for {len(queries)} queries: {hits:,} hits, and an "

@@ -20,7 +20,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.demo import first_sentence
-from crossknn.errors import InputError, ScorerError, nearest
+from crossknn.errors import InputError, nearest
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, METHODS, parse_method
 from crossknn.rerank import Reranked, rerank
@@ -29,7 +29,7 @@ from crossknn.scorers.onnx import available_threads
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.fresh import FreshSearcher
 from crossknn.search.results import Hit, Results
-from crossknn.search.searcher import Budget, OnRound, Searcher
+from crossknn.search.searcher import Budget, K, OnRound, Searcher
 from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics
 from crossknn.types import Pairs
@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 AT_ONCE = 4  # searches for each core, or for each batch that the scorer runs at once
 _ENOUGH = 0.1  # seconds that a search needs besides scoring, on busy cores
 _ANSWER = 0.06  # seconds before its deadline, a tenth at most, that a search on busy cores ends
+_WRITE = 5e-5  # seconds for each hit of an answer
 _STORED = 0.2  # seconds in which the batches of a call are stored together
 DEPTH = 1000  # how far down the first stage's ranking an explanation looks
 _FIRST_STAGE = "retrieve"
@@ -238,33 +239,24 @@ class Engine:
             if on_round is not None:
                 on_round(round, picks)
 
-        failure: ScorerError | None = None
-        try:
-            results = searcher.search(
-                list(asked.queries),
-                budget=self._in_time(asked.budget, asked.arrived),
-                method=method,
-                trace=asked.explain,
-                cancel=_Either(cancel, self._cancel),
-                on_round=counted,
-                **given,
-            )
-        except ScorerError as error:
-            failure = error
+        results = searcher.search(
+            list(asked.queries),
+            budget=self._in_time(asked.budget, asked.arrived, (asked.k or K) * len(asked.queries)),
+            method=method,
+            trace=asked.explain,
+            cancel=_Either(cancel, self._cancel),
+            on_round=counted,
+            fallback=True,
+            **given,
+        )
         if cancel.is_set():  # nobody waits for an answer
-            if failure is not None:
-                raise failure
             self.metrics.search(results, began - asked.arrived, degraded=False)
             return Answer(results=results, degraded=True, first_ranks=None)
-        first = replace(asked.budget, deadline=None, target_recall=None)
-        if failure is not None or not all(results.hits):
-            plain = searcher.search(list(asked.queries), budget=first, method=_FIRST_STAGE, **given)
-            if failure is not None:
-                said = (str(failure),) * len(plain)
-                results = replace(plain, method=method, stopped_by="scorer", errors=said)
-            else:
-                both = zip(results.hits, plain.hits, strict=True)
-                results = replace(results, hits=tuple(found or other for found, other in both))
+        if not all(results.hits) and results.stopped_by == "scorer":
+            # The method's first items are fixed, or drawn: the first stage is another one.
+            plain = self._first_stage(searcher, asked, asked.k)
+            both = zip(results.hits, plain, strict=True)
+            results = replace(results, hits=tuple(found or other for found, other in both))
         ranks = self._ranks(searcher, asked, results) if asked.explain else None
         degraded = self._count(results, began - asked.arrived)
         return Answer(results=results, degraded=degraded, first_ranks=ranks)
@@ -293,15 +285,21 @@ class Engine:
         )
         return found, self._count(found.results, began - arrived)
 
-    def _in_time(self, budget: Budget, arrived: float) -> Budget:
-        """The budget with what is left of its deadline, or of the service's, less what the answer
-        takes where others compute, too; `BusyError` if the request has waited so long that its
-        answer would be late."""
-        limit = min(budget.deadline or np.inf, self.settings.deadline)
-        if (left := arrived + limit - time.monotonic()) < min(_ENOUGH, limit / 2):
+    def _in_time(self, budget: Budget, arrived: float, hits: int = 0) -> Budget:
+        """The budget with what is left of its deadline, or of the service's, less what an answer of
+        so many hits takes, and more where others compute, too; `BusyError` if the request has
+        waited so long that its answer would be late."""
+        ends = self._ends(budget, arrived)
+        limit = ends - arrived
+        if (left := ends - time.monotonic()) < min(_ENOUGH, limit / 2):
             raise BusyError
         busy = min(1, (self._live - 1) / self._at_once)
-        return replace(budget, deadline=left - busy * min(_ANSWER, limit / 10))
+        writing = min(hits * _WRITE, left / 3)
+        return replace(budget, deadline=left - writing - busy * min(_ANSWER, limit / 10))
+
+    def _ends(self, budget: Budget, arrived: float) -> float:
+        """When a request has to be answered."""
+        return arrived + min(budget.deadline or np.inf, self.settings.deadline)
 
     def _count(self, results: Results, waited: float) -> bool:
         """Count an answer; whether it is less than what was asked for."""
@@ -323,14 +321,21 @@ class Engine:
     def _ranks(
         self, searcher: Searcher, asked: Request, results: Results
     ) -> list[list[int | None]]:
-        depth = min(DEPTH, len(searcher.index))
-        first = searcher.search(
-            list(asked.queries), k=depth, method=_FIRST_STAGE, filter=asked.filter
-        )
+        first = self._first_stage(searcher, asked, min(DEPTH, len(searcher.index)))
         places = [{hit.id: rank for rank, hit in enumerate(hits, 1)} for hits in first]
         return [
             [known.get(hit.id) for hit in hits] for known, hits in zip(places, results, strict=True)
         ]
+
+    def _first_stage(
+        self, searcher: Searcher, asked: Request, k: int | None
+    ) -> Sequence[list[Hit]]:
+        """The first stage's hits of each query, none of those that there is no time left for."""
+        left = self._ends(asked.budget, asked.arrived) - time.monotonic()
+        if left <= 0:
+            return [[] for _ in asked.queries]
+        budget, how = Budget(deadline=left), {"method": _FIRST_STAGE, "filter": asked.filter}
+        return searcher.search(list(asked.queries), k, budget, **how).hits
 
 
 def _example(items: Items) -> str:

@@ -552,7 +552,9 @@ def test_the_live_demo_searches_and_compares(folder, capsys, monkeypatch):
 
     monkeypatch.setattr(demo, "standard_library_items", items)
     assert run(["demo", "--live", "--n-queries", "2"]) == 0
-    shown = capsys.readouterr().out
+    shown, said = capsys.readouterr()
+    assert said.startswith("about ")
+    assert "Ctrl-C stops it at any time" in said.splitlines()[0]
     assert all(text in shown for text in (*demo.SEARCHES, "rerank the first 50", "for each of 2"))
     live = re.search(
         r"sample's 60 sentences.* first for (\d+), among the first ten for (\d+)", shown

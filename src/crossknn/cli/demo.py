@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from typer import Option
 
 from crossknn.cli import options as o
 from crossknn.cli import trial as shown
-from crossknn.cli.output import err, note, progress, say
+from crossknn.cli.estimate import pairs_per_second, texts_per_second
+from crossknn.cli.output import err, note, plain, progress, say
 from crossknn.cli.search import show
 from crossknn.errors import counted
+
+if TYPE_CHECKING:
+    from crossknn.search.results import Hit
 
 FOLDER = Path("crossknn-demo")
 EPILOG = o.examples(
@@ -37,8 +42,9 @@ def command(
 
     Without options, on the sample in the package: sentences with a marked word, 11,587 meanings,
     and all scores of a real cross-encoder, stored, so that it takes seconds. With --live the
-    bundled models search the documentation of your own Python, offline: a minute to encode it,
-    once, a few searches, and minutes of scoring everything to compare with.
+    bundled models answer the same sentences, and search the documentation of your own Python,
+    offline. It says first how long that takes, can be stopped with Ctrl-C at any time, and goes on
+    when it is run again.
     """
     o.check_path("--folder", folder, folder=True)
     if live or search is not None:
@@ -75,27 +81,56 @@ _LEAD = (
 )
 
 
-def _sample_live(budget: int, seed: int) -> None:
-    """Ask the sample's own sentences, scored by the bundled cross-encoder: three answers, and how
-    often the right item is found."""
+def _say_time(texts: Sequence[str], budget: int, n_queries: int, encoded: bool) -> None:
+    """How long the live demo takes here, measured in some seconds."""
+    from crossknn.demo import SEARCHES
     from crossknn.sample import sample
     from crossknn.scorers import CrossEncoder
+
+    speed = pairs_per_second(CrossEncoder(max_length=96, threads=o.threads(None)), texts)
+    searches = (len(sample().queries) + len(SEARCHES)) * budget / speed
+    encoding = 0.0 if encoded else len(texts) / texts_per_second("bundled", texts)
+    comparing = n_queries * len(texts) / speed
+    total = plain(searches + encoding + comparing, "seconds")
+    note(
+        f"about {total}{' seconds' * total[-1].isdigit()}: {searches:,.0f} s of searches, "
+        f"{encoding:,.0f} s to encode {len(texts):,} documented things, and {comparing:,.0f} s to "
+        f"score all of them for {counted(n_queries, 'query')}. Ctrl-C stops it at any time, and "
+        "the same command goes on with what is kept"
+    )
+
+
+def _sample_live(budget: int, seed: int, folder: Path) -> None:
+    """Ask the sample's own sentences, scored by the bundled cross-encoder: three answers at once,
+    and then how often the right item is found."""
+    from crossknn.sample import sample
+    from crossknn.scorers import CrossEncoder
+    from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Searcher
 
-    with err.status("asking the sample's sentences; the bundled cross-encoder scores"):
-        found, scorer = sample(), CrossEncoder("bundled", threads=o.threads(None))
-        texts = found.queries.texts
-        results = Searcher(found.index, scorer).search(texts, k=10, budget=budget, seed=seed)
-    ranks = [
-        next((rank for rank, hit in enumerate(hits) if hit.id in found.qrels[query]), 10)
-        for query, hits in zip(found.queries.ids, results, strict=True)
-    ]
-    for text, hits, rank in zip(texts[:3], results, ranks, strict=False):
+    found, opened = sample(), CrossEncoder("bundled", threads=o.threads(None))
+    folder.mkdir(parents=True, exist_ok=True)
+    searcher = Searcher(found.index, StoredScorer(opened, folder / "sample-scores.db"))
+    queries = found.queries
+    answers: list[list[Hit]] = []
+
+    def rank(query: int) -> int:
+        right = found.qrels[queries.ids[query]]
+        return next((place for place, hit in enumerate(answers[query]) if hit.id in right), 10)
+
+    for query, text in enumerate(queries.texts[:3]):
+        with err.status("asking the sample's sentences; the bundled cross-encoder scores"):
+            answers += searcher.search(text, k=10, budget=budget, seed=seed)
         say(text)
-        for place in sorted({0, rank} - {10}):
-            title = " ".join(hits[place].text.split())
-            say(f"  {place + 1}  {title:.100}{'  <- the right one' if place == rank else ''}")
+        for place in sorted({0, rank(query)} - {10}):
+            title = " ".join(answers[query][place].text.split())
+            right = "  <- the right one" if place == rank(query) else ""
+            say(f"  {place + 1}  {title:.100}{right}")
         say("")
+    with progress("the other sentences", "pairs") as report:
+        others = queries.texts[3:]
+        answers += searcher.search(others, k=10, budget=budget, seed=seed, progress=report)
+    ranks = [rank(query) for query in range(len(queries))]
     first, among = (sum(rank < k for rank in ranks) for k in (1, 10))
     say(
         f"the sample's {len(ranks)} sentences, scored now by the bundled cross-encoder: the right "
@@ -104,19 +139,27 @@ def _sample_live(budget: int, seed: int) -> None:
     say("")
 
 
-def python_index(folder: Path) -> Path:
-    """The index of the documentation of this Python below a folder; made if it is not there."""
+def python_index(folder: Path, first: Callable[[Sequence[str], bool], None] | None = None) -> Path:
+    """The index of the documentation of this Python below a folder; made if it is not there.
+
+    `first` is called with its texts, and whether they are encoded, before that is done.
+    """
     from crossknn import demo
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.storage import MANIFEST
 
     began, texts = time.perf_counter(), folder / f"python-{platform.python_version()}"
     saved = texts / "docs.index"
-    if not (saved / MANIFEST).is_file():
+    if (saved / MANIFEST).is_file():
+        if first is not None:
+            first(ItemIndex.load(saved).items.texts, True)
+    else:
         with progress("reading the standard library", "modules") as report:
             data = demo.build_corpus(demo.standard_library_items(report))
         data.save(texts)
-        note(f"{len(data.items):,} documented things; encoding them takes a minute, once")
+        if first is not None:
+            first(data.items.texts, False)
+        note(f"{len(data.items):,} documented things are encoded, once")
         with progress("encoding", "items") as report:
             how: dict[str, Any] = {"encoder": "bundled", "folder": saved}
             ItemIndex.build(data.items, **how, progress=report).save(saved)
@@ -139,9 +182,13 @@ def _live(
 
     began, cores = time.perf_counter(), o.threads(None)
     asked = query_set(SEARCHES if search is None else search).texts  # before anything is encoded
-    if search is None and not json:
-        _sample_live(budget, seed)
-    saved = python_index(folder)
+
+    def first(texts: Sequence[str], encoded: bool) -> None:
+        _say_time(texts, budget, n_queries, encoded)
+        if not json:
+            _sample_live(budget, seed, folder)
+
+    saved = python_index(folder, first if search is None else None)
     texts = saved.parent
     data, index = read_dataset(texts, split="test"), ItemIndex.load(saved)
     scorer = CrossEncoder(max_length=96, threads=1)  # most docstrings say early what they do

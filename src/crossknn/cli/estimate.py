@@ -79,3 +79,16 @@ def pairs_per_second(scorer: Scorer, texts: Sequence[str]) -> float:
         while (spent := time.perf_counter() - began) < _SECONDS or not scored:
             scored += probe()
     return scored / spent
+
+
+def texts_per_second(encoder: str, texts: Sequence[str]) -> float:
+    """How fast a dual encoder encodes random items."""
+    from crossknn.scorers.opening import DualEncoder
+
+    model, rng = DualEncoder(encoder), np.random.default_rng(0)
+    some = [texts[p] for p in rng.integers(len(texts), size=2 * _BATCH)]
+    with err.status("measuring the encoder"):
+        model.encode_items(some[:1])
+        began = time.perf_counter()
+        model.encode_items(some)
+    return len(some) / (time.perf_counter() - began)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +13,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from crossknn.cli import options as o
-from crossknn.cli.estimate import pairs_per_second
+from crossknn.cli.estimate import pairs_per_second, texts_per_second
 from crossknn.cli.output import note, out, print_json, progress, say
 from crossknn.errors import InputError, counted, visible
 
@@ -24,6 +27,8 @@ EPILOG = o.examples(
     "crossknn try docs.jsonl --queries queries.jsonl --qrels qrels.tsv --scorer my-reranker/",
 )
 _WIDTH, _CASES = 32, 3
+_FEWEST = 100
+"""Items, or else searching is no question."""
 
 
 def show(trial: Trial, json: bool) -> None:
@@ -97,7 +102,12 @@ def command(
     n_queries: Annotated[int, Option(min=5, help="Queries that everything is scored for.")] = 20,
     max_items: Annotated[int, Option(min=100, help="Take a sample of so many items.")] = 10_000,
     minutes: Annotated[
-        float, Option(min=0.1, help="Score everything for as many queries as fit, eight or more.")
+        float,
+        Option(
+            min=0.1,
+            help="Take as many queries (eight at least, of which everything is scored) and as many "
+            "of the items as fit into this time.",
+        ),
     ] = 10.0,
     measure: Annotated[str, Option(help="What counts, with judgements.")] = "nDCG@10",
     encoder: Annotated[
@@ -155,25 +165,29 @@ def command(
         judged = read_qrels(qrels) if qrels is not None else None
     exact = o.open_scorer(scorer, model, scorer_option, workers=o.threads(None))
     speed = pairs_per_second(exact, given.texts)
-    asked, given = _sampled(asked, given, judged, max_items, seed)
+    encoding = 0.0 if encoder == "none" else 1 / texts_per_second(encoder, given.texts)
+    weighed = len(asked if judged is None else [q for q in asked.ids if q in judged])
+    wanted = max(weighed, min(len(asked), n_queries))
+    plan = _Plan.within(minutes, speed, encoding, n, wanted, n_queries, budget)
+    asked, given = _sampled(asked, given, judged, plan.items, seed)
     if judged is not None:  # what is wrong with them is said before anything is scored
         judgements = Judgements.from_qrels(judged, asked, given.ids)
         for sentence in TaskMeasures(judgements, [measure]).judgements.notes():
             note(sentence)
         relevant_to(judgements)
-    fits = int(60 * minutes * speed / len(given))
-    m = min(len(asked), n_queries, max(ENOUGH, fits))
-    shortened = f", as many as fit into {minutes:g} minutes" * (m < min(len(asked), n_queries))
-    budgets = sorted({b for b in (budget // 2, budget, 2 * budget) if 0 < b <= len(given)})
-    weighed = len(asked if judged is None else [q for q in asked.ids if q in judged])
-    more = 2 * sum(budgets) * max(0, weighed - m)
-    then = f"; then at most {more:,} for the verdict on all {weighed} queries" * bool(more)
-    cost = m * len(given) + more
+    m, budgets, more = plan.queries, plan.budgets, plan.more
+    fitting = f"; as many as fit into {minutes:g} minutes" * (
+        plan.items < n or plan.weighed < wanted
+    )
+    if plan.weighed < wanted:
+        asked = asked.take(range(plan.weighed))
+        judged = judged and {query: judged[query] for query in asked.ids if query in judged}
+    then = f"; then at most {more:,} for the verdict on {plan.weighed} queries" * bool(more)
     note(
-        f"{len(given):,} items, {counted(len(asked), 'query')}{origin}"
+        f"{len(given):,} items, {counted(len(asked), 'query')}{origin}{fitting}"
         f"; the cross-encoder scores {speed:,.0f} pairs a second here: everything for "
-        f"{counted(m, 'query')}{shortened} is {m * len(given):,} pairs{then}; "
-        f"{cost / speed / 60:.1f} minutes, or less where scores are kept from before"
+        f"{counted(m, 'query')} is {m * plan.items:,} pairs{then}; {plan.minutes:.1f} minutes, or "
+        f"less where scores are kept from before"
     )
     saved = folder / "index"
     index = ItemIndex.load(saved) if (saved / MANIFEST).is_file() else None
@@ -186,7 +200,12 @@ def command(
         index.save(saved)
     stored = StoredScorer(exact, o.open_store(exact, index, None))
     rows: list[Any] = []
+    until = time.monotonic() + 60 * minutes
     for q in range(m):
+        if q >= ENOUGH and time.monotonic() > until:
+            note(f"the time is over after {q} of {m} queries; the others are left out")
+            m, asked = q, asked.take(range(q))
+            break
         with progress(f"query {q + 1} of {m}", "pairs") as report:
             pair = [asked.texts[q]], index.items.texts
             limits = Limits(workers=o.threads(None))
@@ -237,6 +256,71 @@ def command(
     blocks: list[Any] = [also, Table(head=head, rows=lines), verdict.legend]
     sections = [Section(title="By budget", blocks=blocks)]
     write(trial, folder, "Does searching pay here?", f"{said} {about}", sections)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """How much is scored: everything for so many `queries`, and `more` pairs for the verdict on all
+    that are `weighed`, at most."""
+
+    items: int
+    queries: int
+    weighed: int
+    budgets: list[int]
+    minutes: float
+
+    @property
+    def more(self) -> int:
+        """Pairs of the verdict: of two methods, at each budget."""
+        return 2 * sum(self.budgets) * (self.weighed - self.queries)
+
+    @classmethod
+    def within(
+        cls,
+        minutes: float,
+        speed: float,
+        encoding: float,
+        n: int,
+        weighed: int,
+        n_queries: int,
+        budget: int,
+    ) -> _Plan:
+        """The most of n items and of the queries that fit, where `speed` pairs are scored in a
+        second, and an item is encoded in `encoding` seconds; `InputError` if that is too little.
+
+        Half of the time is for the verdict if that is on more queries than the others.
+        """
+        from crossknn.evaluation.diagnosis import ENOUGH
+
+        fewest = min(ENOUGH, weighed, n_queries)
+        whole = 60 * minutes
+        of_scores = 0.5 if weighed > n_queries else 1.0
+
+        def seconds(items: int) -> float:
+            return items * (encoding + fewest / speed)
+
+        fits = int(of_scores * whole / (encoding + fewest / speed))
+        items = min(n, fits)
+        least = min(n, max(_FEWEST, 2 * budget))
+        if items < least:
+            needed = math.ceil(10 * seconds(least) / of_scores / 60) / 10
+            raise InputError(
+                f"{minutes:g} minutes are too few: with {speed:,.3g} pairs a second, {fewest} "
+                f"queries with {least} items take {needed:g} minutes; give --minutes {needed:g}"
+            )
+        left = speed * (of_scores * whole - items * encoding)
+        queries = min(weighed, n_queries, int(left / items))
+        budgets = sorted({b for b in (budget // 2, budget, 2 * budget) if 0 < b <= items})
+        left = speed * (whole - items * encoding) - queries * items
+        all_weighed = min(weighed, queries + int(left / (2 * sum(budgets))))
+        pairs = queries * items + 2 * sum(budgets) * (all_weighed - queries)
+        return cls(
+            items=items,
+            queries=queries,
+            weighed=all_weighed,
+            budgets=budgets,
+            minutes=(items * encoding + pairs / speed) / 60,
+        )
 
 
 def _own(place: Path, qrels: Path | None) -> tuple[QuerySet, Qrels | None, str] | None:

@@ -1,0 +1,88 @@
+"""`crossknn try --minutes M` plans no more than M minutes, and does not take longer."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+
+import pytest
+from tiny_models import jsonl
+
+from crossknn.cli.app import run
+from crossknn.cli.trial import _Plan
+from crossknn.errors import InputError
+
+CASES = [
+    (minutes, speed, encoding, n, weighed)
+    for minutes in (0.1, 1, 4, 10, 120)
+    for speed in (3.0, 80.0, 700.0, 20_000.0)
+    for encoding in (0.0, 0.001, 0.05)
+    for n in (100, 800, 10_000)
+    for weighed in (3, 8, 20, 300, 6_000)
+]
+
+
+def planned(minutes, speed, encoding, n, weighed):
+    return _Plan.within(minutes, speed, encoding, n, weighed, n_queries=20, budget=50)
+
+
+@pytest.mark.parametrize("minutes", sorted({case[0] for case in CASES}))
+def test_no_plan_is_longer_than_its_minutes(minutes):
+    """In a report, 4 minutes were planned as 13.2; what cannot fit is refused with what can."""
+    for case in (case for case in CASES if case[0] == minutes):
+        try:
+            plan = planned(*case)
+        except InputError as error:
+            needed = float(re.search(r"give --minutes ([\d.]+)", str(error))[1])
+            assert needed > minutes
+            assert planned(needed, *case[1:]).minutes <= needed + 1e-9
+            continue
+        _, speed, encoding, n, weighed = case
+        pairs = plan.queries * plan.items + plan.more
+        assert plan.minutes == pytest.approx((plan.items * encoding + pairs / speed) / 60)
+        assert plan.minutes <= minutes + 1e-9, case
+        assert min(8, weighed) <= plan.queries <= plan.weighed <= weighed
+        assert 100 <= plan.items <= n
+
+
+def test_time_enough_takes_everything():
+    plan = planned(600, 700.0, 0.001, 10_000, 300)
+    assert (plan.items, plan.queries, plan.weighed, plan.budgets) == (
+        10_000,
+        20,
+        300,
+        [25, 50, 100],
+    )
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(0)
+    words = [
+        f"{a}{b}" for a in ("bra", "sto", "kli", "ver", "mun") for b in ("ta", "lo", "ke", "di")
+    ]
+    rows = (" ".join(draw.choices(words, k=14)) for _ in range(3_000))
+    jsonl(tmp_path / "docs.jsonl", ({"title": text[:20], "text": text} for text in rows))
+
+
+@pytest.mark.slow
+def test_a_trial_keeps_to_its_minutes(texts, capsys):
+    began = time.monotonic()
+    assert run(["try", "docs.jsonl", "--minutes", "0.4"]) == 0
+    took = time.monotonic() - began
+    said = capsys.readouterr().err
+    found = re.search(
+        r"([\d,]+) items, \d+ queries made of items; as many as fit into 0.4 minutes.* ([\d.]+) minutes, or less",
+        said,
+    )
+    assert found is not None, said
+    assert float(found[2]) <= 0.4
+    assert took < 70  # the page, the searches and loading come on top, and a machine may be busy
+
+
+def test_too_few_minutes_are_refused_with_what_is_needed(texts, capsys):
+    assert run(["try", "docs.jsonl", "--minutes", "0.1", "--budget", "1000"]) == 2
+    said = capsys.readouterr().err
+    assert re.search(r"0\.1 minutes are too few: .* give --minutes [\d.]+$", said.strip()), said

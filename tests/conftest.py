@@ -48,6 +48,7 @@ def made_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(OnnxModel, "_open", opened)
         patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        patch.setattr("crossknn.fitting.learning.PATIENCE", 60.0)  # tests look at what is learned
         yield
 
 

@@ -158,14 +158,15 @@ def _asks_items(index: ItemIndex, given: QuerySet) -> bool:
 
 def _learn(index: ItemIndex, scorer: StoredScorer) -> None:
     """Learn from the searches of the index, if it is time; the answers are printed by now."""
-    from crossknn.fitting.learning import is_due, learn
+    from crossknn.fitting import learning
 
-    if not is_due(index, scorer.fingerprint):
+    if index.folder is None or not learning.is_due(index, scorer.fingerprint):
         return
     note("fitting the index to past searches, so that later ones find more (--no-learn skips this)")
     try:
-        learn(index, scorer.fingerprint)
-    except CrossknnError as error:
+        if not learning.learn_apart(index.folder, scorer.fingerprint, learning.PATIENCE):
+            note("the fit goes on in the background, at low priority")
+    except (CrossknnError, OSError) as error:
         note(f"crossknn: the index was not fitted to past searches: {error}")
 
 

@@ -10,14 +10,20 @@ Axes: m queries, b scored items of a query.
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossknn.errors import CrossknnError, InputError
+from crossknn.files import LockedError, exclusive_lock
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost
 from crossknn.linalg import running
@@ -45,6 +51,19 @@ GROWTH = 0.1
 
 LEAST = 30
 """How many queries must have been searched before the first fit."""
+
+QUERIES, SCORES = 1_000, 100_000
+"""A fit reads the scores of so many of the newest queries, and so many scores, at most: its memory
+and its time do not grow with the store."""
+
+KEPT = 50
+"""How many fits the history has, at most."""
+
+PATIENCE = 2.0
+"""Seconds that a search of the command line waits for a fit, which then goes on by itself."""
+
+LOW = 19
+"""The priority of fits that nobody waits for, in Unix's units of niceness."""
 
 MEASURED, SCORED = 100, 20
 """A prior is measured on at most so many new queries, of those with at least so many scores."""
@@ -186,15 +205,21 @@ def is_due(index: ItemIndex, fingerprint: str) -> bool:
 
 def _searched(index: ItemIndex, counts: IntArray) -> IntArray:
     """Of the numbers of scores that queries have, those of queries not scored with every item."""
+    return counts[counts < _different(index)]
+
+
+def _different(index: ItemIndex) -> int:
+    """How many different texts the items have."""
     items = index.items
-    different = index.cache.get("different texts", (items,), lambda: len({*items.texts}))
-    return counts[counts < different]
+    return index.cache.get("different texts", (items,), lambda: len({*items.texts}))
 
 
 def searched_scores(index: ItemIndex, fingerprint: str) -> SparseScores:
-    """The store's scores by a cross-encoder, but for those of anchors, of queries that were scored
-    with every item, and of queries with an item of the same text."""
-    known = index.scores.sparse_scores(fingerprint, index.items.texts)
+    """The store's scores by a cross-encoder of the newest queries (`QUERIES`, `SCORES`), but for
+    those of anchors, of queries that were scored with every item, and of queries with an item of
+    the same text."""
+    texts = index.scores.newest_queries(fingerprint, QUERIES, SCORES, _different(index))
+    known = index.scores.sparse_scores(fingerprint, index.items.texts, sorted(texts))
     anchors = set(index.anchor_queries)
     anchored = np.array([text in anchors for text in known.queries], np.bool_)
     dense = (np.diff(known.by_query) == index.n) | anchored
@@ -222,17 +247,19 @@ def _fit(index: ItemIndex, scores: SparseScores, **how: Any) -> Prior:
     learned = Learned(
         queries=found.queries, pairs=found.pairs, stored=stored, newest=newest, **worth
     )
-    kept = {"fingerprint": fingerprint, "fits": [asdict(fit) for fit in (*fits, learned)]}
+    kept = {"fingerprint": fingerprint, "fits": [asdict(fit) for fit in (*fits, learned)[-KEPT:]]}
     index.put_artifact(LEARNING, kept, {})
     return found
 
 
 def _first_measured(index: ItemIndex, scores: SparseScores, retriever: Spec) -> dict[str, Any]:
     """What a prior is worth that is fitted without every fifth query, on these; see `Learned`."""
-    left_out = scores.scored_queries[::5]
-    out = np.isin(scores.query, left_out)
-    if len(scores.scored_queries) < LEAST:
+    chosen = scores.scored_queries[: 2 * MEASURED]
+    if len(chosen) < LEAST:
         return {}
+    scores = scores.take(np.isin(scores.query, chosen))
+    left_out = chosen[::5]
+    out = np.isin(scores.query, left_out)
     prior = from_searches(index, scores.take(~out), retriever)
     queries = {scores.queries[row] for row in left_out.tolist()}
     found = measure(index, scores.take(out), queries, prior)
@@ -275,6 +302,56 @@ def _predicted(
     """Predicted scores (b,) of `items` (b,) for `query`, given its `observed` scores."""
     state = predictor.update(predictor.start(Queries((query,))), observed)
     return predictor.predict(state, items[None]).mean[0]
+
+
+def learn_apart(folder: Path, fingerprint: str, patience: float = PATIENCE) -> bool:
+    """`learn` in a process of its own, at low priority, which goes on after `patience`.
+
+    Args:
+        folder: The folder of the index.
+        fingerprint: The cross-encoder's.
+        patience: Seconds to wait for it.
+
+    Returns:
+        Whether it has ended.
+
+    Raises:
+        InputError: It has ended without learning anything, and why.
+    """
+    command = [sys.executable, "-m", "crossknn.fitting.learning", str(folder), fingerprint]
+    # This crossknn, wherever it was imported from.
+    path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    silent: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    apart = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        start_new_session=True,
+        **silent,
+    )
+    try:
+        _, said = apart.communicate(timeout=patience)
+    except subprocess.TimeoutExpired:
+        return False
+    if apart.returncode:
+        lines = said.decode(errors="replace").strip().splitlines() or ["it was ended"]
+        raise InputError(lines[-1])
+    return True
+
+
+def _apart(folder: str, fingerprint: str) -> None:
+    """What `learn_apart` starts; nothing where another process learns for this index already."""
+    with suppress(AttributeError, OSError):
+        os.nice(LOW)
+    try:
+        index = ItemIndex.load(folder)
+        with exclusive_lock(Path(folder), "learning.part", what="what it learns"):
+            learn(index, fingerprint)
+    except LockedError:
+        return
+    except CrossknnError as error:
+        raise SystemExit(str(error)) from None
 
 
 class Learner:
@@ -327,8 +404,14 @@ class Learner:
             self._thread.join(timeout)
 
     def _learn(self) -> None:
+        with suppress(AttributeError, OSError):  # where a thread has a priority of its own
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW)
         try:
             with running():
                 learn(self.index, self.fingerprint)
         except CrossknnError as error:
             logger.warning("nothing was learned from the searches: %s", error)
+
+
+if __name__ == "__main__":
+    _apart(*sys.argv[1:])

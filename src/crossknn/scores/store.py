@@ -241,6 +241,31 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             return [text.decode("utf-8", "surrogatepass") for *_, text in found if text is not None]
 
     @_of_the_file_now
+    def newest_queries(self, fingerprint: str, most: int, scores: int, below: int) -> list[str]:
+        """The newest queries that have some scores, but not those of all items.
+
+        Args:
+            fingerprint: The cross-encoder's.
+            most: How many queries, at most.
+            scores: How many scores they have together, at most; one query has more, if need be.
+            below: Only queries with fewer scores.
+
+        Returns:
+            Their texts, oldest first.
+        """
+        found = self._select(
+            "SELECT query, sum(length(scores)) / 4 AS counted FROM blocks "
+            f"JOIN texts ON texts.id = query WHERE scorer = {_SCORER} AND text IS NOT NULL "
+            "GROUP BY query HAVING counted < ? ORDER BY query DESC LIMIT ?",
+            (fingerprint, below, most),
+        )
+        within = np.cumsum([count for _, count in found]) <= scores
+        chosen = [query for query, _ in found[: max(1, int(within.sum()))]]
+        texts = [row for query in chosen[::-1] for row in self._texts("id = ?", [query])]
+        with self._translated(StoredScoresError, "cannot be read"):
+            return [text.decode("utf-8", "surrogatepass") for *_, text in texts if text is not None]
+
+    @_of_the_file_now
     def put(
         self,
         fingerprint: str,

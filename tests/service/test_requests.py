@@ -132,6 +132,25 @@ def test_a_local_service_answers_under_its_own_names(indexes, words, host, statu
         assert "give --keys" in said(answer, 403)
 
 
+@pytest.mark.parametrize(
+    ("scorer", "name"),
+    [
+        (lambda: ck.CrossEncoder(), "crossknn-mini-cross-encoder"),
+        (lambda: ck.HttpScorer("http://127.0.0.1:9/a/rerank"), "an endpoint at 127.0.0.1"),
+        (lambda: ck.HttpScorer("http://127.0.0.1:9/rerank", model="mine"), "mine at 127.0.0.1"),
+        (lambda: ck.CallableScorer(len, "/home/me/models/mine"), "mine"),
+        (lambda: ck.CallableScorer(len, "http://[ is no address"), "http://[ is no address"),
+        (lambda: ck.CallableScorer(len, "org/model // [2]"), "org/model // [2]"),
+    ],
+)
+def test_the_page_names_the_scorer_without_its_path(indexes, scorer, name):
+    engine = Engine(indexes, scorer())
+    try:
+        assert engine.scorer_name == name
+    finally:
+        engine.close()
+
+
 def test_items_and_indexes(client):
     known = client.get("/indexes").json()
     assert known["indexes"] == [{"name": "docs", "items": 40}, {"name": "faq", "items": 9}]

@@ -159,7 +159,8 @@ class Engine:
         """The cross-encoder's name, without the path of a folder or of an endpoint."""
         scorer = self.shared.scorer
         name = str(getattr(scorer, "name", None) or type(scorer).__name__)
-        if host := urlsplit(name).hostname:
+        if self.shared.per_request is not None:  # an endpoint
+            host = urlsplit(name).hostname
             _, _, model = (scorer.fingerprint or "").partition("|model=")
             return f"{model.partition('|')[0] or 'an endpoint'} at {host}"
         return Path(name).name if Path(name).is_absolute() else name

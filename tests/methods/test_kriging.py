@@ -279,7 +279,7 @@ def test_what_the_linear_part_ranks_first_joins_a_pool(option, anchors):
     ],
 )
 def test_how_many_items_a_pool_holds(monkeypatch, options, budget, items):
-    monkeypatch.setattr("crossknn.methods.base.WHOLE", 299)  # so that 300 items are many
+    monkeypatch.setattr("crossknn.methods.base.POOLED", 299)  # so that 300 items are many
     index, _, _ = matrix(n=300).rows(0, 99)
     plan = parse_method(f"kriging(retriever=dense, {options})").plan(index, budget, 0)
     assert plan.shortlist == items

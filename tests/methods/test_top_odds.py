@@ -175,7 +175,7 @@ def test_weights_are_the_same_again():
 def test_weights_by_a_pool_are_near_those_by_all_items(monkeypatch):
     data = matrix(**SMALL)
     whole = fit_top_weights(data, HYBRID, 100, 0)
-    monkeypatch.setattr("crossknn.methods.base.WHOLE", data.n - 1)
+    monkeypatch.setattr("crossknn.methods.base.POOLED", data.n - 1)
     monkeypatch.setattr("crossknn.methods.kriging.PRIOR_POOL", 350)
     pooled = fit_top_weights(data, HYBRID, 100, 0)
     assert (pooled != whole).any()

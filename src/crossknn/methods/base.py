@@ -22,6 +22,8 @@ COUNTS = (
     *("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k"),
     *("reformulations", "feedback", "uncertain"),
 )
+POOLED = 12_000
+"""Items up to which each round predicts all of them: of more a pool loses nothing and is faster."""
 POOL, PER_CALL = 400, 3
 """Items that each retriever gives to a pool, at least, and for each call."""
 
@@ -119,10 +121,14 @@ def planned(method: Method, index: Index, budget: int, seed: int) -> Plan:
 def pool_size(
     index: Index, budget: int, shortlist: int | None = None, least: int = POOL
 ) -> int | None:
-    """The shortlist, by default a pool of more than 50,000 items; None for all items."""
-    if shortlist is None:
-        return max(least, PER_CALL * budget) if index.n > WHOLE else None
-    return shortlist if shortlist < index.n else None
+    """The shortlist, by default a pool of more than `POOLED` items; None for all items. Up to
+    `WHOLE` vectors of a database are read into memory, and all of these are predicted: a pool would
+    ask the database in every round."""
+    if shortlist is not None:
+        return shortlist if shortlist < index.n else None
+    in_database = getattr(index, "database", None) is not None
+    many = index.n > (WHOLE if in_database else POOLED)
+    return max(least, PER_CALL * budget) if many else None
 
 
 def part(budget: int, share: float) -> int:

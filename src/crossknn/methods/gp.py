@@ -274,7 +274,7 @@ class GP(Method):
         query: count the query's vector as an item with the best score known; by default where the
             index can make one.
         shortlist: rounds predict so many items of the retriever, and those that the linear part of
-            the prediction ranks first; by default all up to 50,000 items, else three for
+            the prediction ranks first; by default all up to 12,000 items, else three for
             each call, and at least 400.
     """
 

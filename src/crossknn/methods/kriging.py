@@ -89,7 +89,7 @@ class Kriging(Method):
             where no other query is known, else 0.
         vectors: name of the item vectors of the content kernel.
         shortlist: rounds predict so many items of each retriever, and those that the linear part of
-            the prediction ranks first; by default all up to 50,000 items, else
+            the prediction ranks first; by default all up to 12,000 items, else
             three for each call, and at least 400; with a prior eight for each call up to 1,600, or
             1,600 for a `k` of 50 or more.
         k: how many are to be found: from 50 on items are chosen by the odds of being among the

@@ -63,8 +63,13 @@ def check_files(folder: Path) -> Path:
         return folder
     here = folder.resolve()
     blobs = here.parents[1] / "blobs" if here.parent.name == "snapshots" else None
-    inner = [path for path in here.iterdir() if path.is_dir() and not path.is_symlink()]
-    for path in (path for each in (here, *inner) for path in each.iterdir()):
+    try:
+        own = list(here.iterdir())
+        inner = [path for path in own if path.is_dir() and not path.is_symlink()]
+        paths = [*own, *(path for each in inner for path in each.iterdir())]
+    except OSError as error:
+        raise InputError(f"the model {folder} cannot be read: {error.strerror}") from error
+    for path in paths:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode) and blobs is not None and path.resolve().parent == blobs:
             mode = path.stat().st_mode

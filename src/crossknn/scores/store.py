@@ -12,6 +12,7 @@ Axes: q queries, n items, p pairs, b scores of a block.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import struct
@@ -28,7 +29,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.files import as_path, is_file, text_digest
+from crossknn.files import as_path, has_locks, is_file, text_digest
 from crossknn.linalg import running, usable
 from crossknn.types import BoolArray, FloatArray, IntArray, Pairs
 
@@ -661,6 +662,10 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             self._parents.append(self._connection)
             self._connection = None
         until, only_read = time.monotonic() + _BUSY_SECONDS, False
+        if self._connection is None and self.path is not None:
+            only_read = not has_locks(self.path.absolute().parent)  # SQLite would wait for them
+            if only_read and (write or not self._is_there()):
+                raise OSError(errno.ENOLCK, "its file system has no locks (No locks available)")
         while self._connection is None:
             db = self._connect(only_read)
             try:
@@ -683,7 +688,10 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         if self.path is not None:
             path = self.path.absolute()
             name = path.as_uri()
-            if self._is_there() and (only_read or not _may_change(path)):
+            there = self._is_there()
+            if there and not os.access(path, os.R_OK):  # never opened: closing would drop its locks
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            if there and (only_read or not _may_change(path)):
                 log = path.with_name(f"{path.name}-wal")
                 unread = log.exists() and log.stat().st_size > 0
                 name += "?mode=ro" if unread else "?immutable=1"

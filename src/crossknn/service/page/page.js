@@ -82,9 +82,12 @@ function filterOf(text) {
   }
   const bounds = { ">": "gt", ">=": "gte", "<": "lt", "<=": "lte" };
   const parts = text.split(",").map((part) => {
-    const found = part.match(/^\s*(.+?)\s*(>=|<=|!=|=|<|>)\s*(.+?)\s*$/);
-    if (!found) throw new Refused(`The filter has a part that is no condition, "${part.trim()}": write it as  lang = en, year >= 2020`);
-    const [, field, how, said] = found;
+    // No pattern with two gaps: it would try each division of a long row of blanks.
+    const found = part.match(/>=|<=|!=|=|<|>/);
+    const how = found?.[0];
+    const field = found ? part.slice(0, found.index).trim() : "";
+    const said = found ? part.slice(found.index + how.length).trim() : "";
+    if (!field || !said) throw new Refused(`The filter has a part that is no condition, "${part.trim().slice(0, 80)}": write it as  lang = en, year >= 2020`);
     const quoted = said.match(/^"(.*)"$/);
     const plain = said !== "" && !Number.isNaN(Number(said)) ? Number(said) : { true: true, false: false }[said] ?? said;
     const value = quoted ? quoted[1] : plain;

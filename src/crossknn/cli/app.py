@@ -22,8 +22,8 @@ from crossknn.cli import (
     serve,
     trial,
 )
-from crossknn.cli.output import INTERRUPTED, Notes, let_go, prepare_streams
-from crossknn.errors import CrossknnError, visible
+from crossknn.cli.output import INTERRUPTED, Notes, let_go, note, prepare_streams
+from crossknn.errors import CrossknnError
 
 EPILOG = (
     "Exit codes: 0 done; 1 another failure; 2 wrong input; 3 the scorer failed, and what was found "
@@ -110,5 +110,5 @@ def _run(arguments: list[str], commands: typer.Typer) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    print(f"crossknn: {visible(message)}", file=sys.stderr)
+    note(f"crossknn: {message}")
     return code

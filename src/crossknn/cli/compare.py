@@ -292,8 +292,8 @@ def _diagnose(
     of = f", {found.measure} of {found.queries} judged queries: {found.retriever}, {found.method}"
     out.print(Text.assemble(("diagnosis", "bold"), of), soft_wrap=True)
     say(str(found))
-    out.print(Text(found.legend, "dim"), soft_wrap=True)
-    out.print(Text(found.sentence, "bold"), soft_wrap=True)
+    out.print(Text(found.legend, "dim"))
+    out.print(Text(found.sentence, "bold"))
 
 
 def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
@@ -331,4 +331,4 @@ def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
     if offline:
         legend.append("offline: cross-encoder calls that the index needs once")
     if legend:
-        out.print(Text("; ".join(legend), "dim"), soft_wrap=True)
+        out.print(Text("; ".join(legend), "dim"))

@@ -49,7 +49,7 @@ def show(trial: Trial, json: bool) -> None:
         other = f" (and {opposite} the other way round)" if opposite else ""
         shown = f", {'the first ' if len(cases) > _CASES else ''}{min(_CASES, len(cases))} here"
         said = f"Found by searching, missed by reranking: {counted(len(cases), 'query')}"
-        out.print(Text(said + other + shown, "bold"), soft_wrap=True)
+        out.print(Text(said + other + shown, "bold"))
     for case in cases[:_CASES]:
         title, *rest = visible(case.text).splitlines() or [""]
         about = f"{title}: {' '.join(rest)}" if rest else title
@@ -60,7 +60,6 @@ def show(trial: Trial, json: bool) -> None:
             f"number {case.found} of the search",
             style="dim",
             highlight=False,
-            soft_wrap=True,
         )
     if cases:
         out.print()
@@ -243,7 +242,7 @@ def command(
     if json:
         print_json({"verdict": verdict.as_dict()})
     else:
-        out.print(Text(f"Verdict: {said}", "bold"), soft_wrap=True)
+        out.print(Text(f"Verdict: {said}", "bold"))
         note(f"next: crossknn compare {saved} --queries FILE --qrels FILE, which has these scores")
     head, *lines = verdict.table()
     about = (

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import crossknn as ck
 from crossknn.columns import CHUNK, CheckedFile, StoredArray, write_array
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import as_path, digest, scratch, translate_os_errors, write_file
+
+ROOT = Path(__file__).parent.parent
 
 
 def stored(path, values, *, damaged=None):
@@ -78,3 +84,67 @@ def test_a_digest_tells_where_texts_end():
 def test_what_no_file_system_can_have_is_no_path(value):
     with pytest.raises(InputError, match=r"^the index is .*, which cannot be a path"):
         as_path(value, "the index")
+
+
+DIRECT = {
+    *("read_text", "read_bytes", "write_text", "write_bytes", "symlink_to", "hardlink_to", "touch"),
+    *("memmap", "fromfile", "tofile", "savez", "savez_compressed", "connect", "read_index"),
+    *("write_index", "InferenceSession", "safe_open", "load_file", "save_file", "from_file"),
+}
+MODULES = {"np", "numpy", "os", "gzip", "torch", "onnx", "shelve", "pickle", "zipfile", "shutil"}
+OPENING = {"open", "load", "save", "truncate", "copyfile", "copy", "copytree"}
+MAY = {
+    "files": "the primitives",
+    "columns": "touch is a check here",
+    "cli.output": "the null device",
+    "cli.model": "settings files of the package",
+    "demo": "source files of Python",
+    "page": "a file of the package",
+    "sample": "files of the package",
+    "service.app": "the page of the package",
+    "search.results": "a run file that the user names",
+    "fitting.anchors": "into a file of files.new_file",
+    "training.loop": "into a file of files.new_file; weights after is_file; the processor's name",
+    "training.late_interaction": "of a file of files.open_file",
+    "index.late": "into a file of files.new_file and of files.open_file",
+    "index.work": "into a file of files.new_file",
+    "index.storage": "touch is a check here",
+    "index.nearest": "faiss maps a file that open_file has looked at",
+    "index.pgvector": "a database server",
+    "scores.store": "SQLite, after is_file",
+    "scorers.onnx": "after check_files",
+    "models.folder": "after check_files",
+    "models.base": "after check_files; into a new folder of files.filling",
+    "models.export": "into a new folder of files.filling",
+    "crossknn_lab.cells": "source files of crossknn",
+    "crossknn_lab.experiment": "a file of the package",
+    "crossknn_lab.checkpoints": "a checkpoint that the user names",
+    "crossknn_lab.sweep_report": "the processor's name",
+}
+"""Modules that open a file by its path, or whose libraries do, and why they may."""
+
+
+def opens_directly(node):
+    """Whether a call opens a file by its path."""
+    if isinstance(node.func, ast.Name):
+        return node.func.id in {"open", *DIRECT}
+    if not isinstance(node.func, ast.Attribute):
+        return False
+    name, of = node.func.attr, node.func.value
+    if name == "open" and node.args and isinstance(node.args[0], ast.Constant):
+        return str(node.args[0].value) in {"r", "rb", "w", "wb", "a", "ab", "r+b", "x", "xb"}
+    by_module = isinstance(of, ast.Name) and of.id in MODULES
+    return name in DIRECT or (name in OPENING and by_module)
+
+
+def test_no_module_opens_a_file_of_a_folder_by_its_path():
+    """What lies in a folder is opened by `crossknn.files`, which follows no link."""
+    found = set()
+    for root in (Path(ck.__file__).parent, ROOT / "lab" / "src" / "crossknn_lab"):
+        for path in root.rglob("*.py"):
+            names = path.relative_to(root).with_suffix("").parts
+            module = ".".join((root.name, *names) if root.name != "crossknn" else names)
+            calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call))
+            if any(opens_directly(call) for call in calls):
+                found.add(module)
+    assert found == set(MAY)

@@ -194,3 +194,28 @@ def test_the_command_speaks_it_on_standard_input_and_output(index, tmp_path):
     assert body(first) == body(second)
     assert len(body(first)["results"]) == 2
     assert len(ck.ItemIndex.load(tmp_path / "docs").scores) == 5  # both searches together
+
+
+@pytest.mark.parametrize(
+    ("url", "handed_on"),
+    [
+        ("https://a.example/b?c=d#e", True),
+        ("HTTP://a.example", True),
+        ("javascript:alert(1)", False),
+        ("file:///etc/passwd", False),
+        ("data:text/html,x", False),
+        (" javascript:alert(1)", False),
+        ("http:", False),
+        ("https:///etc", False),
+        ("https://a.example/\n", False),
+        ("vscode://open", False),
+    ],
+)
+def test_only_urls_of_the_web_are_handed_on(url, handed_on):
+    index = ck.ItemIndex.build([{"id": "i", "text": "a text", "url": url}], lsa=0)
+    searcher = ck.Searcher(index, overlap, "rerank(retriever=bm25)")
+    [found], _ = ask(searcher, ("search", {"query": "text"}))
+    [read], _ = ask(searcher, ("fetch", {"id": "i"}))
+    given = url if handed_on else "crossknn://docs/i"
+    assert body(found)["results"][0]["url"] == body(read)["url"] == given
+    assert (url in str(body(read))) == handed_on or ":" not in url

@@ -21,7 +21,7 @@ import numpy as np
 
 from crossknn.data.items import items_from
 from crossknn.data.queries import query_set
-from crossknn.data.records import Entries, Record, Records, given_records
+from crossknn.data.records import Entries, Record, Records, given_records, is_container
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import check_vectors
@@ -103,7 +103,7 @@ def rerank(
     began, kept = time.monotonic(), None if top_k is None else as_count(top_k, "top_k")
     if not isinstance(query, str):
         raise InputError(f"the query is {query!r:.80}; give one text")
-    if isinstance(documents, str) or not isinstance(documents, Iterable):
+    if not is_container(documents):
         raise InputError(f"the documents are {documents!r:.80}; give a list of texts or mappings")
     given = [*given_records(documents).rows]
     n = len(given)

@@ -301,6 +301,8 @@ def json_value(value: object) -> Any:
     """
     if isinstance(value, str):
         return whole_text(value)
+    if value is None or type(value) in (int, bool):
+        return value
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, int | np.integer):
@@ -333,8 +335,9 @@ def whole_text(text: str) -> str:
     >>> whole_text("a \\ud800 b") == "a \\ufffd b"
     True
     """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return str(text)

@@ -113,6 +113,13 @@ def test_rerank(given):
     assert [entry["corpus_id"] for entry in ck.rerank("the sea", given, scorer=overlap)] == [1, 0]
 
 
+@pytest.mark.parametrize("table", TABLES)
+def test_rerank_of_tables(table):
+    """A table of any package is reranked by its column `text`."""
+    documents = table([{"text": text} for text in TEXTS.values()])
+    assert [e["corpus_id"] for e in ck.rerank("the sea", documents, scorer=overlap)] == [1, 0]
+
+
 def test_embeddings_in_a_data_frame():
     """A column `embedding` is read as the field of a document is."""
     frame = pd.DataFrame({"text": ["a b", "c d", "e"], "embedding": [[1.0, 0], [0, 1.0], [1, 1.0]]})
@@ -157,6 +164,15 @@ def test_queries_that_are_none(given):
     for read in (ck.read_queries, ck.Searcher(index, overlap, "exact").search):
         with pytest.raises(ck.InputError):
             read(given)
+
+
+def test_exact_scores_of_a_data_frame():
+    """What takes texts alone refuses a table and a mapping instead of reading their keys."""
+    scorer, frame = ck.CallableScorer(overlap, name="overlap"), pd.DataFrame({"text": ["a tree"]})
+    for given in (frame, TEXTS, "a tree"):
+        for pair in ((given, ["a tree"]), (["a tree"], given)):
+            with pytest.raises(ck.InputError, match="give a list of texts"):
+                ck.exact_scores(ck.ScoreStore(), scorer, *pair)
 
 
 def test_training_queries():

@@ -54,6 +54,13 @@ def test_an_array_of_texts(tmp_path):
     ]
 
 
+def test_objects_without_ids(tmp_path):
+    """Objects without ids are numbered, also where they share a line."""
+    path = tmp_path / "docs.json"
+    path.write_text('{"text": "a tree"}{"text": "the sea"}\n{"text":\n"a stone"}')
+    assert [*ck.read_items(path).ids] == ["1", "2", "3"]
+
+
 def test_one_record(tmp_path):
     """A file of one object, pretty or not, is one record."""
     for indent in (None, 2):

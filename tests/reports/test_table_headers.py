@@ -18,7 +18,9 @@ ENDINGS = pytest.mark.parametrize("ending", ["tsv", "csv"])
 
 
 @ENDINGS
-@pytest.mark.parametrize("names", [("ID", "Text"), ("_Id", "TEXT"), ("DocNo", "text")])
+@pytest.mark.parametrize(
+    "names", [("ID", "Text"), ("_Id", "TEXT"), ("DocNo", "text"), ("pid", "text")]
+)
 def test_usual_names_in_any_case(tmp_path, ending, names):
     """`ID` and `Text` are the id and the text."""
     items = ck.read_items(written(tmp_path, ending, [names, ("d1", "a tree")]))
@@ -45,6 +47,9 @@ def test_a_title_in_any_case(tmp_path, ending):
         ("document id", "contents"),
         ("Document", "Topic"),
         ("doc-no", "story"),
+        ("ItemId", "ItemText"),
+        ("PMID", "Abstract"),
+        ("key", "value"),
     ],
 )
 def test_other_names_of_items(tmp_path, ending, names):
@@ -62,7 +67,7 @@ def test_other_names_of_items(tmp_path, ending, names):
 
 @ENDINGS
 @pytest.mark.parametrize(
-    "names", [("topic_id", "question"), ("Topic", "Title"), ("qid", "question")]
+    "names", [("topic_id", "question"), ("Topic", "Title"), ("questionId", "text of it")]
 )
 def test_other_names_of_queries(tmp_path, ending, names):
     """A header of queries without `text` or `query` is refused, and is no query."""
@@ -77,6 +82,20 @@ def test_usual_names_of_queries(tmp_path, ending, names):
     """The usual names of queries are known in any case."""
     path = written(tmp_path, ending, [names, ("7", "where do oaks grow")])
     assert ck.read_queries(path) == ck.QuerySet(("7",), ("where do oaks grow",))
+
+
+def test_a_quoted_header(tmp_path):
+    """A TSV knows no quotes, but a quoted header is none of its items."""
+    path = written(tmp_path, "tsv", [('"id"', '"text"'), ('"d1"', '"a tree"')])
+    with pytest.raises(ck.InputError, match="line 2 has no field 'text'"):
+        ck.read_items(path)
+
+
+@ENDINGS
+def test_an_id_of_another_name(tmp_path, ending, caplog):
+    """Where items are numbered although a column looks like their id, a warning says so."""
+    assert [*ck.read_items(written(tmp_path, ending, [("uuid", "text"), ("x7", "a")])).ids] == ["2"]
+    assert "if 'uuid' is their id, name it with --id-field" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ is scored by the cross-encoder, encoded, tokenized and stored, so nothing can di
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from crossknn.data.records import Record, Records, read_records
+from crossknn.data.records import Record, Records, is_id_name, read_records
 from crossknn.errors import InputError
 from crossknn.types import BoolArray, IntArray, json_value
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 ADVICE = (
     "if the text is in another field, name it with --text-field, and the id with --id-field "
@@ -29,7 +32,7 @@ ADVICE = (
 DEFAULT_TEMPLATE = "{title}\n{text}"
 """How title and text become one string; the ends are stripped, so either may be empty."""
 
-ID_FIELDS = ("id", "_id", "docno", "doc_id", "document_id")
+ID_FIELDS = ("id", "_id", "docno", "doc_id", "document_id", "docid", "passage_id", "pid")
 
 _FIELD = re.compile(r"\{([^\W\d][\w-]*)\}")
 
@@ -182,8 +185,12 @@ def items_from(
     titles: list[str] = []
     extra: list[Mapping[str, object]] = []
     id_name: str | None = None
+    known: list[str] | None = None
     for record in records.rows:
-        own = id_field or record.first_of(ID_FIELDS)
+        if known != (known := [*record.fields]):  # mostly they are those of the record before
+            own = id_field or record.first_of(ID_FIELDS)
+            title = title_field or record.first_of(("title",))
+            body = text_field or record.first_of(("text",)) or "text"
         if not ids:
             id_name = own
         elif record.key is None and id_name != own:
@@ -191,8 +198,6 @@ def items_from(
                 raise InputError(f"{record.place} has an {own!r}, but the first record has none")
             own = id_name
         record.add_id(record.id(own), ids)
-        title = title_field or record.first_of(("title",))
-        body = text_field or record.first_of(("text",)) or "text"
         values = {"title": "" if title is None else record.text(title).strip()}
         for name in names:
             values[name] = record.text(body if name == "text" else name, ADVICE).strip()
@@ -204,6 +209,9 @@ def items_from(
         extra.append(_further(record, {own, title, body}))
     if not ids:
         raise InputError(f"{records.source} holds no items")
+    if id_name is None and (unused := next(filter(is_id_name, extra[0]), None)):
+        said = "%s: items are numbered; if %r is their id, name it with --id-field (id_field=)"
+        logger.warning(said, records.source, unused)
     return Items(ids=list(ids), texts=texts, titles=titles, extra=extra, template=template)
 
 

@@ -24,13 +24,14 @@ from crossknn.data.records import (
     Records,
     as_id,
     given_records,
+    is_container,
     read_lines,
     read_records,
 )
 from crossknn.errors import InputError
 from crossknn.types import NO_ITEM, IntArray, whole_text
 
-ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "mention_id")
+ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "topic_id", "mention_id")
 TEXT_FIELDS = ("text", "query")
 ADVICE = "call the field that holds the query 'text' or 'query'"
 
@@ -99,8 +100,10 @@ def query_set(queries: Texts) -> QuerySet:
         found = QuerySet(("0",), (whole_text(queries),), numbered=True)
     elif isinstance(queries, QuerySet):
         found = queries
-    else:
+    elif is_container(queries):
         found = queries_from(given_records(queries), as_given=True)
+    else:
+        raise InputError(f"the queries are {queries!r:.80}; give a text or a list of texts")
     for position, text in enumerate(found.texts):
         if not isinstance(text, str) or not text.strip():
             raise InputError(

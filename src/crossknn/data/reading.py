@@ -73,10 +73,11 @@ def read_items(
     pandas or polars, and Series of pandas.
 
     Fields that are not named are found under their usual names, in any case: `id`, `_id`, `docno`,
-    `doc_id` or `document_id`; `title`, which may be absent; `text`. Ids are taken exactly as they
-    are. If the first record has no id, no record may have one, and ids are line numbers from 1
-    (positions from 0 for Python sequences, the index of a data frame). NaN and NaT are null, and
-    null is an empty text. All further fields become `extra`, as JSON has them.
+    `doc_id`, `document_id`, `docid`, `passage_id` or `pid`; `title`, which may be absent; `text`.
+    Ids are taken exactly as they are. If the first record has no id, no record may have one, and
+    ids are line numbers from 1 (positions from 0 for Python sequences, the index of a data frame).
+    NaN and NaT are null, and null is an empty text. All further fields become `extra`, as JSON has
+    them.
 
     Args:
         source: The file, the folder, the name, or a container of texts or records.

@@ -221,15 +221,18 @@ def read_records(
     return Records(name, (Record(row, number, f"{name}, line {number}") for number, row in rows))
 
 
+def is_container(source: object) -> bool:
+    """Whether records can be read of a Python value: it has entries, in an order, and is no text
+    and no table of an unknown package."""
+    if isinstance(source, str | bytes | set | frozenset) or not getattr(source, "ndim", True):
+        return False
+    known = any(hasattr(source, name) for name in ("to_pylist", "to_dicts", "to_dict"))
+    return known or (isinstance(source, Iterable) and not hasattr(source, "columns"))
+
+
 def given_records(source: Entries) -> Records:
     """Records of a Python container of texts or mappings."""
-    known = any(hasattr(source, name) for name in ("to_pylist", "to_dicts", "to_dict"))
-    listed = (
-        isinstance(source, Iterable)
-        and getattr(source, "ndim", True)
-        and not hasattr(source, "columns")
-    )
-    if isinstance(source, str | bytes | set | frozenset) or not (known or listed):
+    if not is_container(source):
         raise InputError(f"{source!r:.80} is neither a file nor a list of texts")
     return Records("the sequence", _entries(source))
 
@@ -315,16 +318,19 @@ def _document(path: Path) -> Iterator[Record]:
             at_key = f"{path}, entry {key!r:.80}"
             yield _record(entry, key, at_key, as_id(key, at_key))
     else:
-        for number, value in values:
-            yield _object(value, path, number)
+        for place, (number, value) in enumerate(values, start=1):
+            yield _object(value, path, number)._replace(number=place)
 
 
 _BLANK = re.compile(r"\s*")
 
 
+_DECODE = json.JSONDecoder().decode
+
+
 def _decoded(path: Path, number: int, line: str) -> Any:
     try:
-        return json.loads(line)
+        return _DECODE(line)
     except (ValueError, RecursionError) as error:
         raise _not_json(path, number, error) from None
 
@@ -389,16 +395,25 @@ def _table(
 
 
 _ID_NAME = re.compile(
-    r"(\w+[ _-])?id|[qpduscbt]id|(doc|document|docu|passage|para|query|topic|item|entity|corpus)"
-    r"[ _-]?(id|no|num|number|#)",
-    re.IGNORECASE,
+    r"(?i:(\w+[ _-])?id|([qpduscbt]|doc|uu|gu|pm|pmc)id|"
+    r"(doc|document|passage|para|query|topic|item|entity|corpus)[ _-]?(id|no|num|number|#))|"
+    r"[A-Za-z]+I[Dd]"
 )
 _NAME = re.compile(
-    "abstract|answer|author|body|category|contents?|date|description|doc|document|headline|key|"
-    "label|lang|language|name|number|passage|query|question|section|sentence|source|summary|text|"
-    "title|topic|url",
+    "abstract|answer|author|body|category|contents?|date|description|doc|document|headline|index|"
+    "key|label|lang|language|name|no|num|number|passage|query|question|section|sentence|source|"
+    "summary|text|title|topic|url|value",
     re.IGNORECASE,
 )
+
+
+def is_id_name(name: str) -> bool:
+    """Whether a field is called as ids are.
+
+    >>> is_id_name("DocId"), is_id_name("pid"), is_id_name("acid"), is_id_name("D1")
+    (True, True, False, False)
+    """
+    return _ID_NAME.fullmatch(name.strip("\"'# ")) is not None
 
 
 def is_header(row: Sequence[str]) -> bool:
@@ -407,9 +422,8 @@ def is_header(row: Sequence[str]) -> bool:
     >>> is_header(["pid", "passage"]), is_header(["Title", "Body"]), is_header(["7", "a title"])
     (True, True, False)
     """
-    return _ID_NAME.fullmatch(row[0]) is not None or all(
-        _NAME.fullmatch(name) or _ID_NAME.fullmatch(name) for name in row
-    )
+    bare = [name.strip("\"'# ") for name in row]
+    return is_id_name(row[0]) or all(_NAME.fullmatch(name) or is_id_name(name) for name in bare)
 
 
 def _checked(text: str, place: str) -> str:

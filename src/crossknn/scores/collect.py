@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -117,6 +117,9 @@ def collect(
         InputError: The store has a file and the scorer no fingerprint, or the disk is full.
         ScorerError: A score is not finite, or nothing can be scored.
     """
+    for what, texts in (("queries", queries), ("items", items)):
+        if isinstance(texts, str | Mapping) or hasattr(texts, "columns"):
+            raise InputError(f"the {what} are a {type(texts).__name__}; give a list of texts")
     limits, fingerprint = limits or Limits(), fingerprint_of(scorer, store)
     run = _Run(store, fingerprint, queries, items, pairs, limits, progress)
     report = run.report

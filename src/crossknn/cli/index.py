@@ -36,6 +36,11 @@ _SAID = {
     "late": "late-interaction models",
     "anchor_queries": "queries scored with every item",
     "scores": "stored scores",
+    "scored_queries": "of queries",
+    "query_texts_kept": "of these with their texts",
+    "store_mb": "store, MB",
+    "store_limit_mb": "store's limit, MB",
+    "dropped_queries": "queries dropped",
 }
 """Entries of a summary that have other names where a person reads them."""
 
@@ -340,6 +345,53 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
 
 
 @app.command(
+    "prune",
+    epilog=o.examples(
+        "crossknn index prune docs.index --keep 10000",
+        "crossknn index prune docs.index --before 2026-01-01 --private",
+    ),
+)
+def prune(
+    folder: o.Folder,
+    keep: Annotated[
+        int | None, Option(min=0, help="Keep the scores of this many queries, the newest.")
+    ] = None,
+    before: Annotated[
+        str | None,
+        Option(help="Drop the queries that were last scored before this day, such as 2026-01-31."),
+    ] = None,
+    private: Annotated[
+        bool, Option("--private", help="Drop the texts of all queries, and keep their digests.")
+    ] = False,
+    json: o.AsJson = False,
+) -> None:
+    """Drop stored scores of old queries, and give their room back.
+
+    Searches compute them again where they need them. Without this command, the
+    store takes 2 GB at most (CROSSKNN_STORE_LIMIT, in MB): the oldest queries
+    make room for new ones.
+    """
+    from datetime import date
+
+    from crossknn.index.item_index import ItemIndex
+
+    if keep is None and before is None and not private:
+        raise InputError("there is nothing to prune: give --keep N, --before DAY or --private")
+    if before is not None:
+        try:
+            before = date.fromisoformat(before).isoformat()
+        except ValueError:
+            raise InputError(f"--before is {before!r}; give a day such as 2026-01-31") from None
+    index = ItemIndex.load(folder)
+    dropped = index.scores.prune(keep=keep, before=before, private=private)
+    summary = {"index": str(folder), "dropped_queries": dropped, **_store(index)}
+    if json:
+        print_json(summary)
+    else:
+        _say_summary(summary)
+
+
+@app.command(
     "verify",
     epilog=o.examples("crossknn index verify docs.index", "crossknn index verify d.index --repair"),
 )
@@ -413,7 +465,21 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
         "graphs": {name: int(graph.shape[1]) for name, graph in index.graphs.items()},
         "late": sorted(index.late),
         "anchor_queries": len(index.anchor_queries),
-        "scores": len(index.scores),
+        **_store(index),
+    }
+
+
+def _store(index: ItemIndex) -> dict[str, Any]:
+    """What the store of exact scores holds."""
+    store, (queries, texts) = index.scores, index.scores.n_queries()
+    if not queries:
+        return {"scores": len(store)}
+    return {
+        "scores": len(store),
+        "scored_queries": queries,
+        "query_texts_kept": texts,
+        "store_mb": round(store.used_bytes() / 2**20, 1),
+        "store_limit_mb": store.limit // 2**20,
     }
 
 

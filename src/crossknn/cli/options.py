@@ -111,6 +111,14 @@ Deadline = Annotated[
         help="Stop after this time: 500ms, 90s, 30m, 2h.",
     ),
 ]
+Private = Annotated[
+    bool,
+    typer.Option(
+        "--private",
+        help="Keep digests of queries beside their scores, not their texts; nothing is learned "
+        "from them.",
+    ),
+]
 KeepOwn = Annotated[
     bool,
     typer.Option(

@@ -84,6 +84,7 @@ def command(
             "the scores have grown by a tenth."
         ),
     ] = True,
+    private: o.Private = False,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
@@ -114,6 +115,7 @@ def command(
         chosen = o.using_lists(index, chosen, given, by, budget)
     if exact is not None:
         kept = o.open_store(exact, index, store)
+        kept.private |= private
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
     one_more = run is not None and min_score is None and not keep_own and _asks_items(index, given)
     if one_more:  # a run file has k items beside the one that is left out

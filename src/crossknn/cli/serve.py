@@ -65,6 +65,7 @@ def command(
     scorer: o.ScorerName = "bundled",
     model: o.ScorerModel = None,
     scorer_option: o.ScorerOptions = None,
+    private: o.Private = False,
     self_test: Annotated[
         bool, Option(help="At the start, score three English texts and check their order.")
     ] = True,
@@ -79,6 +80,8 @@ def command(
     from crossknn.index.item_index import ItemIndex
 
     known = keys_of(keys)
+    if private:  # indexes are opened again when they change
+        os.environ["CROSSKNN_PRIVATE"] = "1"
     for spec in (method, *(methods or ())):
         parse_method(spec)  # before an index is made or opened
     with address.bound_to(host, port) as sockets:

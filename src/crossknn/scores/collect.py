@@ -121,6 +121,12 @@ def collect(
         if isinstance(texts, str | Mapping) or hasattr(texts, "columns"):
             raise InputError(f"the {what} are a {type(texts).__name__}; give a list of texts")
     limits, fingerprint = limits or Limits(), fingerprint_of(scorer, store)
+    asked = len(queries) * len(items) if pairs is None else len(pairs)
+    if 4 * asked > store.limit:
+        raise InputError(
+            f"{asked:,} scores do not fit into a store of {store.limit // 2**20:,} MB, which would "
+            "drop the first for the last: set CROSSKNN_STORE_LIMIT to more MB, or ask for fewer"
+        )
     run = _Run(store, fingerprint, queries, items, pairs, limits, progress)
     report = run.report
     with _exclusive(store, run.deadline):

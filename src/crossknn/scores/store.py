@@ -22,6 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import date
 from functools import cache, cached_property, wraps
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -52,6 +53,14 @@ CREATE TABLE IF NOT EXISTS blocks (id INTEGER PRIMARY KEY, scorer INTEGER NOT NU
     query INTEGER NOT NULL, start INTEGER NOT NULL, items BLOB, scores BLOB NOT NULL,
     crc INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS blocks_of ON blocks (scorer, query)"""
+_DAYS = "CREATE TABLE IF NOT EXISTS days (day TEXT PRIMARY KEY NOT NULL, block INTEGER NOT NULL)"
+"""The first block of each day on which scores were kept; older files have no such table."""
+
+LIMIT = 2 * 2**30
+"""Bytes that a store takes, at most: the queries whose scores are oldest make room for new ones.
+`CROSSKNN_STORE_LIMIT` in the environment names another limit, in MB."""
+
+_ROOM = 0.9  # of the limit, which what is kept fills after queries were dropped
 _SIGN = "UPDATE texts SET crc = text_crc(id, digest, text) WHERE"
 _SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 
@@ -157,6 +166,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else as_path(path, "the file of scores")
+        self.private = os.environ.get("CROSSKNN_PRIVATE", "0") not in ("", "0")
+        """Whether of queries that are new only digests are kept, of which nothing is learned."""
+        self.limit = _limit()
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._file = self._process = 0  # of the connection
@@ -208,7 +220,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     @_of_the_file_now
     def counts(self, fingerprint: str) -> IntArray:
-        """How many scores queries have.
+        """How many scores the queries have whose texts are kept.
 
         Args:
             fingerprint: The cross-encoder's.
@@ -216,7 +228,10 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         Returns:
             The number of scores of each query that has any (q,).
         """
-        of = f"SELECT sum(length(scores)) / 4 FROM blocks WHERE scorer = {_SCORER} GROUP BY query"
+        of = (
+            "SELECT sum(length(scores)) / 4 FROM blocks JOIN texts ON texts.id = query "
+            f"WHERE scorer = {_SCORER} AND text IS NOT NULL GROUP BY query"
+        )
         return np.array([count for (count,) in self._select(of, (fingerprint,))], np.int64)
 
     @_of_the_file_now
@@ -376,7 +391,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """
         chosen, query = np.unique(pairs.query, return_inverse=True)
         others, item = np.unique(pairs.item, return_inverse=True)
-        known = self.ids([str(queries[q]) for q in chosen.tolist()], add=add, keep=True)
+        known = self.ids(
+            [str(queries[q]) for q in chosen.tolist()], add=add, keep=add and not self.private
+        )
         return known[query], self.ids([str(items[i]) for i in others.tolist()], add=add)[item]
 
     def lookup(self, fingerprint: str, queries: IntArray, items: IntArray) -> FloatArray:
@@ -418,6 +435,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         added = 0
         with self._writing() as db:
             db.execute("INSERT OR IGNORE INTO scorers (fingerprint) VALUES (?)", (fingerprint,))
+            db.execute(_DAYS)
+            newest = "SELECT ?, coalesce(max(id), 0) + 1 FROM blocks"
+            db.execute(f"INSERT OR IGNORE INTO days {newest}", (date.today().isoformat(),))
             for query, places in _grouped(queries):
                 ids, first = np.unique(items[places], return_index=True)
                 known, blocks = np.full(len(ids), np.nan), list(self._blocks(fingerprint, query))
@@ -427,7 +447,98 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                 added += int(new.sum())
                 if new.any():
                     self._add(db, fingerprint, query, blocks, ids[new], values[places][first[new]])
+            if added:
+                self._make_room(db)
         return added
+
+    def used_bytes(self) -> int:
+        """How many bytes of the file, or of the memory, are in use."""
+        names = "page_count", "freelist_count", "page_size"
+        found = [self._select(f"PRAGMA {name}") for name in names]
+        pages, free, size = (int(rows[0][0]) if rows else 0 for rows in found)
+        return (pages - free) * size
+
+    def n_queries(self) -> tuple[int, int]:
+        """How many queries have scores, and of how many of them the texts are kept."""
+        found = self._select(
+            "SELECT count(*), count(text) FROM texts WHERE id IN (SELECT query FROM blocks)"
+        )
+        return (int(found[0][0]), int(found[0][1])) if found else (0, 0)
+
+    @_of_the_file_now
+    def prune(
+        self, *, keep: int | None = None, before: str | None = None, private: bool = False
+    ) -> int:
+        """Drop the scores of old queries, by when a score of them was last kept, and give the room
+        back.
+
+        Args:
+            keep: Keep the newest queries, so many.
+            before: Drop queries whose scores were all kept before this day, such as "2026-11-30".
+                What was kept before days were noted stays.
+            private: Drop the texts of all queries, too, and keep their digests.
+
+        Returns:
+            How many queries were dropped.
+
+        Raises:
+            StoreFullError: The file cannot be written.
+        """
+        if not len(self):
+            return 0
+        with self._writing() as db:
+            db.execute("PRAGMA secure_delete = ON")
+            rows = db.execute(
+                "SELECT query, max(id) FROM blocks GROUP BY query ORDER BY max(id)"
+            ).fetchall()
+            excess = 0 if keep is None else max(0, len(rows) - keep)
+            dropped = {query for query, _ in rows[:excess]}
+            if before is not None and _tables(db) == _own_tables(days=True):
+                noted = db.execute("SELECT day, block FROM days ORDER BY day").fetchall()
+                later = (block for day, block in noted if day >= before)
+                first = next(later, rows[-1][1] + 1) if noted and before >= noted[0][0] else 0
+                dropped |= {query for query, newest in rows if newest < first}
+            self._drop(db, sorted(dropped))
+            if private:
+                db.execute("UPDATE texts SET text = NULL WHERE text IS NOT NULL")
+                db.execute(f"{_SIGN} 1")
+        with self._lock, self._translated(StoreFullError, "cannot be kept"):
+            db = self._opened(write=True)
+            db.execute("VACUUM")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return len(dropped)
+
+    def _make_room(self, db: sqlite3.Connection) -> None:
+        """Drop the queries whose scores are oldest if the store is larger than its limit."""
+        if (excess := self.used_bytes() - self.limit) <= 0:
+            return
+        excess += int((1 - _ROOM) * self.limit)
+        oldest = db.execute(
+            "SELECT query, sum(length(scores) + coalesce(length(items), 0)) FROM blocks "
+            "GROUP BY query ORDER BY max(id)"
+        ).fetchall()
+        sizes = np.cumsum([size for _, size in oldest])
+        count = min(int((sizes < excess).sum()) + 1, len(oldest) - 1)
+        self._drop(db, [query for query, _ in oldest[:count]])
+
+    def _drop(self, db: sqlite3.Connection, queries: Sequence[int]) -> None:
+        """Drop the scores of queries, and their texts where no score names them as items."""
+        scorers = [scorer for (scorer,) in db.execute("SELECT id FROM scorers").fetchall()]
+        pairs = ((scorer, query) for query in queries for scorer in scorers)
+        db.executemany("DELETE FROM blocks WHERE scorer = ? AND query = ?", pairs)
+        # The largest id stays taken: a new text would get it, and others may have it in hand.
+        (most,) = db.execute("SELECT coalesce(max(id), 0) FROM texts").fetchone()
+        used: BoolArray = np.zeros(most + 1, np.bool_)
+        for start, items, size in db.execute("SELECT start, items, length(scores) FROM blocks"):
+            if items is None:
+                used[start : start + size // 4] = True
+            else:
+                used[np.frombuffer(items, "<i4")] = True
+        gone = [(query,) for query in queries if query < most and not used[query]]
+        db.executemany("DELETE FROM texts WHERE id = ?", gone)
+        kept = [(query,) for query in queries if query == most or used[query]]
+        db.executemany("UPDATE texts SET text = NULL WHERE id = ?", kept)
+        db.executemany(f"{_SIGN} id = ?", kept)
 
     def add_all(self, other: ScoreStore) -> None:
         """Take over all scores of another store.
@@ -719,7 +830,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                 f"{self.path} is a database, but holds no scores of crossknn in the format "
                 f"{_FORMAT}: name another file"
             )
-        elif tables != _own_tables():
+        elif tables not in (_own_tables(), _own_tables(days=True)):
             raise StoredScoresError(
                 f"{self.path} has other tables, views or triggers than crossknn makes: it is not "
                 "opened; move the file away, and scores are computed again"
@@ -763,11 +874,21 @@ def _tables(db: sqlite3.Connection) -> list[tuple[str, ...]]:
     return sorted(tuple(" ".join(str(value).split()) for value in row) for row in found)
 
 
+def _limit() -> int:
+    """`LIMIT`, or that of the environment."""
+    given = os.environ.get("CROSSKNN_STORE_LIMIT")
+    if given is None:
+        return LIMIT
+    if not given.isdecimal() or not int(given):
+        raise InputError(f"CROSSKNN_STORE_LIMIT is {given!r}; give a number of MB, 1 or more")
+    return int(given) * 2**20
+
+
 @cache
-def _own_tables() -> list[tuple[str, ...]]:
-    """What `_SCHEMA` makes."""
+def _own_tables(days: bool = False) -> list[tuple[str, ...]]:
+    """What `_SCHEMA` makes, and `_DAYS`."""
     with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(_SCHEMA)
+        db.executescript(_SCHEMA + (f";{_DAYS}" if days else ""))
         return _tables(db)
 
 

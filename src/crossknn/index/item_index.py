@@ -286,7 +286,8 @@ class ItemIndex:
         write_parts(folder, parts, self._parts.build)
         shutil.rmtree(folder / WORK, ignore_errors=True)
         if folder != self.folder and len(scores):
-            ScoreStore(folder / SCORES).add_all(scores)
+            with ScoreStore(folder / SCORES) as kept_scores:
+                kept_scores.add_all(scores)
         self._parts = replace(self._parts, folder=folder)
         self.__dict__.pop("_scores", None)
 

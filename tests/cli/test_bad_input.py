@@ -60,7 +60,6 @@ CASES = """
 2 serch: serch docs.index
 2 k is 0: SEARCH -k 0
 2 budget is 0: SEARCH --budget 0
-2 k is 31: SEARCH -k 31
 2 either as arguments: search docs.index
 2 empty query: search docs.index ' '
 2 'nobody': SEARCH --filter ids.txt

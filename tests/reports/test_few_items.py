@@ -18,7 +18,7 @@ def overlap(pairs):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 40, 300])
-@pytest.mark.parametrize("command", ["build", "add"])
+@pytest.mark.parametrize("command", ["build", "prepare"])
 def test_nearest_with_few_items(tmp_path, capsys, caplog, n, command):
     """`--nearest` over 3 items ended in a traceback of faiss ("should be at least as large")."""
     items, folder = tmp_path / "items.txt", str(tmp_path / "index")
@@ -26,8 +26,8 @@ def test_nearest_with_few_items(tmp_path, capsys, caplog, n, command):
     first = ["index", "build", str(items), folder]
     with caplog.at_level(logging.WARNING):
         assert run(first + ["--nearest"] * (command == "build")) == 0
-        if command == "add":
-            assert run(["index", "add", folder, "--nearest"]) == 0
+        if command == "prepare":
+            assert run(["index", "prepare", folder, "--nearest"]) == 0
     said = [record for record in caplog.records if "each search is exact" in record.getMessage()]
     assert len(said) == (n < 16)
     k = min(n, 3)
@@ -70,5 +70,5 @@ def test_nearest_without_vectors_says_what_is_missing(tmp_path, capsys):
     assert "--nearest needs item vectors" in capsys.readouterr().err
     assert not (tmp_path / "index").exists()
     assert run([*line, "--lsa", "0"]) == 0
-    assert run(["index", "add", str(tmp_path / "index"), "--nearest"]) == 2
+    assert run(["index", "prepare", str(tmp_path / "index"), "--nearest"]) == 2
     assert "this index has no item vectors: build it with" in capsys.readouterr().err

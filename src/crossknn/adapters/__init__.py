@@ -7,8 +7,7 @@ from typing import Any
 
 from crossknn.errors import InputError
 from crossknn.search.results import Hit
-from crossknn.search.searcher import Budget, Searcher
-from crossknn.types import as_count
+from crossknn.search.searcher import Budget
 
 PREFIX = "crossknn_"
 """Of what adapters add to metadata: other names are the user's, who may have a `score`, too."""
@@ -45,8 +44,3 @@ def check_kind(given: Sequence[Any], kind: type, example: str) -> None:
 def budget_of(given: int | Budget | Mapping[str, Any] | None) -> int | Budget | None:
     """A budget, which frameworks save as a mapping."""
     return Budget(**given) if isinstance(given, Mapping) else given
-
-
-def at_most(k: int | None, searcher: Searcher) -> int | None:
-    """So many hits, or all items if there are fewer, which a search of ours refuses."""
-    return None if k is None else min(as_count(k, "k"), len(searcher.index))

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from crossknn.adapters import at_most, budget_of, check_kind, metadata_of, reranked
+from crossknn.adapters import budget_of, check_kind, metadata_of, reranked
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.filters import comparison, joined
 from crossknn.index.item_index import ItemIndex
@@ -133,7 +133,7 @@ class CrossknnRetriever(_Saved):
         assert searcher is not None
         conditions = own["filters"] if filters is None else filters
         return searcher, {
-            "k": at_most(own["top_k"] if top_k is None else top_k, searcher),
+            "k": own["top_k"] if top_k is None else top_k,
             "budget": own["budget"],
             "filter": filter_of(conditions) if conditions else None,
         }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.adapters import SCORE, at_most, check_kind, metadata_of, reranked
+from crossknn.adapters import SCORE, check_kind, metadata_of, reranked
 from crossknn.errors import needs_extra
 from crossknn.rerank import rerank
 from crossknn.search.results import Results
@@ -49,8 +49,7 @@ class CrossknnRetriever(BaseRetriever):
         return _documents(await self.searcher.asearch(query, **self._options(options)))
 
     def _options(self, given: dict[str, Any]) -> dict[str, Any]:
-        own = {"k": self.k, "budget": self.budget, "filter": self.filter} | given
-        return own | {"k": at_most(own["k"], self.searcher)}
+        return {"k": self.k, "budget": self.budget, "filter": self.filter} | given
 
 
 def _documents(results: Results) -> list[Document]:

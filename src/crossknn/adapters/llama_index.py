@@ -8,7 +8,6 @@ from typing import Any
 from crossknn.adapters import (
     PREDICTED,
     RETRIEVAL_SCORE,
-    at_most,
     budget_of,
     check_kind,
     metadata_of,
@@ -68,7 +67,7 @@ class CrossknnRetriever(BaseRetriever):
         return _nodes(await self.searcher.asearch(query_bundle.query_str, **self._options()))
 
     def _options(self) -> dict[str, Any]:
-        k = at_most(self.similarity_top_k, self.searcher)
+        k = self.similarity_top_k
         return {"k": k, "budget": self.budget, "filter": self.filter}
 
 

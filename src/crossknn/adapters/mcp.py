@@ -99,7 +99,7 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
         n = len(now.index)
         most = min(budget.per_query or 100, n)
         given: dict[str, Any] = {"filter": filter or None, "cancel": cancel, "on_round": report}
-        found = partial(now.search, query, min(k, n), budget, **given)
+        found = partial(now.search, query, k, budget, **given)
         try:
             results = await to_thread.run_sync(found, abandon_on_cancel=True)
         except CrossknnError as error:

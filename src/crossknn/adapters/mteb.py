@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from crossknn import __version__
-from crossknn.adapters import at_most
 from crossknn.data.items import items_from
 from crossknn.data.records import given_records
 from crossknn.errors import InputError, needs_extra
@@ -108,7 +107,7 @@ class CrossknnSearch:
             items = items_from(given_records(self._corpus), allow_empty=True)
             index = ItemIndex.build(items, encoder=self.encoder)
             self._searcher = Searcher(index, self.scorer, self.method)
-        found = self._searcher.search(texts, at_most(top_k, self._searcher), self.budget)
+        found = self._searcher.search(texts, top_k, self.budget)
         found.check()
         return {
             query: {hit.id: hit.final_score for hit in hits}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.adapters import PREDICTED, PREFIX, at_most
+from crossknn.adapters import PREDICTED, PREFIX
 from crossknn.errors import InputError, needs_extra
 from crossknn.rerank import rerank
 from crossknn.scorers import CallableScorer
@@ -58,7 +58,7 @@ class CrossknnRetriever(pt.Transformer):
         rows: list[tuple[Any, ...]] = []
         if len(queries):
             asked = queries["query"].tolist()
-            k = at_most(self.num_results, self.searcher)
+            k = self.num_results
             found = self.searcher.search(asked, k, self.budget, filter=self.filter)
             found.check()
             rows = [

@@ -185,7 +185,7 @@ class Searcher:
         if not n:
             raise InputError("every item of the index is deleted: add items first")
         if min_score is None:
-            k = min(K, n) if k is None else k
+            k = K if k is None else k
         elif (
             isinstance(min_score, bool)
             or not isinstance(min_score, Real)
@@ -196,7 +196,10 @@ class Searcher:
             raise InputError(
                 "target_recall refers to the top k: give either target_recall or min_score"
             )
-        pairs = _pairs_per_query(spend, 1 if k is None else k, n, calls=chosen.calls)
+        k = None if k is None else min(as_count(k, "k"), n)
+        pairs = k or 1
+        if chosen.calls:
+            pairs = PER_QUERY if spend.per_query is None else spend.per_query
         chosen = _for_k(chosen, k or 1, spend.target_recall)
         given.check_scorer(chosen)
         seed = self.seed if seed is None else as_count(seed, "seed", 0)
@@ -592,16 +595,6 @@ def _for_k(method: Method, k: int, target_recall: float | None) -> Method:
             f"{method.name} cannot estimate its recall: use kriging, or leave target_recall out"
         )
     return replace(method, target_recall=target_recall, k=k)  # type: ignore[call-arg]
-
-
-def _pairs_per_query(budget: Budget, k: int, n: int, *, calls: bool) -> int:
-    """Pairs that each query may score of n items."""
-    pairs = as_count(k, "k")
-    if calls:
-        pairs = PER_QUERY if budget.per_query is None else budget.per_query
-    if k > n:
-        raise InputError(f"k is {k}, but the index has {n} items: give a smaller k")
-    return pairs
 
 
 def _mask(filter: Filter | None, index: ItemIndex) -> BoolArray | None:

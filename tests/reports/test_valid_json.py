@@ -95,14 +95,6 @@ def test_filters_on_such_fields():
     assert index.allowed({"price": None}).tolist() == [False, True]
 
 
-def test_scores_that_are_infinite():
-    """A function that scores -inf gives null, not `-Infinity`."""
-    searcher = ck.Searcher(
-        ck.ItemIndex.build(["a", "b"], lsa=0), lambda pairs: [1.0, -3e38], "exact"
-    )
-    assert json.dumps(searcher.search("a").to_dict(), allow_nan=False)
-
-
 def test_the_command_line(tmp_path, capsys):
     """`search --json` prints what every parser of JSON reads."""
     text = '{"id": 1, "text": "a tree", "x": NaN, "y": {"z": [-Infinity, 1]}}\n'

@@ -368,6 +368,17 @@ def means(found: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         yield (*row, at_100.get(row[0], ""))
 
 
+def sizes(found: Sequence[Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Milliseconds of a search without its scoring, and recall in %, by the number of items."""
+    yield "items", *(f"{row['n']:,}" for row in found)
+    for name in found[0]["ms"]:
+        yield f"{name}: ms", *(f"{row['ms'][name]:.0f}" for row in found)
+    for at, k in enumerate((10, 100)):
+        for name in found[0]["recall"]:
+            cells = (f"{100 * row['recall'][name][at]:.0f}" for row in found)
+            yield f"{name}: recall at {k}", *cells
+
+
 TABLES: Sequence[tuple[str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("agreement.json", agreement),
     *(("reach.json", made) for made in (answers, gains, verdicts)),
@@ -379,6 +390,7 @@ TABLES: Sequence[tuple[str, Callable[..., Iterator[Sequence[str]]]]] = (
     ("rounds.json", rounds),
     *(("auto.json", made) for made in (beside, halves, errors)),
     ("overhead.json", before),
+    ("sizes.json", sizes),
     ("unseen.json", unseen),
     ("promise.json", promises),
     ("learning.json", learned),

@@ -167,7 +167,8 @@ def nearest_wrong(
         known = int((items != NO_ITEM).sum())
         if known < len(items):
             generator = np.random.default_rng([seed, row if is_random else 0])
-            positives = [*corpora.positives[row], corpora.own[row]]
+            positives = [*corpora.positives[row]]
+            positives += [int(corpora.own[row])] if corpora.own[row] != NO_ITEM else []
             part = np.searchsorted(corpora.starts, positives[0], side="right") - 1
             start, n = corpora.starts[part], len(corpora.parts[part].items)
             size = min(n, len(items) + known + len(positives))

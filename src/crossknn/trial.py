@@ -27,7 +27,7 @@ from crossknn.retrievers.specs import first_stage, open_retriever
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
 
 K, RETURNED = 10, 20
-"""The true neighbours that are counted, and how many items an answer has."""
+"""The true neighbours that are counted, and how many items an answer has at most."""
 _SHOWN = 50  # queries of a page
 
 
@@ -77,7 +77,8 @@ class Trial:
         """Search m queries whose exact scores (m, n) are known."""
         stage = first_stage(index)
         methods = parse_methods(f"rerank(retriever={stage}), {DEFAULT}")
-        given = index, queries, scores, methods, [budget], [min(n, index.n) for n in (K, RETURNED)]
+        depths = [min(n, index.n) for n in (K, RETURNED + 1)]  # one may be the query itself
+        given = index, queries, scores, methods, [budget], depths
         exact, (rerank, search) = compare(*given, seed=seed)
         right: list[IntArray] = []
         if qrels is not None:
@@ -104,17 +105,22 @@ class Trial:
         return min(K, self.index.n)
 
     @property
+    def n_returned(self) -> int:
+        """Items of an answer: as many as have a score, since others would only fill it up."""
+        return min(RETURNED, self.budget)
+
+    @property
     def recall(self) -> Comparison:
         """Search minus reranking: share of the exact top k that was found."""
         return paired(self.search.recall[self.k] - self.rerank.recall[self.k])
 
     @cached_property
     def returned(self) -> dict[str, FloatArray]:
-        """By way (m,): the share of the right items among the first `RETURNED`, NaN without any."""
+        """By way (m,): the share of the right items in the answer, NaN without any."""
         ways = {"rerank": self.rerank, "crossknn": self.search, "exact": self.exact}
 
         def share(items: IntArray, right: IntArray) -> float:
-            return float(np.isin(right, items[:RETURNED]).mean()) if len(right) else np.nan
+            return float(np.isin(right, items[: self.n_returned]).mean()) if len(right) else np.nan
 
         return {
             way: np.array([share(*row) for row in zip(of.items, self.right, strict=True)])
@@ -135,7 +141,10 @@ class Trial:
         found, opposite = [], 0
         retriever = open_retriever(self.index, self.retriever)
         for q, right in enumerate(self.right):
-            there = [np.isin(way.items[q, :RETURNED], right) for way in (self.rerank, self.search)]
+            there = [
+                np.isin(way.items[q, : self.n_returned], right)
+                for way in (self.rerank, self.search)
+            ]
             opposite += bool(there[0].any() and not there[1].any())
             if there[0].any() or not there[1].any():
                 continue
@@ -157,7 +166,7 @@ class Trial:
         }
         found = {}
         if self.answers is not None:
-            found[f"right items among the {RETURNED} returned"] = [
+            found[f"right items among the {self.n_returned} returned"] = [
                 (name, float(np.nanmean(self.returned[way]))) for way, name in names.items()
             ]
         found[f"the cross-encoder's own top {self.k}, found"] = [
@@ -171,7 +180,9 @@ class Trial:
         """What the trial shows. It claims a difference only where the interval is clear of zero."""
         said = [_said(self.recall, f"of the cross-encoder's own top {self.k}")]
         if self.answers is not None:
-            said.insert(0, _said(self.answers, f"of the right items among the {RETURNED} returned"))
+            said.insert(
+                0, _said(self.answers, f"of the right items among the {self.n_returned} returned")
+            )
         asked, calls = len(self.queries), counted(self.budget, "call")
         kind = " made-up" * self.made
         of = f"each of {asked:,}{kind} queries" if asked > 1 else f"one{kind} query"
@@ -211,7 +222,7 @@ class Trial:
         of = "" if asked <= _SHOWN else f" The first {_SHOWN} of {asked:,} are here."
         about = (
             f"Each query opens to its true top {self.k}, by all {self.index.n:,} scores, with the "
-            f"places that the items have in the two answers of {RETURNED}.{of}"
+            f"places that the items have in the two answers of {self.n_returned}.{of}"
         )
         made = (
             "**These queries are made up**: each is the title or the first sentence of an item, "
@@ -225,7 +236,7 @@ class Trial:
         """The true top k of a query, then the right items beyond it, with their places."""
         items, answers = (
             self.index.items,
-            [way.items[q, :RETURNED] for way in (self.rerank, self.search)],
+            [way.items[q, : self.n_returned] for way in (self.rerank, self.search)],
         )
         true: list[int] = self.exact.items[q, : self.k].tolist()
         right: list[int] = self.right[q].tolist() if self.right else []

@@ -85,6 +85,58 @@ def test_llama_index(searcher):
             assert "crossknn_" not in node.node.get_content(metadata_mode=mode)
 
 
+def rerankers():
+    """By framework, a function that reranks, and a document."""
+    langchain, schema = "langchain_core.documents", "llama_index.core.schema"
+    if pytest.importorskip("langchain_core"):
+        from crossknn.adapters.langchain import CrossknnReranker
+
+        document = pytest.importorskip(langchain).Document("sort a list")
+        rerank = CrossknnReranker(scorer=overlap).compress_documents
+        yield lambda given: rerank(given, QUERY), document
+    if pytest.importorskip("llama_index.core"):
+        from crossknn.adapters.llama_index import CrossknnRerank
+
+        nodes = pytest.importorskip(schema)
+        nodes_of = CrossknnRerank(scorer=overlap, keep_retrieval_score=None).postprocess_nodes
+        node = nodes.NodeWithScore(node=nodes.TextNode(text="sort a list"))
+        yield lambda given: nodes_of(given, query_str=QUERY), node
+    from haystack import Document
+
+    from crossknn.adapters.haystack import CrossknnRanker
+
+    ranker = CrossknnRanker(overlap)
+    yield lambda given: ranker.run(QUERY, given)["documents"], Document(content="sort a list")
+
+
+def test_documents_that_can_be_read_once_and_one_that_stands_alone():
+    """A generator loses no document, and a document that is in no list is refused."""
+    for rerank, document in rerankers():
+        assert len(rerank(document for _ in range(3))) == 3
+        with pytest.raises(ck.InputError, match=r"is given, where a list is needed: give \["):
+            rerank(document)
+
+
+@pytest.mark.parametrize("wrong", ["year > 2000", [{"field": "meta.year"}], 5])
+def test_haystack_a_filter_that_is_none(searcher, wrong):
+    """Filters are given as a text, or as a list."""
+    adapter = pytest.importorskip("crossknn.adapters.haystack")
+    with pytest.raises(ck.InputError, match="is none: give a mapping, field, operator"):
+        adapter.CrossknnRetriever(searcher.index, overlap, filters=wrong).run(QUERY)
+
+
+def test_pyterrier_one_qid_with_two_queries():
+    """A merge has given two queries one qid, of which only the first would have been asked."""
+    pytest.importorskip("pyterrier")
+    import pandas as pd
+
+    from crossknn.adapters import pyterrier as adapter
+
+    rows = {"qid": ["1", "1"], "query": ["a", "b"], "docno": ["x", "y"], "text": ["a", "b"]}
+    with pytest.raises(ck.InputError, match="the qid '1' has several queries"):
+        adapter.CrossknnReranker(overlap)(pd.DataFrame(rows | {"score": [2.0, 1.0]}))
+
+
 @pytest.mark.parametrize("kind", ["TextNode", "Document", "str"])
 def test_llama_index_a_bare_node(kind):
     """A `TextNode` is given where a `NodeWithScore` is needed."""

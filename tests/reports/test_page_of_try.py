@@ -11,7 +11,7 @@ import pytest
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.page import write_page
-from crossknn.trial import RETURNED, Trial
+from crossknn.trial import Trial
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_every_query_is_named_with_what_was_found_and_missed(trial, tmp_path):
         assert [row[1].split(":")[0] for row in rows] == [*dict.fromkeys([*ids, right])]
         for place, row in enumerate(rows[:10]):
             for way, told in zip(ways, row[2:], strict=True):
-                at = np.flatnonzero(way.items[q, :RETURNED] == trial.exact.items[q, place])
+                at = np.flatnonzero(way.items[q, : trial.n_returned] == trial.exact.items[q, place])
                 assert told == (str(at[0] + 1) if len(at) else "missed")
         assert [row for row in rows if "(right)" in row[1]] == [
             row for row in rows if row[1].startswith(f"{right}:")
@@ -108,3 +108,25 @@ def test_made_up_queries_are_called_so(tmp_path, monkeypatch, capsys, given):
     assert ("made-up queries" in page) == (not given)
     assert ("made-up queries" in said.out) == (not given)
     assert "Query by query" in page
+
+
+def test_an_answer_holds_what_was_scored(tmp_path):
+    """With five calls an answer has five items: what would fill it up to twenty has no score."""
+    texts = [f"tree {n}" if n < 10 else f"river {n}" for n in range(30)]
+    index = ck.ItemIndex.build(texts, lsa=4)
+    queries = ck.QuerySet(("q",), ("tree",))
+    wrong = np.arange(30.0)[None]  # likes the rivers
+    qrels = {"q": {index.items.ids[n]: 1 for n in range(10)}}
+    trial = Trial.run(index, queries, wrong, qrels, budget=5)
+    assert "right items among the 5 returned" in trial.groups()
+    assert max(share[0] for share in trial.returned.values()) <= 0.5
+
+
+def test_the_query_itself_takes_no_place():
+    """A query that is an item: twenty others are returned beside it."""
+    texts = [f"tree number {n}" for n in range(40)]
+    index = ck.ItemIndex.build([{"id": f"d{n}", "text": t} for n, t in enumerate(texts)], lsa=4)
+    scores = -np.arange(40.0)[None]
+    trial = Trial.run(index, ck.QuerySet(("d0",), (texts[0],)), scores, {"d0": {"d20": 1}})
+    assert trial.exact.items[0, :20].tolist() == [*range(1, 21)]
+    assert trial.returned["exact"][0] == 1

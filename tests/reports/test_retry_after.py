@@ -41,6 +41,29 @@ def test_a_date_by_a_clock_that_is_wrong():
     assert 1 <= seconds_until_scored(lambda: asked, date) < 5
 
 
+@pytest.mark.parametrize("status", [408, 425, 429, 503, 520, 524, 529])
+def test_every_answer_of_a_service_that_is_busy(status):
+    """A gateway, or what stands before the service, says that it may work soon."""
+    busy = answer(b"later", f"{status} Later", "Retry-After: 0.3")
+    server = Faulty(lambda body: [busy] if server.count == 1 else [good(body)])
+    assert len(ck.rerank("q", ["a", "b"], scorer=ck.HttpScorer(server.url, retries=1))) == 2
+    assert server.count == 2
+    server.close()
+
+
+def test_a_service_that_answers_created():
+    """The status is 201, and the scores are there."""
+    server = Faulty(lambda body: [good(body).replace(b"200 OK", b"201 Created")])
+    assert len(ck.rerank("q", ["a", "b"], scorer=ck.HttpScorer(server.url))) == 2
+    server.close()
+
+
+def test_more_requests_at_once_than_can_be():
+    """A typo asks for a thousand million connections, whose places alone would fill the memory."""
+    with pytest.raises(ck.InputError, match="concurrency is 1000000000; it must be 1000 or less"):
+        ck.HttpScorer("http://127.0.0.1:1", concurrency=10**9)
+
+
 @pytest.mark.parametrize(
     ("asked", "seconds"),
     [

@@ -127,3 +127,19 @@ def test_vectors_fitted_to_each(tmp_path):
     mine, theirs = (again.for_scorer(s.fingerprint).vectors["als"] for s in (library.scorer, other))
     assert not np.allclose(mine, theirs)
     assert again.for_scorer("a third").of_others == {"als"}
+
+
+def test_functions_one_after_the_other():
+    """A notebook tries ten functions without names in turn: none is given another's scores."""
+    index = ck.ItemIndex.build(["a b", "b c", "c d"], lsa=0)
+    for value in range(30):
+        scorer = ck.StoredScorer(lambda pairs, v=value: [float(v)] * len(pairs), index.scores)
+        found = ck.Searcher(index, scorer, "rerank").search("b", k=1, budget=3)
+        assert (found[0][0].score, found.n_calls) == (float(value), 3)
+        del scorer, found  # so that the next may have its place in memory
+
+
+def test_an_endpoint_without_a_name_has_no_scores_to_fit_to(learned, endpoint, capsys):
+    """`fit stored` says what is missing: the name, without which nothing was kept."""
+    assert run(["fit", learned, "stored", "--scorer", endpoint]) == 2
+    assert "--endpoint-model" in capsys.readouterr().err

@@ -43,6 +43,18 @@ def test_an_object_of_hugging_face(folder, kind):
     assert "\n" not in str(said.value)
 
 
+@pytest.mark.parametrize("given", [lambda pairs: [2.0] * len(pairs), Predicting()])
+def test_collect_takes_what_a_search_takes(given):
+    """A function, or a model with `predict`, is given to `collect` as it is."""
+    index = ck.ItemIndex.build(["a b", "b c"], lsa=0)
+    assert ck.collect(index.scores, given, ["b"], index.items.texts).complete
+    queries = ck.QuerySet(tuple("abcde"), tuple("abcde"))
+    qrels = {query: {index.items.ids[0]: 1} for query in queries.ids}
+    assert (
+        ck.fit_calibration(index, given, queries, qrels, method="rerank", budget=2)["items"] == 10
+    )
+
+
 @pytest.mark.torch
 def test_a_model_of_hugging_face_that_can_predict(folder):
     """A class of the user's own adds `predict` to one of transformers: it is a scorer."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from crossknn.errors import InputError
 from crossknn.search.results import Hit
 from crossknn.search.searcher import Budget
+
+T = TypeVar("T")
 
 PREFIX = "crossknn_"
 """Of what adapters add to metadata: other names are the user's, who may have a `score`, too."""
@@ -31,14 +33,21 @@ def reranked(metadata: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str,
     return known | ({PREDICTED: True} if "predicted" in entry else {})
 
 
-def check_kind(given: Sequence[Any], kind: type, example: str) -> None:
-    """`InputError` for an entry that is not of the framework's class; `example` has one."""
-    for position, entry in enumerate(given):
+def of_kind(given: Iterable[Any], kind: type[T], example: str) -> list[T]:
+    """The entries; `InputError` for one that is not of the framework's class, or if `given` itself
+    is one. `example` has one."""
+    if isinstance(given, kind) or not isinstance(given, Iterable):
+        raise InputError(
+            f"a {type(given).__name__} is given, where a list is needed: give [{example}]"
+        )
+    entries = [*given]  # which may be read once only
+    for position, entry in enumerate(entries):
         if not isinstance(entry, kind):
             raise InputError(
                 f"entry {position} is a {type(entry).__name__}, where a {kind.__name__} is needed: "
                 f"give {example}"
             )
+    return entries
 
 
 def budget_of(given: int | Budget | Mapping[str, Any] | None) -> int | Budget | None:

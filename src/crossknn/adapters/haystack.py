@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from crossknn.adapters import budget_of, check_kind, metadata_of, reranked
+from crossknn.adapters import budget_of, metadata_of, of_kind, reranked
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.filters import comparison, joined
 from crossknn.index.item_index import ItemIndex
@@ -32,6 +32,7 @@ _COMPARISONS = {
     "in": "in",
     "not in": "nin",
 }
+_FILTER = f"field, operator ({', '.join(_COMPARISONS)}) and value, or AND, OR, NOT with conditions"
 
 
 class _Saved:
@@ -161,16 +162,15 @@ def filter_of(conditions: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         InputError: An operator is none of Haystack's, or a key is missing.
     """
+    if not isinstance(conditions, Mapping):
+        raise InputError(f"the filter {conditions!r:.120} is none: give a mapping, {_FILTER}")
     how = conditions.get("operator")
     if how in ("AND", "OR", "NOT") and isinstance(conditions.get("conditions"), list):
         parts = [filter_of(part) for part in conditions["conditions"]]
         found = joined(parts, any=how == "OR")
         return {"not": found} if how == "NOT" else found
     if how not in _COMPARISONS or "value" not in conditions or "field" not in conditions:
-        raise InputError(
-            f"the filter {dict(conditions)!r:.120} is none: give field, operator "
-            f"({', '.join(_COMPARISONS)}) and value, or AND, OR, NOT with conditions"
-        )
+        raise InputError(f"the filter {dict(conditions)!r:.120} is none: give {_FILTER}")
     field = str(conditions["field"]).removeprefix("meta.")
     if how in ("==", "!=") and isinstance(conditions["value"], list):
         raise InputError(f"{field} is compared with a list: use the operators in and not in")
@@ -213,9 +213,9 @@ class CrossknnRanker(_Saved):
             top_k: In the place of the ranker's own.
             query_embedding: The query's, of the encoder of the documents' embeddings.
         """
+        documents = of_kind(documents or [], Document, "Document(content=text)")
         if not documents:
             return {"documents": []}
-        check_kind(documents, Document, "Document(content=text)")
         embedded = all(document.embedding is not None for document in documents)
         found = rerank(
             query,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.adapters import SCORE, check_kind, metadata_of, reranked
+from crossknn.adapters import SCORE, metadata_of, of_kind, reranked
 from crossknn.errors import needs_extra
 from crossknn.rerank import rerank
 from crossknn.search.results import Results
@@ -83,9 +83,9 @@ class CrossknnReranker(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Any = None
     ) -> list[Document]:
         """The documents, the best first."""
+        documents = of_kind(documents, Document, "Document(page_content=text)")
         if not documents:
             return []
-        check_kind(documents, Document, "Document(page_content=text)")
         found = rerank(
             query,
             [document.page_content for document in documents],

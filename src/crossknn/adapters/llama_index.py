@@ -9,8 +9,8 @@ from crossknn.adapters import (
     PREDICTED,
     RETRIEVAL_SCORE,
     budget_of,
-    check_kind,
     metadata_of,
+    of_kind,
     reranked,
 )
 from crossknn.errors import InputError, needs_extra
@@ -109,7 +109,7 @@ class CrossknnRerank(BaseNodePostprocessor):
     scorer: Any = None
     top_n: int | None = None
     budget: Any = None
-    keep_retrieval_score: bool = False
+    keep_retrieval_score: bool | None = False
 
     @classmethod
     def class_name(cls) -> str:
@@ -131,9 +131,9 @@ class CrossknnRerank(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         if query_bundle is None:
             raise InputError("reranking needs the query: give query_str or query_bundle")
+        nodes = of_kind(nodes, NodeWithScore, "NodeWithScore(node=TextNode(text=text))")
         if not nodes:
             return []
-        check_kind(nodes, NodeWithScore, "NodeWithScore(node=TextNode(text=text))")
         embedded = all(node.node.embedding is not None for node in nodes)
         texts = [entry.node.get_content(metadata_mode=MetadataMode.EMBED) for entry in nodes]
         payload = {

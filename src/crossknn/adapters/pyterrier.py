@@ -119,6 +119,8 @@ class CrossknnReranker(pt.Transformer):
             given = given.sort_values("rank", kind="stable")
         elif "score" in given:
             given = given.sort_values("score", kind="stable", ascending=False)
+        if given["query"].nunique() > 1:
+            raise InputError(f"the qid {given['qid'].iloc[0]!r} has several queries: give each one")
         texts = given[self.text_field].tolist()
         has_vectors = {"doc_vec", "query_vec"} <= {*given}
         found = rerank(

@@ -117,12 +117,15 @@ def command(
 
     at_once = o.threads(workers)
     if method == "stored":
+        from crossknn.scores.collect import fingerprint_of
+
         if queries is not None:
             raise InputError(
                 "fit stored uses only scores that are already in the index: leave --queries out"
             )
         index = ItemIndex.load(folder)
         exact = o.open_scorer(scorer, model, scorer_option)
+        fingerprint_of(exact, index.scores)  # of one without a name nothing was kept
         _take(index, exact, store)
         answer(_fit_stored(index, exact, retriever, rank), json)
         return

@@ -118,7 +118,7 @@ class Judgements:
         own = 0 if self.own is None else int((self.own != NO_ITEM).sum())
         itself = "queries have the id of an item, which is left out of their answers"
         notes = {
-            f"{own} of {len(self)} {itself} (--keep-own counts it)": own,
+            f"{own} of {len(self)} {itself}": own,
             f"{self.unjudged} of {len(self)} {left_out}": self.unjudged,
             f"{self.absent} {missed}": self.absent,
         }

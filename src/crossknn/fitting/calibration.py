@@ -20,7 +20,7 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import isotonic
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods.top_odds import logistic_weights
-from crossknn.scorers.base import Scorer
+from crossknn.scorers import as_scorer
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, features, weights_of
 from crossknn.search.fusion import Fuse
@@ -35,7 +35,7 @@ WAYS = {"score": SCORE, "score - mean": (1.0, -1.0, 0.0), "score, mean, lead": N
 
 def fit_calibration(
     index: ItemIndex,
-    scorer: Scorer,
+    scorer: Any,
     queries: Texts,
     qrels: Qrels,
     *,
@@ -53,7 +53,7 @@ def fit_calibration(
 
     Args:
         index: The items.
-        scorer: The cross-encoder.
+        scorer: The cross-encoder, or whatever else `Searcher` takes.
         queries: Queries with the ids that judgements name.
         qrels: Judgements, `{query id: {item id: grade}}`; above 0 is relevant.
         method, budget, fuse, seed: Of the search, as later searches will have them.
@@ -82,6 +82,7 @@ def fit_calibration(
         )
     if not {item for query in judged.ids for item in qrels[query]} & {*index.items.ids}:
         raise InputError("none of the judged items is in the index: do their ids agree?")
+    scorer = as_scorer(scorer)
     exact = scorer if scorer.fingerprint is None else StoredScorer(scorer, index.scores)
     searcher = Searcher(index, exact, method, fuse=fuse, seed=seed)
     own = own_items(judged, () if keep_own else index.items.ids, qrels)

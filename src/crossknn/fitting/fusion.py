@@ -99,6 +99,8 @@ def fit_fusion(
         given = index.scores, opened, asked.texts, index.items.texts, pairs
         return pair_scores(*given, **how)[0]
 
+    if not len(asked):
+        raise InputError(f"there are no queries: fusion is fitted to {LEAST} or more")
     known = None if qrels is None else given_qrels(qrels)
     rows = None if known is None else by_position(known, asked.ids, index.items.ids)
     own = None if keep_own else own_items(asked, index.items.ids, known)

@@ -269,8 +269,9 @@ class Kriging(Method):
         if anchors is None or len(anchors.scores) < 3:
             raise InputError(
                 f"{self}: target_recall is calibrated on three anchor queries or more"
-                f"{lacking(index, 'anchors')}: add some with  crossknn collect INDEX --anchors "
-                "QUERIES, or leave out use_anchors=false"
+                f", scored with this cross-encoder{lacking(index, 'anchors')}: add some with  "
+                "crossknn collect INDEX --anchors QUERIES"
+                + ("" if self.use_anchors else ", or leave out use_anchors=false")
             )
         key = ("curve", str(replace(self, target_recall=None)), self.k, budget, seed)
         searches = self.rehearsals(index, budget, seed)

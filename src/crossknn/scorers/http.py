@@ -30,13 +30,15 @@ API_KEY_VARIABLE = "CROSSKNN_API_KEY"
 
 Api = Literal["auto", "cohere", "tei"]
 
+MOST_AT_ONCE = 1000  # requests of a scorer
 MAX_ANSWER = 16 << 20  # bytes of an answer that are read at most
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 60.0
 _EPSILON = 1e-7
 _FEW = 5
 """So many scores between 0 and 1 look like probabilities."""
-_BUSY = (429, 502, 503, 504)
+_BUSY = (408, 425, 429, 502, 503, 504, *range(520, 531))
+"""Answers of a server or of what stands before it (Cloudflare's: 52x) that may be others soon."""
 
 
 class HttpScorer(BatchedScorer):
@@ -54,8 +56,8 @@ class HttpScorer(BatchedScorer):
             relevance_score}]`; "tei" (Text Embeddings Inference): `query`, `texts`, `raw_scores`
             -> `[{index, score}]`; "auto": the first answer tells.
         timeout: seconds for a request, from connecting to the last byte of the answer.
-        retries: more tries after a connection that fails and the answers 429, 502, 503 and 504,
-            with growing pauses or those that `Retry-After` asks for, up to a minute.
+        retries: more tries after a connection that fails and the answers 408, 425, 429, 502 to 504
+            and 520 to 530, with growing pauses or those of `Retry-After`, up to a minute.
         batch: most items in a request.
         concurrency: requests at once.
         probabilities: turn answers between 0 and 1 back into logits, which methods fit; a warning
@@ -102,6 +104,8 @@ class HttpScorer(BatchedScorer):
         self.per_request = as_count(batch, "batch")
         self._retries = as_count(retries, "retries", 0)
         self.workers = as_count(concurrency, "concurrency")
+        if self.workers > MOST_AT_ONCE:
+            raise InputError(f"concurrency is {concurrency}; it must be {MOST_AT_ONCE} or less")
         self._model, self.probabilities, self._timeout = model, probabilities, float(timeout)
         self._api: Api = api
         self._key, self._seen = key or "", _Seen()
@@ -178,7 +182,7 @@ class HttpScorer(BatchedScorer):
             except ConnectionError as error:
                 why = f"{self.name} cannot be reached{self._via}: {visible(str(error))}"
             else:
-                if status == 200:
+                if 200 <= status < 300:
                     return data
                 if status not in _BUSY:
                     raise self._refusal(status, data, count)

@@ -25,6 +25,7 @@ import numpy as np
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import LockedError, exclusive_lock, translate_os_errors
 from crossknn.scorers.base import Scorer
+from crossknn.scorers.opening import as_scorer
 from crossknn.scorers.streaming import Deadline, NothingScoredError
 from crossknn.scores.store import ScoreStore
 from crossknn.types import FloatArray, IntArray, Pairs, Progress, as_count, as_positive
@@ -87,7 +88,7 @@ class CollectReport:
 
 def collect(
     store: ScoreStore,
-    scorer: Scorer,
+    scorer: Any,
     queries: Sequence[str],
     items: Sequence[str],
     pairs: Pairs | None = None,
@@ -103,7 +104,7 @@ def collect(
 
     Args:
         store: Where scores are kept, such as `index.scores`.
-        scorer: The cross-encoder.
+        scorer: The cross-encoder, or whatever else `Searcher` takes.
         queries, items: Texts (q) and (n); pairs of equal texts are scored once.
         pairs: Positions (p,) in them, scored in order; by default every query with every item.
         limits: What may be used and spent; by default one thread, without an end.
@@ -120,7 +121,8 @@ def collect(
     for what, texts in (("queries", queries), ("items", items)):
         if isinstance(texts, str | Mapping) or hasattr(texts, "columns"):
             raise InputError(f"the {what} are a {type(texts).__name__}; give a list of texts")
-    limits, fingerprint = limits or Limits(), fingerprint_of(scorer, store)
+    limits, scorer = limits or Limits(), as_scorer(scorer)
+    fingerprint = fingerprint_of(scorer, store)
     asked = len(queries) * len(items) if pairs is None else len(pairs)
     if 4 * asked > store.limit:
         raise InputError(
@@ -177,6 +179,7 @@ def exact_scores(
         InputError: As `collect`.
         ScorerError: As `collect`, or a pair has no score.
     """
+    scorer = as_scorer(scorer)
     collect(store, scorer, queries, items, limits=limits, progress=progress)
     scores = store.rows(fingerprint_of(scorer, store), queries, items)
     if len(missing := np.argwhere(np.isnan(scores))):
@@ -198,6 +201,7 @@ def pair_scores(
 ) -> tuple[FloatArray, CollectReport]:
     """Exact scores (p,) of pairs, collected and read from the store, NaN where one has none; and
     the report. `how`, and what it raises, are as of `collect`."""
+    scorer = as_scorer(scorer)
     report = collect(store, scorer, queries, items, pairs, **how)
     store = store.current()
     ids = store.pair_ids(queries, items, pairs)
@@ -212,7 +216,11 @@ def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
             "mistaken for another model's: name it (model='...' for an endpoint, "
             "--endpoint-model on the command line; name='...' for a function)"
         )
-    return scorer.fingerprint or f"unnamed-{id(scorer)}"
+    if scorer.fingerprint is not None:
+        return scorer.fingerprint
+    # A later object may have the id() of one that is gone, and would be given its scores.
+    store.unnamed[id(scorer)] = scorer
+    return f"unnamed-{id(scorer)}"
 
 
 @dataclass

@@ -169,6 +169,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         self.private = os.environ.get("CROSSKNN_PRIVATE", "0") not in ("", "0")
         """Whether of queries that are new only digests are kept, of which nothing is learned."""
         self.limit = _limit()
+        self.unnamed: dict[int, object] = {}
+        """Scorers without a fingerprint, which must live as long as their scores are here."""
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._file = self._process = 0  # of the connection

@@ -72,14 +72,17 @@ def test_as_few_queries_as_can_be_clear(claims):
 
 
 def test_try_with_too_few_minutes(tmp_path, monkeypatch, capsys):
-    """`try` falls back to eight queries, not to five, of which no difference could be clear."""
+    """`try` takes eight queries at least, not five, of which no difference could be clear, and says
+    how many minutes they take."""
     monkeypatch.chdir(tmp_path)
     text = "is made of wood and is used every day of the year by somebody"
     lines = [f'{{"id": "i{i}", "title": "Thing number {i}", "text": "It {text} {i}."}}' for i in N]
     (tmp_path / "own.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr("crossknn.cli.trial.pairs_per_second", lambda scorer, texts: 0.01)
-    assert run(["try", "own.jsonl", "--encoder", "none", "--budget", "5"]) == 0
-    assert "everything for 8 queries" in capsys.readouterr().err
+    assert run(["try", "own.jsonl", "--encoder", "none", "--budget", "5"]) == 2
+    said = capsys.readouterr().err
+    assert "10 minutes are too few" in said
+    assert "8 queries with 100 items take" in said
 
 
 N = range(100)

@@ -140,8 +140,8 @@ def test_the_library_looks_at_the_clock_too():
     """`Searcher.search` of 100 queries with a deadline, and one that is cancelled."""
     searcher = ck.Searcher(slow_index(Slow()), Words())
     began = time.monotonic()
-    found = searcher.search(QUERIES, k=3, budget=ck.Budget(per_query=5, deadline=0.5))
-    assert time.monotonic() - began < 1.5
+    found = searcher.search(QUERIES, k=3, budget=ck.Budget(per_query=5, deadline=1.0))
+    assert time.monotonic() - began < 2.2  # 3 s for all queries
     assert (found.stopped_by, found.n_scored > 0) == ("deadline", True)
     assert any(found.errors)
     cancel = threading.Event()

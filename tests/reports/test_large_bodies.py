@@ -92,7 +92,7 @@ def test_an_expensive_body_is_refused_while_others_are_answered(url, name):
     said = json.loads(refused.value.read())["error"]
     assert (refused.value.code, said["status"]) == (status, status)
     assert "\n" not in said["message"]
-    assert slowest < 0.5  # 0.8 to 6.4 s before, of most of these
+    assert slowest < 1.5  # 0.01 to 0.16 s on an idle machine; before, 3.3 s for unknown keys
 
 
 def test_the_first_ten_errors_are_reported(index):

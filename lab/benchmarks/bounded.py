@@ -19,7 +19,10 @@ import crossknn as ck
 
 OUT = Path(__file__).parents[2] / "benchmarks/results/bounded.json"
 SEARCHES = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
-VERBS, NOUNS = ("zip", "sort", "lock", "copy", "open", "read", "move", "list"), ("file", "list", "key")
+VERBS, NOUNS = (
+    ("zip", "sort", "lock", "copy", "open", "read", "move", "list"),
+    ("file", "list", "key"),
+)
 
 
 def text(number: int) -> str:

@@ -157,13 +157,26 @@ def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str
     places = [_place(error, given) for error in errors]
     deepest = max(places, key=len)
     own = [error for error, place in zip(errors, places, strict=True) if place == deepest]
-    where = ".".join(map(str, deepest)) or "the body"
+    where = ".".join(map(_shown, deepest)) if deepest else "the body"
     if said := [_said(error) for error in own if error["type"] not in _NOUNS]:
         return where, f"{where}{said[0]}"
     nouns = " or ".join(dict.fromkeys(_NOUNS[error["type"]] for error in own))
-    value = json.dumps(own[0].get("input"), default=str)
-    shown = value if len(value) <= 60 else f"{value[:57]}..."
-    return where, f"{where} must be {nouns}, not {shown}"
+    return where, f"{where} must be {nouns}, not {_beginning(own[0].get('input'))}"
+
+
+def _shown(part: int | str) -> str:
+    """A part of a field's place; a name that may be anything is quoted, and cut."""
+    said = str(part)
+    return said if re.fullmatch(r"[\w-]{1,80}", said) else json.dumps(said[:80])
+
+
+def _beginning(value: object, most: int = 60) -> str:
+    """A value as JSON; of a long one the beginning alone is made."""
+    said = ""
+    for part in json.JSONEncoder(default=str).iterencode(value):
+        if len(said := said + part) > most:
+            return f"{said[: most - 3]}..."
+    return said
 
 
 def wrong_fields(errors: Sequence[Mapping[str, Any]], given: object) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
+from contextlib import suppress
 
 import pytest
 from tiny_models import jsonl
@@ -137,6 +138,18 @@ def test_a_service_is_interrupted_while_it_searches(folder):
     assert len(said.strip().splitlines()) == 2, said  # that it serves, and that it was interrupted
 
 
+def test_an_impatient_user_of_a_service(folder):
+    """Ctrl-C twice ended a service with a traceback."""
+    process = start(folder, "-m", "crossknn", "serve", "docs.index", "--port", "0")
+    assert process.stderr.readline().startswith("serving")
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.15)
+    code, said = interrupted(process)
+    assert code == 130, said
+    assert len(said.strip().splitlines()) == 1, said
+
+
 def test_mcp_is_interrupted_while_it_waits_for_its_client(folder):
     process = start(folder, "-m", "crossknn", "mcp", "docs.index")
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
@@ -148,6 +161,19 @@ def test_mcp_is_interrupted_while_it_waits_for_its_client(folder):
     code, said = interrupted(process)
     assert code == 130, said
     assert len(said.strip().splitlines()) == 1, said
+
+
+def test_the_client_of_mcp_goes(folder):
+    """It stops reading while it is answered: 100 lines of traceback before."""
+    process = start(folder, "-m", "crossknn", "mcp", "docs.index")
+    process.stdout.close()
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    for _ in range(3):
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(asked) + "\n")
+            process.stdin.flush()
+    code, said = process.wait(timeout=60), process.stderr.read()
+    assert (code, said) == (0, "")
 
 
 def answers(path, body=None):

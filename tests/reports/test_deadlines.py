@@ -170,3 +170,29 @@ def test_with_time_enough_the_answers_are_the_same(method, k):
     assert not any(divided.errors)
     for mine, theirs in zip(divided.trace, together.trace, strict=True):
         assert [(h.id, h.round) for h in mine] == [(h.id, h.round) for h in theirs]
+
+
+def test_a_filter_of_many_values_ends_in_time():
+    """900 lists of 1,000 years took 5 s: the values of a filter are bounded together."""
+    many = {"any": [{"year": [*range(1000)]}] * 900}
+    most = {"any": [{"year": [*range(10_000)]}] * 10}
+    items = [text | {"year": n} for n, text in enumerate(TEXTS * 50)]
+    items = [item | {"id": str(n)} for n, item in enumerate(items)]
+    with served({"docs": ck.ItemIndex.build(items)}, Words()) as client:
+        body = {"query": "lock a page", "k": 1, "budget": 2, "deadline_ms": 1000}
+        answer = client.post("/search", json=body | {"filter": many})
+        assert answer.status_code == 422
+        assert "900,000 values" in answer.json()["error"]["message"]
+        began = time.monotonic()
+        assert client.post("/search", json=body | {"filter": most}).status_code == 200
+        assert time.monotonic() - began < 1.5
+
+
+def test_a_body_that_takes_longer_than_the_deadline():
+    """It was told that the service had too many requests, though it had no other."""
+    with served({"docs": ck.ItemIndex.build(TEXTS, lsa=4)}, Words()) as client:
+        documents = [{"text": "a", "embedding": [0.5] * 1000}] * 900
+        body = {"query": "a", "documents": documents, "deadline_ms": 20}
+        answer = client.post("/rerank", json=body)
+        assert answer.status_code == 429
+        assert "of the 0.02 s that the request may take" in answer.json()["error"]["message"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 
 import pytest
 from service_helpers import TEXTS, Words, ask, running, served
@@ -125,3 +127,19 @@ def test_a_deep_filter_is_refused_in_the_library_too(depth):
     """A filter may be nested 50 deep: more ended in a RecursionError, here or when it was used."""
     with pytest.raises(InputError, match="nested too deeply"):
         parse_filter(nested(depth))
+
+
+@pytest.mark.parametrize("keys", [(), ("a key of this service",)])
+def test_why_a_body_is_refused_is_read_by_a_client_that_sends_all_of_it(index, keys):
+    """The connection was reset before the answer could be read, and is used again now."""
+    size = 12 << 20
+    head = f"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n"
+    with ExitStack() as opened:
+        port = opened.enter_context(running(index, Words(), keys=keys))
+        connection = opened.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+        connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode())
+        connection.sendall(b" " * size)
+        time.sleep(0.2)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 401" if keys else b"HTTP/1.1 413")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")

@@ -98,10 +98,14 @@ def test_mcp():
                     ("search", {"query": QUERIES[0], "k": None, "filter": None}),
                     ("fetch", {"id": TEXTS[0]["id"], "offset": None}),
                     ("search", {"query": None}),
+                    ("search", {"query": QUERIES[0], "top_k": 3}),
+                    ("search", {"query": "word " * 10_000}),
                 )
             ]
 
-    found, read, wrong = asyncio.run(run())
+    found, read, wrong, unknown, long = asyncio.run(run())
     assert len(found.structured_content["results"]) == 10
     assert read.structured_content["text"] == TEXTS[0]["text"]
     assert "query is missing" in wrong.content[0].text
+    assert "'top_k' is not known here: known: filter, k, query" in unknown.content[0].text
+    assert "query may have at most 32,768 characters" in long.content[0].text

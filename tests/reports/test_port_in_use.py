@@ -77,6 +77,7 @@ def test_the_port_of_localhost_is_in_use(serve, taken):
         ("a" * 80, "cannot be found"),
         ("", "--host is empty"),
         ("127.0.0.1:8000", "cannot be found"),
+        ("::ffff:127.0.0.1", "give another --host"),
     ],
 )
 def test_the_host_is_not_of_this_machine(serve, host, told):

@@ -36,6 +36,9 @@ def client():
         ({"deadline_ms": 5}, "deadline_ms must be 20 or more"),
         ({"deadline_ms": 1e300}, "deadline_ms must be 3,600,000 or less"),
         ({"colour": 1}, "colour is not known here"),
+        ({"": 1}, '"" is not known here'),
+        ({"a\n\x1b[31m": 1}, '"a\\n\\u001b[31m" is not known here'),
+        ({"x" * 9000: 1}, f'"{"x" * 80}" is not known here'),
         ({"queries": ["b"]}, "the body: give either query or queries"),
     ],
 )
@@ -78,6 +81,8 @@ def test_rerank(client, given, told):
         (b"[]", JSON, 422, "the body must be an object, not []"),
         (b'{"query": ', JSON, 400, "the body is not JSON: Expecting value"),
         (b'{"query": "a", "k": NaN}', JSON, 422, "k must be a whole number, not NaN"),
+        (b'{"query": "a", "query": "b"}', JSON, 422, "the body has 'query' twice in one object"),
+        (b'{"query": "a", "filter": {"not": {"x": 1}, "not": {"y": 1}}}', JSON, 422, "'not' twice"),
         (b'{"query": "a"}', {"Content-Type": "text/plain"}, 415, "application/json"),
     ],
 )

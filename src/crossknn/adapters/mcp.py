@@ -13,7 +13,7 @@ from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from crossknn.errors import CrossknnError, InputError, needs_extra, wrong_field
+from crossknn.errors import CrossknnError, InputError, nearest, needs_extra, wrong_field
 from crossknn.search.fresh import FreshSearcher
 from crossknn.search.results import Hit
 from crossknn.search.searcher import Budget, Searcher
@@ -29,6 +29,7 @@ with needs_extra("crossknn mcp", "mcp"):
 MOST_BYTES = 40_000
 """UTF-8 of an answer; clients cut at 25,000 tokens, and a token of Chinese has about two bytes."""
 MOST_HITS = 50
+MOST_QUERY = 32_768  # characters
 _SNIPPET = 300  # characters of a hit's text, and of any title
 _URL = 2000  # characters of an item's own address; longer ones are no links
 _INSTRUCTIONS = (
@@ -43,6 +44,9 @@ class _Server(MCPServer):
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         given = {key: value for key, value in arguments.items() if value is not None}
+        tools = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
+        for key in given.keys() - tools.get(name, given).keys():
+            raise ToolError(f"{name}: {key!r:.80} is not known here: {nearest(key, tools[name])}")
         try:
             return await super().call_tool(name, given, context)
         except ToolError as error:
@@ -78,7 +82,7 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
 
     @server.tool(annotations=_READS)
     async def search(
-        query: Annotated[str, Field(description="A question, or words.")],
+        query: Annotated[str, Field(description="A question, or words.", max_length=MOST_QUERY)],
         context: Context[Any, Any],
         k: Annotated[int, Field(description="Texts to return.", ge=1, le=MOST_HITS)] = 10,
         filter: Annotated[

@@ -56,6 +56,11 @@ def command(
     server = create_server(searcher, folder.resolve().name, limits)
     try:
         server.run()
+    except BaseExceptionGroup as errors:  # of the threads that read and write
+        _, others = errors.split(BrokenPipeError)
+        if others is not None:
+            raise
+        os._exit(0)  # the client has gone; a thread waits for standard input
     except KeyboardInterrupt:
         note(f"crossknn: {INTERRUPTED}")
         os._exit(130)  # a thread waits for standard input, and would keep the process

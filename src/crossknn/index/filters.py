@@ -109,9 +109,10 @@ def parse_filter(given: Any) -> Condition:
     try:
         found = _filter(given)
         count = evaluate(found, lambda leaf: 1, lambda group, parts: sum(parts))
+        values = evaluate(found, _count, lambda group, parts: sum(parts))
         depth = evaluate(found, lambda leaf: 1, lambda group, parts: 1 + max(parts))
     except RecursionError:
-        depth = MOST_DEPTH + 1
+        depth, count, values = MOST_DEPTH + 1, 0, 0
     if depth > MOST_DEPTH:
         raise InputError(
             f"the filter is nested too deeply, in more than {MOST_DEPTH} levels: give a flatter one"
@@ -121,7 +122,14 @@ def parse_filter(given: Any) -> Condition:
             f"the filter has {count:,} conditions, and may have {MOST_CONDITIONS:,}: give the "
             'values of a field as a list, {"lang": ["en", "de"]}'
         )
+    if values > MOST_VALUES:
+        raise InputError(f"the filter lists {values:,} values, and may list {MOST_VALUES:,}")
     return found
+
+
+def _count(leaf: Among | Between | Missing) -> int:
+    """The values that a condition compares with."""
+    return len(leaf.values) if isinstance(leaf, Among) else 1
 
 
 def evaluate(
@@ -217,7 +225,7 @@ class Fields:
         column.missing[: len(missing)] = missing
         for kind in KINDS:
             if (part := f"{at}.{kind.split()[0]}") + ".ranks" in kept:
-                values = StoredRecords(kept[f"{part}.values"])
+                values = StoredRecords(kept[f"{part}.values"], objects=False)
                 first = values, kept[f"{part}.ranks"], kept[f"{part}.rows"]
                 column.known.setdefault(kind, []).insert(0, first)
         return column
@@ -296,7 +304,10 @@ def _ranges(
 ) -> Sequence[tuple[int, int]]:
     """Where the values that are asked for lie among the distinct ones: [start, stop)."""
     if isinstance(leaf, Among):
-        return [(bisect_left(distinct, v), bisect_right(distinct, v)) for v in values]
+        wanted = {*values}
+        if 16 * len(wanted) > len(distinct):  # a look at each is quicker than so many bisections
+            return [(place, place + 1) for place, v in enumerate(distinct) if v in wanted]
+        return [(bisect_left(distinct, v), bisect_right(distinct, v)) for v in wanted]
     start, stop = 0, len(distinct)
     for bound, value in leaf.bounds.items():
         place = (bisect_left if bound in ("gte", "lt") else bisect_right)(distinct, value)
@@ -339,10 +350,6 @@ def _condition(name: str, said: Any) -> Condition:
             "with texts; any with a list; or not"
         )
     values = said if isinstance(said, list | tuple) else [said]
-    if len(values) > MOST_VALUES:
-        raise InputError(
-            f"the filter lists {len(values):,} values of {name!r}, and may list {MOST_VALUES:,}"
-        )
     if not values or any(value is not None and kind_of(value) is None for value in values):
         raise InputError(
             f"the filter asks {said!r:.80} of {name!r}: give a text, a number, true, false, null "

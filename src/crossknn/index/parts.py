@@ -51,11 +51,18 @@ ANCHORS, ITEM_SCORES = "anchors", "item_scores"
 WORDS: Mapping[str, Any] = {"bm25": BM25, "tfidf": TFIDF, LSA_NAME: LSA}
 
 
-class StoredRecords(Sequence[Mapping[str, Any]]):
-    """n JSON objects, parsed on access; `columns` has `field_columns` of the first of them."""
+class StoredRecords(Sequence[Any]):
+    """n JSON objects, or other values, parsed on access; `columns` has `field_columns` of the first
+    of them."""
 
-    def __init__(self, texts: Sequence[str], columns: Mapping[str, Any] | None = None) -> None:
-        self._texts, self.columns = texts, columns or {}
+    def __init__(
+        self,
+        texts: Sequence[str],
+        columns: Mapping[str, Any] | None = None,
+        *,
+        objects: bool = True,
+    ) -> None:
+        self._texts, self.columns, self._objects = texts, columns or {}, objects
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -68,7 +75,8 @@ class StoredRecords(Sequence[Mapping[str, Any]]):
 
     def _record(self, text: str) -> Any:
         with refusing("the fields of an item"):
-            return dict(json.loads(text))
+            found = json.loads(text)
+            return dict(found) if self._objects else found
 
 
 @dataclass(frozen=True, eq=False)

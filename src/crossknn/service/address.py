@@ -14,6 +14,7 @@ from crossknn.service.connections import BACKLOG
 _WHY = {
     errno.EADDRINUSE: "it is in use: stop what listens there, or give another --port",
     errno.EADDRNOTAVAIL: "this machine has no such address: give another --host",
+    errno.EINVAL: "it is no address to listen on: give another --host",
     errno.EACCES: "ports below 1024 need rights that this user lacks: give another --port",
     errno.EPERM: "this user may not: give another --port",
 }

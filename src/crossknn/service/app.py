@@ -132,6 +132,8 @@ def serve(
 
     class Stopping(BoundedServer):
         def handle_exit(self, sig: int, frame: Any) -> None:
+            if self.should_exit:  # for the second time: what is cut short then is no error
+                logging.getLogger("uvicorn.error").disabled = True
             engine.stop()
             super().handle_exit(sig, frame)
 
@@ -146,7 +148,11 @@ def serve(
 
 
 class _Guard:
-    """Looks at each request first: its key, and how much comes; and counts it at the end."""
+    """Looks at each request first: its key, and how much comes; and counts it at the end.
+
+    A request that is refused is not hung up on: a client that still sends its body would be reset
+    before it has read why. The rest is thrown away as it comes, for as long as a head may take.
+    """
 
     def __init__(self, app: ASGIApp, engine: e.Engine, keys: Sequence[bytes], local: bool) -> None:
         self.app, self.engine, self.keys, self.local = app, engine, keys, local
@@ -165,10 +171,10 @@ class _Guard:
             size, self.held = size + (more := len(message.get("body", b""))), self.held + more
             if size > MOST_BYTES:
                 said = f"the body is larger than {MOST_BYTES >> 20} MiB: send less at once"
-                raise HTTPException(413, said, {"Connection": "close"})
+                raise HTTPException(413, said)
             if self.held > MOST_HELD:
                 said = "the service has as many large bodies as it takes: come again"
-                raise HTTPException(429, said, {"Connection": "close", "Retry-After": "1"})
+                raise HTTPException(429, said, {"Retry-After": "1"})
             return message
 
         async def noted(message: Message) -> None:
@@ -179,14 +185,14 @@ class _Guard:
         try:
             if self.local and _host(scope) not in LOCAL:
                 said = f"without keys this service answers only at {', '.join(LOCAL)}: give --keys"
-                await error(403, said, {"Connection": "close"})(scope, measured, noted)
+                await error(403, said)(scope, measured, noted)
             elif self._may(scope):
                 await self.app(scope, measured, noted)
             else:
                 refusal = error(
                     401,
                     "give an API key in the header  Authorization: Bearer KEY",
-                    {"WWW-Authenticate": "Bearer", "Connection": "close"},
+                    {"WWW-Authenticate": "Bearer"},
                 )
                 await refusal(scope, measured, noted)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -62,7 +63,7 @@ def read_body(raw: bytes, model: type[BaseModel]) -> BaseModel:
     """The model that a body is; 413 or 422 if it has too many parts, 400 if it is not JSON."""
     check_outline(raw)
     try:
-        given = json.loads(raw.decode("utf-8-sig"))
+        given = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_each_once)
     except json.JSONDecodeError:
         raise
     except UnicodeDecodeError as error:
@@ -74,6 +75,16 @@ def read_body(raw: bytes, model: type[BaseModel]) -> BaseModel:
     except ValidationError as error:
         first = error.errors(include_url=False)[:MOST_ERRORS]
         raise _InvalidError([e | {"loc": ("body", *e["loc"])} for e in first], given) from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; of two equal keys one would be left out in silence, such as a filter's `not`."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        said = f"the body has {twice!r:.80} twice in one object: give each key once"
+        raise HTTPException(422, said)
+    return found
 
 
 def check_outline(raw: bytes) -> None:

@@ -57,8 +57,8 @@ _SELF_TEST = (
 class BusyError(Exception):
     """There are as many requests as the service takes, or one waited until its time was over."""
 
-    def __init__(self) -> None:
-        super().__init__("the service has more requests than it can answer in time: come again")
+    def __init__(self, said: str = "") -> None:
+        super().__init__(said or "the service has more requests than it takes: come again")
 
 
 def self_test(scorer: Scorer) -> None:
@@ -292,8 +292,11 @@ class Engine:
         waited so long that its answer would be late."""
         ends = self._ends(budget, arrived)
         limit = ends - arrived
-        if (left := ends - time.monotonic()) < min(_ENOUGH, limit / 2):
-            raise BusyError
+        if (left := ends - (now := time.monotonic())) < min(_ENOUGH, limit / 2):
+            raise BusyError(
+                f"{now - arrived:.2f} s of the {limit:.4g} s that the request may take had passed "
+                "before its search could begin: come again, or with a longer deadline"
+            )
         busy = min(1, (self._live - 1) / self._at_once)
         writing = min(hits * _WRITE, left / 3)
         return replace(budget, deadline=left - writing - busy * min(_ANSWER, limit / 10))

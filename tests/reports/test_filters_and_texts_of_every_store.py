@@ -73,6 +73,50 @@ def test_numbers_of_any_type_are_compared(where):
     assert allowed({"year": np.int64(2001)}).tolist() == [False, True, False, False]
 
 
+@pytest.mark.parametrize("where", [memory, client, embedded])
+@pytest.mark.parametrize("value", [2**53, 2**63, 2**64, -(2**70), [2**64, 2**65]])
+def test_whole_numbers_beyond_those_of_a_store(where, value):
+    """An id of another system is larger than 64 bits: no item has it, and not every one."""
+    assert not where(FIELDS).allowed({"year": value}).any()
+    assert where(FIELDS).allowed({"not": {"year": value}}).all()
+
+
+@pytest.mark.parametrize("where", [client, embedded])
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["title", "body"], r"texts is \['title', 'body'\]: texts= must be the field"),
+        (None, "texts is None: texts= must be the field"),
+        (lambda ids: None, r"made a NoneType of . id.*: it gets a list of ids"),
+        (lambda ids: "abcd", r"made a str of ."),
+        (lambda ids: {"0": "a", "1": "b", "2": "c", "3": "d"}, r"made a dict of ."),
+    ],
+)
+def test_texts_that_are_no_texts(where, texts, said):
+    """Two fields are named, or a function gives something else than a text for each id."""
+    with pytest.raises(ck.InputError, match=said):
+        search(where(FIELDS), texts)
+
+
+@pytest.mark.parametrize("given", ["http://localhost:6333", None, 5])
+def test_what_is_no_client_of_qdrant(given):
+    """The address is given where a client is needed."""
+    with pytest.raises(ck.InputError, match=r"the client of Qdrant is .*: give QdrantClient"):
+        ck.QdrantStore(given, "docs")
+
+
+def test_a_point_without_a_vector():
+    """One point lacks the vector of that name."""
+    made, size = QdrantClient(":memory:"), models.VectorParams(size=2, distance="Dot")
+    made.create_collection("docs", {"a": size})
+    given = [({"a": [1.0, 0.0]}, FIELDS[0]), ({}, FIELDS[1])]
+    made.upsert(
+        "docs", [models.PointStruct(id=i, vector=v, payload=f) for i, (v, f) in enumerate(given)]
+    )
+    with pytest.raises(ck.InputError, match=r"the point 1 of .* has no vector: give it one"):
+        search(ck.QdrantStore(made, "docs", vector="a", exact=True), "body")
+
+
 def search(store, texts):
     index = ck.ItemIndex.over(store, texts, query_vectors=lambda asked: [[1, 0.5]] * len(asked))
     searcher = ck.Searcher(index, lambda pairs: [float(len(text)) for _, text in pairs], "axn")

@@ -183,6 +183,11 @@ def test_numbers_that_json_lacks_are_null(server):
     try:
         records = ck.PgVectorStore(uri, "docs").records([0, 1, 2])
         assert [record["price"] for record in records] == [None, None, 2.5]
+        assert ck.PgVectorStore(uri, "docs").allowed({"price": None}).tolist() == [
+            True,
+            True,
+            False,
+        ]
     finally:
         connection.execute("drop table docs")
 

@@ -48,6 +48,15 @@ def test_with_a_fusion_the_fused_retriever_is_named():
     assert "answer with the fused retriever alone." in said
 
 
+def test_no_query_differs():
+    """A cross-encoder gives all items the same score: it makes no difference, which is certain."""
+    same = np.linspace(0.2, 0.6, 20)
+    said = verdict_of({20: dict.fromkeys(WAYS, same)}).sentence
+    assert "search 20 makes no difference, +0.000 [+0.000, +0.000]" in said
+    assert "cannot tell" not in said
+    assert "until more queries are judged" not in said
+
+
 def test_five_queries():
     """Of five queries no difference can be clear, and it is said how many are needed."""
     five = {w: np.array([0.1, 0.2, 0.3, 0.4, 0.5]) + 0.3 * (w != "retriever") for w in WAYS}

@@ -17,7 +17,7 @@ def test_lists_with_and_without_scores(caplog):
     queries = Queries(["one", "two", "three"])
     assert stage.top(queries, 10).items.tolist() == [[2, 0, NO_ITEM], [1, 3, 0], [NO_ITEM] * 3]
     assert np.array_equal(stage.scores(queries), [[0.5, 0, 1, 0], [-2, 1, -2, 1], [0, 0, 0, 0]])
-    assert "no candidate list for the query 'three'" in caplog.text
+    assert caplog.text.count("no candidate list for the query 'three'") == 1
     allowed = np.array([True, True, False, True])
     assert stage.top(queries, 2, allowed).items.tolist() == [[0, NO_ITEM], [1, 3], [NO_ITEM] * 2]
     turned = RankFusion([CandidateLists({"one": ids}, IDS) for ids in (["a", "b"], ["b", "a"])])

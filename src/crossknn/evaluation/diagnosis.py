@@ -404,6 +404,8 @@ def _compared(one: str, found: Comparison) -> str:
         return (
             f"{one} looks better, {_said(found)}, but may be so by chance (p = {found.p_value:.2g})"
         )
+    if found.low == found.high == 0:  # the interval of no query that differs
+        return f"{one} makes no difference, {_said(found)}"
     return f"cannot tell if {one} is better, {_said(found)}"
 
 

@@ -313,6 +313,8 @@ _ADVICE = "texts= must be the field that holds the texts, or a function from ids
 
 def having_text(store: ItemStore, texts: str | TextsOf) -> ItemStore:
     """The store, without the items whose text is null or missing in its field `texts`."""
+    if not isinstance(texts, str) and not callable(texts):
+        raise InputError(f"texts is {texts!r:.80}: {_ADVICE}")
     if not isinstance(store, DatabaseStore) or not isinstance(texts, str):
         return store
     try:
@@ -345,7 +347,13 @@ def items_in(store: ItemStore, texts: str | TextsOf) -> Items:
 
     def told(items: Sequence[int]) -> list[str]:
         if callable(texts):
-            made: list[Any] = [*texts(ids(items))]
+            given: Any = texts(ids(items))
+            if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+                raise InputError(
+                    f"texts= made a {type(given).__name__} of {counted(len(items), 'id')}: it gets "
+                    "a list of ids, and is to give a list of texts"
+                )
+            made: list[Any] = [*given]
             if len(made) != len(items):
                 raise InputError(f"texts= made {len(made)} texts of {len(items)} ids")
         else:

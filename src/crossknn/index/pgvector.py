@@ -202,7 +202,11 @@ class PgVectorStore(DatabaseStore):
             return sql("{} is null").format(self._sql.Identifier(column))  # long texts stay unread
         held = sql("to_jsonb({}) #> {}").format(self._sql.Identifier(column), literal(path))
         if isinstance(leaf, Missing):
-            return sql("coalesce({} in ('null', '[]'), true)").format(held)
+            # Numbers that JSON lacks, which are null in records, too.
+            none = ", '\"NaN\"', '\"Infinity\"', '\"-Infinity\"'" * (
+                self._fields[column] in _FLOATS
+            )
+            return sql(f"coalesce({{}} in ('null', '[]'{none}), true)").format(held)
         if isinstance(leaf, Between):
             tests = [f"@ {_SIGNS[bound]} ${bound}[*]" for bound in leaf.bounds]
             given: dict[str, Any] = {bound: [value] for bound, value in leaf.bounds.items()}

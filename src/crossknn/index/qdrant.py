@@ -59,6 +59,10 @@ class QdrantStore(DatabaseStore):
         self, client: Any, collection: str | Path, *, vector: str = "", exact: bool = False
     ) -> None:
         embedded = hasattr(client, "query_batch")
+        if not embedded and not hasattr(client, "query_batch_points"):
+            raise InputError(
+                f"the client of Qdrant is {client!r:.80}: give QdrantClient(url), or an EdgeShard"
+            )
         with needs_extra("vectors in Qdrant", "qdrant"):
             models = import_module("qdrant_edge" if embedded else "qdrant_client.models")
         given = client, models, str(collection), vector, exact
@@ -103,7 +107,11 @@ class QdrantStore(DatabaseStore):
         if not vectors:
             return {plain_id(point.id): point.payload or {} for point in found}
         name = self._engine.vector
-        return {plain_id(p.id): p.vector[name] if name else p.vector for p in found}
+        held = {plain_id(p.id): (p.vector or {}).get(name) if name else p.vector for p in found}
+        for key, vector in held.items():
+            if not vector:
+                raise InputError(f"the point {key} of {self.name} has no vector: give it one")
+        return held
 
     def _matching(self, condition: Condition) -> Iterable[Id]:
         for field in fields_of(condition):
@@ -210,7 +218,8 @@ class _Server:
             if number and (not whole or -_EXACT < value < _EXACT):  # type: ignore[operator]
                 same = self.between({"gte": value, "lte": value}, dates=False)
                 found.append(self.field(leaf.field, range=same))
-        return self.models.Filter(should=found)
+        # A filter of no conditions would allow all points.
+        return self.models.Filter(should=found or [self.only([])])
 
 
 class _Shard(_Server):

@@ -229,6 +229,7 @@ class CandidateLists(Ranked):
         position = {item_id: p for p, item_id in enumerate(ids)}
         self.n = len(ids)
         self._rows = {text: _row(text, ranked, position) for text, ranked in lists.items()}
+        self._said = set[str]()  # queries of whose lists it was warned
 
     @staticmethod
     def from_run(path: str | Path, queries: QuerySet, ids: Sequence[str]) -> CandidateLists:
@@ -243,7 +244,8 @@ class CandidateLists(Ranked):
         """The first `count` allowed items of each list; rows may be short."""
         rows, nothing = [], (np.zeros(0, np.int64), np.zeros(0, np.float32))
         for text in queries.texts:
-            if text not in self._rows:
+            if text not in self._rows and text not in self._said:
+                self._said.add(text)
                 logger.warning("there is no candidate list for the query %.80r", text)
             items, listed = self._rows.get(text, nothing)
             kept = slice(None) if allowed is None else allowed[items]

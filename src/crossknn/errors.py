@@ -17,6 +17,10 @@ class CrossknnError(Exception):
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        """The message in one line: what it quotes, such as a table, may hold several."""
+        return " ".join(map(str.strip, super().__str__().splitlines()))
+
 
 class InputError(CrossknnError, ValueError):
     """An argument, a file or a record is not usable as given."""

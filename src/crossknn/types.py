@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -262,7 +262,7 @@ class Named(Mapping[str, Value]):
 
 def as_count(value: object, name: str, least: int = 1) -> int:
     """A whole number of at least `least`; `InputError` otherwise."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+    if not is_whole(value):
         raise InputError(f"{name} is {value!r:.80}; it must be a whole number")
     if value < least:
         raise InputError(f"{name} is {value}; it must be {least} or more")
@@ -276,6 +276,16 @@ def as_positive(value: object, name: str, most: float = math.inf) -> float:
         upper = "" if most == math.inf else f", and {most:g} at most"
         raise InputError(f"{name} is {value!r:.80}; it must be above 0{upper}")
     return float(value)  # type: ignore[arg-type]
+
+
+LARGEST = 10**4000
+"""The end of the whole numbers that are read and written: Python converts 4,300 digits at most."""
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer, of Python or NumPy, whose durations are integers to it."""
+    kinds = int | np.integer
+    return isinstance(value, kinds) and not isinstance(value, bool | np.timedelta64)
 
 
 def is_missing(value: object) -> bool:
@@ -293,7 +303,7 @@ def is_missing(value: object) -> bool:
 
 
 def json_value(value: object) -> Any:
-    """A value as JSON has it: null for what is missing or infinite, ISO 8601 for dates and times,
+    """A value as JSON has it: null for what is missing, infinite or too long, ISO 8601 for dates,
     numbers for those of NumPy and `Decimal`, lists for sequences and sets, text for all others.
 
     >>> json_value({1: np.float32(0.5), "at": date(2020, 2, 1), "x": [float("inf"), Decimal("7")]})
@@ -301,14 +311,14 @@ def json_value(value: object) -> Any:
     """
     if isinstance(value, str):
         return whole_text(value)
-    if value is None or type(value) in (int, bool):
+    if value is None or (type(value) in (int, bool) and abs(value) < LARGEST):  # type: ignore[arg-type]
         return value
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
     if is_missing(value):
         return None
+    if is_whole(value):
+        return int(value) if abs(value) < LARGEST else None
     if isinstance(value, Decimal | float | np.floating):
         number = float(value)
         if isinstance(value, Decimal) and number.is_integer() and abs(number) < 2**63:

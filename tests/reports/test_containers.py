@@ -25,6 +25,11 @@ def arrow(rows):
     return pytest.importorskip("pyarrow").Table.from_pylist(rows)
 
 
+def arrow_of_one_name():
+    columns = [[text] for text in TEXTS.values()]
+    return pytest.importorskip("pyarrow").Table.from_arrays(columns, names=["text", "text"])
+
+
 def hugging_face(rows):
     return pytest.importorskip("datasets").Dataset.from_list(rows)
 
@@ -88,6 +93,7 @@ def test_tables_of_every_package(table):
         [{"_id": "q1", "text": "a tree"}, {"qid": "q2", "query": "sea"}],
         pd.DataFrame({"qid": ["q1", "q2"], "query": ["a tree", "sea"]}),
         pd.Series({"q1": "a tree", "q2": "sea"}),
+        pd.DataFrame({"qid": ["q1", "q2"], "query": ["a tree", "sea"], "text": ["what", "found"]}),
     ],
 )
 def test_queries_with_ids(given):
@@ -144,6 +150,11 @@ def test_embeddings_in_a_data_frame():
         (np.array([["d1", "a tree"]]), "entry 0 is a ndarray"),
         (pd.DataFrame({"Body": ["x"]}), "entry 0 has no field 'text'"),
         (pd.DataFrame([["x", "y"]], columns=["text", "text"]), "two columns of the same name"),
+        (arrow_of_one_name(), "two columns of the same name"),
+        ([{"id": 10**5000, "text": "x"}], "entry 0 has an id of over 4000 digits"),
+        ([{"id": "d1", "text": 10**5000}], "field 'text' is a number of over 4000 digits"),
+        ([{"id": np.timedelta64(3, "s"), "text": "x"}], "entry 0 has the id"),
+        ([{"id": "d1", "text": np.timedelta64(3, "s")}], "field 'text' is a timedelta64, not text"),
         (pd.DataFrame({"text": ["x"]}, index=[0.5]), "entry 0.5 has the id 0.5"),
         (pd.DataFrame({"text": []}), "holds no items"),
     ],

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import crossknn as ck
+from crossknn.data.queries import read_run
 
 READ = {"q1": {"d1": 1, "d2": 0}}
 
@@ -28,6 +29,8 @@ def read(tmp_path, text):
         "\n\nquery_id iter doc_id relevance\nq1 0 d1 1\nq1 0 d2 0\n",
         "TOPIC ITERATION DOCUMENT# RELEVANCY\nq1 0 d1 1\nq1 0 d2 0\n",
         "qid\tdocno\tlabel\nq1\td1\t1\nq1\td2\t0\n",
+        '"query"\t"doc"\t"relevance_score"\nq1\td1\t1\nq1\td2\t0\n',
+        "q1\td1\t1\rq1\td2\t0\r",
         "q1\t0\td1\t1\t\r\nq1\t0\td2\t0 \r\n",
     ],
 )
@@ -37,7 +40,7 @@ def test_every_line_counts(tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    "line", ["q1 0 d1 l", "q1 0 d1 0.5", "q1 0 d1 nan", "q1 0 d1 inf", "q1 0 d1 1_0", "q1 0 d1 ١",
+    "line", ["q1 0 d1 l", "q1 0 d1 label", f"q1 0 d1 {'9' * 5000}", "q1 0 d1 0.5", "q1 0 d1 nan", "q1 0 d1 inf", "q1 0 d1 1_0", "q1 0 d1 ١",
              "q1 d1", "\td1\t1", "q1\t\t1", "q1 0 d1 1e2", "q1,d1,1", "q1 0 d1 1 more", "a b c"]
 )  # fmt: skip
 @pytest.mark.parametrize("number", [1, 2])
@@ -104,3 +107,35 @@ def test_judgements_of_python_that_are_none(given, said):
         with pytest.raises(ck.InputError) as error:
             call()
         assert said in str(error.value)
+
+
+def test_a_table_that_names_its_items_first(tmp_path):
+    """Judgements with their columns the other way round are not read as those of other queries."""
+    with pytest.raises(ck.InputError, match="line 1 names corpus-id first"):
+        read(tmp_path, "corpus-id\tquery-id\tscore\nd1\tq1\t1\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "q1\t0\td1\t1\n",
+        "q1\td1\t1\nq1\td2\t1\n",
+        "q1 Q0 d1 1 nan tag\n",
+        "q1 Q0 d1 1 inf tag\n",
+        "query-id\tcorpus-id\tscore\nq1\td1\t1\n",
+    ],
+)
+def test_judgements_and_numbers_that_are_no_lists(tmp_path, text):
+    """A file of judgements given for ranked lists, and scores that order nothing, are refused."""
+    (tmp_path / "lists").write_text(text)
+    with pytest.raises(ck.InputError, match=r"line [12]"):
+        read_run(tmp_path / "lists")
+
+
+def test_a_message_is_one_line():
+    """A data frame that is no judgements is quoted in one line."""
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(ck.InputError) as error:
+        ck.read_qrels(pd.DataFrame({"qid": ["q1"], "docno": ["d1"], "label": [1]}))
+    assert "\n" not in str(error.value)
+    assert "give a mapping {query id: {item id: grade}}" in str(error.value)

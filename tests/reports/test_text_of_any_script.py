@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import unicodedata
 
 import numpy as np
@@ -228,6 +229,7 @@ def test_a_tokenizer_of_ones_own(tmp_path, monkeypatch):
         ("no.such.module:function", "there is no tokenizer"),
         ("os:no_function", "there is no tokenizer"),
         ("os:sep", "is no tokenizer"),
+        ("..os:sep", "there is no tokenizer"),
         (3, "is no tokenizer"),
         (lambda text: 7, "failed at the text"),
         (lambda text: [1, 2], "return a list of words"),
@@ -237,6 +239,35 @@ def test_what_is_no_tokenizer_is_refused(tokenizer, said):
     """A name that means nothing, or a function that returns no words, is refused by a sentence."""
     with pytest.raises(InputError, match=said):
         ck.ItemIndex.build(["a text"], lsa=0, tokenizer=tokenizer)
+
+
+def pieces(n):
+    """A closure: each has the name of all others."""
+    return lambda text: [text[at : at + n] for at in range(0, len(text), n)]
+
+
+def test_functions_of_one_name(tmp_path):
+    """Two lambdas, closures or objects of one name part the texts of their own index alone, also
+    after items are added; an index is not opened with another one."""
+    two, three = (ck.ItemIndex.build(["abcdef"], lsa=0, tokenizer=pieces(n)) for n in (2, 3))
+    for index, query in ((two, "ab"), (three, "abc")):
+        index.add([{"id": "new", "text": f"{query}zzz"}])
+        assert (index.retrievers["bm25"].scores(Queries([query]))[0] > 0).all()
+    two.save(tmp_path / "index")
+    two.add([{"id": "newer", "text": "abyy"}])
+    again = ck.ItemIndex.load(tmp_path / "index", tokenizer=pieces(2))
+    assert (again.retrievers["bm25"].scores(Queries(["ab"]))[0] > 0).sum() == 3
+    again.delete(["newer"])
+    assert (again.retrievers["bm25"].scores(Queries(["abyy"]))[0] > 0).sum() == 3
+    with pytest.raises(IndexFormatError, match="which was another function: 'abc' is none"):
+        ck.ItemIndex.load(tmp_path / "index", tokenizer=pieces(3))
+
+
+def test_a_letter_of_many_marks():
+    """200,000 marks on a letter, which normalizing sorts for half a minute, take no time."""
+    began = time.perf_counter()
+    assert words("e" + "\u0316\u0301" * 100_000 + " " + "\u0e38\u0e48" * 100_000)[0] == "e"
+    assert time.perf_counter() - began < 2
 
 
 def test_the_command_line_takes_the_name_of_a_function(tmp_path):

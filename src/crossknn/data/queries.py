@@ -8,6 +8,7 @@ reads them as one token each.
 
 from __future__ import annotations
 
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,14 +26,16 @@ from crossknn.data.records import (
     as_id,
     given_records,
     is_container,
+    is_header,
     read_lines,
     read_records,
 )
 from crossknn.errors import InputError
-from crossknn.types import NO_ITEM, IntArray, whole_text
+from crossknn.types import NO_ITEM, IntArray, is_whole, whole_text
 
 ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "topic_id", "mention_id")
-TEXT_FIELDS = ("text", "query")
+TEXT_FIELDS = ("query", "text")
+"""A row of results has both: the query, and the text of what was found."""
 ADVICE = "call the field that holds the query 'text' or 'query'"
 
 Qrels: TypeAlias = dict[str, dict[str, int]]
@@ -138,7 +141,7 @@ def query_records(path: Path) -> Records:
     start = next((line for _, line in read_lines(path) if line.strip()), "").lstrip()
     if start.startswith("<"):
         return Records(str(path), _topics(path))
-    return read_records(path, known=(*ID_FIELDS, *TEXT_FIELDS), bare=(("id", "text"),))
+    return read_records(path, known=(*ID_FIELDS, *TEXT_FIELDS[::-1]), bare=(("id", "text"),))
 
 
 def queries_from(records: Records, *, as_given: bool = False) -> QuerySet:
@@ -215,7 +218,10 @@ def file_qrels(path: Path) -> Qrels:
     for first, (number, line) in zip(chain([True], repeat(False)), lines, strict=False):
         place = f"{path}, line {number}"
         row = line.rstrip("\t").split("\t") if "\t" in line.strip() else line.split()
-        if first and _GRADE_NAME.fullmatch(row[-1].strip()):
+        names = [name.strip("\"'# ") for name in row]
+        if first and _GRADE_NAME.fullmatch(names[-1]) and is_header(names[:1]):
+            if len(names) > 2 and _ITEM_NAME.match(names[0]) and not _ITEM_NAME.match(names[-2]):
+                raise InputError(f"{place} names {names[0]} first: put the queries first")
             continue
         grade = _GRADE.fullmatch(row[-1].strip())
         if len(row) not in (3, 4) or grade is None or not all(map(str.strip, row)):
@@ -229,8 +235,12 @@ def file_qrels(path: Path) -> Qrels:
     return qrels
 
 
-_GRADE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?")
-_GRADE_NAME = re.compile("grade|judge?ment|label|rel(evanc[ey])?|rating|score", re.IGNORECASE)
+_GRADE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
+_GRADE_NAME = re.compile(
+    "gain|grade|judge?ment|label|rel(evanc[ey])?([ _-]?(score|label|grade))?|rating|score",
+    re.IGNORECASE,
+)
+_ITEM_NAME = re.compile("corpus|doc|item|passage|pid|entity", re.IGNORECASE)
 
 
 def _judge(qrels: Qrels, query: str, item: str, grade: int, place: str) -> None:
@@ -253,7 +263,7 @@ def given_qrels(judgements: Mapping[Any, Mapping[Any, Any]]) -> Qrels:
         name = as_id(query, place)
         qrels.setdefault(name, {})
         for item, grade in row.items():
-            whole = isinstance(grade, _NUMBER) and float(grade).is_integer()
+            whole = is_whole(grade) or (isinstance(grade, _NUMBER) and float(grade).is_integer())
             if not whole:
                 raise InputError(f"{place} have the grade {grade!r:.80}; it must be a whole number")
             _judge(qrels, name, as_id(item, place), int(grade), place)
@@ -261,7 +271,7 @@ def given_qrels(judgements: Mapping[Any, Mapping[Any, Any]]) -> Qrels:
 
 
 _QRELS = "give a mapping {query id: {item id: grade}}"
-_NUMBER = (int, float, np.integer, np.floating, np.bool_)
+_NUMBER = (bool, float, np.floating, np.bool_)
 
 
 def relevant(qrels: Qrels, query: str) -> list[str]:
@@ -343,11 +353,14 @@ def read_run(path: str | Path) -> Run:
     """
     path = Path(path)
     found: dict[str, dict[str, tuple[float, int]]] = {}
+    ranks = set[tuple[str, int]]()
     for number, line in read_lines(path):
         if not line.strip():
             continue
         row = line.rstrip("\r\n").split("\t")
         try:
+            if len(row) == 4 and (row[1] in ("0", "Q0") and row[3].strip().isdecimal()):
+                raise ValueError("a judgement")
             if len(row) == 4:
                 query, item, rank = row[0], row[1], len(found.get(row[0], ())) + 1
                 score = -float(rank)
@@ -356,6 +369,8 @@ def read_run(path: str | Path) -> Run:
             else:
                 query, _, item, place, value, _ = line.split()
                 rank, score = int(place), float(value)
+                if not math.isfinite(score):
+                    raise ValueError("no number")
         except ValueError:
             raise InputError(
                 f"{path}, line {number} is not a line of a TREC run: expected query, Q0, item, "
@@ -364,6 +379,12 @@ def read_run(path: str | Path) -> Run:
         ranked = found.setdefault(query, {})
         if item in ranked:
             raise InputError(f"{path}, line {number} lists item {item!r} twice for {query!r}")
+        if len(row) == 3 and (query, rank) in ranks:
+            raise InputError(
+                f"{path}, line {number} gives the rank {rank} twice for {query!r}: are these "
+                "judgements? Lists have the columns query, item, rank"
+            )
+        ranks.add((query, rank))
         ranked[item] = (-score, rank)
     if not found:
         raise InputError(f"{path} holds no ranked lists")

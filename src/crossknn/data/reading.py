@@ -118,9 +118,9 @@ def read_queries(
     """Read queries from a file, a data folder (docs/how-to/data.md), an `irds:` name, or a
     container as of `read_items`.
 
-    Records have the fields `id` (`_id`, `qid`, `query_id`) and `text` (`query`), or are mentions in
-    context (`mention_id`, `context_left`, `mention`, `context_right`), which become marked queries.
-    Ids that are absent are line numbers from 1 (positions from 0 for Python sequences).
+    Records have the fields `id` (`_id`, `qid`, `query_id`) and `query` or `text`, or are mentions
+    in context (`mention_id`, `context_left`, `mention`, `context_right`), which become marked
+    queries. Ids that are absent are line numbers from 1 (positions from 0 for Python sequences).
 
     Args:
         source: The file, the folder, the name, or a container of texts or records.

@@ -24,7 +24,7 @@ import numpy as np
 
 from crossknn.errors import InputError, nearest
 from crossknn.files import SURPLUS, open_given
-from crossknn.types import is_missing, whole_text
+from crossknn.types import LARGEST, is_missing, is_whole, whole_text
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +91,11 @@ class Record(NamedTuple):
             return _checked(value, self.place)
         if is_missing(value):
             return ""
-        if isinstance(value, bool) or not isinstance(value, _NUMBERS):
+        if isinstance(value, bool) or not (is_whole(value) or isinstance(value, _FRACTIONS)):
             raise InputError(f"{self.place}: field {name!r} is a {type(value).__name__}, not text")
-        if not math.isfinite(value):
+        if is_whole(value) and abs(value) >= LARGEST:
+            raise InputError(f"{self.place}: field {name!r} is a number of over 4000 digits")
+        if not (is_whole(value) or math.isfinite(value)):
             raise InputError(f"{self.place}: field {name!r} is {value}, not text")
         return str(value)
 
@@ -115,7 +117,7 @@ class Record(NamedTuple):
         seen[value] = self.number
 
 
-_NUMBERS = (int, float, np.integer, np.floating, Decimal)
+_FRACTIONS = (float, np.floating, Decimal)
 
 
 class Records(NamedTuple):
@@ -127,7 +129,9 @@ class Records(NamedTuple):
 
 def as_id(value: object, place: str) -> str:
     """An id exactly as it is: an integer, or a string that fits between two tabs."""
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+    if is_whole(value):
+        if abs(value) >= LARGEST:
+            raise InputError(f"{place} has an id of over 4000 digits")
         return str(value)
     text = _checked(value, place) if isinstance(value, str) else ""
     if not text.strip() or text.splitlines() != [text] or "\t" in text:
@@ -150,12 +154,15 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     start = 0
     try:
         with opened_lines(path) as lines:
-            for number, line in enumerate(lines, start=1):
+            for number, line in enumerate(_of_old_macs(lines), start=1):
                 try:
                     text = line.decode("utf-8")
+                    if number == 1 and "\0" in text[:2]:
+                        raise UnicodeDecodeError("utf-8", line, line.index(b"\0"), len(line), "0")
                 except UnicodeDecodeError as error:
+                    what = "UTF-16, not" if number == 1 and _UTF_16.match(line) else "not"
                     raise InputError(
-                        f"{path}, line {number} is not UTF-8 (byte {start + error.start} of the "
+                        f"{path}, line {number} is {what} UTF-8 (byte {start + error.start} of the "
                         "file); convert the file to UTF-8 first"
                     ) from None
                 yield number, text.removeprefix("\ufeff") if number == 1 else text
@@ -165,14 +172,32 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"{path} cannot be read: {reason}") from error
 
 
+_UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|.\x00|\x00", re.DOTALL)
+
+
+def _of_old_macs(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines; those of a file that ends them by a carriage return alone, as old Macs and their
+    Excel do, are parted."""
+    first = next(lines, b"")
+    if b"\r" in first and not first.endswith(b"\n"):
+        yield from first.splitlines(keepends=True)
+    elif first:
+        yield first
+    yield from lines
+
+
+_GZIP = b"\x1f\x8b"
+
+
 @contextmanager
 def opened_lines(path: Path) -> Iterator[Iterator[bytes]]:
-    """The lines of a file with their ends; of a `.gz`, what it unfolds to, up to `MOST_UNFOLDED`
-    times its size. `InputError` for more, for a line above `LONGEST` bytes, a device and a pipe."""
+    """The lines of a file with their ends; of a `.gz`, or what gzip made, what it unfolds to,
+    up to `MOST_UNFOLDED` times its size. `InputError` for more, for a line above `LONGEST`
+    bytes, a device and a pipe."""
     with ExitStack() as held:
         file: Any = held.enter_context(open_given(path))
         most = math.inf
-        if path.suffix == ".gz":
+        if path.suffix.lower() == ".gz" or file.peek(2)[:2] == _GZIP:
             most = SURPLUS + MOST_UNFOLDED * os.fstat(file.fileno()).st_size
             file = held.enter_context(gzip.GzipFile(fileobj=file))
 
@@ -202,11 +227,11 @@ def read_records(
     A `.tsv` whose first row names none of the `known` fields has no header: its fields are those of
     `bare` that are as many.
     """
-    ending = (Path(path.stem) if path.suffix == ".gz" else path).suffix.lower()
+    ending = (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
     if ending not in FILE_TYPES:
         raise InputError(
             f"{path} has the unknown file type {ending or '(none)'!r}; "
-            f"known: {', '.join(FILE_TYPES)}, or a BEIR folder"
+            f"known: {', '.join(FILE_TYPES)}, each maybe .gz, or a BEIR folder"
         )
     if ending not in (".txt", ".tsv", ".csv"):
         return Records(str(path), _json_records(path))
@@ -251,11 +276,13 @@ def _entries(source: Any) -> Iterator[Record]:
         return
     labels: Iterable[Any] = count()
     rows = source
+    is_pandas = hasattr(source, "columns") and hasattr(source, "to_dict")
+    names = [*(source.columns if is_pandas else getattr(source, "column_names", None) or ())]
+    if len({*names}) < len(names):
+        raise InputError("the table has two columns of the same name: rename one")
     if listed := getattr(source, "to_dicts", None) or getattr(source, "to_pylist", None):
         rows = listed()  # of polars, of pyarrow
-    elif hasattr(source, "columns") and hasattr(source, "to_dict"):  # pandas.DataFrame
-        if not source.columns.is_unique:
-            raise InputError("the data frame has two columns of the same name: rename one")
+    elif is_pandas:
         labels, rows = source.index, source.to_dict("records")
     elif hasattr(source, "index") and hasattr(source, "to_frame"):  # pandas.Series
         labels, rows = source.index, source.tolist()

@@ -181,12 +181,10 @@ class ItemIndex:
         stamp = stamp_of(folder)  # before it is read: it may be replaced meanwhile
         index = cls(Parts.of(*read_parts(folder), building.by_name(query_vectors, GIVEN), folder))
         index.exact, index.stamp, built_with = exact, stamp, index._parts.tokenizer
-        given_name = None if tokenizer is None else as_tokenizer(tokenizer).name
-        if tokenizer_named(built_with).name != (given_name or built_with):
-            raise IndexFormatError(
-                f"the words of {folder} were parted by the tokenizer {built_with}, not by "
-                f"{given_name}: give the same one, or build the index again"
-            )
+        if tokenizer is not None:
+            index._parts = index._parts.checked_with(as_tokenizer(tokenizer))
+        else:
+            tokenizer_named(built_with)  # which must be known
         for name, given in building.by_name(encoder, DUAL_ENCODER).items():
             if (model := index.model_of(name)) is None:
                 raise InputError(f"the index {folder} has no vectors or states {name!r} of a model")

@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from operator import eq
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from crossknn.index.storage import as_json, columns_of, read_parts, write_parts
 from crossknn.index.vectors import EncodeQueries, ItemVectors, RememberedModel, check_vectors
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.dense import ArrayStore, VectorStore
-from crossknn.retrievers.lexical import BM25, TFIDF, UNICODE
+from crossknn.retrievers.lexical import BM25, TFIDF, UNICODE, Tokenizer, same_function
 from crossknn.retrievers.lsa import LSA
 from crossknn.types import Artifact, FloatArray, Named, Queries, Value
 
@@ -245,7 +246,19 @@ class Parts:
         if added and not self.same_items(before):
             added = {}
             logger.warning("dropped the retrievers %s: add them again", ", ".join(before.added))
-        return replace(self, lists=before.lists, added=added)
+        parts = replace(self, lists=before.lists, added=added)
+        one_function = same_function(self.tokenizer, before.tokenizer)
+        return parts.parted_by(before.tokenizer) if one_function else parts
+
+    def parted_by(self, tokenizer: str | None) -> Parts:
+        """With the name that the tokenizer of the word models has in this process."""
+        held = {
+            key: replace(part, meta={**part.meta, "tokenizer": tokenizer})
+            if key.startswith("words/") and isinstance(part, Artifact)
+            else part
+            for key, part in self.held.items()
+        }
+        return replace(self, held=held)
 
     def same_items(self, other: Parts) -> bool:
         """Whether the positions are of the same items, deleted or not."""
@@ -336,6 +349,24 @@ class Parts:
         """Name of the tokenizer of the word models; None if an older version made them."""
         models = [meta for key, meta in self.metas.items() if key.startswith("words/")]
         return models[0].get("tokenizer") if models else UNICODE.name
+
+    def checked_with(self, tokenizer: Tokenizer) -> Parts:
+        """With the tokenizer of the word models, as somebody gives it. Raises `IndexFormatError`
+        for one of another name, and for one that makes other words of the first items."""
+        said = f"the words of {self.folder} were parted by the tokenizer {self.tokenizer}, "
+        what_to_do = "give the same one, or build the index again"
+        if not same_function(tokenizer.name, self.tokenizer):
+            raise IndexFormatError(f"{said}not by {tokenizer.name}: {what_to_do}")
+        parts = self.parted_by(tokenizer.name)
+        for name in parts.names("words"):
+            known = parts.open("words", name).vocabulary.number
+            for text in islice(self.items.texts, 3):
+                if other := next((w for w in tokenizer.split(text) if w not in known), None):
+                    raise IndexFormatError(
+                        f"{said}which was another function: {other!r:.40} is none of the words "
+                        f"that the index has of {text!r:.40}; {what_to_do}"
+                    )
+        return parts
 
     def model_of(self, name: str) -> RememberedModel | None:
         """The model that made the vectors or states `name`, if it is known."""

@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 import os
 import re
+import secrets
+import sys
 import unicodedata
 from abc import abstractmethod
 from collections import Counter
@@ -88,7 +90,7 @@ _SAME = dict(
 @cache
 def _patterns() -> tuple[re.Pattern[str], ...]:
     """What matches what is dropped or has another letter, a digit of another script, what `_WORD`
-    does not read, a word of any script, and a character."""
+    does not read, a word of any script, a character, and more marks than a letter has."""
     marks = "".join(f"{chr(a)}-{chr(b)}" for a, b in _marks())
     letters = rf"[^\W{_DENSE}]+"
     word = rf"([{_DENSE}][{_DENSE}{marks}]*)|{letters}(?:[{marks}]+(?:{letters})?)*"
@@ -97,7 +99,8 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
         f"[{_DROPPED}{''.join(_SAME)}]",
         rf"[{_DENSE}{marks}{_EMOJI}\U00010000-\U0003ffff]",
     )
-    return tuple(map(re.compile, (dropped, r"[^\D0-9]", special, word, f".[{marks}]*")))
+    many = f"[{marks}]{{{MARKS + 1},}}"
+    return tuple(map(re.compile, (dropped, r"[^\D0-9]", special, word, f".[{marks}]*", many)))
 
 
 def _marks() -> Iterator[tuple[int, int]]:
@@ -119,10 +122,20 @@ def folded(text: str) -> str:
         return text.lower()
     dropped, digit, *_ = _patterns()
     text = text.replace("\u2122", " ").replace("\u2120", " ")  # marks of trade, not letters
-    apart = unicodedata.normalize("NFKD", text)
+    apart = unicodedata.normalize("NFKD", _of_few_marks(text))
     apart = dropped.sub(lambda found: _SAME.get(found[0], ""), apart)
-    plain = unicodedata.normalize("NFKC", apart.casefold())
+    plain = unicodedata.normalize("NFKC", _of_few_marks(apart.casefold()))
     return digit.sub(lambda found: str(unicodedata.decimal(found[0])), plain)
+
+
+def _of_few_marks(text: str) -> str:
+    """A text whose letters have 30 marks at most, as Unicode's Stream-Safe Text Format has it:
+    `normalize` sorts them in quadratic time, and 200,000 of one letter took it 35 s."""
+    return _patterns()[5].sub(lambda found: found[0][:MARKS], text) if len(text) > MARKS else text
+
+
+MARKS = 30
+"""Marks of a letter that are read."""
 
 
 def words(text: str, *, characters: bool = False) -> list[str]:
@@ -138,7 +151,7 @@ def words(text: str, *, characters: bool = False) -> list[str]:
     plain = folded(text)
     if plain.isascii() or (patterns := _patterns())[2].search(plain) is None:
         return [word for word in _WORD.findall(plain) if word not in STOPWORDS]
-    *_, word, character = patterns
+    word, character = patterns[3:5]
     found: list[str] = []
     for match in word.finditer(plain):
         if match[1] is not None:
@@ -153,11 +166,12 @@ def words(text: str, *, characters: bool = False) -> list[str]:
 @dataclass(frozen=True)
 class Tokenizer:
     """What parts texts into words: by `split`, and items of BM25 by `split_items`. An index keeps
-    the `name`, and is searched with the same alone."""
+    the `name`, and is searched with the same alone. `function` is what somebody gave for it."""
 
     name: str
     split: Callable[[str], list[str]]
     split_items: Callable[[str], list[str]]
+    function: Callable[[str], Sequence[str]] | None = None
 
 
 # BM25 finds a query of one character, 猫, in items that have it in pairs.
@@ -168,16 +182,19 @@ TOKENIZERS = {"unicode": UNICODE, "whitespace": Tokenizer("whitespace", str.spli
 
 def as_tokenizer(given: str | Callable[[str], Sequence[str]]) -> Tokenizer:
     """The tokenizer of a name, `unicode`, `whitespace` or `package.module:function`, or of a
-    function from a text to its words. `InputError` if there is none."""
+    function from a text to its words. `InputError` if there is none.
+
+    A function that its name does not lead to, such as a lambda, or the second of a name, is told
+    from others by random digits after a `#`.
+    """
     if isinstance(given, str):
         if given in TOKENIZERS:
             return TOKENIZERS[given]
-        name, (module, _, attribute) = given, given.partition(":")
         try:
-            function = attrgetter(attribute)(import_module(module))
-        except (ImportError, AttributeError, ValueError) as error:
+            function, name = _imported(given), given
+        except Exception as error:  # whatever a module of somebody's does
             raise InputError(
-                f"there is no tokenizer {given!r} ({error}): give unicode, whitespace, or a "
+                f"there is no tokenizer {given!r:.80} ({error}): give unicode, whitespace, or a "
                 "function of yours as package.module:function"
             ) from error
     else:
@@ -185,9 +202,37 @@ def as_tokenizer(given: str | Callable[[str], Sequence[str]]) -> Tokenizer:
         name = f"{getattr(given, '__module__', None)}:{owner}"
     if not callable(function):
         raise InputError(f"{given!r:.80} is no tokenizer: give a function from a text to its words")
+    for known in TOKENIZERS.values():
+        if known.function == function:
+            return known
     split = partial(_split, function, name)
-    TOKENIZERS[name] = Tokenizer(name, split, split)
+    if name in TOKENIZERS or not (isinstance(given, str) or _leads_to(name, function)):
+        name = f"{name}#{secrets.token_hex(4)}"
+    TOKENIZERS[name] = Tokenizer(name, split, split, function)
     return TOKENIZERS[name]
+
+
+def _imported(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return attrgetter(attribute)(import_module(module))
+
+
+def _leads_to(name: str, function: object) -> bool:
+    """Whether the name of a function, `module:function`, is that of this function alone."""
+    module, _, attribute = name.partition(":")
+    try:
+        return attrgetter(attribute)(sys.modules[module]) is function
+    except (AttributeError, KeyError):
+        return False
+
+
+def same_function(one: str | None, two: str | None) -> bool:
+    """Whether two names of tokenizers may be of one function: digits after a `#` are of a process.
+
+    >>> same_function("a:<lambda>#0123abcd", "a:<lambda>"), same_function("a:f", "a:g")
+    (True, False)
+    """
+    return one is not None and two is not None and one.split("#")[0] == two.split("#")[0]
 
 
 def tokenizer_named(name: str | None) -> Tokenizer:
@@ -200,8 +245,8 @@ def tokenizer_named(name: str | None) -> Tokenizer:
             "the words of the index were parted by an older version, which read European text "
             "alone: build the index again with  crossknn index build ITEMS INDEX"
         )
-    if name == os.environ.get(TOKENIZER_VARIABLE):
-        return as_tokenizer(name)
+    if same_function(name, named := os.environ.get(TOKENIZER_VARIABLE)):
+        return as_tokenizer(str(named))
     raise IndexFormatError(
         f"the words of the index were parted by the tokenizer {name}: give the same one, "
         f"tokenizer= of ItemIndex.load, or {TOKENIZER_VARIABLE}={name} in the environment"

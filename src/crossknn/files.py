@@ -15,6 +15,7 @@ import math
 import os
 import secrets
 import stat
+import sys
 import tempfile
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
@@ -302,6 +303,8 @@ def _npy_array(data: Any, size: int) -> NDArray[Any]:
             raise ValueError("it is cut")
         rest[: len(block)] = block
         rest = rest[len(block) :]
+    if dtype.kind == "U" and (values.view(f"{dtype.byteorder}u4") > sys.maxunicode).any():
+        raise ValueError("no characters")
     return values.reshape(shape, order="F" if by_columns else "C")
 
 

@@ -39,7 +39,9 @@ from crossknn.index.parts import (
     ITEM_SCORES,
     Parts,
     fingerprint_of,
+    refusing,
 )
+from crossknn.index.schema import check_positions
 from crossknn.index.storage import SCORES, damages, read_parts, stamp_of, write_parts
 from crossknn.index.vectors import EncodeQueries, GivenModel, ItemVectors, RememberedModel
 from crossknn.index.work import WORK
@@ -480,7 +482,8 @@ class ItemIndex:
     @property
     def anchor_items(self) -> IntArray:
         """A random order of (at most 10,000) items, drawn when the index was built."""
-        return np.asarray(self._parts.anchor_items)
+        with refusing("anchor_items"):
+            return check_positions(np.asarray(self._parts.anchor_items), len(self.items))
 
     @property
     def scores(self) -> ScoreStore:

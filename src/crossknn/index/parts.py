@@ -35,6 +35,7 @@ from crossknn.files import parse_json, text_digest
 from crossknn.index.base import Cache, plain
 from crossknn.index.late import LateStates
 from crossknn.index.nearest import LARGE, FaissStore, fingerprint, open_lists
+from crossknn.index.schema import check_kinds, check_meta, check_part
 from crossknn.index.storage import as_json, columns_of, read_parts, write_parts
 from crossknn.index.vectors import EncodeQueries, ItemVectors, RememberedModel, check_vectors
 from crossknn.retrievers.base import Retriever
@@ -124,6 +125,7 @@ class Parts:
                 "ItemIndex.over(store, texts, folder=...)"
             )
         with refusing("items"):
+            check_kinds(found.arrays)
             columns = {name: found.arrays[name] for name in ("ids", "texts", "titles")}
             if "deleted" in found.arrays:
                 columns["alive"] = np.ones(len(columns["ids"]), np.bool_)
@@ -132,6 +134,9 @@ class Parts:
             items = Items(**columns, extra=extra, template=str(found.meta["template"]))
             anchor_items = rows_of(found.arrays, "anchor_items")
         others = {key: part for key, part in kept.items() if key != "items"}
+        for key, part in others.items():
+            with refusing(plain(key)):
+                check_meta(plain(key), part.meta)
         return cls(items, anchor_items, others, build, encode, folder)
 
     def stored(self) -> dict[str, Artifact]:
@@ -220,10 +225,20 @@ class Parts:
 
     def _opened(self, key: str) -> Any:
         part, (kind, name) = self.held[key], plain(key).split("/", 1)
-        if isinstance(part, Artifact) and kind in _READERS:
+        if isinstance(part, Artifact):
             with refusing(f"{kind}/{name}"):
-                part = self.held[key] = _READERS[kind](part, name)
+                self._check_items()
+                check_part(plain(key), part, len(self.items))
+                if kind in _READERS:
+                    part = self.held[key] = _READERS[kind](part, name)
         return part
+
+    def _check_items(self) -> None:
+        """`ValueError` unless each item has all columns."""
+        items = self.items
+        counts = [len(column) for column in (items.ids, items.texts, items.titles, items.extra)]
+        if len(set(counts)) > 1:
+            raise ValueError(f"there are {counts} ids, texts, titles and fields")
 
     def named(self, kind: str, get: Callable[[Any], Value]) -> Named[Value]:
         """What `get` takes from the parts of a kind, by name."""

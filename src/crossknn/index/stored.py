@@ -117,10 +117,12 @@ class StoredMatrix:
                 for name, values in named("graph_").items()
             },
         )
+        fitted = dict[str, StoredVectors]()
         for name, items in named("item_vectors_").items():
-            queries = read(f"query_vectors_{name}")
-            made = made.with_vectors(name, items.astype(np.float32), queries)
-        return made
+            made._check_name(name)
+            given = items.astype(np.float32), read(f"query_vectors_{name}")
+            fitted[name] = StoredVectors(*given, made._scale_of(*given))
+        return replace(made, fitted=fitted)
 
     @property
     def n(self) -> int:
@@ -205,11 +207,14 @@ class StoredMatrix:
 
         `scale` is by default fitted on the anchors. Raises `InputError` for the name `dense`.
         """
-        if name == DUAL_ENCODER:
-            raise InputError(f"fitted vectors cannot be named {name!r}; use another name")
+        self._check_name(name)
         fitted = {known: vectors for known, vectors in self.fitted.items() if known != name}
         fitted[name] = StoredVectors(items, queries, scale or self._scale_of(items, queries))
         return replace(self, fitted=fitted)
+
+    def _check_name(self, name: str) -> None:
+        if name == DUAL_ENCODER:
+            raise InputError(f"fitted vectors cannot be named {name!r}; use another name")
 
     def rows(self, start: int, stop: int) -> tuple[StoredMatrix, Queries, FloatArray]:
         """The matrix as an index, test queries start..stop (0-based), and their scores."""

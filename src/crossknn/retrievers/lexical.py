@@ -361,12 +361,17 @@ class WordMatcher(AllScores):
         """Scores of all items, 0 where no term is shared: (m, n)."""
         scores = np.zeros((len(queries), self.n), np.float32)
         parts = [(self.weights, self.items, self.starts), *([self._tail] if self.added else [])]
-        for row, text in zip(scores, queries.texts, strict=True):
-            for term, weight in self.query_weights(text).items():
-                for weights, items, starts in parts:
-                    if term + 1 < len(starts):
-                        where = slice(int(starts[term]), int(starts[term + 1]))
-                        row[items[where]] += np.float32(weight) * weights[where]
+        try:
+            for row, text in zip(scores, queries.texts, strict=True):
+                for term, weight in self.query_weights(text).items():
+                    for weights, items, starts in parts:
+                        if term + 1 < len(starts):
+                            where = slice(int(starts[term]), int(starts[term + 1]))
+                            row[items[where]] += np.float32(weight) * weights[where]
+        except IndexError as error:  # of somebody's folder
+            raise IndexFormatError(
+                "the index is damaged: its words name items that it lacks; build or copy it again"
+            ) from error
         return scores
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:

@@ -40,6 +40,7 @@ _BUSY_SECONDS = 30.0
 _VARIABLES = 500
 _SMALL, _MANY = 8_192, 32  # so many small blocks of a query become one
 _LARGEST_ID = 2**31 - 1  # of a text
+_LONGEST_ROW = 2**27  # bytes: a block of 16 million scores
 _BESIDE = ("-wal", "-shm", "-journal")
 
 _SCHEMA = f"""
@@ -231,7 +232,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             The number of scores of each query that has any (q,).
         """
         of = (
-            "SELECT sum(length(scores)) / 4 FROM blocks JOIN texts ON texts.id = query "
+            "SELECT coalesce(sum(length(scores)) / 4, 0) FROM blocks JOIN texts ON texts.id = query "
             f"WHERE scorer = {_SCORER} AND text IS NOT NULL GROUP BY query"
         )
         return np.array([count for (count,) in self._select(of, (fingerprint,))], np.int64)
@@ -272,7 +273,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             Their texts, oldest first.
         """
         found = self._select(
-            "SELECT query, sum(length(scores)) / 4 AS counted FROM blocks "
+            "SELECT query, coalesce(sum(length(scores)) / 4, 0) AS counted FROM blocks "
             f"JOIN texts ON texts.id = query WHERE scorer = {_SCORER} AND text IS NOT NULL "
             "GROUP BY query HAVING counted < ? ORDER BY query DESC LIMIT ?",
             (fingerprint, below, most),
@@ -496,11 +497,14 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             excess = 0 if keep is None else max(0, len(rows) - keep)
             dropped = {query for query, _ in rows[:excess]}
             if before is not None and _tables(db) == _own_tables(days=True):
-                noted = db.execute("SELECT day, block FROM days ORDER BY day").fetchall()
+                noted = db.execute(
+                    "SELECT day, block FROM days WHERE typeof(day) = 'text' "
+                    "AND typeof(block) = 'integer' ORDER BY day"
+                ).fetchall()
                 later = (block for day, block in noted if day >= before)
                 first = next(later, rows[-1][1] + 1) if noted and before >= noted[0][0] else 0
                 dropped |= {query for query, newest in rows if newest < first}
-            self._drop(db, sorted(dropped))
+            self._drop(db, [*dropped])
             if private:
                 db.execute("UPDATE texts SET text = NULL WHERE text IS NOT NULL")
                 db.execute(f"{_SIGN} 1")
@@ -516,7 +520,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             return
         excess += int((1 - _ROOM) * self.limit)
         oldest = db.execute(
-            "SELECT query, sum(length(scores) + coalesce(length(items), 0)) FROM blocks "
+            "SELECT query, sum(coalesce(length(scores), 0) + coalesce(length(items), 0)) FROM blocks "
             "GROUP BY query ORDER BY max(id)"
         ).fetchall()
         sizes = np.cumsum([size for _, size in oldest])
@@ -530,15 +534,17 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         db.executemany("DELETE FROM blocks WHERE scorer = ? AND query = ?", pairs)
         # The largest id stays taken: a new text would get it, and others may have it in hand.
         (most,) = db.execute("SELECT coalesce(max(id), 0) FROM texts").fetchone()
-        used: BoolArray = np.zeros(most + 1, np.bool_)
+        ordered = np.sort(np.array([q for q in queries if isinstance(q, int)], np.int64))
+        used: BoolArray = ordered == most
         for start, items, size in db.execute("SELECT start, items, length(scores) FROM blocks"):
-            if items is None:
-                used[start : start + size // 4] = True
-            else:
-                used[np.frombuffer(items, "<i4")] = True
-        gone = [(query,) for query in queries if query < most and not used[query]]
+            with suppress(TypeError, ValueError, OverflowError):  # what is no block names no text
+                if items is None:
+                    used |= (ordered >= start) & (ordered < start + size // 4)
+                else:
+                    used |= np.isin(ordered, np.frombuffer(items, "<i4"))
+        gone = [(query,) for query in ordered[~used].tolist()]
         db.executemany("DELETE FROM texts WHERE id = ?", gone)
-        kept = [(query,) for query in queries if query == most or used[query]]
+        kept = [(query,) for query in ordered[used].tolist()]
         db.executemany("UPDATE texts SET text = NULL WHERE id = ?", kept)
         db.executemany(f"{_SIGN} id = ?", kept)
 
@@ -616,11 +622,12 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             "SELECT blocks.id FROM blocks LEFT JOIN scorers ON scorers.id = scorer "
             "LEFT JOIN texts ON texts.id = query WHERE fingerprint IS NULL "
             "OR texts.crc IS NOT text_crc(texts.id, digest, text) "
-            "OR blocks.crc IS NOT block_crc(fingerprint, query, start, items, scores)"
+            "OR blocks.crc IS NOT block_crc(CAST(fingerprint AS BLOB), query, start, items, scores)"
         )
         if repair and (texts or blocks):
             with self._writing() as db:
                 db.executemany("DELETE FROM blocks WHERE id = ?", blocks)
+                db.execute(f"DELETE FROM texts WHERE id NOT BETWEEN 1 AND {_LARGEST_ID - 1}")
                 # The id of a text stays taken: blocks may name it.
                 other = "UPDATE texts SET digest = randomblob(16), text = NULL WHERE id = ?"
                 db.executemany(other, texts)
@@ -746,6 +753,11 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """SQLite's errors as one sentence: damage, or what cannot be done."""
         try:
             yield
+        except sqlite3.IntegrityError as error:  # no text has a number above `_LARGEST_ID`
+            raise StoreFullError(
+                f"the scores in {self.path} cannot be kept: no numbers are left for new texts; move "
+                "the file away, and scores are computed again"
+            ) from error
         except sqlite3.OperationalError as error:
             why = " ".join(str(error).split())  # SQLite's messages have several lines
             raise kind(f"the scores in {self.path} {what}: {why}") from error
@@ -865,6 +877,8 @@ def _distrust(db: sqlite3.Connection) -> None:
     """What SQLite advises for files of strangers: nothing in the schema may call or change it."""
     for statement in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
         db.execute(f"PRAGMA {statement}")
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_ROW)
+    db.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 100_000)
     if (set_config := getattr(db, "setconfig", None)) is not None:  # from Python 3.12
         for name, on in (("DEFENSIVE", True), ("ENABLE_TRIGGER", False), ("ENABLE_VIEW", False)):
             set_config(getattr(sqlite3, f"SQLITE_DBCONFIG_{name}"), on)
@@ -913,7 +927,9 @@ def _parsed(start: Any, items: Any, scores: Any) -> tuple[IntArray, FloatArray] 
 def _block_crc(fingerprint: Any, query: Any, start: Any, items: Any, scores: Any) -> int | None:
     """`_crc` of what is a block; None for what is none."""
     parsed = _parsed(start, items, scores)
-    return None if parsed is None else _crc(fingerprint, query, start, items, scores)
+    with suppress(UnicodeDecodeError):
+        return None if parsed is None else _crc(fingerprint.decode(), query, start, items, scores)
+    return None
 
 
 def _crc(
@@ -928,6 +944,6 @@ def _crc(
 
 def _text_crc(number: int, digest: bytes, text: bytes | None) -> int | None:
     with suppress(TypeError):
-        if 1 <= number <= _LARGEST_ID and len(digest) == 16:
+        if 1 <= number < _LARGEST_ID and len(digest) == 16:
             return zlib.crc32(text or b"", zlib.crc32(digest, number & 0xFFFFFFFF))
     return None

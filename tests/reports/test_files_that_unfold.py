@@ -127,6 +127,27 @@ def test_a_line_that_never_ends(tmp_path):
     assert "has a line of more than 16 MB: is it text?" in said
 
 
+def test_ids_of_no_characters(tmp_path):
+    """A `.npz` file whose texts hold numbers above the last character ended in a SystemError."""
+    npz(tmp_path / "m.npz", scores=SCORES, item_ids=header((4,), "<U1") + b"\xff\xff\xff\x7f" * 4)
+    with pytest.raises(ck.InputError, match=r"m\.npz is not a readable"):
+        StoredMatrix.load(tmp_path / "m.npz")
+
+
+def test_a_model_of_a_terabyte(tmp_path):
+    """A sparse file of a terabyte was read to its end."""
+    from crossknn.scorers.opening import bundled_folder
+
+    for path in bundled_folder("cross-encoder").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    for name, most in (("model.onnx.data", 64), ("model.onnx", 2)):
+        with (tmp_path / name).open("ab") as file:
+            file.truncate(2**40)
+        with pytest.raises(ck.InputError, match=f"{name} is longer than {most} GB"):
+            ck.CrossEncoder(tmp_path)
+        (tmp_path / name).unlink()
+
+
 DEEP = "[" * 100_000
 
 

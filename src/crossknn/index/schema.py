@@ -34,7 +34,6 @@ _OF_ITEMS |= {"anchor_items": False, "deleted": False}
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "graphs": ("neighbours",),
     "artifacts/anchors": ("queries", "scores"),
-    "artifacts/item_scores": ("scores",),
 }
 """Columns that are read without looking whether they are there."""
 
@@ -81,7 +80,9 @@ _META: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "artifacts/fusion": {"weights": _each(_number)},
     "artifacts/calibration": {"fusion": lambda value: isinstance(value, list)},
     "artifacts/learning": {
-        "fits": lambda value: isinstance(value, list) and all(isinstance(fit, dict) for fit in value)
+        "fits": lambda value: (
+            isinstance(value, list) and all(isinstance(fit, dict) for fit in value)
+        )
     },
 }
 """What the values of `meta` must be, of every part and by kind or key."""

@@ -42,6 +42,8 @@ DATA = ".data"
 GRAPHS = (MODEL, QUERY_MODEL, COMPARE_MODEL, ITEM_MODEL)
 _MODEL_FILES = (MANIFEST, "config.json", "modules.json", *KINDS)
 """What shows that a folder holds a model."""
+_LONGEST_GRAPH, _LONGEST_DATA = 2**31, 2**36
+"""Bytes of a graph, which ONNX allows no more, and of its weights."""
 _ABOUT = ("name", "revision", "license", "content")
 """What a manifest says that no answer depends on."""
 
@@ -87,6 +89,9 @@ def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str
     for name in (*(name for graph in GRAPHS for name in (graph, graph + DATA)), TOKENIZER):
         if (folder / name).exists():
             with open_given(folder / name) as file:
+                most = _LONGEST_DATA if name.endswith(DATA) else _LONGEST_GRAPH
+                if os.fstat(file.fileno()).st_size > most:
+                    raise InputError(f"{folder / name} is longer than {most >> 30} GB: no model is")
                 hashlib.file_digest(file, lambda: digest)
     if settings is not None:
         kept = {key: value for key, value in settings.items() if key not in _ABOUT}

@@ -232,7 +232,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             The number of scores of each query that has any (q,).
         """
         of = (
-            "SELECT coalesce(sum(length(scores)) / 4, 0) FROM blocks JOIN texts ON texts.id = query "
+            "SELECT coalesce(sum(length(scores)) / 4, 0) "
+            "FROM blocks JOIN texts ON texts.id = query "
             f"WHERE scorer = {_SCORER} AND text IS NOT NULL GROUP BY query"
         )
         return np.array([count for (count,) in self._select(of, (fingerprint,))], np.int64)
@@ -520,8 +521,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             return
         excess += int((1 - _ROOM) * self.limit)
         oldest = db.execute(
-            "SELECT query, sum(coalesce(length(scores), 0) + coalesce(length(items), 0)) FROM blocks "
-            "GROUP BY query ORDER BY max(id)"
+            "SELECT query, sum(coalesce(length(scores), 0) + coalesce(length(items), 0)) "
+            "FROM blocks GROUP BY query ORDER BY max(id)"
         ).fetchall()
         sizes = np.cumsum([size for _, size in oldest])
         count = min(int((sizes < excess).sum()) + 1, len(oldest) - 1)
@@ -755,8 +756,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             yield
         except sqlite3.IntegrityError as error:  # no text has a number above `_LARGEST_ID`
             raise StoreFullError(
-                f"the scores in {self.path} cannot be kept: no numbers are left for new texts; move "
-                "the file away, and scores are computed again"
+                f"the scores in {self.path} cannot be kept: no numbers are left for new texts; "
+                "move the file away, and scores are computed again"
             ) from error
         except sqlite3.OperationalError as error:
             why = " ".join(str(error).split())  # SQLite's messages have several lines

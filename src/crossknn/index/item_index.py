@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from crossknn.columns import check_positions
 from crossknn.data.items import Items
 from crossknn.data.reading import read_items
 from crossknn.data.records import Entries
@@ -41,7 +42,6 @@ from crossknn.index.parts import (
     fingerprint_of,
     refusing,
 )
-from crossknn.index.schema import check_positions
 from crossknn.index.storage import SCORES, damages, read_parts, stamp_of, write_parts
 from crossknn.index.vectors import EncodeQueries, GivenModel, ItemVectors, RememberedModel
 from crossknn.index.work import WORK

@@ -28,14 +28,13 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.columns import StoredArray, rows_of
+from crossknn.columns import StoredArray, check_kinds, check_meta, check_part, rows_of
 from crossknn.data.items import Items
 from crossknn.errors import CrossknnError, IndexFormatError, InputError, nearest
 from crossknn.files import parse_json, text_digest
 from crossknn.index.base import Cache, plain
 from crossknn.index.late import LateStates
 from crossknn.index.nearest import LARGE, FaissStore, fingerprint, open_lists
-from crossknn.index.schema import check_kinds, check_meta, check_part
 from crossknn.index.storage import as_json, columns_of, read_parts, write_parts
 from crossknn.index.vectors import EncodeQueries, ItemVectors, RememberedModel, check_vectors
 from crossknn.retrievers.base import Retriever

@@ -111,6 +111,16 @@ def test_the_scores_are_deleted(client, folder):
     assert len(ck.ScoreStore(folder / "scores.db")) == 40
 
 
+@pytest.mark.parametrize("place", [os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
+def test_something_else_is_in_the_place_of_the_scores(client, folder, place):
+    """A folder or a link is not used, and searches go on without a store: they were refused."""
+    before = found(client)
+    for name in ("scores.db", "scores.db-wal", "scores.db-shm"):
+        (folder / name).unlink(missing_ok=True)
+    place(folder / "scores.db")
+    assert found(client) == before
+
+
 def test_only_the_file_itself_of_the_scores_is_deleted(client, folder):
     """SQLite's two other files stay: they are of the old one, and harm nothing."""
     found(client)

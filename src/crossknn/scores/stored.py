@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from crossknn.errors import CrossknnError, InputError
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import Call, Deadline, NothingScoredError
 from crossknn.scores.collect import fingerprint_of
@@ -94,7 +95,7 @@ class StoredScorer:
             # `first` (u,) are the different pairs, and `of` (p,) says which of them each pair is.
             _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
             scores = store.lookup(self.fingerprint, query[first], item[first])
-        except StoredScoresError as error:
+        except (StoredScoresError, InputError) as error:  # it is a folder or a link now, say
             if self.required:
                 raise
             self._warn(error)
@@ -137,13 +138,13 @@ class StoredScorer:
         try:
             self.store.put(self.fingerprint, call.queries, call.items, pairs.take(where), scores)
             pending.clear()  # not before: after an interrupt they are put once more
-        except StoredScoresError as error:
+        except (StoredScoresError, InputError) as error:
             pending.clear()
             if self.required and not isinstance(error, StoreFullError):
                 raise
             self._warn(error)
 
-    def _warn(self, error: StoredScoresError) -> None:
+    def _warn(self, error: CrossknnError) -> None:
         if not self._warned:
             logger.warning("%s", error)
         self._warned = True

@@ -55,6 +55,7 @@ def test_each_value_of_a_manifest(made, tmp_path, part):
     folder = shutil.copytree(made, tmp_path / "index")
     for at in places(json.loads(good)["parts"][key]):
         for wrong in WRONG:
+            shutil.copytree(made, folder, dirs_exist_ok=True)
             manifest = json.loads(good)
             holder = manifest["parts"][key]
             for name in at[:-1]:
@@ -66,6 +67,9 @@ def test_each_value_of_a_manifest(made, tmp_path, part):
                 assert isinstance(index.verify(), list)
                 with suppress(CrossknnError):
                     ck.Searcher(index, scorer).search("zip it", k=2)
+                with suppress(CrossknnError):
+                    index.delete(["1"])
+                    index.compact()
                 assert index.anchors is None or len(index.anchors.queries)
     assert not outside.exists()
 

@@ -427,7 +427,8 @@ class ItemIndex:
         """
         if not len(self):
             raise InputError("every item of the index is deleted: add items, then compact it")
-        self._change(updates.compacted, whole=True)
+        with refusing("a part"):  # of somebody's folder
+            self._change(updates.compacted, whole=True)
 
     def check_compact(self, what: str) -> None:
         """Refuse an index with deleted items, for what would count them.

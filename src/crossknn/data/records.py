@@ -231,7 +231,7 @@ def read_records(
     if ending not in FILE_TYPES:
         raise InputError(
             f"{path} has the unknown file type {ending or '(none)'!r}; "
-            f"known: {', '.join(FILE_TYPES)}, each maybe .gz, or a BEIR folder"
+            f"known: {', '.join(FILE_TYPES)}, or a BEIR folder"
         )
     if ending not in (".txt", ".tsv", ".csv"):
         return Records(str(path), _json_records(path))

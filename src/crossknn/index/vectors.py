@@ -279,9 +279,9 @@ def check_vectors(
         with np.errstate(over="ignore"):  # an infinity then, which is refused
             vectors = vectors.astype(np.float32, copy=False)
     for start in range(0, rows, _CHECKED):
-        fits = usable(vectors[start : start + _CHECKED]).all(axis=1)
-        if not fits.all():
-            row = start + int(np.argmin(fits))
+        part = vectors[start : start + _CHECKED]
+        if not (-LARGEST <= part.min() <= part.max() <= LARGEST):  # not so of a NaN, too
+            row = start + int(np.argmin(usable(part).all(axis=1)))
             if np.isfinite(vectors[row]).all():
                 raise InputError(f"{what}: row {row} holds a number above {LARGEST:g}: scale them")
             raise InputError(f"{what}: row {row} holds a NaN or an infinity")

@@ -280,7 +280,8 @@ def check_vectors(
             vectors = vectors.astype(np.float32, copy=False)
     for start in range(0, rows, _CHECKED):
         part = vectors[start : start + _CHECKED]
-        if not (-LARGEST <= part.min() <= part.max() <= LARGEST):  # not so of a NaN, too
+        low, high = float(part.min()), float(part.max())
+        if not (low >= -LARGEST and high <= LARGEST):  # a NaN is neither
             row = start + int(np.argmin(usable(part).all(axis=1)))
             if np.isfinite(vectors[row]).all():
                 raise InputError(f"{what}: row {row} holds a number above {LARGEST:g}: scale them")

@@ -121,6 +121,7 @@ def fit(
     run = _Steps(task, settings)
     fixed = settings.model_dump_json(exclude={"accumulate", "evaluations", "precision"})
     signature = digest_of(fixed, task.signature, model.fingerprint)
+    remove_parts(folder)
     state = _load(folder / CHECKPOINT, model, run.optimizer, signature)
     with open_file(folder, LOG, "ab") as log:
         log.truncate(state.log_size)  # what a killed run wrote after its checkpoint

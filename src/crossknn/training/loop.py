@@ -37,6 +37,7 @@ from crossknn.files import (
     open_file,
     parse_json,
     read_npz,
+    remove_parts,
     write_file,
 )
 from crossknn.training.settings import TrainingSettings

@@ -151,15 +151,6 @@ class Parts:
             keys.get(key, key) if part is None else _key(key, part): part
             for key, part in parts.items()
         }
-        # Older versions kept what belongs to a cross-encoder under the plain name.
-        parts |= {
-            old: None
-            for key, part in [*parts.items()]
-            if part is not None
-            and (old := plain(key)) != key
-            and old in self.held
-            and fingerprint_of(self.held[old]) == fingerprint_of(part)
-        }
         written = {key: part and _artifact(part, key) for key, part in parts.items()}
         if self.folder is not None and parts:
             write_parts(self.folder, written, self.build, keep=True)

@@ -1,4 +1,4 @@
-"""Public docstrings say what goes in, in which shape, and what comes out."""
+"""Public docstrings: a sentence; where there are three parameters or more, what each of them is."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ def listed(documented):
 
 
 def unnamed(function, documented):
-    return set(inspect.signature(function).parameters) - {"self", "cls"} - listed(documented)
-
-
-def gives(function):
-    return inspect.signature(function).return_annotation not in (None, "None")
+    """Parameters without an entry; of one or two, the summary can say what they are."""
+    parameters = set(inspect.signature(function).parameters) - {"self", "cls"}
+    return parameters - listed(documented) if len(parameters) > 2 else set()
 
 
 def own_methods(kind):
@@ -50,7 +48,6 @@ def test_a_public_name_is_documented(name):
     assert inspect.cleandoc(found.__doc__ or "").split("\n\n")[0].endswith((".", ":"))
     if not inspect.isclass(found):
         assert not unnamed(found, [found])
-        assert not gives(found) or sections([found], "Returns")
         return
     if not issubclass(found, Exception) and not getattr(found, "_is_protocol", False):
         assert not unnamed(found, found.__mro__)
@@ -60,6 +57,3 @@ def test_a_public_name_is_documented(name):
         elif inspect.isfunction(method):
             assert method.__doc__, own
             assert not unnamed(method, [method]), own
-            alone = not inspect.signature(method).parameters.keys() - {"self", "cls"}
-            told = sections([method], "(?:Returns|Yields)")
-            assert not gives(method) or alone or told, own

@@ -1,8 +1,10 @@
-"""The methods, and the way from a spec to one of them."""
+"""The methods, and the way from a spec to one of them: ours, or one of an installed package."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 
 from crossknn.errors import SpecError, nearest
 from crossknn.methods.acurank import AcuRank
@@ -35,6 +37,10 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
+PLUGINS = "crossknn.methods"
+"""The entry point group in which installed packages name methods of their own."""
+
+
 def parse_method(spec: str | Spec | Method) -> Method:
     """Read a method from a text.
 
@@ -64,10 +70,38 @@ def parse_method(spec: str | Spec | Method) -> Method:
         parsed = replace(parsed, name=Kriging.name)
     if parsed.name in KINDS:
         parsed = Spec(Retrieve.name, options={"retriever": parsed})
-    if parsed.name not in METHODS:
-        hint = nearest(parsed.name, [DEFAULT, *METHODS])
-        raise SpecError(f"unknown method {parsed.name!r}: {hint}")
-    return build(parsed, METHODS, "method")
+    return build(parsed, {parsed.name: method_named(parsed.name)}, "method")
+
+
+def method_named(name: str) -> type[Method]:
+    """The class of a method: one of `METHODS`, or else of an installed package.
+
+    `SpecError` if there is none, or if what the package names is no method.
+    """
+    if name in METHODS:
+        return METHODS[name]
+    plugins = _plugins()
+    if name not in plugins:
+        raise SpecError(f"unknown method {name!r}: {nearest(name, [DEFAULT, *METHODS, *plugins])}")
+    point = plugins[name]
+    try:
+        loaded = point.load()
+    except Exception as error:  # whatever the package's own code raises
+        raise SpecError(
+            f"method {name!r} ({point.value}) cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Method) and loaded.name == name):
+        raise SpecError(
+            f"method {name!r}: {point.value} must be a subclass of crossknn.Method whose name is "
+            f"{name!r}"
+        )
+    return loaded
+
+
+@cache
+def _plugins() -> dict[str, EntryPoint]:
+    """Entry points by name, read when a name is no built-in method's; nothing is imported yet."""
+    return {point.name: point for point in entry_points(group=PLUGINS)}
 
 
 def parse_methods(specs: str) -> dict[str, Method]:

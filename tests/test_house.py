@@ -45,7 +45,7 @@ IDEAS = {
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
     "search.stopping": "how much of a query's top k has been found",
-    "search.divided": "a search that looks at the clock between queries",
+    "searcher.divided": "a search that looks at the clock between queries",
     "training.distillation": "training towards another model's scores",
     "training.late_interaction": "training of CMC and its rivals",
 }
@@ -164,7 +164,7 @@ LARGE = {
         "retrievers.lexical",
         "scores.store",
         "search.loop",
-        "search.searcher",
+        "searcher.searcher",
         "service.app",
     },
     "class": {
@@ -189,9 +189,9 @@ LARGE = {
         "index.updates.growth",
         "methods.prior.fit_dense",
         "models.export.export_model",
-        "rerank.rerank",
+        "searcher.rerank.rerank",
         "scores.collect.collect",
-        "search.searcher.Searcher.search",
+        "searcher.searcher.Searcher.search",
         "service.app._add_rest",
     },
 }

@@ -55,7 +55,6 @@ from .methods.rerank import Exact as Exact
 from .methods.rerank import Rerank as Rerank
 from .methods.rerank import Retrieve as Retrieve
 from .methods.tour import TOUR as TOUR
-from .rerank import rerank as rerank
 from .retrievers.base import Retriever as Retriever
 from .retrievers.dense import ArrayStore as ArrayStore
 from .retrievers.dense import DenseRetriever as DenseRetriever
@@ -82,8 +81,9 @@ from .search.plan import Prediction as Prediction
 from .search.plan import Predictor as Predictor
 from .search.results import Hit as Hit
 from .search.results import Results as Results
-from .search.searcher import Budget as Budget
-from .search.searcher import Searcher as Searcher
+from .searcher.rerank import rerank as rerank
+from .searcher.searcher import Budget as Budget
+from .searcher.searcher import Searcher as Searcher
 from .types import Candidates as Candidates
 from .types import Observed as Observed
 from .types import Pairs as Pairs

@@ -47,7 +47,7 @@ from crossknn.retrievers.specs import retriever_scores
 from crossknn.scorers import CallableScorer
 from crossknn.scores.store import SparseScores
 from crossknn.scores.stored import StoredScorer
-from crossknn.search.searcher import Searcher
+from crossknn.searcher.searcher import Searcher
 from crossknn.spec import parse
 from crossknn.types import Artifact, BoolArray, FloatArray, Pairs, Queries
 

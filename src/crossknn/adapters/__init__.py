@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from crossknn.errors import InputError
 from crossknn.search.results import Hit
-from crossknn.search.searcher import Budget
+from crossknn.searcher.searcher import Budget
 
 T = TypeVar("T")
 

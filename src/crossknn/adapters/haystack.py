@@ -15,9 +15,9 @@ from crossknn.adapters import budget_of, metadata_of, of_kind, reranked
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.filters import comparison, joined
 from crossknn.index.item_index import ItemIndex
-from crossknn.rerank import rerank
 from crossknn.search.results import Results
-from crossknn.search.searcher import PER_QUERY, Budget, Searcher
+from crossknn.searcher.rerank import rerank
+from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.haystack", "haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict

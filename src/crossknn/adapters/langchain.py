@@ -10,9 +10,9 @@ from typing import Any
 
 from crossknn.adapters import SCORE, metadata_of, of_kind, reranked
 from crossknn.errors import needs_extra
-from crossknn.rerank import rerank
 from crossknn.search.results import Results
-from crossknn.search.searcher import PER_QUERY, Budget, Searcher
+from crossknn.searcher.rerank import rerank
+from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.langchain", "langchain"):
     from langchain_core.documents import BaseDocumentCompressor, Document

@@ -14,9 +14,9 @@ from crossknn.adapters import (
     reranked,
 )
 from crossknn.errors import InputError, needs_extra
-from crossknn.rerank import rerank
 from crossknn.search.results import Results
-from crossknn.search.searcher import PER_QUERY, Budget, Searcher
+from crossknn.searcher.rerank import rerank
+from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.llama_index", "llama-index"):
     from llama_index.core.base.base_retriever import BaseRetriever

@@ -8,9 +8,9 @@ from typing import Any
 
 from crossknn.adapters import PREDICTED, PREFIX
 from crossknn.errors import InputError, needs_extra
-from crossknn.rerank import rerank
 from crossknn.scorers import CallableScorer
-from crossknn.search.searcher import PER_QUERY, Budget, Searcher
+from crossknn.searcher.rerank import rerank
+from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.pyterrier", "pyterrier"):
     import pandas as pd

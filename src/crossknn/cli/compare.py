@@ -187,7 +187,7 @@ def run(
     from crossknn.retrievers.specs import first_stage
     from crossknn.scores.collect import Limits, exact_scores
     from crossknn.scores.stored import StoredScorer
-    from crossknn.search.searcher import Searcher
+    from crossknn.searcher.searcher import Searcher
     from crossknn.spec import text_of
 
     stored = StoredScorer(scorer, o.open_store(scorer, index, store))

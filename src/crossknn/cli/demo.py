@@ -106,7 +106,7 @@ def _sample_live(budget: int, seed: int, folder: Path) -> None:
     from crossknn.sample import sample
     from crossknn.scorers import CrossEncoder
     from crossknn.scores.stored import StoredScorer
-    from crossknn.search.searcher import Searcher
+    from crossknn.searcher.searcher import Searcher
 
     found, opened = sample(), CrossEncoder("bundled", threads=o.threads(None))
     folder.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,7 @@ def _live(
     from crossknn.scorers import CrossEncoder
     from crossknn.scores.collect import Limits, exact_scores
     from crossknn.scores.stored import StoredScorer
-    from crossknn.search.searcher import Searcher
+    from crossknn.searcher.searcher import Searcher
     from crossknn.trial import Trial
 
     began, cores = time.perf_counter(), o.threads(None)

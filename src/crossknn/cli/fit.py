@@ -166,7 +166,7 @@ def command(
     if method in JUDGED:
         from crossknn.fitting.calibration import fit_calibration
         from crossknn.fitting.fusion import fit_fusion
-        from crossknn.search.searcher import Budget
+        from crossknn.searcher.searcher import Budget
 
         with progress("scoring", "pairs") as report:
             options: dict[str, Any] = {"seed": seed, "progress": report, "keep_own": keep_own}

@@ -42,7 +42,7 @@ def command(
     from crossknn.index.item_index import ItemIndex
     from crossknn.methods import parse_method
     from crossknn.scores.stored import StoredScorer
-    from crossknn.search.searcher import Budget, Searcher
+    from crossknn.searcher.searcher import Budget, Searcher
     from crossknn.types import as_count
 
     chosen, limit = parse_method(method), as_count(budget, "--budget")

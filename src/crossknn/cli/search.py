@@ -102,7 +102,7 @@ def command(
     """
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
-    from crossknn.search.searcher import Budget, Searcher
+    from crossknn.searcher.searcher import Budget, Searcher
 
     chosen = parse_method(method)
     o.check_path("--run", run)

@@ -23,13 +23,13 @@ from crossknn.demo import first_sentence
 from crossknn.errors import InputError, nearest
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, METHODS, parse_method
-from crossknn.rerank import Reranked, rerank
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.onnx import available_threads
 from crossknn.scores.stored import StoredScorer
-from crossknn.search.fresh import FreshSearcher
 from crossknn.search.results import Hit, Results
-from crossknn.search.searcher import Budget, K, OnRound, Searcher
+from crossknn.searcher.fresh import FreshSearcher
+from crossknn.searcher.rerank import Reranked, rerank
+from crossknn.searcher.searcher import Budget, K, OnRound, Searcher
 from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics
 from crossknn.types import Pairs
@@ -271,7 +271,7 @@ class Engine:
         cancel: threading.Event,
         **options: Any,
     ) -> tuple[Reranked, bool]:
-        """What `crossknn.rerank` answers, and whether fewer were scored than asked for. The scores
+        """What `ck.rerank` answers, and whether fewer were scored than asked for. The scores
         are not stored: the documents are of no index."""
         began = time.monotonic()
         if budget.deadline is None and len(documents) <= (budget.per_query or 0):

@@ -19,9 +19,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from scipy.special import expit
 
-from crossknn.rerank import Reranked
 from crossknn.search.results import Hit, Results
-from crossknn.search.searcher import Budget
+from crossknn.searcher.rerank import Reranked
+from crossknn.searcher.searcher import Budget
 
 MOST_K = 1000
 MOST_DOCUMENTS = 1000

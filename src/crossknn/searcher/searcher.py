@@ -25,10 +25,10 @@ from crossknn.retrievers.base import ItemPriors, RandomItems
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, open_calibration
-from crossknn.search.divided import DividedSearch
 from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.loop import Copies, Search
 from crossknn.search.results import Hit, Results, hits_of
+from crossknn.searcher.divided import DividedSearch
 from crossknn.types import NO_ITEM, BoolArray, Pairs, Progress, Queries, as_count, as_positive
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import logging
 import threading
 
 from crossknn.errors import CrossknnError
-from crossknn.search.searcher import Searcher
+from crossknn.searcher.searcher import Searcher
 
 logger = logging.getLogger(__name__)
 

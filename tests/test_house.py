@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import crossknn as ck
-from crossknn.methods.kriging_fit import fit_prior
+from crossknn.fitting.kriging import fit_prior
 
 SRC = Path(ck.__file__).parent
 
@@ -28,9 +28,9 @@ IDEAS = {
     "index.building": "what an index is built of",
     "index.updates": "adding and deleting items",
     "index.late": "states of late-interaction models",
-    "methods.factor_model": "the low-rank model of scores, from any entries",
-    "methods.factor_rows": "scores as the model reads them, in memory that the items do not fill",
-    "methods.kriging_fit": "fitting the prior",
+    "fitting.factor_model": "the low-rank model of scores, from any entries",
+    "fitting.factor_rows": "scores as the model reads them, in memory that the items do not fill",
+    "fitting.kriging": "fitting the prior",
     "methods.top_odds": "which items to score for a large k",
     "models.export": "models as ONNX folders",
     "models.late.heads": "the algebra of CMC and its rivals",
@@ -159,7 +159,7 @@ LARGE = {
         "fitting.fit",
         "index.item_index",
         "index.parts",
-        "methods.factor_model",
+        "fitting.factor_model",
         "methods.kriging",
         "retrievers.lexical",
         "scores.store",

@@ -47,12 +47,12 @@ from wide import queries_of
 
 import crossknn as ck
 from crossknn.evaluation.measures import paired, recall
+from crossknn.fitting.kriging import add_points
 from crossknn.fitting.learning import VECTORS, fit_from_store
 from crossknn.index import nearest
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import Method, parse_method
-from crossknn.methods.kriging_fit import add_points
 from crossknn.scorers.plain import MatrixScorer
 from crossknn.types import FloatArray, IntArray, Pairs, Queries
 from crossknn_lab.cells import divided

@@ -34,10 +34,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from crossknn.evaluation.measures import bootstrap, holm, paired, recall
+from crossknn.fitting.factor_model import fit_sparse
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import standardised, top_k
 from crossknn.methods import parse_method
-from crossknn.methods.factor_model import fit_sparse
 from crossknn.retrievers.specs import open_retriever, stage_names
 from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate

@@ -38,9 +38,9 @@ from overhead import SyntheticIndex
 
 from crossknn.fitting.anchors import _scales
 from crossknn.fitting.factors import Targets, als
+from crossknn.fitting.kriging import _from_searches, fit_hyperparameters
 from crossknn.index.base import Anchors
 from crossknn.methods.kriging import fit_anchors, fit_top_weights
-from crossknn.methods.kriging_fit import _from_searches, fit_hyperparameters
 from crossknn.methods.prior import RANK
 from crossknn.scores.store import SparseScores
 from crossknn.spec import parse

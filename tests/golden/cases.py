@@ -15,11 +15,11 @@ from late_helpers import WordStates, vector
 
 import crossknn as ck
 from crossknn.fitting.anchors import collect_anchors, collect_item_scores
+from crossknn.fitting.kriging import fit_prior
 from crossknn.index.base import ItemScores, Scale
 from crossknn.index.stored import StoredMatrix
 from crossknn.index.vectors import ItemVectors
 from crossknn.methods import parse_method
-from crossknn.methods.kriging_fit import fit_prior
 from crossknn.retrievers.base import CandidateLists, ItemPriors
 from crossknn.search.loop import Search
 from crossknn.spec import parse

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from recorded import check
 
+from crossknn.fitting.factor_model import fit_sparse
+from crossknn.fitting.kriging import fit_hyperparameters
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
-from crossknn.methods.factor_model import fit_sparse
 from crossknn.methods.kriging import process, record_curve
-from crossknn.methods.kriging_fit import fit_hyperparameters
 from crossknn.methods.prior import KernelParameters, Prior, fit_dense
 from crossknn.retrievers.specs import retriever_scores
 from crossknn.scores.store import SparseScores

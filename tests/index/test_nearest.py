@@ -10,10 +10,10 @@ import pytest
 import crossknn as ck
 from crossknn.errors import IndexFormatError
 from crossknn.fitting.anchors import collect_anchors
+from crossknn.fitting.kriging import add_points, fit_prior
 from crossknn.index.nearest import FEW, FaissStore, items_read
 from crossknn.linalg import top_k
 from crossknn.methods.kriging import points_of, stored_prior
-from crossknn.methods.kriging_fit import add_points, fit_prior
 from crossknn.retrievers.dense import ArrayStore
 from crossknn.search.loop import simulate
 from crossknn.types import Queries

@@ -23,7 +23,7 @@ from test_filters import RECORDS, filters, meets
 
 import crossknn as ck
 from crossknn.errors import InputError, StoreError
-from crossknn.methods.kriging_fit import fit_prior
+from crossknn.fitting.kriging import fit_prior
 from crossknn.types import NO_ITEM
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact")

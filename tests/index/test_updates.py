@@ -22,12 +22,12 @@ import crossknn as ck
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.fitting.fit import fit as fit_vectors
+from crossknn.fitting.kriging import fit_prior
 from crossknn.index import storage, updates
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.updates import regression
 from crossknn.index.vectors import ItemVectors, Linear
 from crossknn.methods.kriging import Kriging, fit_anchors
-from crossknn.methods.kriging_fit import fit_prior
 from crossknn.retrievers.base import CandidateLists, ItemPriors
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.types import Queries
@@ -258,7 +258,7 @@ def test_what_was_fitted_to_other_items_is_refused(tmp_path, monkeypatch, saved,
 
     made, scorer = "crossknn.{}".format, FormulaScorer()
     where, fit = {
-        "prior": ("methods.kriging_fit.fit_anchors", lambda: fit_prior(index)),
+        "prior": ("fitting.kriging.fit_anchors", lambda: fit_prior(index)),
         "anchors": ("fitting.anchors.collect", lambda: collect_anchors(index, scorer, ["four"])),
         "graph": ("index.building.graph_of", lambda: index.add_graph("dense", 5)),
         "vectors": ("fitting.fit.FitTask", lambda: fit_vectors(index, scorer, ["one cat"], "als")),
@@ -285,7 +285,7 @@ def test_a_fit_is_kept_though_items_are_deleted_meanwhile(tmp_path, monkeypatch)
         index.delete(["i3"])
         return make(*given, **options)
 
-    monkeypatch.setattr("crossknn.methods.kriging_fit.fit_anchors", change)
+    monkeypatch.setattr("crossknn.fitting.kriging.fit_anchors", change)
     fit_prior(index, rank=1)
     again = ItemIndex.load(tmp_path / "index", encoder=LengthEncoder())
     for each in (index, again):

@@ -7,7 +7,7 @@ import pytest
 
 import crossknn as ck
 from crossknn.errors import InputError
-from crossknn.methods.kriging_fit import fit_prior
+from crossknn.fitting.kriging import fit_prior
 
 TOPICS = ("archives", "threads", "files", "strings", "queues", "dates")
 TEXTS = [f"part {i} on {TOPICS[i % 6]} and {TOPICS[i // 6 % 6]}" for i in range(72)]

@@ -429,7 +429,7 @@ def _add_graph(index: ItemIndex, neighbours: int | None, name: str | None) -> No
 
 def _add_nearest(index: ItemIndex, wanted: bool | None) -> None:
     """As `wanted`; if nothing is said, for a large index, where faiss is installed."""
-    from crossknn.methods.kriging_fit import add_points
+    from crossknn.fitting.kriging import add_points
 
     if wanted is None:
         wanted = index.n >= LARGE and bool(index.vectors) and find_spec("faiss") is not None

@@ -24,11 +24,11 @@ import numpy as np
 
 from crossknn.errors import CrossknnError, InputError
 from crossknn.files import LockedError, exclusive_lock
+from crossknn.fitting.kriging import fit_hyperparameters, fit_prior, from_searches
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost
 from crossknn.linalg import running
 from crossknn.methods.kriging import Kriging, stored_prior, trend_retrievers
-from crossknn.methods.kriging_fit import fit_hyperparameters, fit_prior, from_searches
 from crossknn.methods.prior import RANK, Prior
 from crossknn.retrievers.specs import HYBRID, unfitted
 from crossknn.scorers.base import Scorer

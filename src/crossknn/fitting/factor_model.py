@@ -24,7 +24,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.files import scratch
-from crossknn.methods.factor_rows import Dense, Row, Rows, rows_of
+from crossknn.fitting.factor_rows import Dense, Row, Rows, rows_of
 from crossknn.methods.posterior import Trend
 from crossknn.methods.prior import (
     BLOCK,

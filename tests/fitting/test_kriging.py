@@ -19,13 +19,8 @@ from synthetic import matrix
 import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.learning import VECTORS, searched_scores
-from crossknn.index.item_index import ItemIndex
-from crossknn.linalg import standardised
-from crossknn.methods import parse_method
-from crossknn.methods.factor_model import fit_sparse
-from crossknn.methods.kriging import stored_prior
-from crossknn.methods.kriging_fit import (
+from crossknn.fitting.factor_model import fit_sparse
+from crossknn.fitting.kriging import (
     FARTHEST,
     LEAST,
     STEP,
@@ -34,6 +29,11 @@ from crossknn.methods.kriging_fit import (
     fit_hyperparameters,
     fit_prior,
 )
+from crossknn.fitting.learning import VECTORS, searched_scores
+from crossknn.index.item_index import ItemIndex
+from crossknn.linalg import standardised
+from crossknn.methods import parse_method
+from crossknn.methods.kriging import stored_prior
 from crossknn.methods.posterior import Directional
 from crossknn.methods.prior import (
     RIDGES,
@@ -345,9 +345,9 @@ def test_a_sparse_fit_is_near_the_dense_one():
 def test_anchors_that_are_summed_up_say_what_entries_of_every_item_say(monkeypatch, rank, share):
     """Of these every item is looked at, query by query."""
     for module in ("factor_rows", "factor_model"):
-        monkeypatch.setattr(f"crossknn.methods.{module}.BLOCK", 7)
-    monkeypatch.setattr("crossknn.methods.factor_rows.HELD_OUT", 0.0)
-    monkeypatch.setattr("crossknn.methods.factor_model.FEW", (3, 3))
+        monkeypatch.setattr(f"crossknn.fitting.{module}.BLOCK", 7)
+    monkeypatch.setattr("crossknn.fitting.factor_rows.HELD_OUT", 0.0)
+    monkeypatch.setattr("crossknn.fitting.factor_model.FEW", (3, 3))
     of, seen = world(30, 40), some(30, 40, share)
     seen[:20, 0] = share > 0  # no query without entries
     seen[20:] = False

@@ -11,12 +11,12 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.files import scratch
+from crossknn.fitting.factor_model import fit_sparse
 from crossknn.index.base import Index, lacking
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import LARGE
 from crossknn.linalg import standardised
 from crossknn.methods.base import equal_rounds, pool_size
-from crossknn.methods.factor_model import fit_sparse
 from crossknn.methods.kriging import (
     NAME,
     cross_fitted,

@@ -39,7 +39,6 @@ FILES: dict[str, bytes] = {
     "body.jsonl": b'{"key": 1, "body": "x"}\n',
     "queries.txt": b"topic one\ntopic two\n",
     "qrels.tsv": b"query-id\tcorpus-id\tscore\nq9\td1\t1\n",
-    "judged.jsonl": b'{"query": "a", "side": "both", "left_method": "x", "right_method": "y", "budget": 1}',
     "ids.txt": b"d1\nnobody\n",
 }
 BERT = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
@@ -134,10 +133,7 @@ CASES = """
 2 leave out -k, --plot: compare docs.index --queries queries.txt --qrels qrels.tsv --no-exact -k 1 --plot r.png
 2 quer: compare docs.index --queries queries.txt --qrels qrels.tsv -k 1
 2 .png: compare docs.index --queries queries.txt --plot r.txt
-2 --preferences FILE: compare docs.index
-2 judged.jsonl, line 1 is no judgement: compare docs.index --preferences judged.jsonl
-2 holds no judgements: compare docs.index --preferences empty.jsonl
-2 'left_method': compare docs.index --preferences body.jsonl
+2 --queries: compare docs.index
 4 cannot be reached: SEARCH --scorer http://127.0.0.1:9/rerank
 4 is the server running, and are host and port right?: SEARCH --scorer http://127.0.0.1:9
 4 not 8 scores: SEARCH --scorer URL/nonsense

@@ -687,22 +687,3 @@ def test_items_come_and_go(command, build, folder, capsys):
     assert made["items"] == N - 2
     assert "deleted" not in made
     assert command("index", "verify", "docs.index")[0]["damages"] == []
-
-
-def test_compare_sums_up_preferences(command, folder, capsys):
-    names = {"left_method": "rerank", "right_method": "auto", "budget": 100}
-    sides = ["left", "same", *["right"] * 8]
-    given = [{"query": f"q{n}", "side": side, **names} for n, side in enumerate(sides)]
-    given += [given[0] | {"side": "right"}, given[2] | {"budget": 50}]  # q0 again; another budget
-    (folder / "judged.jsonl").write_text("".join(json.dumps(line) + "\n" for line in given))
-    found = command("compare", "docs.index", "--preferences", "judged.jsonl")
-    first, second = (each["preferences"] for each in found)
-    p_value = 2 / 2**9  # the sign test of nine to none; the command draws signs
-    assert first == names | {"left": 0, "same": 1, "right": 9, "p_value": first["p_value"]}
-    assert first["p_value"] == pytest.approx(p_value, abs=3e-3)
-    assert (second["budget"], second["right"], second["p_value"]) == (50, 1, 1.0)
-    assert run(["compare", "docs.index", "--preferences", "judged.jsonl"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert "9 of 10 queries" in said[0]
-    assert "auto is preferred" in said[0]
-    assert "neither is clearly preferred" in said[1]

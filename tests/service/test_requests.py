@@ -6,7 +6,7 @@ import json
 
 import pytest
 from fastapi.testclient import TestClient
-from service_helpers import QUERIES, TEXTS, served
+from service_helpers import TEXTS, served
 
 import crossknn as ck
 from crossknn.service.app import create_app
@@ -165,24 +165,3 @@ def test_items_and_indexes(client):
         "text": TEXTS[0]["text"].strip(),
         "extra": {"lang": "de", "year": 2000},
     }
-
-
-def test_judgements_are_appended(client, indexes):
-    body = {
-        "query": QUERIES[0],
-        "side": "right",
-        "left": ["sort list"],
-        "right": ["zip file", "sort list"],
-        "left_method": "rerank",
-        "right_method": "auto",
-        "budget": 20,
-    }
-    path = indexes["docs"].folder.with_name("docs.judgements.jsonl")
-    assert client.post("/judgements", json=body).status_code == 201
-    path.write_bytes(path.read_bytes() + b'{"cut')
-    assert client.post("/judgements", json=body | {"side": "same"}).status_code == 201
-    assert "nobody" in said(client.post("/judgements", json=body | {"left": ["nobody"]}), 422)
-    assert "side" in said(client.post("/judgements", json=body | {"side": "both"}), 422)
-    first, cut, second = path.read_text().splitlines()
-    assert json.loads(first) | body == json.loads(first)
-    assert (cut, json.loads(second)["side"]) == ('{"cut', "same")

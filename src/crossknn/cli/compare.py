@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 from rich.text import Text
 from typer import Option
 
@@ -32,17 +31,9 @@ METHODS = f"rerank(retriever=bm25), rerank(retriever=hybrid), axn(rounds=10, rid
 
 def command(
     folder: o.Folder,
-    queries: Annotated[
-        Path | None, Option(help="File of queries, BEIR folder, or - for standard input.")
-    ] = None,
+    queries: Annotated[Path, Option(help="File of queries, BEIR folder, or - for standard input.")],
     qrels: Annotated[
         Path | None, Option(help="Relevance judgements, for --measures and the diagnosis.")
-    ] = None,
-    preferences: Annotated[
-        Path | None,
-        Option(
-            help="Judgements made on the page of `crossknn serve`; then --queries may be absent."
-        ),
     ] = None,
     budgets: Annotated[
         str, Option(help="Budgets to compare at, separated by commas.")
@@ -94,7 +85,7 @@ def command(
 
     Reranking and the first-stage retriever alone are always compared. With
     --qrels, a diagnosis at the end recommends keeping the retriever, reranking
-    or searching deeper. --preferences sums up which lists people preferred.
+    or searching deeper.
     """
     from crossknn.data.reading import read_qrels
     from crossknn.evaluation.task import DEFAULT as MEASURES
@@ -102,12 +93,6 @@ def command(
     from crossknn.index.item_index import ItemIndex
     from crossknn.plots import recall_against_cost, recall_against_indexing
 
-    if preferences is not None:
-        _show_preferences(preferences, json)
-        if queries is None:
-            return
-    if queries is None:
-        raise InputError("give --queries FILE, or --preferences FILE")
     o.check_picture("--plot", plot)
     o.check_picture("--plot-offline", plot_offline)
     if measures is not None and qrels is None:
@@ -236,41 +221,6 @@ def run(
         )
     named = (replace(r, method=r.method + ", fused" * r.fused) for r in chain(*table))
     return [row for row in named if row.method.removesuffix(", fused") != "exact"]
-
-
-def _show_preferences(path: Path, json: bool) -> None:
-    """Print how often each list was judged better; of judgements of one query the last counts."""
-    from crossknn.data.records import read_records
-    from crossknn.evaluation.measures import paired
-
-    values = {"left": -1.0, "same": 0.0, "right": 1.0}
-    judged: dict[tuple[str, str, int], dict[str, float]] = {}
-    for record in read_records(path).rows:
-        names = ("left_method", "right_method", "query", "side")
-        left, right, query, side = map(record.text, names)
-        budget = record.field("budget")
-        if side not in values or not isinstance(budget, int):
-            raise InputError(
-                f"{record.place} is no judgement of the page: its side is left, same or right, and "
-                "its budget a number of calls"
-            )
-        judged.setdefault((left, right, budget), {})[query] = values[side]
-    if not judged:
-        raise InputError(f"{path} holds no judgements")
-    for (left, right, budget), sides in judged.items():
-        given = np.array([*sides.values()])
-        found = paired(given)
-        counts = {side: int((given == value).sum()) for side, value in values.items()}
-        if json:
-            known = {"left_method": left, "right_method": right, "budget": budget}
-            print_json({"preferences": {**known, **counts, "p_value": found.p_value}})
-            continue
-        said = {1: f"{right} is", -1: f"{left} is", 0: "neither is clearly"}[found.sign]
-        say(
-            f"{right} beside {left}, {budget} calls: better for {counts['right']} of {len(given)} "
-            f"queries, the same for {counts['same']}, worse for {counts['left']}; "
-            f"{said} preferred (p = {found.p_value:.2g})"
-        )
 
 
 def _diagnose(

@@ -6,12 +6,10 @@ import asyncio
 import hmac
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -30,7 +28,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crossknn import __version__
 from crossknn.errors import CrossknnError, InputError, visible, wrong_fields
-from crossknn.files import exclusive_lock, open_file, translate_os_errors
 from crossknn.service import engine as e
 from crossknn.service import shapes as s
 from crossknn.service.bodies import CheckedRoute
@@ -44,7 +41,6 @@ MOST_BYTES = 8 << 20  # of a request's body
 MOST_HELD = 256 << 20  # of all bodies at once
 MOST_HITS = 10_000  # of a request
 MOST_TEXT = 1 << 18  # characters of its queries
-MOST_JUDGED = 64 << 20  # bytes of a file of judgements
 MOST_ERRORS = 10  # that an answer lists
 RETRY_AFTER = 1  # seconds
 _OPEN = ("/healthz", "/readyz", "/openapi.json", "/page")
@@ -454,20 +450,6 @@ def _add_rest(app: FastAPI, engine: e.Engine) -> None:
 
         return await asyncio.to_thread(read)
 
-    @app.post("/judgements", status_code=201, dependencies=_KEY)
-    async def judgements(body: s.JudgementBody) -> Response:
-        """Keep which of two lists is better, as a line of `INDEX.judgements.jsonl`."""
-        name = _index(engine, body.index)
-        index = engine.searchers[name].index
-        await asyncio.to_thread(index.items.positions, [*body.left, *body.right])
-        if index.folder is None:
-            raise InputError("the index is not in a folder: there is no place for judgements")
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        line = json.dumps(body.model_dump() | {"index": name, "at": at}) + "\n"
-        path = index.folder.with_name(index.folder.name + ".judgements.jsonl")
-        await asyncio.to_thread(_append, path, line.encode())
-        return Json({"file": path.name}, 201)
-
     @app.get("/healthz")
     async def healthz() -> Response:
         """The process lives."""
@@ -495,19 +477,3 @@ def _add_rest(app: FastAPI, engine: e.Engine) -> None:
     async def first() -> Response:
         html = (page / "index.html").read_bytes()
         return Response(html, headers={"Content-Security-Policy": _POLICY}, media_type="text/html")
-
-
-def _append(path: Path, line: bytes) -> None:
-    """Add a line, whole, to a file that several processes may write."""
-    with (
-        exclusive_lock(path.parent, wait=True),
-        translate_os_errors(path.parent, "judgements"),
-        open_file(path.parent, path.name, "ab") as file,
-    ):
-        size = os.fstat(file.fileno()).st_size
-        if size + len(line) > MOST_JUDGED:
-            raise InputError(f"{path.name} is full: move it away")
-        if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
-            line = b"\n" + line  # a writing was cut by a full disk
-        os.write(file.fileno(), line)
-        os.fsync(file.fileno())

@@ -328,35 +328,3 @@ def rerank_answer(
             "degraded": degraded,
         },
     }
-
-
-# The page's judgements
-
-
-class JudgementBody(_Body):
-    """Which of two lists of results is better, and what they were."""
-
-    query: Text
-    side: Literal["left", "same", "right"]
-    left: Annotated[list[Name], Field(max_length=100)]
-    right: Annotated[list[Name], Field(max_length=100)]
-    left_method: Text
-    right_method: Text
-    budget: Annotated[int, Field(ge=1)]
-    index: Name | None = None
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "query": "how do I open a zip file",
-                    "side": "right",
-                    "left": ["gzip.open"],
-                    "right": ["zipfile.ZipFile"],
-                    "left_method": "rerank",
-                    "right_method": "auto",
-                    "budget": 50,
-                }
-            ]
-        }
-    )

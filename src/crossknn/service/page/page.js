@@ -246,31 +246,6 @@ function conclude() {
   $("#end").hidden = false;
   $("#sentence").textContent = right.hits.length ? said.join(" ") : "Nothing was found: the filter allows no item.";
   $("#doubt").hidden = !fresh;
-  $("#judge").hidden = !right.hits.length;
-  $("#kept").textContent = "";
-  judged(null);
-}
-
-// --- judgements
-
-function judged(side) {
-  for (const button of document.querySelectorAll("#judge button")) button.setAttribute("aria-pressed", `${button.dataset.side === side}`);
-}
-
-async function judge(side) {
-  const { left, right } = sides;
-  const ids = (hits) => hits.map((hit) => hit.id);
-  const body = {
-    query: asked.query, side, left: ids(left.hits), right: ids(right.hits),
-    left_method: left.method, right_method: right.method, budget: asked.budget, index: asked.index,
-  };
-  try {
-    const { file } = await (await ask("/judgements", { method: "POST", body: JSON.stringify(body) })).json();
-    judged(side);
-    $("#kept").replaceChildren("Kept. They are summed up by ", make("code", {}, `crossknn compare ${asked.index} --preferences ${file}`));
-  } catch (wrong) {
-    $("#kept").textContent = wrong.message;
-  }
 }
 
 // --- the dots
@@ -472,7 +447,6 @@ $("#key").addEventListener("submit", (event) => {
     $(service ? "#query" : "#secret").focus();
   });
 });
-for (const button of document.querySelectorAll("#judge button")) button.addEventListener("click", () => judge(button.dataset.side));
 $("#item").addEventListener("click", (event) => event.target === event.currentTarget && event.currentTarget.close());
 window.addEventListener("popstate", restore);
 new ResizeObserver(() => Object.values(sides).forEach((side) => side && draw(side))).observe($("#dots"));

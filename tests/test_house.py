@@ -44,7 +44,6 @@ IDEAS = {
     "service.connections": "bounded connections, and what is logged of them",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
-    "search.stopping": "how much of a query's top k has been found",
     "searcher.divided": "a search that looks at the clock between queries",
     "training.distillation": "training towards another model's scores",
     "training.late_interaction": "training of CMC and its rivals",

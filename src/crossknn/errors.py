@@ -87,6 +87,17 @@ def needs_extra(what: str, extra: str = "torch") -> Iterator[None]:
         raise MissingExtraError(what, extra) from error
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type if it has none.
+
+    A model folder that brings Python code is refused by the libraries with advice to trust it.
+    """
+    text = str(error).strip()
+    if "trust_remote_code" in text:
+        return "it needs Python code from its own folder, which crossknn never runs"
+    return text.splitlines()[0] if text else type(error).__name__
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint naming the known names nearest to `name`, or all of them if none is near."""
     names = sorted(known)

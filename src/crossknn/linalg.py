@@ -219,6 +219,29 @@ def isotonic(values: FloatArray, found: BoolArray) -> tuple[FloatArray, FloatArr
     return at[kept], height[kept]
 
 
+def logistic_weights(values: FloatArray, within: BoolArray, ridge: float) -> FloatArray:
+    """Logistic regression: weights (f,) by which features (e, f) of e examples say which of them
+    are `within` (e,).
+
+    `ridge` is the penalty of squared weights, of features scaled to variance 1. The intercept is
+    fitted and left out: it changes no order.
+    """
+    size = values.std(axis=0)
+    size = np.where(size > 0, size, 1.0)
+    columns = np.column_stack([(values - values.mean(axis=0)) / size, np.ones(len(values))])
+    penalty = ridge * np.append(np.ones(values.shape[1]), 0.0)
+    weights = np.zeros(columns.shape[1])
+    for _ in range(50):  # Newton's method
+        chance = 1 / (1 + np.exp(-columns @ weights))
+        slope = columns.T @ (within - chance) - penalty * weights
+        curve = (columns.T * np.maximum(chance * (1 - chance), 1e-9)) @ columns
+        step = np.linalg.solve(curve + np.diag(penalty + 1e-9), slope)
+        weights += step
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights[:-1] / size
+
+
 def standardised(values: FloatArray) -> FloatArray:
     """Rows (..., n) about their mean, in their deviations; 0 where all are equal."""
     exact = values.astype(np.float64)

@@ -24,8 +24,7 @@ from crossknn.methods.prior import KernelParameters, Prior, fit_dense
 from crossknn.retrievers.specs import retriever_scores
 from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate
-from crossknn.search.plan import Stop
-from crossknn.search.stopping import expected_recall
+from crossknn.search.plan import Stop, expected_recall
 from crossknn.spec import parse
 from crossknn.types import Pairs
 

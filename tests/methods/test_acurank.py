@@ -6,13 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from references.acurank import n_uncertain as by_reference
 from references.problem import Problem
 from references.test_agreement import batches_of, cheap_scores, stored
+from scipy.special import ndtr
 from synthetic import matrix, run
 
 import crossknn as ck
 from crossknn.errors import SpecError
+from crossknn.methods.acurank import level
 from crossknn.retrievers.base import ItemPriors
 
 BUDGET, BATCH, TESTS = 120, 12, 20
@@ -82,3 +86,16 @@ def test_a_searcher_says_that_queries_ended_and_of_which_top_k():
     assert found.stopped_by == "target"
     assert found.n_calls == 10
     assert "k=3" in found.method
+
+
+@given(st.integers(0, 999), st.integers(1, 30), st.integers(1, 12))
+def test_above_the_level_of_the_kth_best_k_items_are_expected(seed, c, k):
+    rng = np.random.default_rng(seed)
+    known, mean, std = rng.normal(size=5), rng.normal(size=c), rng.uniform(0.05, 1, c)
+
+    def expected(score):
+        return (known > score).sum() + ndtr((mean - score) / std).sum()
+
+    found = level(known, mean, std, k)
+    if k < c + 5:
+        assert expected(found + 1e-3) - 1e-2 <= k <= expected(found - 1e-3) + 1e-2

@@ -13,12 +13,12 @@ from synthetic import matrix
 from crossknn.evaluation.measures import recall
 from crossknn.fitting.kriging import fit_prior
 from crossknn.index.stored import StoredMatrix
-from crossknn.linalg import top_k
+from crossknn.linalg import logistic_weights, top_k
 from crossknn.methods import parse_method
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.kriging import FEWEST, fit_top_weights
 from crossknn.methods.prior import Prior
-from crossknn.methods.top_odds import LARGE, NEAREST, TopOdds, features, logistic_weights
+from crossknn.methods.top_odds import LARGE, NEAREST, TopOdds, features
 from crossknn.retrievers.specs import HYBRID
 from crossknn.search.loop import simulate
 from crossknn.types import NO_ITEM, Artifact, Candidates, Observed

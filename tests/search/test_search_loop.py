@@ -14,7 +14,7 @@ from crossknn.methods import parse_method
 from crossknn.methods.rerank import FirstStageScores
 from crossknn.retrievers.base import StoredRetriever
 from crossknn.search.loop import Search
-from crossknn.search.plan import Plan
+from crossknn.search.plan import Plan, expected_recall
 from crossknn.types import NO_ITEM, Pairs, Queries
 
 
@@ -103,3 +103,13 @@ def test_what_is_not_a_score_is_refused():
         search.tell(stranger, np.zeros(1))
     with pytest.raises(InputError, match="the filter has shape"):
         started(allowed=np.ones(3, np.bool_))
+
+
+def test_expected_recall_by_hand():
+    best = np.array([3.0, 2.0, 1.0])
+    assert expected_recall(best, np.zeros(9), np.full(9, 0.1)) == 1
+    assert expected_recall(best, np.full(9, 9.0), np.full(9, 0.1)) == pytest.approx(0, abs=0.01)
+    assert expected_recall(best, np.zeros(0), np.zeros(0)) == 1
+    # Poisson: 0, 1, 2 or more of them with the mean 1, where exactly one is certain.
+    found = expected_recall(best[::-1], np.array([2.5]), np.array([1e-6]))
+    assert found == pytest.approx(np.mean([np.exp(-1), np.exp(-1) * 2, 1]), abs=1e-6)

@@ -26,7 +26,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
 from crossknn.data.queries import MARKS
-from crossknn.errors import InputError
+from crossknn.errors import InputError, first_line
 from crossknn.models.backbone import (
     UNUSED,
     add_marks,
@@ -38,7 +38,6 @@ from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn.models.folder import (
     existing,
-    first_line,
     has_head,
     is_bi_encoder,
     refusing,

@@ -17,9 +17,8 @@ import numpy as np
 from crossknn.data.queries import Qrels, Texts, given_qrels, own_items, query_set
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
-from crossknn.linalg import isotonic
+from crossknn.linalg import isotonic, logistic_weights
 from crossknn.methods import DEFAULT, Method
-from crossknn.methods.top_odds import logistic_weights
 from crossknn.scorers import as_scorer
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, features, weights_of

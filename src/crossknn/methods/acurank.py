@@ -22,10 +22,12 @@ from crossknn.methods.base import Method
 from crossknn.methods.graph import in_batches
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import AUTO, open_retriever
-from crossknn.search.plan import Plan, Prediction, Predictor, StopWhenCertain
+from crossknn.search.plan import FAR, SMALLEST, Plan, Prediction, Predictor, Stop
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 
+STEPS = 20
+"""Bisections of `level`: to a millionth of the range of scores."""
 LEAST = 3
 """Scores of a query, at least, that a line and its deviation are fitted to."""
 
@@ -71,6 +73,61 @@ class AcuRank(Method):
             shortlist=self.shortlist if self.shortlist < index.n else None,
             stop=stop or None,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopWhenCertain(Stop):
+    """A query is done when few unscored items are uncertain, as AcuRank stops: their number, minus
+    1 times, is `expected` or more. `tolerance` as of `n_uncertain`."""
+
+    tolerance: float
+
+    def value(self, known: FloatArray, mean: FloatArray, std: FloatArray) -> float:
+        """Minus the number of uncertain items; arguments as of `Stop.value`."""
+        return -float(n_uncertain(known, mean, std, self.k, self.tolerance))
+
+
+def n_uncertain(
+    known: FloatArray, mean: FloatArray, std: FloatArray, k: int, tolerance: float
+) -> int:
+    """How many unscored items may be in the top k or not: their chance of being above the `level`
+    lies between `tolerance` and 1 - `tolerance` (AcuRank, 2505.18512).
+
+    `known` (b,) are exact scores, `mean` and `std` (c,) the predictions of the unscored items.
+
+    >>> n_uncertain(np.array([2.0, 1.0]), np.array([1.5, -9.0]), np.array([1.0, 1.0]), 2, 0.01)
+    1
+    """
+    from scipy.special import ndtri
+
+    if not len(mean):
+        return 0
+    deviations = np.maximum(std, SMALLEST, dtype=np.float64)
+    z = (mean - level(known, mean, deviations, k)) / deviations
+    z[np.argsort(-z, kind="stable")[: max(k - len(known), 0)]] = np.inf  # it takes them to have k
+    return int(np.count_nonzero(np.abs(z) < -ndtri(tolerance)))
+
+
+def level(known: FloatArray, mean: FloatArray, std: FloatArray, k: int) -> float:
+    """The score above which k of all items are expected, known (b,) or not (c,); by bisection."""
+    from scipy.special import ndtr
+
+    every = np.concatenate([known, mean])
+    if len(every) <= k:
+        return float(every.min())
+    # Half of 2 k + 1 even chances, at least, are above the lowest of them: more than k.
+    if len(every) > 2 * k:
+        low = -float(np.partition(-every, 2 * k)[2 * k])
+    else:
+        low = min(float(every.min()), float((mean - FAR * std).min()))
+    high = max(float(every.max()), float((mean + FAR * std).max()))
+    near = mean + FAR * std > low
+    mean, std = mean[near], std[near]
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        expected = np.count_nonzero(known > middle) + ndtr((mean - middle) / std).sum()
+        low, high = (middle, high) if expected > k else (low, middle)
+    return (low + high) / 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,13 @@ import numpy as np
 
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Anchors, Index, lacking
-from crossknn.linalg import standardised, top_k
+from crossknn.linalg import logistic_weights, standardised, top_k
 from crossknn.methods.base import POOL, Method, Rehearsal, equal_rounds, pool_size
 from crossknn.methods.features import Affine, Feature, PointStore, Spread, of_retriever
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model
 from crossknn.methods.prior import RANK, KernelParameters, Prior, fit_dense, flat_trends
-from crossknn.methods.top_odds import AMONG, LARGE, Recorder, TopOdds, logistic_weights
+from crossknn.methods.top_odds import AMONG, LARGE, RIDGE, Recorder, TopOdds
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.dense import ArrayStore, VectorStore
 from crossknn.retrievers.specs import (
@@ -364,7 +364,7 @@ def fit_top_weights(
         for q, items, found in recorder.records[::3]:
             values.append(found)
             within.append(np.isin(items, truth[q]))
-    return logistic_weights(np.concatenate(values), np.concatenate(within))
+    return logistic_weights(np.concatenate(values), np.concatenate(within), RIDGE)
 
 
 def stored_prior(index: Index) -> Prior | None:

@@ -118,25 +118,6 @@ class Recorder(Reordered):
         return np.arange(len(items))
 
 
-def logistic_weights(values: FloatArray, within: BoolArray, ridge: float = RIDGE) -> FloatArray:
-    """Weights (f,) of examples (e, f) that are `within` the top k (e,) or not, by ridge-penalised
-    logistic regression with an intercept, which is left out: it changes no order."""
-    size = values.std(axis=0)
-    size = np.where(size > 0, size, 1.0)
-    columns = np.column_stack([(values - values.mean(axis=0)) / size, np.ones(len(values))])
-    penalty = ridge * np.append(np.ones(values.shape[1]), 0.0)
-    weights = np.zeros(columns.shape[1])
-    for _ in range(50):  # Newton's method
-        chance = 1 / (1 + np.exp(-columns @ weights))
-        slope = columns.T @ (within - chance) - penalty * weights
-        curve = (columns.T * np.maximum(chance * (1 - chance), 1e-9)) @ columns
-        step = np.linalg.solve(curve + np.diag(penalty + 1e-9), slope)
-        weights += step
-        if np.abs(step).max() < 1e-6:
-            break
-    return weights[:-1] / size
-
-
 def _highest(values: FloatArray, count: int) -> FloatArray:
     """1 at the `count` highest of each column, the first of equals, else 0: (b, c) -> (b, c)."""
     if count >= len(values):

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from crossknn.errors import InputError, needs_extra
+from crossknn.errors import InputError, first_line, needs_extra
 from crossknn.files import filling, write_file
 from crossknn.models.folder import (
     COMPARE_MODEL,
@@ -33,7 +33,6 @@ from crossknn.models.folder import (
     check_cross_encoder,
     check_files,
     content_hash,
-    first_line,
     model_folder,
     open_library,
     own_prompts,

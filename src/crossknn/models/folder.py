@@ -18,7 +18,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from crossknn.errors import InputError, MissingExtraError, needs_extra
+from crossknn.errors import InputError, MissingExtraError, first_line, needs_extra
 from crossknn.files import as_path, open_given, parse_json, read_given
 
 KINDS = {
@@ -109,17 +109,6 @@ def json_in(folder: Path, file: str, without: Any) -> Any:
     except ValueError as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     return found if isinstance(found, type(without)) else without
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type if it has none.
-
-    A model folder that brings Python code is refused by the libraries with advice to trust it.
-    """
-    text = str(error).strip()
-    if "trust_remote_code" in text:
-        return "it needs Python code from its own folder, which crossknn never runs"
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 @contextmanager

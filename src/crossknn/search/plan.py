@@ -12,13 +12,17 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.linalg import mask, top_k
 from crossknn.retrievers.base import Retriever
-from crossknn.search.stopping import expected_recall, n_uncertain
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 
 State = TypeVar("State")
 
 KnownPart: TypeAlias = Callable[[Queries], FloatArray]
 """What fusion adds to the exact scores of all items: (m, n)."""
+
+
+FAR = 5.0
+"""Standard deviations from which on an item is taken to be no rival of the top k."""
+SMALLEST = np.finfo(np.float32).tiny
 
 
 class Prediction(NamedTuple):
@@ -167,6 +171,24 @@ class Predictor(ABC, Generic[State]):
                 )
 
 
+def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> float:
+    """Of the k best scores known (k,), the share that no unscored item will push out.
+
+    `mean` and `std` (c,) are the predictions of the unscored items, taken as independent. The
+    j-th best stays if at most k - j of them are above it; their number is about Poisson, its mean
+    the sum of their chances.
+
+    >>> expected_recall(np.array([2.0, 1.0]), np.array([0.0]), np.array([1e-9]))
+    1.0
+    """
+    from scipy.special import ndtr, pdtr
+
+    k, best = len(best), np.sort(best)[::-1]
+    near = mean + FAR * std > best[-1]
+    chances = ndtr((mean[near] - best[:, None]) / np.maximum(std[near], SMALLEST))
+    return float(pdtr(np.arange(k)[::-1], chances.sum(axis=1)).mean())
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
     """A query is done when it expects to have found `expected` (0-1) of its true top `k`."""
@@ -186,18 +208,6 @@ class Stop:
             What must be `expected` or more.
         """
         return expected_recall(np.sort(known)[-self.k :], mean, std)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StopWhenCertain(Stop):
-    """A query is done when few unscored items are uncertain, as AcuRank stops: their number, minus
-    1 times, is `expected` or more. `tolerance` as of `n_uncertain`."""
-
-    tolerance: float
-
-    def value(self, known: FloatArray, mean: FloatArray, std: FloatArray) -> float:
-        """Minus the number of uncertain items; arguments as of `Stop.value`."""
-        return -float(n_uncertain(known, mean, std, self.k, self.tolerance))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from crossknn.data.queries import Texts, query_set
-from crossknn.errors import CrossknnError, InputError, ScorerError, StoreError, counted
+from crossknn.errors import CrossknnError, InputError, ScorerError, StoreError, counted, first_line
 from crossknn.index.database import Column
 from crossknn.linalg import one_thread, running, solvable
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.methods.base import planned
-from crossknn.models.folder import first_line
 from crossknn.retrievers.base import ItemPriors, RandomItems
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError

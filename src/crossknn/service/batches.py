@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.errors import ScorerError
-from crossknn.models.folder import first_line
+from crossknn.errors import ScorerError, first_line
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import (
     BatchedScorer,

@@ -21,8 +21,10 @@ EPILOG = o.examples(
 )
 
 
+@o.grouped
 def command(
     folder: o.Folder,
+    *,
     anchors: Annotated[
         Path | None, Option(help="File of anchor queries to score with every item.")
     ] = None,
@@ -45,14 +47,9 @@ def command(
         ),
     ] = None,
     qrels: Annotated[Path | None, Option(help="Relevance judgements to save in --out.")] = None,
-    max_calls: o.MaxCalls = None,
-    deadline: o.Deadline = None,
-    workers: o.Workers = None,
-    ray: o.Ray = None,
+    limits: o.LimitOptions,
     replace: o.Replace = False,
-    scorer: o.ScorerName = "bundled",
-    model: o.ScorerModel = None,
-    scorer_option: o.ScorerOptions = None,
+    scorer: o.ScorerOptions,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
@@ -66,7 +63,7 @@ def command(
     from crossknn.fitting.anchors import collect_anchors, collect_item_scores, collect_matrix
     from crossknn.fitting.learning import fit_from_store
     from crossknn.index.item_index import ItemIndex
-    from crossknn.scores.collect import Limits, collect
+    from crossknn.scores.collect import collect
 
     if anchors is None and item_scores is None and queries is None:
         raise InputError("nothing to score: give --anchors FILE, --item-scores N or --queries FILE")
@@ -77,22 +74,20 @@ def command(
                 f"--{name} applies only to a score matrix: give --queries and --out, too"
             )
     o.check_path("--out", file)
-    at_once = o.threads(workers)
     index = ItemIndex.load(folder)
     if item_scores is not None and item_scores > index.n:
         raise InputError(f"--item-scores is {item_scores}, but the index has only {index.n} items")
-    exact = o.open_scorer(scorer, model, scorer_option, workers=at_once)
-    asked = scorer if ray else exact
+    exact = scorer.open(workers=o.threads(limits.workers))
+    asked = scorer.scorer if limits.ray else exact
     given = None if queries is None else o.read_queries(queries)
     judged = None if qrels is None else read_qrels(qrels)
     reports: list[CollectReport] = []
 
     def score(what: str, collecting: Callable[..., CollectReport], *of: Any, **how: Any) -> None:
-        calls = max_calls and max(0, max_calls - sum(r.calls for r in reports))
-        left = deadline and max(1e-3, deadline - sum(r.seconds for r in reports))
-        limits = Limits(workers=at_once, ray=ray, max_calls=calls, deadline=left)
+        calls, seconds = sum(r.calls for r in reports), sum(r.seconds for r in reports)
+        left = limits.limits(calls=calls, seconds=seconds)
         with progress(f"scoring {what}", "pairs") as report:
-            reports.append(collecting(*of, **how, limits=limits, progress=report))
+            reports.append(collecting(*of, **how, limits=left, progress=report))
 
     if anchors is not None:
         texts = o.read_queries(anchors).texts
@@ -106,7 +101,7 @@ def command(
             chosen = index.anchor_items[:item_scores]
             score("items with items", collect_item_scores, index, asked, chosen, replace=replace)
         if given is not None:
-            pairs, source = (given.texts, index.items.texts), scorer if ray else None
+            pairs, source = (given.texts, index.items.texts), scorer.scorer if limits.ray else None
             score("queries", collect, index.scores, exact, *pairs, source=source)
     own = index.for_scorer(exact.fingerprint)
     enough = len(own.anchor_queries) > 1 and own.retrievers and own.vectors

@@ -29,8 +29,10 @@ EPILOG = o.examples(
 METHODS = f"rerank(retriever=bm25), rerank(retriever=hybrid), axn(rounds=10, ridge=0.3), {DEFAULT}"
 
 
+@o.grouped
 def command(
     folder: o.Folder,
+    *,
     queries: Annotated[Path, Option(help="File of queries, BEIR folder, or - for standard input.")],
     qrels: Annotated[
         Path | None, Option(help="Relevance judgements, for --measures and the diagnosis.")
@@ -69,9 +71,7 @@ def command(
             "--no-exact."
         ),
     ] = None,
-    scorer: o.ScorerName = "bundled",
-    model: o.ScorerModel = None,
-    scorer_option: o.ScorerOptions = None,
+    scorer: o.ScorerOptions,
     store: o.Store = None,
     workers: o.Workers = None,
     seed: o.Seed = 0,
@@ -117,7 +117,7 @@ def command(
         for sentence in TaskMeasures(judgements, wanted).judgements.notes():
             note(sentence)
     at_once = o.threads(workers)
-    exact = o.open_scorer(scorer, model, scorer_option, workers=1 if no_exact else at_once)
+    exact = scorer.open(workers=1 if no_exact else at_once)
     if lists is not None and not any("lists" in str(known) for known in chosen.values()):
         for known in (parse_method("rerank"), parse_method(DEFAULT)):
             own = o.using_lists(index, known, given, exact.fingerprint, min(costs))

@@ -87,9 +87,11 @@ GraphFrom = Annotated[
         "zcat docs.jsonl.gz | crossknn index build - docs.index --encoder none --tfidf",
     ),
 )
+@o.grouped
 def build(
     items: Items,
     folder: Annotated[Path, Argument(metavar="INDEX", help="Folder to save the index in.")],
+    *,
     encoder: Annotated[
         str,
         Option(help="Dual encoder of the item vectors: 'bundled', a folder, a hub name, or none."),
@@ -116,9 +118,7 @@ def build(
     workers: o.Workers = None,
     ray: o.Ray = None,
     template: o.Template = "{title}\\n{text}",
-    id_field: o.IdField = None,
-    title_field: o.TitleField = None,
-    text_field: o.TextField = None,
+    fields: o.FieldOptions,
     limit: Annotated[
         int | None, Option(min=1, help="Read only this many items, from the first.")
     ] = None,
@@ -130,7 +130,6 @@ def build(
     If INDEX exists already, it is replaced. Vectors of unchanged texts and all
     exact scores are kept.
     """
-    from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import Limits
 
@@ -147,14 +146,7 @@ def build(
         raise InputError("--workers needs --ray, and --ray needs an --encoder, which it encodes by")
     check_target(folder)  # before anything is encoded
     began = time.perf_counter()
-    read = read_items(
-        o.source(items),
-        id_field=id_field,
-        title_field=title_field,
-        text_field=text_field,
-        template=template.replace("\\n", "\n"),
-        limit=limit,
-    )
+    read = fields.read(items, template=template.replace("\\n", "\n"), limit=limit)
     previous = ItemIndex.replaced_in(folder)  # if it is no index, `save` says what is wrong with it
     with _resumable(), progress("encoding", "items") as report:
         index = ItemIndex.build(
@@ -243,15 +235,15 @@ def prepare(
         "crossknn index insert docs.index changed.jsonl --replace",
     ),
 )
+@o.grouped
 def insert(
     folder: o.Folder,
     items: Items,
+    *,
     replace: Annotated[
         bool, Option("--replace", help="Replace the items whose ids the index has already.")
     ] = False,
-    id_field: o.IdField = None,
-    title_field: o.TitleField = None,
-    text_field: o.TextField = None,
+    fields: o.FieldOptions,
     json: o.AsJson = False,
 ) -> None:
     """Add ITEMS to an index, or replace some, without building it again.
@@ -260,17 +252,10 @@ def insert(
     new items. Fits take them in by their vectors: `crossknn index info` shows
     how many items each fit has not seen.
     """
-    from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
 
     began, index = time.perf_counter(), ItemIndex.load(folder)
-    new = read_items(
-        o.source(items),
-        id_field=id_field,
-        title_field=title_field,
-        text_field=text_field,
-        template=index.items.template,
-    )
+    new = fields.read(items, template=index.items.template)
     with _resumable(), progress("encoding", "items") as report:
         index.add(new, replace=replace, progress=report)
     _answer(index, folder, json, began)

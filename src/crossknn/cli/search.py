@@ -29,11 +29,13 @@ EPILOG = o.examples(
 )
 
 
+@o.grouped
 def command(
     folder: o.Folder,
     query: Annotated[
         list[str] | None, Argument(help="Query texts, or - for standard input.")
     ] = None,
+    *,
     queries: Annotated[
         Path | None, Option(help="File of queries, or - for standard input.")
     ] = None,
@@ -73,9 +75,7 @@ def command(
     explain: Annotated[
         bool, Option("--explain", help="Show every scored item with its round and predicted score.")
     ] = False,
-    scorer: o.ScorerName = "bundled",
-    model: o.ScorerModel = None,
-    scorer_option: o.ScorerOptions = None,
+    scorer: o.ScorerOptions,
     store: o.Store = None,
     learn: Annotated[
         bool,
@@ -109,7 +109,7 @@ def command(
     given = _queries(o.typed(query or []), queries)
     index = ItemIndex.load(folder)
     o.add_lists(index, lists, None if queries is None else given)
-    exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None
+    exact = scorer.open() if chosen.calls else None
     if lists is not None:
         by = None if exact is None else exact.fingerprint
         chosen = o.using_lists(index, chosen, given, by, budget)

@@ -9,14 +9,13 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from crossknn.cli.output import note
 from crossknn.errors import InputError, MissingExtraError
 from crossknn.files import parse_json
 from crossknn.scorers.base import Scorer
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from crossknn.data.items import Items
     from crossknn.data.queries import QuerySet
     from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import Method as SearchMethod
     from crossknn.scores.collect import Limits
     from crossknn.scores.store import ScoreStore
 
@@ -368,57 +366,6 @@ def read_queries(path: Path, limit: int | None = None) -> QuerySet:
     from crossknn.data.reading import read_queries as read
 
     return read(source(path), limit=limit)
-
-
-def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> None:
-    """Offer the candidates of a TREC run as the retriever `lists`."""
-    if path is None:
-        return
-    from crossknn.retrievers.base import CandidateLists
-
-    if queries is None:
-        raise InputError("--lists refers to queries by id: give the queries with --queries FILE")
-    index.add_retriever("lists", CandidateLists.from_run(path, queries, index.items.ids))
-
-
-def using_lists(
-    index: ItemIndex,
-    method: SearchMethod,
-    queries: QuerySet | None,
-    fingerprint: str | None,
-    budget: int,
-) -> SearchMethod:
-    """The method, which begins with the candidates of `--lists` unless it names its retriever.
-
-    The default method takes their scores into its trend, too, where it starts from no other
-    queries, which have no lists. Lists that are shorter than its first batch are filled up by the
-    first stage.
-    """
-    from crossknn.methods.kriging import LEAST, Kriging, stored_prior
-    from crossknn.retrievers.specs import AUTO, HYBRID, first_stage, stage_names
-    from crossknn.spec import Spec
-    from crossknn.types import NO_ITEM, Queries
-
-    if getattr(method, "retriever", None) != AUTO:
-        if "lists" not in str(method):
-            note(
-                f"--lists has no part in {method}: name it, as in --method "
-                "'rerank(retriever=lists)', or leave --method out"
-            )
-        return method
-    assert queries is not None
-    lists, first, named = index.retrievers["lists"], max(LEAST, budget // 20), Spec("lists")
-    found = lists.top(Queries(queries.texts), min(first, index.n)).items
-    if found.shape[1] < min(first, index.n) or (found == NO_ITEM).any():
-        named = replace(HYBRID, args=(named, Spec(first_stage(index))))
-    options: dict[str, Any] = {"retriever": named}
-    own = index.for_scorer(fingerprint)
-    if isinstance(method, Kriging) and method.mean is None:
-        alone = own.anchors is None and stored_prior(own) is None
-        if alone or not method.use_anchors:
-            stages = (*map(Spec, stage_names(index, HYBRID)), Spec("lists"))
-            options["mean"] = replace(HYBRID, args=stages)
-    return replace(method, **options)
 
 
 def numbers(text: str, what: str) -> list[int]:

@@ -25,7 +25,7 @@ from crossknn.cli.options import (
     numbers,
 )
 from crossknn.cli.output import answer, err, note, out, print_json, progress, say
-from crossknn.errors import InputError, needs_extra
+from crossknn.errors import TRAIN, InputError, needs_extra
 from crossknn.files import write_file
 from crossknn.index.stored import StoredMatrix
 
@@ -345,10 +345,10 @@ def _convert(
     """Convert a CHECKPOINT of ANNCUR's ZESHEL models, CMC or the MS MARCO [EMB]-CE to FOLDER."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already and not empty: choose another folder")
-    with needs_extra("converting a checkpoint"):
-        from crossknn.models.cross_encoder import CrossEncoderModel
-        from crossknn.models.late.model import LateInteractionModel
+    with needs_extra("converting a checkpoint", TRAIN):
         from crossknn_lab.checkpoints import open_checkpoint
+        from crossknn_train.models.cross_encoder import CrossEncoderModel
+        from crossknn_train.models.late import LateInteractionModel
 
     model = open_checkpoint(checkpoint, layout=layout, encoder=encoder)
     card = f"Converted by crossknn from {Path(checkpoint).name}; its licence is its own.\n"

@@ -189,7 +189,7 @@ def prepare(
         str | None,
         Option(
             help="Encode all items with this late-interaction model (CMC, Poly-encoder, ...): a "
-            "folder made by `crossknn model train`, or its ONNX export."
+            "folder made by `crossknn-train run`, or its ONNX export."
         ),
     ] = None,
     name: Annotated[

@@ -17,10 +17,8 @@ EPILOG = o.examples(
 )
 
 
-@o.grouped
 def command(
     folder: o.Folder,
-    *,
     budget: o.PerQuery = 100,
     deadline: Annotated[
         float,
@@ -31,7 +29,9 @@ def command(
         ),
     ] = "30s",  # type: ignore[assignment]
     method: o.Method = DEFAULT,
-    scorer: o.ScorerOptions,
+    scorer: o.ScorerName = "bundled",
+    model: o.ScorerModel = None,
+    scorer_option: o.ScorerOptions = None,
 ) -> None:
     """Serve an index over MCP, on standard input and output: for Claude, ChatGPT, editors.
 
@@ -47,7 +47,7 @@ def command(
 
     chosen, limit = parse_method(method), as_count(budget, "--budget")
     index = ItemIndex.load(folder)
-    exact = scorer.open() if chosen.calls else None
+    exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None
     if exact is not None and exact.fingerprint is not None:
         exact = StoredScorer(exact, index.scores)
     searcher = Searcher(index, exact, chosen)

@@ -43,7 +43,7 @@ docs: .venv-docs/$(STAMP)
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 docs-examples: .venv-torch/$(STAMP)
-	.venv-torch/bin/python -m pytest --doctest-modules src/crossknn lab/src/crossknn_lab
+	.venv-torch/bin/python -m pytest --doctest-modules src/crossknn lab/src/crossknn_lab train/src/crossknn_train
 
 # Wheel and sdist in dist/, each installed into an empty environment and used there.
 package:
@@ -70,15 +70,16 @@ package:
 	.venv-serve/bin/python -m pip install '.[serve]'
 	touch $@
 
-.venv-test/$(STAMP): pyproject.toml lab/pyproject.toml
+.venv-test/$(STAMP): pyproject.toml lab/pyproject.toml train/pyproject.toml
 	$(PYTHON) -m venv --clear .venv-test
 	.venv-test/bin/python -m pip install --quiet --editable '.[plots,dev]' --editable lab
+	.venv-test/bin/python -m pip install --quiet --no-deps --editable train  # to be checked, without torch
 	touch $@
 
-.venv-torch/$(STAMP): pyproject.toml lab/pyproject.toml requirements/torch.txt
+.venv-torch/$(STAMP): pyproject.toml lab/pyproject.toml train/pyproject.toml requirements/torch.txt
 	$(PYTHON) -m venv --clear .venv-torch
 	.venv-torch/bin/python -m pip install --quiet --requirement requirements/torch.txt
-	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,ray,plots,dev,mteb]' --editable lab
+	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,ray,plots,dev,mteb]' --editable lab --editable train
 	touch $@
 
 .venv-docs/$(STAMP): pyproject.toml requirements/docs.txt

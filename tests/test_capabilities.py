@@ -25,8 +25,9 @@ def test_files_and_commands_exist(where, command):
         assert (ROOT / path).exists() or (ROOT / "src/crossknn" / path).exists(), path
     if command:
         program, *words = command.strip("`").split()
-        lab = None if program == "crossknn" else pytest.importorskip("crossknn_lab.cli")
-        found = typer.main.get_command(lab.app if lab else app)
+        other = {"crossknn-lab": "crossknn_lab.cli", "crossknn-train": "crossknn_train.cli"}
+        own = pytest.importorskip(other[program]).app if program in other else app
+        found = typer.main.get_command(own)
         for name in [word for word in words if not word.startswith("--")]:
             found = found.commands[name]
         options = {option for parameter in found.params for option in parameter.opts}

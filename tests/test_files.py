@@ -97,15 +97,15 @@ MAY = {
     "files": "the primitives",
     "columns": "touch is a check here",
     "cli.output": "the null device",
-    "cli.model": "settings files of the package",
     "demo": "source files of Python",
     "page": "a file of the package",
     "sample": "files of the package",
     "service.app": "the page of the package",
     "search.results": "a run file that the user names",
     "fitting.anchors": "into a file of files.new_file",
-    "training.loop": "into a file of files.new_file; weights after is_file; the processor's name",
-    "training.late_interaction": "of a file of files.open_file",
+    "crossknn_train.cli": "settings files of the package",
+    "crossknn_train.loop": "into a file of files.new_file; weights after is_file; the processor's name",
+    "crossknn_train.late_interaction": "of a file of files.open_file",
     "index.late": "into a file of files.new_file and of files.open_file",
     "index.work": "into a file of files.new_file",
     "index.storage": "touch is a check here",
@@ -114,8 +114,8 @@ MAY = {
     "scores.store": "SQLite, after is_file",
     "scorers.onnx": "after check_files",
     "models.folder": "after check_files",
-    "models.base": "after check_files; into a new folder of files.filling",
-    "models.export": "into a new folder of files.filling",
+    "crossknn_train.models.base": "after check_files; into a new folder of files.filling",
+    "crossknn_train.export": "into a new folder of files.filling",
     "crossknn_lab.cells": "source files of crossknn",
     "crossknn_lab.experiment": "a file of the package",
     "crossknn_lab.checkpoints": "a checkpoint that the user names",
@@ -140,7 +140,8 @@ def opens_directly(node):
 def test_no_module_opens_a_file_of_a_folder_by_its_path():
     """What lies in a folder is opened by `crossknn.files`, which follows no link."""
     found = set()
-    for root in (Path(ck.__file__).parent, ROOT / "lab" / "src" / "crossknn_lab"):
+    others = "lab/src/crossknn_lab", "train/src/crossknn_train"
+    for root in (Path(ck.__file__).parent, *(ROOT / other for other in others)):
         for path in root.rglob("*.py"):
             names = path.relative_to(root).with_suffix("").parts
             module = ".".join((root.name, *names) if root.name != "crossknn" else names)

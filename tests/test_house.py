@@ -21,7 +21,6 @@ IDEAS = {
     "demo": "the documentation of Python as a corpus",
     "fitting.calibration": "probabilities of relevance from judgements",
     "fitting.cur": "item vectors by CUR",
-    "fitting.distill": "item vectors by a distilled encoder",
     "fitting.fusion": "weights of retrievers beside the exact score",
     "fitting.mf": "matrix factorization, transductive and inductive",
     "fitting.pseudo_queries": "queries made of items",
@@ -32,9 +31,6 @@ IDEAS = {
     "fitting.factor_rows": "scores as the model reads them, in memory that the items do not fill",
     "fitting.kriging": "fitting the prior",
     "methods.top_odds": "which items to score for a large k",
-    "models.export": "models as ONNX folders",
-    "models.late.heads": "the algebra of CMC and its rivals",
-    "models.quantize": "int8",
     "retrievers.lexical": "words: BM25 and TF-IDF",
     "adapters.mcp": "an index as tools of a language model",
     "service.address": "where a service listens",
@@ -45,8 +41,6 @@ IDEAS = {
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
     "searcher.divided": "a search that looks at the clock between queries",
-    "training.distillation": "training towards another model's scores",
-    "training.late_interaction": "training of CMC and its rivals",
 }
 """Modules that one other module imports, and the idea that each of them is. The commands of `cli`
 and the kinds of `plots` have one importer by design."""
@@ -187,7 +181,6 @@ LARGE = {
         "fitting.fusion.weigh",
         "index.updates.growth",
         "methods.prior.fit_dense",
-        "models.export.export_model",
         "searcher.rerank.rerank",
         "scores.collect.collect",
         "searcher.searcher.Searcher.search",

@@ -141,15 +141,17 @@ def commands() -> list[str]:
     for text in PAGES.values():
         blocks = re.findall(r"(?s)```sh\n(.*?)```", text) + re.findall(r"(?m)^(?: {4}.*\n)+", text)
         for line in re.sub(r"\\\n\s*", "", "\n".join(blocks)).split("\n"):
-            if line.strip().startswith("crossknn "):
+            if line.strip().startswith(("crossknn ", "crossknn-train ")):
                 found.add(line.strip())
     return sorted(found)
 
 
 @pytest.mark.parametrize("line", commands())
 def test_a_command_of_the_pages_has_the_options_that_it_names(line):
-    words = [w for w in shlex.split(line, comments=True)[1:] if w not in ("...", "|")]
-    command = typer.main.get_command(app)
+    program, *words = (w for w in shlex.split(line, comments=True) if w not in ("...", "|"))
+    training = program == "crossknn-train"
+    own = pytest.importorskip("crossknn_train.cli").app if training else app
+    command = typer.main.get_command(own)
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
     known = {"--help", "-h", "--version"} | {

@@ -166,10 +166,10 @@ def make_task(
     """A task of 12 train and 4 dev queries for a "cross" or a "dual" encoder."""
     import torch
 
-    from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
-    from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
-    from crossknn.training.labelled import CrossEncoderTask, DualEncoderTask
-    from crossknn.training.settings import CrossEncoderSettings, DualEncoderSettings
+    from crossknn_train.labelled import CrossEncoderTask, DualEncoderTask
+    from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
+    from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel
+    from crossknn_train.settings import CrossEncoderSettings, DualEncoderSettings
 
     torch.manual_seed(seed)
     about = {"encoder": "", "data": {"folder": "."}, "training": {"seed": seed}}

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
+TRAIN = "crossknn-train"
+"""The distribution that trains models and exports them (`train/`)."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -69,18 +71,21 @@ class MissingExtraError(CrossknnError, ImportError):
 
     Args:
         what: What needs it.
-        extra: The name of the extra in `pip install 'crossknn[extra]'`.
+        extra: The name of the extra in `pip install 'crossknn[extra]'`, or `TRAIN`.
     """
 
     exit_code = 5
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an extra: run  pip install 'crossknn[{extra}]'")
+        if extra == TRAIN:
+            super().__init__(f"{what} needs another package: run  pip install {TRAIN}")
+        else:
+            super().__init__(f"{what} needs an extra: run  pip install 'crossknn[{extra}]'")
 
 
 @contextmanager
 def needs_extra(what: str, extra: str = "torch") -> Iterator[None]:
-    """Turns a missing import inside into the error that names the extra."""
+    """Turns a missing import inside into the error that says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -14,19 +14,16 @@ import numpy as np
 from late_helpers import WordStates, vector
 
 import crossknn as ck
-from crossknn.data.queries import item_as_query
-from crossknn.fitting.anchors import collect_anchors
+from crossknn.fitting.anchors import collect_anchors, collect_item_scores
 from crossknn.fitting.kriging import fit_prior
-from crossknn.index.base import Scale
+from crossknn.index.base import ItemScores, Scale
+from crossknn.index.stored import StoredMatrix
 from crossknn.index.vectors import ItemVectors
 from crossknn.methods import parse_method
 from crossknn.retrievers.base import CandidateLists, ItemPriors
-from crossknn.scores.store import ScoreStore
 from crossknn.search.loop import Search
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM
-from crossknn_lab.rivals.item_scores import ITEM_SCORES, item_scores_artifact
-from crossknn_lab.stored import StoredMatrix
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 ANCHORS, QUERIES, BUDGETS, TEXT_BUDGETS = 40, 4, (20, 50), (8, 20)
@@ -219,12 +216,10 @@ def matrix(name):
     where = np.full(data.scores.shape[1], NO_ITEM)
     where[chosen] = np.arange(n)
     queries = np.r_[0:ANCHORS, data.n_anchors : data.n_anchors + QUERIES]
-    order, artifacts = where[data.anchor_items], {}
-    if ITEM_SCORES in data.artifacts:
-        pairs = data.artifacts[ITEM_SCORES].arrays
-        here = where[pairs["items"]]
-        scores = pairs["scores"][here >= 0][:, chosen]
-        artifacts = {ITEM_SCORES: item_scores_artifact(here[here >= 0], scores)}
+    order, pairs = where[data.anchor_items], data.item_scores
+    if pairs is not None:
+        here = where[pairs.items]
+        pairs = ItemScores(here[here >= 0], pairs.scores[here >= 0][:, chosen])
     cut = StoredMatrix(
         scores=data.scores[queries][:, chosen],
         n_anchors=ANCHORS,
@@ -233,7 +228,7 @@ def matrix(name):
         firsts={"bm25": data.firsts["bm25"][queries][:, chosen]},
         query_ids=tuple(data.query_ids[query] for query in queries),
         anchor_items=order[order >= 0],
-        artifacts=artifacts,
+        item_scores=pairs,
     )
     # Vectors of another space, and some that queries have none beside.
     items, exact = cut.dense_items, cut.scores[:ANCHORS]
@@ -274,15 +269,6 @@ def overlap(pairs):
     ]
 
 
-def add_item_scores(index, scorer, positions):
-    """Score items, as if they were queries, with every item: what `itemcur` and `fixeditem` read."""
-    texts = [item_as_query(index.items.texts[position]) for position in positions]
-    scores = ck.exact_scores(ScoreStore(), scorer, texts, index.items.texts)
-    made = item_scores_artifact(positions, scores)
-    meta = {**made.meta, "fingerprint": scorer.fingerprint}
-    index.put_artifact(ITEM_SCORES, meta, made.arrays)
-
-
 @cache
 def text_index(learned=None):
     """(index with all that methods use, scorer); with the prior of kriging fitted if named."""
@@ -295,7 +281,8 @@ def text_index(learned=None):
     rng = np.random.default_rng(1)
     ids = index.items.ids
     collect_anchors(index, scorer, ANCHOR_TEXTS)
-    add_item_scores(index, scorer, np.arange(0, N, 3))
+    collect_item_scores(index, scorer, np.arange(0, N, 3))
+    index.add_graph("own", 8)
     fitted = ItemVectors(
         values=own + np.float32(0.2) * own[::-1],
         method="als",
@@ -319,6 +306,7 @@ def bundled_index():
     scorer = ck.CrossEncoder()
     index = ck.ItemIndex.build(corpus(), encoder="bundled", tfidf=True)
     collect_anchors(index, scorer, ANCHOR_TEXTS[:4])
+    index.add_graph(None, 8)
     return index, scorer
 
 

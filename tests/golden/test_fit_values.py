@@ -123,7 +123,7 @@ def distilled(method):
     import torch
     from tiny_models import save_bert
 
-    from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
+    from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 
     with tempfile.TemporaryDirectory() as work:
         torch.manual_seed(0)

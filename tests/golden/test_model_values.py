@@ -92,8 +92,8 @@ def check_encoders(name, folders, queries, items):
 @pytest.mark.torch
 @pytest.mark.parametrize("name", CROSS)
 def test_cross_encoders(bert, tmp_path, name):
-    from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
-    from crossknn.models.export import export_model
+    from crossknn_train.export import export_model
+    from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 
     config = CrossEncoderConfig(**{"max_length": 40, **CROSS[name]})
     model = draw(CrossEncoderModel.new(bert, config))
@@ -110,8 +110,8 @@ def test_cross_encoders(bert, tmp_path, name):
 @pytest.mark.torch
 @pytest.mark.parametrize("name", DUAL)
 def test_dual_encoders(bert, tmp_path, name):
-    from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
-    from crossknn.models.export import export_model
+    from crossknn_train.export import export_model
+    from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 
     config = DualEncoderConfig(**{"query_length": 24, "item_length": 20, **DUAL[name]})
     model = draw(DualEncoderModel.new(bert, config))
@@ -125,8 +125,8 @@ def test_dual_encoders(bert, tmp_path, name):
 @pytest.mark.torch
 @pytest.mark.parametrize("name", LATE)
 def test_late_interaction_models(bert, tmp_path, name):
-    from crossknn.models.export import export_model
-    from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
+    from crossknn_train.export import export_model
+    from crossknn_train.models.late import LateInteractionConfig, LateInteractionModel
 
     config = LateInteractionConfig(**{"query_length": 24, "item_length": 20, **LATE[name]})
     model = draw(LateInteractionModel.new(bert, config))
@@ -146,7 +146,7 @@ def test_late_interaction_models(bert, tmp_path, name):
 
 @pytest.mark.torch
 def test_models_of_libraries(tmp_path):
-    from crossknn.models.export import export_model
+    from crossknn_train.export import export_model
 
     given = save_hf(tmp_path / "cross", "BertForSequenceClassification", num_labels=1)
     folder = export_model(given, tmp_path / "cross-onnx")

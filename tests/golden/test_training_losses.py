@@ -36,7 +36,7 @@ CASES = {
 
 def losses(case: str, folder: Path) -> dict[str, object]:
     """Ten losses, two passes a step, and what the best checkpoint measured."""
-    from crossknn.training import run, settings
+    from crossknn_train import run, settings
 
     kind, layout, model, wrong, more = CASES[case]
     write, dev = {"zeshel": (write_zeshel, "valid"), "beir": (write_beir, "dev")}[layout]

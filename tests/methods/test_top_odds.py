@@ -12,6 +12,7 @@ from synthetic import matrix
 
 from crossknn.evaluation.measures import recall
 from crossknn.fitting.kriging import fit_prior
+from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import logistic_weights, top_k
 from crossknn.methods import parse_method
 from crossknn.methods.gp import GaussianProcess
@@ -21,7 +22,6 @@ from crossknn.methods.top_odds import LARGE, NEAREST, TopOdds, features
 from crossknn.retrievers.specs import HYBRID
 from crossknn.search.loop import simulate
 from crossknn.types import NO_ITEM, Artifact, Candidates, Observed
-from crossknn_lab.stored import StoredMatrix
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 SMALL = {"anchors": 24, "n": 700, "tests": 6}

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import crossknn as ck
+from crossknn.index.stored import StoredMatrix
 from crossknn.models.tokens import Tokenizer
-from crossknn_lab.stored import StoredMatrix
 
 MEMORY = 6 << 30
 """Bytes of address space of a process that reads such a file: a reading of gigabytes ends it."""
@@ -208,7 +208,7 @@ def test_a_broken_tokenizer(tmp_path, content):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
 @pytest.mark.parametrize("name", ["c.jsonl", "c.csv", "c.jsonl.gz", "q.txt", "m.npz", "s.toml"])
 def test_pipes_and_devices_do_not_hang(tmp_path, name):
-    from crossknn.training.settings import RunSettings, read_settings
+    from crossknn_train.settings import RunSettings, read_settings
 
     reads = {"q.txt": ck.read_queries, "m.npz": StoredMatrix.load}
     reads["s.toml"] = lambda path: read_settings(path, RunSettings)

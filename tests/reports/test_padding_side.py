@@ -152,9 +152,9 @@ def bert(tmp_path_factory):
 
 def made(bert, folder, kind):
     """A model of ours in its folder."""
-    from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
-    from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
-    from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
+    from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
+    from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel
+    from crossknn_train.models.late import LateInteractionConfig, LateInteractionModel
 
     lengths = {"query_length": 30, "item_length": 30}
     if kind.endswith("-CE"):
@@ -175,7 +175,7 @@ def made(bert, folder, kind):
 )
 def test_models_of_ours_and_their_onnx_folders(tmp_path, bert, kind, side):
     """A model trained here, and its export, whose `tokenizer.json` pads: nothing is padded by it."""
-    from crossknn.models.export import export_model
+    from crossknn_train.export import export_model
 
     task = {"dual": "dual-encoder"}.get(
         kind, "cross-encoder" if "-CE" in kind else "late-interaction"

@@ -83,7 +83,7 @@ def test_an_onnx_folder_of_somebody_else(tmp_path, graph, open_model, architectu
     if architecture:
         about = {"architectures": [architecture], "id2label": {"0": "LABEL_0"}}
         (tmp_path / "config.json").write_text(json.dumps(about))
-    said = rf"has the ONNX graph {graph} and neither crossknn\.json nor .*crossknn model export"
+    said = rf"has the ONNX graph {graph} and neither crossknn\.json nor .*crossknn-train export"
     with pytest.raises(ck.InputError, match=said):
         open_model(tmp_path)
 

@@ -15,14 +15,14 @@ pytest.importorskip("onnx")
 
 import crossknn as ck  # noqa: E402
 from crossknn.errors import InputError, ScorerError  # noqa: E402
-from crossknn.models.export import export_model  # noqa: E402
-from crossknn.models.late.model import (  # noqa: E402
-    LateInteractionConfig,
-    LateInteractionModel,
-)
 from crossknn.retrievers.base import KINDS, LateEncoder  # noqa: E402
 from crossknn.scorers.opening import bundled_folder  # noqa: E402
 from crossknn.types import NO_ITEM, States  # noqa: E402
+from crossknn_train.export import export_model  # noqa: E402
+from crossknn_train.models.late import (  # noqa: E402
+    LateInteractionConfig,
+    LateInteractionModel,
+)
 
 pytestmark = pytest.mark.torch
 ITEMS = [

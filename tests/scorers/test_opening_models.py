@@ -172,23 +172,27 @@ sys.exit(repr(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)
 """)
 
 
-def test_without_torch_the_message_names_the_extra(tmp_path):
+def test_without_torch_the_message_says_what_to_install(tmp_path):
     (tmp_path / "config.json").write_text(
         '{"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}'
     )
     save_file({"classifier.weight": np.zeros(1, np.float32)}, tmp_path / "model.safetensors")
+    (tmp_path / "trained").mkdir()
+    (tmp_path / "trained" / "cross_encoder.json").write_text("{}")
     run(f"""
 import sys
-for name in ("torch", "sentence_transformers", "huggingface_hub"):
+for name in ("torch", "sentence_transformers", "huggingface_hub", "crossknn_train"):
     sys.modules[name] = None
 import crossknn as ck
-opened = [(ck.CrossEncoder, {str(tmp_path)!r})]
-opened += [(open_model, "someone/some-model") for open_model in (ck.CrossEncoder, ck.DualEncoder)]
-for open_model, name in opened:
+extra = "pip install 'crossknn[torch]'"
+opened = [(ck.CrossEncoder, {str(tmp_path)!r}, extra)]
+opened += [(ck.CrossEncoder, {str(tmp_path / "trained")!r}, "pip install crossknn-train")]
+opened += [(make, "someone/some-model", extra) for make in (ck.CrossEncoder, ck.DualEncoder)]
+for open_model, name, install in opened:
     try:
         open_model(name)
     except ck.CrossknnError as error:
-        assert "pip install 'crossknn[torch]'" in str(error), error
+        assert str(error).endswith(install), error
     else:
         sys.exit("no error")
 """)

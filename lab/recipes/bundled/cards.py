@@ -27,7 +27,7 @@ against short texts. For a real task take a cross-encoder trained for it.
 
 The pair is encoded jointly; the score is a learned linear combination of the cosine of mean query
 and item states, BM25-like word matches with learned token weights, a late-interaction term, and a
-linear layer on [CLS] (`crossknn.models.cross_encoder`). Linear layers are int8 with one activation
+linear layer on [CLS] (`crossknn_train.models.cross_encoder`). Linear layers are int8 with one activation
 scale per token, so that a score depends on nothing but the pair.
 
 ## Training

@@ -23,8 +23,8 @@ from vocabulary import (
     pruned_tokenizer,
 )
 
-from crossknn.models.backbone import open_backbone, save_backbone
-from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
+from crossknn_train.models.backbone import open_backbone, save_backbone
+from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 
 VOCABULARY = 18_000
 LAYERS = (0, 2, 5)

@@ -2,8 +2,8 @@
 hyponyms, of WordNet's noun domains that test nothing, as BEIR folders `train` and `dev`.
 
 python lab/recipes/kinds/prepare.py SOURCES WORK
-crossknn model train cross-encoder --config lab/recipes/kinds/cross-encoder.toml --out WORK/kinds
-crossknn model export WORK/kinds WORK/models/kinds --precision int8
+crossknn-train run cross-encoder --config lab/recipes/kinds/cross-encoder.toml --out WORK/kinds
+crossknn-train export WORK/kinds WORK/models/kinds --precision int8
 """
 
 from __future__ import annotations

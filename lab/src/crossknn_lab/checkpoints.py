@@ -27,15 +27,6 @@ from torch import Tensor
 
 from crossknn.data.queries import MARKS
 from crossknn.errors import InputError, first_line
-from crossknn.models.backbone import (
-    UNUSED,
-    add_marks,
-    open_backbone,
-    open_tokenizer,
-    position_limit,
-)
-from crossknn.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
-from crossknn.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn.models.folder import (
     existing,
     has_head,
@@ -43,7 +34,16 @@ from crossknn.models.folder import (
     refusing,
     snapshot,
 )
-from crossknn.models.late.model import LateInteractionConfig, LateInteractionModel
+from crossknn_train.models.backbone import (
+    UNUSED,
+    add_marks,
+    open_backbone,
+    open_tokenizer,
+    position_limit,
+)
+from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
+from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel
+from crossknn_train.models.late import LateInteractionConfig, LateInteractionModel
 
 Model: TypeAlias = CrossEncoderModel | DualEncoderModel | LateInteractionModel
 

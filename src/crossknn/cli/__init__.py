@@ -5,18 +5,21 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 _AGAIN = 0.2
 """Seconds between two looks at whether an interrupt was lost."""
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `crossknn`; errors become one sentence on stderr and an exit code."""
+def main(arguments: Sequence[str] | None = None, module: str = "crossknn.cli.app") -> None:
+    """Run `crossknn`, or the commands `app` of another module; errors become one sentence on stderr
+    and an exit code."""
     interrupts, code = _interrupts(), 0
     try:
         from crossknn.cli.app import run
 
-        code = run(list(sys.argv[1:] if arguments is None else arguments))
+        commands = import_module(module).app
+        code = run(list(sys.argv[1:] if arguments is None else arguments), commands)
     except BaseException:  # libraries turn an interrupt into errors of theirs, of an import say
         if not interrupts:
             raise

@@ -17,7 +17,6 @@ from crossknn.cli import (
     fit,
     index,
     mcp,
-    model,
     search,
     serve,
     trial,
@@ -42,7 +41,6 @@ app.add_typer(index.app, name="index")
 for module in (collect, fit, search, serve, mcp, compare, estimate, demo):
     app.command(module.__name__.split(".")[-1], epilog=module.EPILOG)(module.command)
 app.command("try", epilog=trial.EPILOG)(trial.command)
-app.add_typer(model.app, name="model")
 
 
 def _version(asked: bool) -> None:

@@ -12,6 +12,7 @@ from rich.text import Text
 from typer import Option
 
 from crossknn.cli import options as o
+from crossknn.cli.lists import add_lists, using_lists
 from crossknn.cli.output import err, note, out, print_json, progress, say
 from crossknn.errors import InputError, counted
 from crossknn.methods import DEFAULT, Method, parse_method, parse_methods
@@ -29,8 +30,10 @@ EPILOG = o.examples(
 METHODS = f"rerank(retriever=bm25), rerank(retriever=hybrid), axn(rounds=10, ridge=0.3), {DEFAULT}"
 
 
+@o.grouped
 def command(
     folder: o.Folder,
+    *,
     queries: Annotated[Path, Option(help="File of queries, BEIR folder, or - for standard input.")],
     qrels: Annotated[
         Path | None, Option(help="Relevance judgements, for --measures and the diagnosis.")
@@ -69,9 +72,7 @@ def command(
             "--no-exact."
         ),
     ] = None,
-    scorer: o.ScorerName = "bundled",
-    model: o.ScorerModel = None,
-    scorer_option: o.ScorerOptions = None,
+    scorer: o.ScorerOptions,
     store: o.Store = None,
     workers: o.Workers = None,
     seed: o.Seed = 0,
@@ -109,7 +110,7 @@ def command(
     index.check_compact("a comparison")  # before anything is scored
     ks = o.neighbours(k, index.n, folder)
     given = o.read_queries(queries, limit)
-    o.add_lists(index, lists, given)
+    add_lists(index, lists, given)
     judged = read_qrels(qrels) if qrels is not None else None
     wanted = MEASURES if measures is None else measure_names(measures)
     if judged is not None:  # what is wrong with them is said before anything is scored
@@ -117,10 +118,10 @@ def command(
         for sentence in TaskMeasures(judgements, wanted).judgements.notes():
             note(sentence)
     at_once = o.threads(workers)
-    exact = o.open_scorer(scorer, model, scorer_option, workers=1 if no_exact else at_once)
+    exact = scorer.open(workers=1 if no_exact else at_once)
     if lists is not None and not any("lists" in str(known) for known in chosen.values()):
         for known in (parse_method("rerank"), parse_method(DEFAULT)):
-            own = o.using_lists(index, known, given, exact.fingerprint, min(costs))
+            own = using_lists(index, known, given, exact.fingerprint, min(costs))
             chosen[str(own)] = own
     rows = run(
         index,

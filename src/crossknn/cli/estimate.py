@@ -23,6 +23,7 @@ EPILOG = o.examples(
 _BATCH, _WORDS, _SECONDS = 16, 10, 1.0
 
 
+@o.grouped
 def command(
     items: Annotated[
         Path,
@@ -31,16 +32,15 @@ def command(
             help="File of items, index folder, or - for standard input.",
         ),
     ],
+    *,
     budget: Annotated[
         int, Option(min=1, help="Budget of the search: cross-encoder calls per query.")
     ] = 100,
     anchor_queries: Annotated[
         int, Option(min=0, help="Number of anchor queries to score with every item.")
     ] = 0,
-    text_field: o.TextField = None,
-    scorer: o.ScorerName = "bundled",
-    model: o.ScorerModel = None,
-    scorer_option: o.ScorerOptions = None,
+    fields: o.FieldOptions,
+    scorer: o.ScorerOptions,
     json: o.AsJson = False,
 ) -> None:
     """Estimate what anchor queries and a search cost, in cross-encoder calls and seconds.
@@ -48,13 +48,12 @@ def command(
     The command scores random items for a second, with the first words of other
     items as queries.
     """
-    from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.storage import MANIFEST
 
     given = ItemIndex.load(items).items if (items / MANIFEST).is_file() else None
-    texts = (given or read_items(o.source(items), text_field=text_field)).texts
-    n, speed = len(texts), pairs_per_second(o.open_scorer(scorer, model, scorer_option), texts)
+    texts = (given or fields.read(items)).texts
+    n, speed = len(texts), pairs_per_second(scorer.open(), texts)
     found: dict[str, Any] = {"n": n, "pairs_per_second": speed}
     for name, calls in (("anchors", anchor_queries * n), ("search", min(budget, n)), ("exact", n)):
         if calls or json:

@@ -26,6 +26,7 @@ JUDGED = "fusion", "calibration"
 """What is fitted to judgements, and makes no item vectors."""
 
 
+@o.grouped
 def command(
     folder: o.Folder,
     method: Annotated[
@@ -37,6 +38,7 @@ def command(
             "that are added to exact scores. calibration: probabilities of relevance, from --qrels."
         ),
     ] = "als",
+    *,
     queries: Annotated[
         str | None,
         Option(
@@ -80,19 +82,14 @@ def command(
     ] = None,
     vectors: Annotated[str, Option(help="Item vectors to start from.")] = "auto",
     rank: Annotated[int, Option(min=1, help="With stored: rank of the fitted covariance.")] = 100,
-    max_calls: o.MaxCalls = None,
-    deadline: o.Deadline = None,
-    workers: o.Workers = None,
-    ray: o.Ray = None,
+    limits: o.LimitOptions,
     start: Annotated[str | None, Option(help="With distill: dual encoder to start from.")] = None,
     encoder_out: Annotated[
         Path | None, Option(help="With distill: folder to save the trained encoder in.")
     ] = None,
     keep_own: o.KeepOwn = False,
     replace: o.Replace = False,
-    scorer: o.ScorerName = "bundled",
-    model: o.ScorerModel = None,
-    scorer_option: o.ScorerOptions = None,
+    scorer: o.ScorerOptions,
     store: o.Store = None,
     seed: o.Seed = 0,
     json: o.AsJson = False,
@@ -112,10 +109,8 @@ def command(
     from crossknn.fitting.fit import METHODS, fit
     from crossknn.fitting.pseudo_queries import pseudo_queries
     from crossknn.index.item_index import ItemIndex
-    from crossknn.scores.collect import Limits
     from crossknn.spec import parse
 
-    at_once = o.threads(workers)
     if method == "stored":
         from crossknn.scores.collect import fingerprint_of
 
@@ -124,7 +119,7 @@ def command(
                 "fit stored uses only scores that are already in the index: leave --queries out"
             )
         index = ItemIndex.load(folder)
-        exact = o.open_scorer(scorer, model, scorer_option)
+        exact = scorer.open()
         fingerprint_of(exact, index.scores)  # of one without a name nothing was kept
         _take(index, exact, store)
         answer(_fit_stored(index, exact, retriever, rank), json)
@@ -135,7 +130,7 @@ def command(
             f"fit {method} fits no item vectors: leave out --name, --vectors, --strategy and "
             "--retriever"
         )
-    if ray and method == "calibration":
+    if limits.ray and method == "calibration":
         raise InputError("calibration scores in searches, which do not use Ray: leave out --ray")
     if plot is not None and method != "calibration":
         raise InputError(f"--plot applies only to calibration, not to {method}: leave it out")
@@ -148,7 +143,7 @@ def command(
         raise InputError(f"unknown METHOD {named!r}: {hint}")
     if queries is None:
         raise InputError("--queries is missing: give a file of training queries, or 'auto'")
-    if ray and (model or scorer_option or o.is_url(scorer)):
+    if limits.ray and (scorer.is_endpoint or scorer.endpoint_model or scorer.scorer_option):
         raise InputError(
             "--ray cannot be used with an endpoint or with --scorer-option: leave it out, and set "
             "the number of parallel requests with --workers"
@@ -159,10 +154,10 @@ def command(
         asked = QuerySet(texts, texts)
     else:
         asked = o.read_queries(Path(queries), count)
-    share = 1 if method == "calibration" else at_once  # a search scores on one thread
-    given: Any = scorer if ray else o.open_scorer(scorer, model, scorer_option, workers=share)
+    # A search scores on one thread.
+    share = 1 if method == "calibration" else o.threads(limits.workers)
+    given: Any = scorer.scorer if limits.ray else scorer.open(workers=share)
     _take(index, given, store)
-    limits = Limits(workers=at_once, ray=ray, max_calls=max_calls, deadline=deadline)
     if method in JUDGED:
         from crossknn.fitting.calibration import fit_calibration
         from crossknn.fitting.fusion import fit_fusion
@@ -171,10 +166,10 @@ def command(
         with progress("scoring", "pairs") as report:
             options: dict[str, Any] = {"seed": seed, "progress": report, "keep_own": keep_own}
             if judged is None or method == "fusion":
-                options |= {"depth": per or 100, "limits": limits}
+                options |= {"depth": per or 100, "limits": limits.limits()}
                 kept = fit_fusion(index, given, asked, judged, **options)
             else:
-                options["budget"] = Budget(per_query=per, deadline=deadline)
+                options["budget"] = Budget(per_query=per, deadline=limits.deadline)
                 kept = fit_calibration(index, given, asked, judged, **options)
         if plot is not None:
             from crossknn.plots import reliability_plot
@@ -194,7 +189,7 @@ def command(
         strategy=strategy,
         per=per,
         retriever=retriever,
-        limits=limits,
+        limits=limits.limits(),
         replace=replace,
         start=start,
         encoder_out=encoder_out,

@@ -16,6 +16,7 @@ from typer import Argument, Option
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, print_json, progress, say
 from crossknn.errors import InputError, counted
+from crossknn.errors import nearest as nearest_name
 from crossknn.index.nearest import CENTROIDS, LARGE
 from crossknn.index.storage import check_target
 
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
 
 LEARNING = "learning"
-OF_SCORERS = "anchors", "kriging", LEARNING, "fusion", "calibration"
+OF_SCORERS = "anchors", "item_scores", "kriging", LEARNING, "fusion", "calibration"
 """Artefacts that belong to a cross-encoder."""
 
 LATEST = 5
 """Fits to searches that `index info` shows, at most."""
 
 _SAID = {
+    "graphs": "item graphs, by neighbours",
     "late": "late-interaction models",
     "anchor_queries": "queries scored with every item",
     "scores": "stored scores",
@@ -53,12 +55,27 @@ Items = Annotated[
     ),
 ]
 Tfidf = Annotated[bool, Option("--tfidf", help="Add the TF-IDF retriever.")]
+Graph = Annotated[
+    int | None,
+    Option(
+        min=1,
+        help="Add an item graph with this many nearest neighbours per item; the methods gar, "
+        "ladr and greedy need one.",
+    ),
+]
 Nearest = Annotated[
     bool | None,
     Option(
         "--nearest/--no-nearest",
         help="Build an approximate index of the vectors (extra faiss), which large corpora need "
         "for quick searches; by default for 200,000 items or more.",
+    ),
+]
+GraphFrom = Annotated[
+    str | None,
+    Option(
+        help="Vectors or retriever that --graph compares items with: dense, lsa, bm25, ...; by "
+        "default the vectors that were not fitted."
     ),
 ]
 
@@ -70,9 +87,11 @@ Nearest = Annotated[
         "zcat docs.jsonl.gz | crossknn index build - docs.index --encoder none --tfidf",
     ),
 )
+@o.grouped
 def build(
     items: Items,
     folder: Annotated[Path, Argument(metavar="INDEX", help="Folder to save the index in.")],
+    *,
     encoder: Annotated[
         str,
         Option(help="Dual encoder of the item vectors: 'bundled', a folder, a hub name, or none."),
@@ -93,13 +112,13 @@ def build(
             "function in the environment variable CROSSKNN_TOKENIZER."
         ),
     ] = "unicode",
+    graph: Graph = None,
+    graph_from: GraphFrom = None,
     nearest: Nearest = None,
     workers: o.Workers = None,
     ray: o.Ray = None,
     template: o.Template = "{title}\\n{text}",
-    id_field: o.IdField = None,
-    title_field: o.TitleField = None,
-    text_field: o.TextField = None,
+    fields: o.FieldOptions,
     limit: Annotated[
         int | None, Option(min=1, help="Read only this many items, from the first.")
     ] = None,
@@ -111,10 +130,14 @@ def build(
     If INDEX exists already, it is replaced. Vectors of unchanged texts and all
     exact scores are kept.
     """
-    from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import Limits
 
+    if graph_from is not None and graph is None:
+        raise InputError("--graph-from needs a graph: give --graph N, too")
+    known = ("dense", "lsa", "bm25", "tfidf")
+    if graph_from not in (None, *known):
+        raise InputError(f"--graph-from is {graph_from!r}: {nearest_name(graph_from, known)}")
     if nearest:
         o.check_extra("--nearest", "faiss", "faiss")
     if nearest and encoder == "none" and lsa == 0:
@@ -123,14 +146,7 @@ def build(
         raise InputError("--workers needs --ray, and --ray needs an --encoder, which it encodes by")
     check_target(folder)  # before anything is encoded
     began = time.perf_counter()
-    read = read_items(
-        o.source(items),
-        id_field=id_field,
-        title_field=title_field,
-        text_field=text_field,
-        template=template.replace("\\n", "\n"),
-        limit=limit,
-    )
+    read = fields.read(items, template=template.replace("\\n", "\n"), limit=limit)
     previous = ItemIndex.replaced_in(folder)  # if it is no index, `save` says what is wrong with it
     with _resumable(), progress("encoding", "items") as report:
         index = ItemIndex.build(
@@ -145,6 +161,7 @@ def build(
             folder=folder,
             progress=report,
         )
+    _add_graph(index, graph, graph_from)
     index.save(folder)
     _add_nearest(index, nearest)
     if previous is not None:
@@ -158,19 +175,21 @@ def build(
 @app.command(
     "prepare",
     epilog=o.examples(
-        "crossknn index prepare docs.index --tfidf",
+        "crossknn index prepare docs.index --graph 16",
         "crossknn index prepare docs.index --late models/cmc",
     ),
 )
 def prepare(
     folder: o.Folder,
     tfidf: Tfidf = False,
+    graph: Graph = None,
+    graph_from: GraphFrom = None,
     nearest: Nearest = None,
     late: Annotated[
         str | None,
         Option(
             help="Encode all items with this late-interaction model (CMC, Poly-encoder, ...): a "
-            "folder made by `crossknn model train`, or its ONNX export."
+            "folder made by `crossknn-train run`, or its ONNX export."
         ),
     ] = None,
     name: Annotated[
@@ -179,7 +198,7 @@ def prepare(
     replace: o.Replace = False,
     json: o.AsJson = False,
 ) -> None:
-    """Make TF-IDF, an approximate index or a late model's states of the items.
+    """Make TF-IDF, an item graph, an approximate index or a late model's states of the items.
 
     Methods that need one say so. New items are added with `crossknn index insert`.
 
@@ -189,16 +208,19 @@ def prepare(
     """
     from crossknn.index.item_index import ItemIndex
 
-    if not (tfidf or late or nearest):
-        raise InputError("there is nothing to make: give --tfidf, --nearest or --late MODEL")
-    if name and not late:
-        raise InputError("--name needs --late MODEL")
+    if not (tfidf or graph or late or nearest):
+        raise InputError(
+            "there is nothing to make: give --tfidf, --graph N, --nearest or --late MODEL"
+        )
+    if (graph_from and not graph) or (name and not late):
+        raise InputError("--graph-from needs --graph N, and --name needs --late MODEL")
     if nearest:
         o.check_extra("--nearest", "faiss", "faiss")
     began = time.perf_counter()
     index = ItemIndex.load(folder)
     if tfidf:
         index.add_words("tfidf")
+    _add_graph(index, graph, graph_from)
     _add_nearest(index, bool(nearest))
     if late is not None:
         with progress("encoding", "items") as report:
@@ -213,15 +235,15 @@ def prepare(
         "crossknn index insert docs.index changed.jsonl --replace",
     ),
 )
+@o.grouped
 def insert(
     folder: o.Folder,
     items: Items,
+    *,
     replace: Annotated[
         bool, Option("--replace", help="Replace the items whose ids the index has already.")
     ] = False,
-    id_field: o.IdField = None,
-    title_field: o.TitleField = None,
-    text_field: o.TextField = None,
+    fields: o.FieldOptions,
     json: o.AsJson = False,
 ) -> None:
     """Add ITEMS to an index, or replace some, without building it again.
@@ -230,17 +252,10 @@ def insert(
     new items. Fits take them in by their vectors: `crossknn index info` shows
     how many items each fit has not seen.
     """
-    from crossknn.data.reading import read_items
     from crossknn.index.item_index import ItemIndex
 
     began, index = time.perf_counter(), ItemIndex.load(folder)
-    new = read_items(
-        o.source(items),
-        id_field=id_field,
-        title_field=title_field,
-        text_field=text_field,
-        template=index.items.template,
-    )
+    new = fields.read(items, template=index.items.template)
     with _resumable(), progress("encoding", "items") as report:
         index.add(new, replace=replace, progress=report)
     _answer(index, folder, json, began)
@@ -295,7 +310,7 @@ def compact(folder: o.Folder, json: o.AsJson = False) -> None:
     epilog=o.examples("crossknn index info docs.index", "crossknn index info d.index --json"),
 )
 def info(folder: o.Folder, json: o.AsJson = False) -> None:
-    """Show what an index contains: items, retrievers, vectors and exact scores."""
+    """Show what an index contains: items, retrievers, vectors, graphs and exact scores."""
     from crossknn.fitting.learning import LEAST, history
     from crossknn.index.item_index import ItemIndex
 
@@ -391,6 +406,12 @@ def _resumable() -> Iterator[None]:
         raise
 
 
+def _add_graph(index: ItemIndex, neighbours: int | None, name: str | None) -> None:
+    if neighbours is not None:
+        with progress("finding neighbours", "items") as report:
+            index.add_graph(name, neighbours, progress=report)
+
+
 def _add_nearest(index: ItemIndex, wanted: bool | None) -> None:
     """As `wanted`; if nothing is said, for a large index, where faiss is installed."""
     from crossknn.fitting.kriging import add_points
@@ -426,6 +447,7 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
         "vectors": sorted(index.vectors),
         "retrievers": sorted({*index.retrievers, *index.vectors}),
         "tokenizer": index.tokenizer,
+        "graphs": {name: int(graph.shape[1]) for name, graph in index.graphs.items()},
         "late": sorted(index.late),
         "anchor_queries": len(index.anchor_queries),
         **_store(index),

@@ -17,8 +17,10 @@ EPILOG = o.examples(
 )
 
 
+@o.grouped
 def command(
     folder: o.Folder,
+    *,
     budget: o.PerQuery = 100,
     deadline: Annotated[
         float,
@@ -29,9 +31,7 @@ def command(
         ),
     ] = "30s",  # type: ignore[assignment]
     method: o.Method = DEFAULT,
-    scorer: o.ScorerName = "bundled",
-    model: o.ScorerModel = None,
-    scorer_option: o.ScorerOptions = None,
+    scorer: o.ScorerOptions,
 ) -> None:
     """Serve an index over MCP, on standard input and output: for Claude, ChatGPT, editors.
 
@@ -47,7 +47,7 @@ def command(
 
     chosen, limit = parse_method(method), as_count(budget, "--budget")
     index = ItemIndex.load(folder)
-    exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None
+    exact = scorer.open() if chosen.calls else None
     if exact is not None and exact.fingerprint is not None:
         exact = StoredScorer(exact, index.scores)
     searcher = Searcher(index, exact, chosen)

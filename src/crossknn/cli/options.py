@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from crossknn.cli.output import note
 from crossknn.errors import InputError, MissingExtraError
 from crossknn.files import parse_json
 from crossknn.scorers.base import Scorer
 
 if TYPE_CHECKING:
+    from crossknn.data.items import Items
     from crossknn.data.queries import QuerySet
     from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import Method as SearchMethod
+    from crossknn.scores.collect import Limits
     from crossknn.scores.store import ScoreStore
 
+Result = TypeVar("Result")
 STDIN = "-"
 _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -43,31 +46,6 @@ def duration(text: str) -> float:
 
 Folder = Annotated[
     Path, typer.Argument(metavar="INDEX", help="Index folder, made by `crossknn index build`.")
-]
-ScorerName = Annotated[
-    str,
-    typer.Option(
-        "--scorer",
-        help="Cross-encoder: 'bundled', a model folder (ONNX or sentence-transformers), a Hugging "
-        "Face hub name, or the URL of a /rerank endpoint.",
-    ),
-]
-ScorerModel = Annotated[
-    str | None,
-    typer.Option(
-        "--endpoint-model",
-        help="Name of the model to request from the endpoint; without it no scores are stored.",
-    ),
-]
-ScorerOptions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--scorer-option",
-        metavar="KEY=VALUE",
-        help="Option of the cross-encoder; can be given several times. Endpoints take api (auto, "
-        "cohere, tei), probabilities, timeout, retries, batch, concurrency and proxy; models take "
-        "max_length.",
-    ),
 ]
 Store = Annotated[
     Path | None,
@@ -93,14 +71,6 @@ Neighbours = Annotated[
 ]
 Template = Annotated[
     str, typer.Option("--template", help="How the text of an item is made from its fields.")
-]
-IdField = Annotated[str | None, typer.Option("--id-field", help="Field that holds the id.")]
-TitleField = Annotated[
-    str | None, typer.Option("--title-field", help="Field that holds the title.")
-]
-TextField = Annotated[str | None, typer.Option("--text-field", help="Field that holds the text.")]
-MaxCalls = Annotated[
-    int | None, typer.Option("--max-calls", min=1, help="Stop after this many cross-encoder calls.")
 ]
 Deadline = Annotated[
     float | None,
@@ -172,47 +142,148 @@ AsJson = Annotated[
 ]
 
 
+def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Let a command take groups of options: each field of a dataclass parameter is an option.
+
+    Typer reads options from a function's signature, so the signature that it sees has the fields in
+    the place of the group.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name not in groups:
+            parameters.append(parameter.replace(annotation=hints[parameter.name]))
+            continue
+        group = groups[parameter.name]
+        annotations = get_type_hints(group, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                option.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=option.default,
+                annotation=annotations[option.name],
+            )
+            for option in fields(group)
+        ]
+
+    @functools.wraps(command)
+    def run(**values: Any) -> Result:
+        made = {
+            name: group(**{option.name: values.pop(option.name) for option in fields(group)})
+            for name, group in groups.items()
+        }
+        return command(**values, **made)
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerOptions:
+    """Which cross-encoder scores; `open` it."""
+
+    scorer: Annotated[
+        str,
+        typer.Option(
+            help="Cross-encoder: 'bundled', a model folder (ONNX or sentence-transformers), a "
+            "Hugging Face hub name, or the URL of a /rerank endpoint."
+        ),
+    ] = "bundled"
+    endpoint_model: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the model to request from the endpoint; without it no scores are stored."
+        ),
+    ] = None
+    scorer_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Option of the cross-encoder; can be given several times. Endpoints take api "
+            "(auto, cohere, tei), probabilities, timeout, retries, batch, concurrency and proxy; "
+            "models take max_length.",
+        ),
+    ] = None
+
+    @property
+    def is_endpoint(self) -> bool:
+        """Whether the cross-encoder is asked over the network."""
+        return self.scorer.startswith(("http://", "https://"))
+
+    def open(self, *, workers: int = 1) -> Scorer:
+        """Open the cross-encoder, for so many threads that share it and the machine's cores."""
+        from crossknn.scorers.opening import CrossEncoder
+
+        given: dict[str, Any] = {}
+        for option in self.scorer_option or []:
+            key, equals, text = option.partition("=")
+            if not key or not equals or key in given:
+                raise InputError(
+                    f"--scorer-option must be KEY=VALUE, each key once, got {option!r}"
+                )
+            if "key" in key:
+                raise InputError(
+                    "set the API key in the environment variable CROSSKNN_API_KEY, not on the "
+                    "command line"
+                )
+            try:
+                given[key] = parse_json(text)
+            except ValueError:
+                given[key] = text
+        if self.endpoint_model is not None:
+            if not self.is_endpoint:
+                raise InputError(
+                    f"--endpoint-model needs an endpoint, and --scorer is {self.scorer!r}: give a "
+                    "whole URL, http://..."
+                )
+            given["model"] = self.endpoint_model
+        return CrossEncoder(self.scorer, cores=max(1, threads(None) // workers), **given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldOptions:
+    """Which fields of a record hold an item's id, title and text."""
+
+    id_field: Annotated[str | None, typer.Option(help="Field that holds the id.")] = None
+    title_field: Annotated[str | None, typer.Option(help="Field that holds the title.")] = None
+    text_field: Annotated[str | None, typer.Option(help="Field that holds the text.")] = None
+
+    def read(self, path: Path, **options: Any) -> Items:
+        """Read the items of a file, or of standard input for `-`."""
+        from crossknn.data.reading import read_items
+
+        return read_items(source(path), **vars(self), **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """How many cross-encoder calls to make, for how long, and on what."""
+
+    max_calls: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after this many cross-encoder calls."),
+    ] = None
+    deadline: Deadline = None
+    workers: Workers = None
+    ray: Ray = None
+
+    def limits(self, *, calls: int = 0, seconds: float = 0.0) -> Limits:
+        """The limits that are left after so many calls and seconds."""
+        from crossknn.scores.collect import Limits
+
+        return Limits(
+            workers=threads(self.workers),
+            ray=self.ray,
+            max_calls=self.max_calls and max(0, self.max_calls - calls),
+            deadline=self.deadline and max(1e-3, self.deadline - seconds),
+        )
+
+
 def examples(*commands: str) -> str:
     """The epilogue of a command's help."""
     return "Examples:\n\n" + "\n\n".join(f"$ {command}" for command in commands)
-
-
-def is_url(name: str) -> bool:
-    """Whether a scorer of that name is asked over the network."""
-    return name.startswith(("http://", "https://"))
-
-
-def open_scorer(
-    name: str, model: str | None = None, options: list[str] | None = None, *, workers: int = 1
-) -> Scorer:
-    """The scorer of that name; `model` names what answers at a URL, `options` are KEY=VALUE.
-
-    `workers` threads are to share it, and the cores.
-    """
-    from crossknn.scorers.opening import CrossEncoder
-
-    given: dict[str, Any] = {}
-    for option in options or []:
-        key, equals, text = option.partition("=")
-        if not key or not equals or key in given:
-            raise InputError(f"--scorer-option must be KEY=VALUE, each key once, got {option!r}")
-        if "key" in key:
-            raise InputError(
-                "set the API key in the environment variable CROSSKNN_API_KEY, not on the "
-                "command line"
-            )
-        try:
-            given[key] = parse_json(text)
-        except ValueError:
-            given[key] = text
-    if model is not None:
-        if not is_url(name):
-            raise InputError(
-                f"--endpoint-model needs an endpoint, and --scorer is {name!r}: give a whole URL, "
-                "http://..."
-            )
-        given["model"] = model
-    return CrossEncoder(name, cores=max(1, threads(None) // workers), **given)
 
 
 def fuse_of(text: str) -> str | dict[str, float]:
@@ -295,57 +366,6 @@ def read_queries(path: Path, limit: int | None = None) -> QuerySet:
     from crossknn.data.reading import read_queries as read
 
     return read(source(path), limit=limit)
-
-
-def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> None:
-    """Offer the candidates of a TREC run as the retriever `lists`."""
-    if path is None:
-        return
-    from crossknn.retrievers.base import CandidateLists
-
-    if queries is None:
-        raise InputError("--lists refers to queries by id: give the queries with --queries FILE")
-    index.add_retriever("lists", CandidateLists.from_run(path, queries, index.items.ids))
-
-
-def using_lists(
-    index: ItemIndex,
-    method: SearchMethod,
-    queries: QuerySet | None,
-    fingerprint: str | None,
-    budget: int,
-) -> SearchMethod:
-    """The method, which begins with the candidates of `--lists` unless it names its retriever.
-
-    The default method takes their scores into its trend, too, where it starts from no other
-    queries, which have no lists. Lists that are shorter than its first batch are filled up by the
-    first stage.
-    """
-    from crossknn.methods.kriging import LEAST, Kriging, stored_prior
-    from crossknn.retrievers.specs import AUTO, HYBRID, first_stage, stage_names
-    from crossknn.spec import Spec
-    from crossknn.types import NO_ITEM, Queries
-
-    if getattr(method, "retriever", None) != AUTO:
-        if "lists" not in str(method):
-            note(
-                f"--lists has no part in {method}: name it, as in --method "
-                "'rerank(retriever=lists)', or leave --method out"
-            )
-        return method
-    assert queries is not None
-    lists, first, named = index.retrievers["lists"], max(LEAST, budget // 20), Spec("lists")
-    found = lists.top(Queries(queries.texts), min(first, index.n)).items
-    if found.shape[1] < min(first, index.n) or (found == NO_ITEM).any():
-        named = replace(HYBRID, args=(named, Spec(first_stage(index))))
-    options: dict[str, Any] = {"retriever": named}
-    own = index.for_scorer(fingerprint)
-    if isinstance(method, Kriging) and method.mean is None:
-        alone = own.anchors is None and stored_prior(own) is None
-        if alone or not method.use_anchors:
-            stages = (*map(Spec, stage_names(index, HYBRID)), Spec("lists"))
-            options["mean"] = replace(HYBRID, args=stages)
-    return replace(method, **options)
 
 
 def numbers(text: str, what: str) -> list[int]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from typer import Argument, Option
 
 from crossknn.cli import options as o
+from crossknn.cli.lists import add_lists, using_lists
 from crossknn.cli.output import note, out, print_json, progress, say
 from crossknn.errors import CrossknnError, InputError, counted, visible
 from crossknn.files import parse_json
@@ -29,11 +30,13 @@ EPILOG = o.examples(
 )
 
 
+@o.grouped
 def command(
     folder: o.Folder,
     query: Annotated[
         list[str] | None, Argument(help="Query texts, or - for standard input.")
     ] = None,
+    *,
     queries: Annotated[
         Path | None, Option(help="File of queries, or - for standard input.")
     ] = None,
@@ -73,9 +76,7 @@ def command(
     explain: Annotated[
         bool, Option("--explain", help="Show every scored item with its round and predicted score.")
     ] = False,
-    scorer: o.ScorerName = "bundled",
-    model: o.ScorerModel = None,
-    scorer_option: o.ScorerOptions = None,
+    scorer: o.ScorerOptions,
     store: o.Store = None,
     learn: Annotated[
         bool,
@@ -108,11 +109,11 @@ def command(
     o.check_path("--run", run)
     given = _queries(o.typed(query or []), queries)
     index = ItemIndex.load(folder)
-    o.add_lists(index, lists, None if queries is None else given)
-    exact = o.open_scorer(scorer, model, scorer_option) if chosen.calls else None
+    add_lists(index, lists, None if queries is None else given)
+    exact = scorer.open() if chosen.calls else None
     if lists is not None:
         by = None if exact is None else exact.fingerprint
-        chosen = o.using_lists(index, chosen, given, by, budget)
+        chosen = using_lists(index, chosen, given, by, budget)
     if exact is not None:
         kept = o.open_store(exact, index, store)
         kept.private |= private

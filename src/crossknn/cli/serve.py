@@ -24,6 +24,7 @@ EPILOG = o.examples(
 )
 
 
+@o.grouped
 def command(
     folders: Annotated[
         list[Path] | None,
@@ -33,6 +34,7 @@ def command(
             "documentation of your Python, as `crossknn demo --live` has it.",
         ),
     ] = None,
+    *,
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     keys: Annotated[
@@ -62,9 +64,7 @@ def command(
             "--offer", help="Another method that requests may name; can be given several times."
         ),
     ] = None,
-    scorer: o.ScorerName = "bundled",
-    model: o.ScorerModel = None,
-    scorer_option: o.ScorerOptions = None,
+    scorer: o.ScorerOptions,
     private: o.Private = False,
     self_test: Annotated[
         bool, Option(help="At the start, score three English texts and check their order.")
@@ -91,7 +91,7 @@ def command(
             if name in indexes:
                 raise InputError(f"two indexes are called {name!r}: rename the folder of one")
             indexes[name] = ItemIndex.load(folder)
-        exact = o.open_scorer(scorer, model, scorer_option)
+        exact = scorer.open()
         if self_test:
             engine.self_test(exact)
         settings = engine.Settings(

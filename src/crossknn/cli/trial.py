@@ -74,8 +74,10 @@ def write(trial: Trial, folder: Path, title: str, lead: str, sections: Any = ())
     note(f"page: {folder / 'index.html'}")
 
 
+@o.grouped
 def command(
     items: Annotated[Path, Argument(metavar="ITEMS", help="JSONL, CSV, TSV, text or BEIR folder.")],
+    *,
     queries: Annotated[
         Path | None,
         Option(
@@ -112,15 +114,11 @@ def command(
     encoder: Annotated[
         str, Option(help="'bundled', a model folder, a hub name or none.")
     ] = "bundled",
-    id_field: o.IdField = None,
-    title_field: o.TitleField = None,
-    text_field: o.TextField = None,
+    fields: o.FieldOptions,
     folder: Annotated[
         Path, Option("--out", help="Keeps the index, the scores and the page.")
     ] = Path("crossknn-try"),
-    scorer: o.ScorerName = "bundled",
-    model: o.ScorerModel = None,
-    scorer_option: o.ScorerOptions = None,
+    scorer: o.ScorerOptions,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
@@ -132,7 +130,7 @@ def command(
     is in your measure. It ends with a page. Scores are kept in --out: if it is stopped, run the
     same command again to go on.
     """
-    from crossknn.data.reading import read_items, read_qrels
+    from crossknn.data.reading import read_qrels
     from crossknn.evaluation.diagnosis import ENOUGH, diagnose, relevant_to
     from crossknn.evaluation.task import Judgements, TaskMeasures
     from crossknn.index.item_index import ItemIndex
@@ -146,9 +144,7 @@ def command(
     if qrels is not None and queries is None and own is None:
         raise InputError("--qrels judges queries: give them, too, with --queries FILE")
     o.check_path("--out", folder, folder=True)
-    given = read_items(
-        o.source(items), id_field=id_field, title_field=title_field, text_field=text_field
-    )
+    given = fields.read(items)
     judged, n = None, min(len(given), max_items)
     if budget // 2 > n:
         raise InputError(f"--budget is {budget}, for {n} items: give {n} or less")
@@ -162,7 +158,7 @@ def command(
     else:
         asked = o.read_queries(queries)
         judged = read_qrels(qrels) if qrels is not None else None
-    exact = o.open_scorer(scorer, model, scorer_option, workers=o.threads(None))
+    exact = scorer.open(workers=o.threads(None))
     speed = pairs_per_second(exact, given.texts)
     encoding = 0.0 if encoder == "none" else 1 / texts_per_second(encoder, given.texts)
     weighed = len(asked if judged is None else [q for q in asked.ids if q in judged])
@@ -247,7 +243,7 @@ def command(
     head, *lines = verdict.table()
     about = (
         f"{items}: {index.n:,} items, {counted(len(asked), 'query')}{origin}; cross-encoder "
-        f"{scorer}, retriever {trial.retriever}."
+        f"{scorer.scorer}, retriever {trial.retriever}."
     )
     also = (
         f"The verdict is made at {', '.join(map(str, budgets))} calls: the budget, half and twice."

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from crossknn.data.queries import Texts
-from crossknn.errors import InputError, SpecError, needs_extra
+from crossknn.errors import TRAIN, InputError, SpecError, needs_extra
 from crossknn.fitting.anchors import check_texts, collect_anchors, named
 from crossknn.fitting.factors import (
     Fit,
@@ -365,8 +365,8 @@ class Distill(FitMethod):
     epochs: int | None = None
 
     def fit(self, task: FitTask) -> ItemVectors:
-        with needs_extra("distill"):
-            from crossknn.fitting.distill import best_of_rows, distill, paper_settings, student
+        with needs_extra("distill", TRAIN):
+            from crossknn_train.distill import best_of_rows, distill, paper_settings, student
 
         index = task.index
         if task.encoder_out is None:

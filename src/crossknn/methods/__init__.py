@@ -7,12 +7,17 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from crossknn.errors import SpecError, nearest
+from crossknn.methods.acurank import AcuRank
 from crossknn.methods.adacur import ADACUR
 from crossknn.methods.axn import AXN
 from crossknn.methods.base import Method
-from crossknn.methods.cur import ANNCUR
+from crossknn.methods.cur import ANNCUR, FixedItem, ItemCUR
+from crossknn.methods.feedback import Feedback, ReFIT
+from crossknn.methods.gar import GAR
 from crossknn.methods.gp import GP
+from crossknn.methods.graph import LADR, Greedy
 from crossknn.methods.kriging import Kriging
+from crossknn.methods.reformir import ReformIR
 from crossknn.methods.rerank import Exact, Rerank, Retrieve
 from crossknn.methods.tour import TOUR
 from crossknn.retrievers.base import KINDS
@@ -24,7 +29,11 @@ DEFAULT = "auto"
 """What a search does unless it is told otherwise: `kriging`, which uses what the index knows."""
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Exact, Retrieve, Rerank, ANNCUR, ADACUR, AXN, TOUR, GP, Kriging)
+    kind.name: kind
+    for kind in (
+        *(Exact, Retrieve, Rerank, ANNCUR, ADACUR, AXN, TOUR, FixedItem, ItemCUR),
+        *(GAR, LADR, Greedy, GP, Kriging, Feedback, ReFIT, ReformIR, AcuRank),
+    )
 }
 
 

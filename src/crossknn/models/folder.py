@@ -1,7 +1,7 @@
 """Model folders: what is in those of ours, and how those of others are found, judged and loaded.
 
 A torch folder of ours is a Hugging Face folder with one of the settings files of `KINDS` and the
-head's weights; an ONNX folder has a manifest, graphs and a tokenizer (`crossknn.models.export`).
+head's weights; an ONNX folder has a manifest, graphs and a tokenizer (`crossknn_train.export`).
 Models of others are judged by their files before they are loaded, without their code.
 """
 
@@ -193,7 +193,7 @@ def check_not_onnx(folder: Path, name: str) -> None:
         raise InputError(
             f"{name} has the ONNX graph {graph} and neither {MANIFEST} nor weights: crossknn did "
             "not export it, and nothing says what the graph takes; give the model that it was made "
-            "from, or export that one with  crossknn model export"
+            "from, or export that one with  crossknn-train export"
         )
 
 

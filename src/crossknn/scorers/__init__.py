@@ -1,6 +1,6 @@
 """Exact scores of (query, item) pairs, from wherever they come.
 
-Nothing heavy is imported before a model is opened; models in torch are in `crossknn.models`.
+Nothing heavy is imported before a model is opened.
 """
 
 from crossknn.scorers.base import Encoder as Encoder

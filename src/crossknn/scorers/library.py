@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import threading
@@ -227,10 +228,23 @@ def _count_positions(model: Any) -> None:
 
 def _weights_hash(model: Any, unread: str | None = None) -> str:
     """Hash of a model's tokenizer and weights but those whose name contains `unread`."""
-    from crossknn.models.base import state_hash
-
     fast = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
     # Truncation and padding are state that every call changes; the limit is known elsewhere.
     state = {"truncation": None, "padding": None}
     rules = json.dumps(json.loads(fast.to_str()) | state, sort_keys=True) if fast else ""
     return state_hash(model, rules, unread=unread)
+
+
+def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:
+    """Hash of every weight of a module, whose name does not contain `unread`, and of texts."""
+    import torch
+
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(module.state_dict().items()):
+        if unread is None or unread not in name:
+            digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+            flat = tensor.detach().cpu().reshape(-1).contiguous()
+            digest.update(flat.view(torch.uint8).numpy())
+    for text in texts:
+        digest.update(text.encode())
+    return digest.hexdigest()

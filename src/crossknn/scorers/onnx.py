@@ -43,10 +43,7 @@ class OnnxModel:
     """A model folder, checked: what its manifest says, its tokenizer, and its graphs.
 
     Many threads may use it. The fingerprint of a late-interaction model is that of the model which
-    was exported, unless the files have changed since. Like `TorchModel` it has
-    `read`: rows (b) of pairs, queries or items -> raw scores (b,), vectors (b, d), or states
-    (b, t, d) and the mask of real ones (b, t);
-    `compare`: (b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c).
+    was exported, unless the files have changed since.
 
     Args:
         kind: "cross-encoder", "dual-encoder" or "late-interaction".
@@ -169,10 +166,10 @@ class OnnxModel:
 def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
     path = check_files(folder) / MANIFEST
     if not path.is_file():
-        raise InputError(f"{folder} is not a crossknn model folder: it has no {MANIFEST}")
+        raise InputError(f"{folder} is not a crossknn-train folder: it has no {MANIFEST}")
     raw: dict[str, Any] = json_in(folder, MANIFEST, {})
     if not isinstance(raw.get("format"), int):
-        raise InputError(f"{path} is not a crossknn model description")
+        raise InputError(f"{path} is not a crossknn-train description")
     if raw["format"] > FORMAT:
         raise InputError(
             f"{folder} has model format {raw['format']}; this version of crossknn reads up to "

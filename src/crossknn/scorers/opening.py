@@ -12,7 +12,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from crossknn.errors import InputError, nearest, needs_extra
+from crossknn.errors import TRAIN, InputError, nearest, needs_extra
 from crossknn.models.folder import (
     KINDS,
     MANIFEST,
@@ -35,9 +35,9 @@ PathOrName: TypeAlias = str | Path | None
 _OWN: dict[str, tuple[Any, str, str]] = {
     "cross-encoder": (TokenScorer, "cross_encoder", "CrossEncoderModel"),
     "dual-encoder": (TokenEncoder, "dual_encoder", "DualEncoderModel"),
-    "late-interaction": (LateInteractionScorer, "late.model", "LateInteractionModel"),
+    "late-interaction": (LateInteractionScorer, "late", "LateInteractionModel"),
 }
-"""The kind of a model of ours -> what uses it, and where it is in torch."""
+"""The kind of a model of ours -> what uses it, and its module and class in `crossknn_train`."""
 
 
 def CrossEncoder(  # noqa: N802
@@ -130,7 +130,7 @@ def LateInteraction(  # noqa: N802
     if own is None:
         raise InputError(
             f"{path_or_name} is not a late-interaction model: it has neither {MANIFEST} nor "
-            f"late_interaction.json; train one with  crossknn model train cmc"
+            f"late_interaction.json; train one with  crossknn-train run cmc"
         )
     return own
 
@@ -198,8 +198,9 @@ def _open_own(
         if "backend" not in options:
             check_not_onnx(folder, str(path_or_name))
         return folder, None
-    with needs_extra(f"the {KINDS[settings]} {path_or_name}"):
-        model = getattr(import_module(f"crossknn.models.{module}"), name)
+    # The only place where crossknn uses crossknn_train: checkpoints that were not exported to ONNX.
+    with needs_extra(f"{path_or_name}, a {KINDS[settings]} not exported to ONNX,", TRAIN):
+        model = getattr(import_module(f"crossknn_train.models.{module}"), name)
     _check_options(model.from_pretrained, options)
     return folder, scorer(model.from_pretrained(folder, **{"device": None} | options))
 

@@ -1,7 +1,7 @@
 """Models that read rows of tokens: cross-encoders, dual encoders and late-interaction models.
 
-An `OnnxModel` or a `TorchModel` says what it makes of rows of tokens; how texts are batched, cut
-and counted is said here.
+A `TokenModel` turns rows of tokens into scores, vectors or states; how texts are batched, cut and
+counted is said here.
 
 Axes: m queries, n items, c candidates, t states of a text, d dimensions, b texts or lists at once.
 """
@@ -12,26 +12,56 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar, Union
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.models.tokens import Row, checked_rows, token_batches
+from crossknn.models.tokens import Encoding, Row, checked_rows, token_batches
 from crossknn.scorers.streaming import BatchedScorer, Call, excerpt, out_of_memory
-from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, States
+from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Progress, States
 
-if TYPE_CHECKING:
-    from crossknn.models.base import TorchModel
-    from crossknn.scorers.onnx import OnnxModel
-
-TokenModel: TypeAlias = Union["OnnxModel", "TorchModel"]
 Made = TypeVar("Made")
 
 _PAIRS_AT_ONCE = 1024
 _PAIRS_AT_ONCE_IN_TIME = 64
 """Tokenized at once under a deadline: tokenizing, too, takes time."""
 _TEXTS_AT_ONCE = 4096
+
+
+class TokenModel(Protocol):
+    """A model that reads rows of tokens: an `OnnxModel`, or a torch model of crossknn-train.
+
+    `workers` is how many batches may run at once (0: one, on the caller's thread), `one_width`
+    whether the rows of a batch must be equally wide, `bytes_at_once` what `compare` may take.
+    `late_kind`, `joint` and `compare` are those of late-interaction models.
+    """
+
+    name: str
+    encoding: Encoding
+    dimensions: int
+    workers: int
+    one_width: bool
+    late_kind: str
+    joint: bool
+
+    @property
+    def tokens_per_run(self) -> int:
+        """Tokens of a batch, padding included."""
+
+    @property
+    def bytes_at_once(self) -> int: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """A text that differs whenever scores or vectors may."""
+
+    def read(self, rows: Sequence[Row], queries: bool = True) -> Sequence[FloatArray]:
+        """Rows (b) of pairs, queries or items -> [raw scores (b,)], [vectors (b, d)], or
+        [states (b, t, d), the mask of real ones (b, t)]."""
+
+    def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
+        """(b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c)."""
 
 
 class _TokenReader:

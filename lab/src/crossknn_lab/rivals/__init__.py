@@ -1,1 +1,0 @@
-"""Methods of other authors, which specs name once this package is installed."""

@@ -1,0 +1,61 @@
+"""Candidates of a user's own first stage, which `--lists` gives as a TREC run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crossknn.cli.output import note
+from crossknn.errors import InputError
+
+if TYPE_CHECKING:
+    from crossknn.data.queries import QuerySet
+    from crossknn.index.item_index import ItemIndex
+    from crossknn.methods import Method
+
+
+def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> None:
+    """Offer the candidates of a TREC run as the retriever `lists`."""
+    if path is None:
+        return
+    from crossknn.retrievers.base import CandidateLists
+
+    if queries is None:
+        raise InputError("--lists refers to queries by id: give the queries with --queries FILE")
+    index.add_retriever("lists", CandidateLists.from_run(path, queries, index.items.ids))
+
+
+def using_lists(
+    index: ItemIndex, method: Method, queries: QuerySet, fingerprint: str | None, budget: int
+) -> Method:
+    """The method with `lists` as its retriever, unless it names another one itself.
+
+    Kriging also takes the lists' scores into its prior mean, unless it starts from anchor queries,
+    which have no lists. Lists shorter than the first batch are filled up by the first stage.
+    """
+    from crossknn.methods.kriging import LEAST, Kriging, stored_prior
+    from crossknn.retrievers.specs import AUTO, HYBRID, first_stage, stage_names
+    from crossknn.spec import Spec
+    from crossknn.types import NO_ITEM, Queries
+
+    if getattr(method, "retriever", None) != AUTO:
+        if "lists" not in str(method):
+            note(
+                f"--lists has no part in {method}: name it, as in --method "
+                "'rerank(retriever=lists)', or leave --method out"
+            )
+        return method
+    first_batch = min(max(LEAST, budget // 20), index.n)
+    items = index.retrievers["lists"].top(Queries(queries.texts), first_batch).items
+    retriever = Spec("lists")
+    if items.shape[1] < first_batch or (items == NO_ITEM).any():
+        retriever = replace(HYBRID, args=(retriever, Spec(first_stage(index))))
+    options: dict[str, Any] = {"retriever": retriever}
+    own = index.for_scorer(fingerprint)
+    if isinstance(method, Kriging) and method.mean is None:
+        no_anchors = own.anchors is None and stored_prior(own) is None
+        if no_anchors or not method.use_anchors:
+            stages = (*map(Spec, stage_names(index, HYBRID)), Spec("lists"))
+            options["mean"] = replace(HYBRID, args=stages)
+    return replace(method, **options)

@@ -1,0 +1,148 @@
+"""The item graph: the nearest other items of every item (GAR's corpus graph).
+
+Axes: n items, k neighbours, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.index.base import Index
+from crossknn.linalg import top_k
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.dense import ArrayStore, DenseRetriever
+from crossknn.retrievers.specs import unfitted
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours, Progress, Queries
+
+NEIGHBOURS = 16
+"""GAR's k."""
+
+SCORES = "scores"
+"""The graph that is made of the anchors' exact scores."""
+
+RANKED = 100
+"""Items of an anchor query's ranking that `nearest_by_rankings` reads."""
+
+_CELLS = 1 << 23
+
+
+def nearest_items(
+    retriever: Retriever,
+    items: Queries,
+    k: int,
+    at_once: int = 64,
+    progress: Progress | None = None,
+    first: int = 0,
+) -> Neighbours:
+    """The k best other items of a retriever with each of n items as its query: (n, k).
+
+    Padded where it finds fewer, e.g. BM25 only items that share a word. `first` is the position of
+    the first of the n items.
+    """
+    n = len(items)
+    neighbours = np.full((n, k), NO_ITEM, np.int32)
+    for start in range(0, n, at_once):
+        rows = np.arange(start, min(start + at_once, n))
+        found = retriever.top(items.take(rows), k + 1).items
+        for item, ranked in zip(rows, found, strict=True):
+            others = ranked[(ranked != first + item) & (ranked != NO_ITEM)][:k]
+            neighbours[item, : len(others)] = others
+        if progress:
+            progress(int(rows[-1]) + 1, n)
+    return neighbours
+
+
+def nearest_by_vectors(
+    vectors: FloatArray, k: int, progress: Progress | None = None, first: int = 0
+) -> Neighbours:
+    """The k nearest other items by cosine, ties by position: (n, d) -> (n, k), padded; or those of
+    the items from `first` on, (n - first, k).
+
+    Exact, n^2 d multiplications; a block of rows at a time, never an (n, n) array.
+    """
+    n, single = len(vectors), vectors.astype(np.float32)
+    lengths = np.linalg.norm(single, axis=1, keepdims=True)
+    unit = single / np.where(lengths > 0, lengths, 1)
+    items = Queries([""] * (n - first), {"unit": unit[first:]})
+    retriever = DenseRetriever(ArrayStore(unit), lambda queries: queries.vectors["unit"])
+    return nearest_items(retriever, items, k, max(1, _CELLS // n), progress, first)
+
+
+def nearest_by_rankings(scores: FloatArray, k: int) -> Neighbours:
+    """The k other items that are ranked high by the same queries: (q, n) exact scores -> (n, k).
+
+    L2G (2510.00887): an item at rank r of a query's first 100 has the value 101 - r in its row of
+    A (q, n), others have 0. Two items are as near as their entry of A^T A, ties by position; items
+    that no query ranks together are no neighbours, so rows are padded.
+    """
+    from scipy.sparse import csr_array
+
+    q, n = scores.shape
+    depth = min(RANKED, n)
+    ranked = top_k(scores, depth).items
+    values = np.tile(np.arange(depth, 0, -1, dtype=np.int64), q)
+    columns = csr_array((values, ranked.ravel(), np.arange(q + 1) * depth), shape=(q, n))
+    rows = columns.T.tocsr()
+    neighbours = np.full((n, k), NO_ITEM, np.int32)
+    step = max(1, _CELLS // n)
+    for start in range(0, n, step):
+        products = (rows[start : start + step] @ columns).tocsr()
+        for item, (first, end) in enumerate(pairwise(products.indptr), start):
+            others, near = products.indices[first:end], products.data[first:end]
+            kept = others != item
+            others, near = others[kept], near[kept]
+            best = others[np.lexsort((others, -near))[:k]]
+            neighbours[item, : len(best)] = best
+    return neighbours
+
+
+def cosines(vectors: FloatArray, items: IntArray, others: Neighbours) -> FloatArray:
+    """Cosines of items (s,) with their neighbours (s, k), any number at `NO_ITEM`: (s, k)."""
+    one, two = vectors[items].astype(np.float32), vectors[others].astype(np.float32)
+    products = np.einsum("sd,skd->sk", one, two)
+    lengths = np.linalg.norm(two, axis=2) * np.linalg.norm(one, axis=1)[:, None]
+    return products / np.where(lengths > 0, lengths, 1)
+
+
+def check_neighbours(neighbours: IntArray, what: str) -> Neighbours:
+    """The array (n, k) as int32; `InputError` unless it holds other items, each once in a row."""
+    n, found = len(neighbours), neighbours.astype(np.int64)
+    wrong = ((found < NO_ITEM) | (found >= n) | (found == np.arange(n)[:, None])).any(axis=1)
+    wrong |= ((found[:, 1:] != NO_ITEM) & (found[:, :-1] == NO_ITEM)).any(axis=1)
+    ordered = np.sort(found, axis=1)
+    wrong |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_ITEM)).any(axis=1)
+    if wrong.any():
+        raise InputError(
+            f"{what} has no valid neighbours for item {int(np.argmax(wrong))}: they must be "
+            f"positions of other items, 0 to {n - 1}, each once, then -1 where there are no more"
+        )
+    return found.astype(np.int32)
+
+
+def nearest_neighbours(graphs: Mapping[str, Neighbours], name: str, k: int) -> Neighbours:
+    """The first k of each row of the graph `name`; `InputError` where there are fewer, or none."""
+    if name not in graphs:
+        raise InputError(
+            f"there is no item graph {name!r} here (there are: {', '.join(graphs) or 'none'}); "
+            f"make it with  crossknn index prepare INDEX --graph {NEIGHBOURS} --graph-from {name}  "
+            f"(in a matrix file: the key graph_{name})"
+        )
+    graph = graphs[name]
+    if k > (stored := graph.shape[1]):
+        raise InputError(
+            f"the item graph {name!r} has {stored} neighbours of each item, not {k}: use "
+            f"neighbours={stored}, or make it again with  crossknn index prepare INDEX --graph {k}"
+        )
+    return graph[:, :k]
+
+
+def default_graph(index: Index, name: str) -> str:
+    """`name`; for `auto` the graph of the vectors that are not fitted, or else the first one."""
+    if name != "auto":
+        return name
+    usual = unfitted(index) or "bm25"
+    return usual if usual in index.graphs else next(iter(index.graphs), usual)

@@ -1,4 +1,0 @@
-"""Training cross-encoders and dual encoders (extra `torch`): one loop, one settings file.
-
-settings -> corpora -> task (labelled, late_interaction, distillation) -> loop.fit -> folder
-"""

@@ -1,0 +1,138 @@
+"""Methods that walk the item graph: by hand, and the figures that a right implementation gives.
+
+Their recipes are in `references`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import matrix, run
+
+from crossknn.errors import InputError, SpecError
+from crossknn.index.stored import StoredMatrix
+from crossknn.methods import parse_method
+from crossknn.search.loop import Search
+from crossknn.types import NO_ITEM
+
+EXACT = [1, 5, 0, 2, 9, 3, 8, 7]
+GRAPH = [[3, 2], [4, 5], [0, 1], [0, 7], [6, 1], [1, 0], [7, 4], [6, 3]]
+
+
+def by_hand(exact=EXACT, graph=GRAPH) -> StoredMatrix:
+    """One query; the retriever `words` ranks items by position."""
+    n = len(exact)
+    return StoredMatrix(
+        scores=np.array([exact], np.float32),
+        n_anchors=0,
+        dense_items=None,
+        dense_queries=None,
+        firsts={"words": -np.arange(n, dtype=np.float32)[None]},
+        query_ids=("query",),
+        stored_graphs={"near": np.array(graph, np.int32)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "picks"),
+    [
+        # 0 1 | of 1 (score 5): 4 5 | retriever: 2 3 | of 4 (9): 6, of 3 (2): 7
+        ("gar(batch=2)", [0, 1, 4, 5, 2, 3, 6, 7]),
+        ("gar(batch=2, neighbours=1)", [0, 1, 4, 3, 2, 5, 6, 7]),
+        # Best first, all neighbours of one item before the next: of 1, of 4, of 6; of 0 at last
+        ("greedy(retriever_share=0.25, batch=1)", [0, 1, 4, 5, 6, 7, 3, 2]),
+        ("greedy(retriever_share=0, batch=1)", [0, 3, 2, 7, 6, 4, 1, 5]),
+        # Of 1 and 0: 4 5 3 2, whatever they score; then of 4; then of 6
+        ("ladr(retriever_share=0.25, depth=2, batch=1)", [0, 1, 4, 5, 3, 2, 6, 7]),
+        # Of 1, of 4, then nothing is new beside the best: the retriever goes on
+        ("ladr(retriever_share=0.25, depth=1, batch=1)", [0, 1, 4, 5, 6, 2, 3, 7]),
+        ("ladr(retriever_share=0.25, mode=proactive)", [0, 1, 3, 2, 4, 5, 6, 7]),
+    ],
+)
+def test_picks_by_hand(spec, picks):
+    spec = spec.replace("(", "(retriever=words, graph=near, ", 1)
+    if "neighbours" not in spec:
+        spec = spec.replace("graph=near", "graph=near, neighbours=2")
+    assert run(spec, by_hand(), 8).picks().items.tolist() == [picks]
+
+
+def drawn(seed, n=50, k=3) -> StoredMatrix:
+    """One query over a graph drawn by chance, some of whose neighbours are missing."""
+    rng = np.random.default_rng(seed)
+    graph = np.stack([rng.permutation(np.delete(np.arange(n), i))[:k] for i in range(n)])
+    graph[rng.random(n) < 0.2, -1] = NO_ITEM
+    cheap = rng.normal(size=(1, n)).astype(np.float32)
+    return replace(by_hand(rng.normal(size=n), graph), firsts={"words": cheap})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    budget=st.integers(2, 25),
+    spec=st.sampled_from(["gar()", "greedy(batch=1)", "ladr(batch=1)", "ladr(depth=4, batch=1)"]),
+)
+def test_a_filter_is_a_graph_without_the_other_items(seed, budget, spec):
+    data, allowed = drawn(seed), np.random.default_rng(seed).random(50) < 0.6
+    allowed[:2] = True
+    graph = data.stored_graphs["near"]
+    restricted = np.where(allowed[graph], graph, np.int32(NO_ITEM))
+    spec = spec.replace("(", "(retriever=words, graph=near, neighbours=3, ", 1).replace(", )", ")")
+    found, expected = (
+        run(spec, one, budget, allowed=allowed).picks().items.tolist()
+        for one in (data, replace(data, stored_graphs={"near": restricted}))
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", ["gar", "greedy", "ladr"])
+def test_a_first_stage_that_runs_short_leaves_the_rest_to_the_graph(name):
+    few = np.where(np.arange(8) < 2, 1.0, -np.inf).astype(np.float32)
+    data = replace(by_hand(), firsts={"words": few[None]})
+    seeds = "" if name == "gar" else ", retriever_share=0.25"
+    spec = f"{name}(retriever=words, graph=near, neighbours=2, batch=2{seeds})"
+    search = run(spec, data, 8)
+    assert search.picks().items[0, :4].tolist() == [0, 1, 4, 5]
+    assert search.n_backfilled.tolist() == [0]
+
+
+@pytest.mark.parametrize("name", ["gar", "greedy", "ladr"])
+def test_the_first_stage_is_read_deeper_where_pairs_are_lost(name):
+    lonely = replace(drawn(3), stored_graphs={"near": np.full((50, 3), NO_ITEM, np.int32)})
+    index, queries, scores = lonely.rows(0, 1)
+    plan = parse_method(f"{name}(retriever=words, graph=near, neighbours=3, batch=2)").plan(
+        index, 6, 0
+    )
+    search, lost = Search(plan, queries, 50), 0
+    while len(pairs := search.ask()):
+        told = pairs.take(np.arange(1 if lost < 20 else 0, len(pairs)))
+        lost += len(pairs) - len(told)
+        search.tell(told, scores[told.query, told.item])
+    assert lost >= 3
+    assert search.n_backfilled.tolist() == [0]
+
+
+def test_the_graph_is_that_of_the_vectors_by_default():
+    data = matrix()
+    named, auto = (
+        run(f"gar(retriever=dense, graph={graph}, neighbours=5)", data, 30).picks().items.tolist()
+        for graph in ("dense", "auto")
+    )
+    assert named == auto
+    with pytest.raises(InputError, match=r"no item graph .* here .there are: none"):
+        run("gar(retriever=bm25)", replace(data, dense_items=None), 10)
+    with pytest.raises(InputError, match="no item graph 'other' here"):
+        run("ladr(retriever=bm25, graph=other)", data, 10)
+    with pytest.raises(InputError, match="needs scores of anchor queries"):
+        run("gar(retriever=words, graph=scores)", by_hand(), 4)
+    with pytest.raises(InputError, match="affinity=set needs item vectors"):
+        run(
+            "gar(retriever=words, graph=near, neighbours=2, affinity=set)",
+            by_hand(),
+            4,
+        )
+    with pytest.raises(SpecError, match="batch must be 1 or more"):
+        run("greedy(retriever=bm25, batch=0)", data, 10)

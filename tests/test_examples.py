@@ -1,0 +1,59 @@
+"""The scripts in `examples/` run as they stand, and answer what a reader expects."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from service_helpers import free_port, wait_for
+
+import crossknn as ck
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+SAYS = {
+    "own_texts": "zipfile.ZipFile(path).extractall",
+    "own_scorer": "second search: 0 pairs scored, best: csv.DictReader",
+    "endpoint": "threading.Event",
+    "filter": "14 of 40 items are allowed",
+    "vectors_in_qdrant": "hashlib.sha256",
+    "service_client": "[0, ",
+    "learn_from_use": "what the index has learned: ['kriging",
+    "compare_with_judgements": "right in 20 0.950",
+    "rerank_given_documents": "smtplib.SMTP",
+    "own_method": "-> shop floor",
+}
+"""What each script prints, among other things."""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """`crossknn serve` over the examples' texts: searches, and a `/rerank` endpoint."""
+    pytest.importorskip("fastapi")
+    folder, port = tmp_path_factory.mktemp("examples") / "texts", str(free_port())
+    ck.ItemIndex.build(EXAMPLES / "texts.jsonl", encoder="bundled").save(folder)
+    command = [sys.executable, "-m", "crossknn", "serve", str(folder), "--port", port]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as service:
+        wait_for(f"http://127.0.0.1:{port}/readyz")
+        yield f"http://127.0.0.1:{port}"
+        service.terminate()
+
+
+def test_every_example_is_tried_and_listed():
+    scripts = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert scripts == set(SAYS)
+    readme = (EXAMPLES / "README.md").read_text()
+    assert all(f"`{script}.py`" in readme for script in scripts)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_an_example(name, monkeypatch, capsys, request):
+    route = {"endpoint": "/rerank", "service_client": ""}.get(name)
+    if name == "vectors_in_qdrant":
+        pytest.importorskip("qdrant_client")
+    arguments = [] if route is None else [request.getfixturevalue("address") + route]
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert SAYS[name] in capsys.readouterr().out

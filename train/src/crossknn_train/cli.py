@@ -1,0 +1,189 @@
+"""`crossknn-train`: train a model with a settings file, export one to ONNX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from crossknn import cli
+from crossknn.cli.options import AsJson, Template, check_path, examples
+from crossknn.cli.output import answer, note, print_json, progress, say
+from crossknn.errors import InputError, MissingExtraError, nearest
+
+app = typer.Typer(
+    name="crossknn-train",
+    help="Train models and export them to ONNX.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+LATE = "LateInteractionSettings"
+KINDS = {
+    "cross-encoder": "CrossEncoderSettings",
+    "dual-encoder": "DualEncoderSettings",
+    **dict.fromkeys(("cmc", "poly", "som", "deformer", "mixencoder"), LATE),
+}
+SHIPPED = Path(__file__).parent / "configs"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `crossknn-train`."""
+    cli.main(arguments, __name__)
+
+
+@app.command(
+    "run",
+    epilog=examples(
+        "crossknn-train run cross-encoder --config text-emb-ce --out models/ce",
+        "crossknn-train run cmc --config my-settings.toml --dry-run",
+    ),
+)
+def train(
+    kind: Annotated[str, typer.Argument(help=f"Kind of model: {', '.join(KINDS)}.")],
+    config: Annotated[
+        str,
+        typer.Option(help="Settings: a TOML file, or a name listed by `crossknn-train configs`."),
+    ],
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder to save the model in; required unless --dry-run."),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Only time a few steps, and print the expected hours and memory."
+        ),
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Train a cross-encoder, a dual encoder or a late-interaction model.
+
+    Run the same command again to resume after an interruption.
+    """
+    from crossknn.plots import training_curve
+    from crossknn_train import run, settings
+
+    if kind not in KINDS:
+        raise InputError(f"unknown kind of model {kind!r}: {nearest(kind, KINDS)}")
+    path = _config(config)
+    base = Path.cwd() if path.parent == SHIPPED else None  # the user's data are not in the package
+    given = {"kind": kind} if KINDS[kind] == LATE else {}
+    of = getattr(settings, KINDS[kind])
+    wanted: Any = settings.read_settings(path, of, relative_to=base, given=given)
+    if dry_run:
+        answer(run.estimate(wanted), json)
+        return
+    if folder is None:
+        raise InputError("--out is missing: give the folder to save the model in")
+    check_path("--out", folder, folder=True)
+    with progress("training", "steps") as report:
+        fitted = run.train(wanted, folder, progress=report)
+    try:
+        training_curve(folder / run.RUN / "log.jsonl", folder / run.RUN / "loss.png")
+    except MissingExtraError as error:
+        note(f"no loss plot: {error}")
+    made = {"steps": fitted.step, "best_step": fitted.best_step, "seconds": fitted.seconds}
+    answer({"model": str(folder), "dev": fitted.best, **made}, json)
+
+
+@app.command("configs", epilog=examples("crossknn-train configs", "crossknn-train configs cmc"))
+def configs(
+    name: Annotated[
+        str | None, typer.Argument(help="Settings file to print, as a start for your own.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """List the settings files that come with the package, or print one."""
+    if name is not None:
+        text = _config(name).read_text(encoding="utf-8")
+        print_json({"name": name, "text": text}) if json else say(text.rstrip("\n"))
+        return
+    titles = {
+        path.stem: path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
+        for path in sorted(SHIPPED.glob("*.toml"))
+    }
+    answer(titles, json)
+
+
+@app.command(
+    "export",
+    epilog=examples(
+        "crossknn-train export cross-encoder/ms-marco-MiniLM-L6-v2 onnx/ce --precision int8",
+        "crossknn-train export models/cmc onnx/cmc --kind late-interaction",
+    ),
+)
+def export(
+    model: Annotated[str, typer.Argument(help="Folder or hub name of the model.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write the ONNX model to.")],
+    kind: Annotated[
+        Literal["cross-encoder", "dual-encoder", "late-interaction"],
+        typer.Option(help="Kind of model; late-interaction is CMC, Poly-encoder and the like."),
+    ] = "cross-encoder",
+    precision: Annotated[
+        Literal["float32", "int8"], typer.Option(help="int8 is smaller, faster and less exact.")
+    ] = "float32",
+    max_length: Annotated[
+        int | None, typer.Option(help="Maximum number of input tokens; by default the model's own.")
+    ] = None,
+    every_layer: Annotated[
+        bool,
+        typer.Option(
+            "--every-layer", help="With int8: quantize every layer; smallest and least exact."
+        ),
+    ] = False,
+    license: Annotated[
+        str, typer.Option(help="Licence to record in the folder.")
+    ] = "see the model's card",
+    items: Annotated[
+        Path | None, typer.Option(help="Items to compare MODEL and its export on; needs --queries.")
+    ] = None,
+    queries: Annotated[
+        Path | None, typer.Option(help="Queries to compare MODEL and its export on; needs --items.")
+    ] = None,
+    template: Template = "{title}\\n{text}",
+    json: AsJson = False,
+) -> None:
+    """Export MODEL to ONNX in FOLDER.
+
+    With --items and --queries, compare the scores of both on twenty queries.
+    """
+    from crossknn_train.export import export_model
+
+    if (items is None) != (queries is None):
+        raise InputError(
+            "--items and --queries are needed together to compare: give both, or neither"
+        )
+    if items is not None and kind != "cross-encoder":
+        raise InputError(
+            f"--items and --queries compare cross-encoders only, not a {kind}: leave them out"
+        )
+    about: Any = {"precision": precision, "max_length": max_length, "license": license}
+    written = export_model(model, folder, kind, every_layer=every_layer, **about)
+    size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
+    summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
+    if items is not None and queries is not None:
+        from crossknn.data.reading import read_items, read_queries
+        from crossknn.evaluation.measures import agreement
+        from crossknn.scorers import CrossEncoder
+
+        texts = read_items(items, template=template.replace("\\n", "\n")).texts
+        both = CrossEncoder(model), CrossEncoder(written)
+        with progress("comparing", "pairs") as report:
+            asked = read_queries(queries, limit=20).texts
+            summary["agreement"] = agreement(*both, asked, texts, progress=report)
+    answer(summary, json)
+
+
+def _config(name: str) -> Path:
+    """The settings file of that path, or of that name in the package."""
+    path, shipped = Path(name), {path.stem: path for path in SHIPPED.glob("*.toml")}
+    if path.is_file() or name in shipped:
+        return path if path.is_file() else shipped[name]
+    raise InputError(
+        f"there is no settings file {name}, neither as a path nor in the package "
+        f"({nearest(name, shipped)})"
+    )

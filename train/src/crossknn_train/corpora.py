@@ -1,0 +1,221 @@
+"""Several corpora as one, and what a retriever finds for their queries: wrong items that look right
+(ANNCUR, 3.1 and A.1), and candidates to compare (CMC, 3.2).
+
+Axes: m queries, n items, p right items of a query at most, b queries of a step, c items of a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from crossknn.data.dataset import Dataset
+from crossknn.data.queries import own_items, unmarked, without_own
+from crossknn.data.reading import read_labelled
+from crossknn.errors import InputError
+from crossknn.models.tokens import Row, token_batches
+from crossknn.retrievers.base import CandidateLists, RandomItems, Retriever
+from crossknn.retrievers.dense import ArrayStore, DenseRetriever
+from crossknn.retrievers.lexical import BM25, TFIDF
+from crossknn.scorers.base import Encoder
+from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Queries
+from crossknn_train.loop import digest_of
+from crossknn_train.models.base import TorchModel
+from crossknn_train.settings import NegativesSettings, RunSettings
+
+WORDS = ("bm25", "tfidf")
+LISTS = "lists"
+UNIT_SCALE = 20.0
+"""What cosines are multiplied by before a softmax."""
+_QUERIES_AT_ONCE = 256
+
+
+class Corpora:
+    """The texts of several corpora in one numbering, and each query's right items (one or more)."""
+
+    def __init__(self, parts: Sequence[Dataset]) -> None:
+        if not any(len(part) for part in parts):
+            raise InputError("there are no train queries")
+        self.parts = tuple(parts)
+        self.starts = np.cumsum([0, *(len(part.items) for part in parts)])
+        self.queries = [text for part in parts for text in part.queries.texts]
+        self.ids = [f"{part.name}/{i}" for part in parts for i in part.queries.ids]
+        self.items = [text for part in parts for text in part.items.texts]
+        self.positives = tuple(
+            found + start
+            for part, start in zip(parts, self.starts, strict=False)
+            for found in part.positives
+        )
+        # Where queries are documents of the corpus, a query is no wrong item of its own.
+        own = [own_items(part.queries, part.items.ids, part.qrels) for part in parts]
+        both = zip(own, self.starts, strict=False)
+        self.own = np.concatenate([np.where(of >= 0, of + start, of) for of, start in both])
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    @property
+    def digest(self) -> str:
+        """Hash of every query, item and positive."""
+        return digest_of(*self.ids, *self.queries, *self.items, *map(str, self.positives))
+
+    def first_ranks(self, lists: IntArray) -> FloatArray:
+        """The rank of the best right item in lists (m, c), infinity if there is none: (m,)."""
+        pairs = zip(without_own(lists, self.own), self.positives, strict=True)
+        places = [np.flatnonzero(np.isin(items, right)) for items, right in pairs]
+        return np.array([found[0] + 1 if len(found) else np.inf for found in places])
+
+    def lists(self, rows: Sequence[int], wrong: IntArray, count: int, seed: int) -> IntArray:
+        """A right item and `count` of the `wrong` (m, depth), drawn by the seed: (b, 1 + count)."""
+        lists = np.full((len(rows), 1 + count), NO_ITEM, dtype=np.int64)
+        for row, drawn in zip(rows, lists, strict=True):
+            generator = np.random.default_rng([seed, row])
+            drawn[0] = generator.choice(self.positives[row])
+            known = generator.permutation(wrong[row][wrong[row] != NO_ITEM])[:count]
+            drawn[1 : 1 + len(known)] = known
+        return lists
+
+
+def read_corpora(settings: RunSettings) -> tuple[list[Dataset], list[Dataset]]:
+    """Train and dev queries; InputError if they share one."""
+    data, candidates = settings.data, getattr(settings, "candidates", None)
+    lists = candidates is not None and candidates.retriever == LISTS
+
+    def read(folders: Sequence[Path], split: str) -> list[Dataset]:
+        return [part for folder in folders for part in read_labelled(folder, split, lists=lists)]
+
+    train = read(data.folder, data.train)
+    dev = read(data.dev_folder or data.folder, data.dev)
+    dev = sampled(dev, data.dev_queries, settings.training.seed)
+    known, held = ({(p.name, q) for p in parts for q in p.queries.ids} for parts in (train, dev))
+    for name, query in sorted(known & held):
+        raise InputError(f"the query {query!r} of {name} is in train and in dev")
+    return train, dev
+
+
+def sampled(parts: list[Dataset], count: int, seed: int) -> list[Dataset]:
+    """`count` queries over all parts, in proportion to their sizes."""
+    total = sum(len(part) for part in parts)
+    if count >= total:
+        return parts
+    sizes = [max(1, round(count * len(part) / total)) for part in parts]
+    return [part.sample(size, seed) for part, size in zip(parts, sizes, strict=True)]
+
+
+def retrieved(
+    corpora: Corpora, kind: str, count: int, encoder: Encoder | None = None, seed: int = 0
+) -> tuple[Candidates, Candidates]:
+    """Every query's right items (m, p) and the best of its own corpus (m, count), right or not.
+
+    kind: "bm25", "tfidf", "random", "lists" (those that come with the queries) or, for any other,
+    the dual encoder that is given. Their scores are the retriever's, cosines times 20. Words find
+    only items that share one with the query. A retriever that knows no marks reads none.
+    """
+    right: list[tuple[IntArray, FloatArray]] = []
+    best: list[tuple[IntArray, FloatArray]] = []
+    for part, first in zip(corpora.parts, corpora.starts, strict=False):
+        texts, items = part.queries.texts, part.items.texts
+        if kind in WORDS or (encoder is not None and not _reads_marks(encoder)):
+            texts, items = tuple(map(unmarked, texts)), tuple(map(unmarked, items))
+        retriever, scale = _retriever(part, items, kind, encoder, seed)
+        for start in range(0, len(part), _QUERIES_AT_ONCE):
+            at = slice(start, start + _QUERIES_AT_ONCE)
+            queries, positives = Queries(texts[at]), part.positives[at]
+            wanted = Candidates.from_rows([(p, 0.0 * p) for p in positives]).items
+            known = scale * retriever.scores(queries, wanted)
+            found = retriever.top(queries, count)
+            place = np.where(found.items == NO_ITEM, NO_ITEM, found.items + first)
+            scored = zip(positives, known, strict=True)
+            right += [(those + first, scores[: len(those)]) for those, scores in scored]
+            best += zip(place, scale * found.scores, strict=True)
+    return Candidates.from_rows(right), Candidates.from_rows(best)
+
+
+def found_wrong(
+    corpora: Corpora, kind: str, depth: int, encoder: Encoder | None = None, seed: int = 0
+) -> tuple[Candidates, Candidates]:
+    """Every query's right items (m, p) and best wrong ones (m, depth), as `retrieved` has them."""
+    n_right = max(map(len, corpora.positives)) + int((corpora.own != NO_ITEM).any())
+    right, best = retrieved(corpora, kind, depth + n_right, encoder, seed)
+    wrong = []
+    rows = zip(corpora.positives, corpora.own, best.items, best.scores, strict=True)
+    for positives, own, items, scores in rows:
+        is_wrong = ~np.isin(items, [NO_ITEM, own, *positives])
+        wrong.append((items[is_wrong][:depth], scores[is_wrong][:depth]))
+    return right, Candidates.from_rows(wrong)
+
+
+def nearest_wrong(
+    corpora: Corpora, wanted: NegativesSettings, encoder: Encoder | None = None, seed: int = 0
+) -> IntArray:
+    """Wrong items of each query, the nearest but for the first `skip`: (m, depth).
+
+    Where fewer items are near at all (no common word), random ones follow.
+    """
+    kind, depth, is_random = wanted.kind, wanted.depth, wanted.kind == "random"
+    skip = 0 if is_random else wanted.skip
+    found = np.full((len(corpora), skip + depth), NO_ITEM, dtype=np.int64)
+    if not is_random:
+        near = found_wrong(corpora, kind, skip + depth, encoder)[1].items
+        found[:, : near.shape[1]] = near
+    for row, items in enumerate(found):
+        known = int((items != NO_ITEM).sum())
+        if known < len(items):
+            generator = np.random.default_rng([seed, row if is_random else 0])
+            positives = [*corpora.positives[row]]
+            positives += [int(corpora.own[row])] if corpora.own[row] != NO_ITEM else []
+            part = np.searchsorted(corpora.starts, positives[0], side="right") - 1
+            start, n = corpora.starts[part], len(corpora.parts[part].items)
+            size = min(n, len(items) + known + len(positives))
+            drawn = start + generator.choice(n, size=size, replace=False)
+            drawn = drawn[~np.isin(drawn, [*positives, *items])][: len(items) - known]
+            items[known : known + len(drawn)] = drawn
+    return found[:, skip:]
+
+
+def _reads_marks(encoder: Encoder) -> bool:
+    """One that does takes no query without them."""
+    try:
+        encoder.encode_queries(["a"])
+    except InputError:
+        return True
+    return False
+
+
+def _retriever(
+    part: Dataset, texts: Sequence[str], kind: str, encoder: Encoder | None, seed: int
+) -> tuple[Retriever, float]:
+    """The retriever over n texts, and what its scores are multiplied by before a softmax."""
+    if kind == LISTS:
+        run, asked = part.candidates or {}, zip(part.queries.ids, part.queries.texts, strict=True)
+        return CandidateLists({text: run.get(i, []) for i, text in asked}, part.items.ids), 1.0
+    if kind == "random":
+        return RandomItems(len(texts), seed), 1.0
+    if kind in WORDS:
+        return (BM25.fit(texts), 1.0) if kind == "bm25" else (TFIDF.fit(texts), UNIT_SCALE)
+    assert encoder is not None
+    vectors = encoder.encode_items(texts)
+    lengths = np.linalg.norm(vectors[:256].astype(np.float32), axis=1)
+    store = ArrayStore(vectors)
+    retriever = DenseRetriever(store, lambda queries: encoder.encode_queries(queries.texts))
+    return retriever, UNIT_SCALE if np.allclose(lengths, 1.0, atol=1e-2) else 1.0
+
+
+def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
+    """`run` on rows (b) in passes of similar lengths: its outputs (b, ...) in their order.
+
+    Outputs for each token, (b, t, d), are filled up with zeros.
+    """
+    lengths = np.array([len(row.ids) for row in rows])
+    batches = list(token_batches(lengths, model.tokens_per_run))
+    found = [run([rows[r] for r in batch]) for batch in batches]
+    if found[0].ndim == 3:
+        width = max(values.shape[1] for values in found)
+        found = [functional.pad(v, (0, 0, 0, width - v.shape[1])) for v in found]
+    order = torch.from_numpy(np.argsort(np.concatenate(batches)))
+    return torch.cat(found)[order.to(model.device)]

@@ -1,0 +1,391 @@
+"""Models as ONNX folders that the base install can run.
+
+What a folder holds is in `docs/reference/formats.md`, with the inputs and outputs of its graphs.
+Axes: b texts, pairs or lists, c candidates, t tokens or states of a text, d dimensions.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import onnx
+import torch
+from tokenizers import Tokenizer as FastTokenizer
+from torch import nn
+
+from crossknn.errors import InputError, first_line
+from crossknn.files import filling, write_file
+from crossknn.models.folder import (
+    COMPARE_MODEL,
+    COMPARED,
+    DATA,
+    GRAPHS,
+    INPUTS,
+    ITEM_MODEL,
+    KINDS,
+    MANIFEST,
+    MODEL,
+    QUERY_MODEL,
+    TOKENIZER,
+    check_cross_encoder,
+    check_files,
+    content_hash,
+    model_folder,
+    open_library,
+    own_prompts,
+)
+from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, checked_rows, padded
+from crossknn.types import Pairs
+from crossknn_train.models.backbone import has_token_types, position_limit
+from crossknn_train.models.base import TorchModel
+from crossknn_train.models.cross_encoder import CrossEncoderModel
+from crossknn_train.models.dual_encoder import DualEncoderModel
+from crossknn_train.models.late import LateInteractionModel
+from crossknn_train.quantize import quantize
+
+Kind = Literal["cross-encoder", "dual-encoder", "late-interaction"]
+Prefixes: TypeAlias = tuple[str | None, str | None]
+Arrays: TypeAlias = dict[str, Any]
+Axes: TypeAlias = Mapping[str, Mapping[int, str]]
+
+_FFN_OUTPUT = tuple(f"layer.{depth}/output/dense" for depth in range(64))
+"""The layers after GELU, whose activations have the longest tails."""
+OPSET = 17
+TOLERANCE = 1e-3
+LARGEST = 2**31 - 2**25
+"""Bytes of weights inside a graph; ONNX ends at 2 GiB a file."""
+PROBES = (
+    ("how are [Ms] lists [Me] sorted", "sorted [ENT] returns a new list of the items in order."),
+    ("[Ms] open [Me] a file", "The sea [ENT] was calm, and nothing at all happened until evening."),
+    ("[Ms] mean [Me] of numbers", "statistics.mean [ENT]"),
+    ("[Ms] snow [Me] " + "It rained. " * 80, "The sea [ENT] was calm. " + "Snow fell. " * 80),
+)
+"""Marked, so that an [EMB] head finds its places; to other models the marks are words. The last is
+longer than the usual windows of local attention."""
+_N_LISTED = 300
+"""Candidates of the lists that a graph is checked on: more rows than CMC reads at once."""
+_OWN: dict[str, type[TorchModel]] = {
+    "cross-encoder": CrossEncoderModel,
+    "dual-encoder": DualEncoderModel,
+    "late-interaction": LateInteractionModel,
+}
+_OUTPUTS: dict[str, Axes] = {
+    "cross-encoder": {"scores": {0: "b"}},
+    "dual-encoder": {"vectors": {0: "b"}},
+    "late-interaction": {"states": {0: "b", 1: "t_out"}, "mask": {0: "b", 1: "t_out"}},
+}
+"""What the graphs that read tokens give, and which of their axes are free."""
+_TOKENS = {name: {0: "b", 1: "t"} for name in INPUTS}
+_REFUSED = (
+    "{} cannot be exported to ONNX, only used in torch: {}. A graph reads token ids: not through a "
+    "chat template, with a prompt outside the pooling, or with limits of its own for queries"
+)
+
+
+class Graph(NamedTuple):
+    """A torch module, its inputs and outputs by name with their free axes, the inputs it is traced
+    on, and other inputs with the outputs that its ONNX graph has to give for them."""
+
+    module: nn.Module
+    inputs: Axes
+    outputs: Axes
+    example: Arrays
+    given: Arrays
+    expected: Sequence[Any]
+
+
+Exportable: TypeAlias = tuple[Encoding, dict[str, Graph], dict[str, object]]
+"""How texts are read, graphs by file name, and what the manifest says beyond that."""
+
+
+def export_model(
+    model: str | Path,
+    folder: str | Path,
+    kind: Kind = "cross-encoder",
+    *,
+    precision: Literal["float32", "int8"] = "float32",
+    max_length: int | None = None,
+    license: str = "see the model's own card",
+    query_prefix: str | None = None,
+    item_prefix: str | None = None,
+    every_layer: bool = False,
+) -> Path:
+    """Write a model as an ONNX folder, its head in the graph, and return its path.
+
+    Args:
+        model: the folder of a model trained here, or the folder or hub name of a one-label
+            classifier of pairs or of a sentence-transformers bi-encoder, whose modules are in the
+            graph. A late-interaction model keeps its fingerprint.
+        folder: where to write; files of the same names are replaced.
+        kind: "cross-encoder", "dual-encoder" or "late-interaction" (CMC and its rivals).
+        precision: "int8" quantizes linear layers and embedding tables (`crossknn_train.quantize`)
+            but the outputs of the feed-forward blocks, which keeps the ranking of the top items.
+        max_length: tokens of an input; by default the model's own limit.
+        license: the licence to record.
+        query_prefix, item_prefix: of a dual encoder: texts to put before queries and items, as it
+            was trained; by default the prompts of its own configuration, "" for none.
+        every_layer: quantize the outputs of the feed-forward blocks, too.
+
+    Raises:
+        InputError: if the model is of another kind or has not exactly one trained output, if it
+            reads or pools texts as no graph of token ids can, or if a graph disagrees with torch.
+    """
+    if precision not in ("float32", "int8"):
+        raise InputError(f"precision {precision!r} is unknown: use 'float32' or 'int8'")
+    if kind == "late-interaction" and (precision != "float32" or max_length is not None):
+        raise InputError(
+            "a late-interaction model is exported as it is: leave out --precision and --max-length"
+        )
+    own, source = _OWN[kind], Path(model)
+    check_files(source)
+    for file, other in KINDS.items():
+        if file != own.SETTINGS and (source / file).is_file():
+            raise InputError(f"{model} is a {other}, and not to be exported as a {kind} (--kind)")
+    is_own = (source / own.SETTINGS).is_file() or kind == "late-interaction"
+    given: Any = own.from_pretrained(source) if is_own else str(model)
+    make = _own_model if is_own else _library_model
+    encoding, made, settings = make(given, kind, max_length, (query_prefix, item_prefix))
+    prefixes = zip(("query_prefix", "item_prefix"), encoding.prefixes, strict=True)
+    lengths = {key: length for key, length in asdict(encoding.window).items() if length is not None}
+    manifest: dict[str, Any] = {
+        "format": 1,
+        "kind": kind,
+        "name": source.name,
+        "precision": precision,
+        "pad_token_id": encoding.tokenizer.padding,
+        "license": license,
+        **lengths,
+        **{key: text for key, text in prefixes if text},
+        **settings,
+    }
+    folder = Path(folder)
+    with filling(folder) as written:
+        for file in (MANIFEST, *GRAPHS, *(graph + DATA for graph in GRAPHS)):  # of a model before
+            (folder / file).unlink(missing_ok=True)
+        for file, graph in made.items():
+            traced = _trace(graph, written / file, source.name)
+            if kind == "dual-encoder":
+                manifest["dimensions"] = graph.expected[0].shape[-1]
+            if precision == "int8":
+                traced = quantize(traced, keep_float=() if every_layer else _FFN_OUTPUT)
+            _save(traced, written / file)
+        encoding.tokenizer.fast.save(str(written / TOKENIZER), pretty=False)
+    manifest["content"] = content_hash(folder, manifest if kind == "late-interaction" else None)
+    manifest["revision"] = manifest["content"][:12]
+    # Last: a half-written folder is not one.
+    write_file(folder, MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+    return folder
+
+
+# Models of ours
+
+
+def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixes) -> Exportable:
+    window = model.encoding.window
+    if max_length is not None and max_length < window.max_length:
+        window = Window(max_length=max_length)
+    texts = [prefix or "" for prefix in prefixes]
+    encoding = Encoding(model.tokenizer, window, *texts, marked=model.config.marked)
+    for encoder in model.encoders:
+        encoder.set_attn_implementation("eager")
+    settings: dict[str, object] = {"marked": model.config.marked}
+    if kind == "cross-encoder":
+        return encoding, {MODEL: _reader(model, encoding, kind, "pairs")}, settings
+    if kind == "dual-encoder":
+        graphs = {MODEL: _reader(model.query, encoding, kind, "queries")}
+        if not model.config.shared:
+            graphs[ITEM_MODEL] = _reader(model.item, encoding, kind, "items")
+        return encoding, graphs, settings
+    settings |= {
+        "head": model.config.head,
+        "joint": model.joint,
+        "dimensions": model.dimensions,
+        "weights": model.fingerprint,
+    }
+    return encoding, _late_graphs(model, encoding), settings
+
+
+class _Reading(nn.Module):  # type: ignore[misc]
+    """What a function makes of token arrays, (b, t) three times, with a model's weights."""
+
+    def __init__(self, model: nn.Module, read: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model, self.read = model, read
+
+    def forward(self, *arrays: torch.Tensor) -> Any:
+        return self.read(*arrays)
+
+
+def _late_graphs(model: LateInteractionModel, encoding: Encoding) -> dict[str, Graph]:
+    """The towers and the head; the item's tower only if it is not the query's."""
+    head = model.head
+    query = _Reading(model, lambda *arrays: head.of_queries(*model.query(*arrays)))
+    item = _Reading(model, lambda *arrays: head.of_items(*model.item(*arrays)))
+    graphs = {
+        QUERY_MODEL: _reader(query, encoding, "late-interaction", "queries"),
+        ITEM_MODEL: _reader(item, encoding, "late-interaction", "items"),
+    }
+    states = [array for graph in graphs.values() for array in graph.expected]
+    if model.config.shared and head.query_reads == head.item_reads:
+        del graphs[ITEM_MODEL]
+    text, lists = {0: "b", 1: "t_q"}, {0: "b", 1: "c", 2: "t_i"}
+    axes = dict(zip(COMPARED, (text, text, lists, lists), strict=True))
+    example, listed = (_lists(states, *sizes) for sizes in ((2, 5), (3, _N_LISTED)))
+    scores, expected = {"scores": {0: "b", 1: "c"}}, _outputs(head, listed)
+    graphs[COMPARE_MODEL] = Graph(head, axes, scores, example, listed, expected)
+    return graphs
+
+
+def _lists(states: Sequence[Any], count: int, n_listed: int) -> Arrays:
+    """States of `count` queries and of `n_listed` items drawn for each, some of them padding."""
+    query, query_mask, items, mask = states
+    drawn = np.random.default_rng(n_listed).integers(len(items), size=(count, n_listed))
+    item_mask = mask[drawn].astype(bool)
+    item_mask[:, 1::10] = False
+    found = query[:count], query_mask[:count].astype(bool), items[drawn], item_mask
+    return dict(zip(COMPARED, found, strict=True))
+
+
+def _reader(
+    module: nn.Module, encoding: Encoding, kind: Kind, what: str, expected: Any = None
+) -> Graph:
+    """The graph of a module that reads tokens: of the pairs, the queries or the items."""
+    example, given = (_token_arrays(encoding, probes, what) for probes in (PROBES[:2], PROBES))
+    module.eval()
+    expected = _outputs(module, given) if expected is None else [expected]
+    return Graph(module, _TOKENS, _OUTPUTS[kind], example, given, expected)
+
+
+def _outputs(module: nn.Module, arrays: Arrays) -> list[Any]:
+    """What a module gives in torch, as arrays."""
+    with torch.inference_mode():
+        found = module(*map(torch.from_numpy, arrays.values()))
+    return [t.float().numpy() for t in (found if isinstance(found, tuple) else (found,))]
+
+
+def _token_arrays(encoding: Encoding, texts: Sequence[tuple[str, str]], what: str) -> Arrays:
+    """Token arrays (b, t) by name of the "pairs", "queries", "items" or "texts", both of these."""
+    queries, items = zip(*texts, strict=True)
+    found: list[Row | InputError] = []
+    if what == "pairs":
+        each = np.arange(len(texts))
+        found = encoding.pairs(Pairs(each, each), queries, items)
+    if what in ("queries", "texts"):
+        found += encoding.texts(queries, queries=True)
+    if what in ("items", "texts"):
+        found += encoding.texts(items, queries=False)
+    return padded(checked_rows(found), encoding.tokenizer.padding, encoding.window.max_length)
+
+
+# Models of sentence-transformers and Hugging Face
+
+
+def _library_model(
+    source: str, kind: Kind, max_length: int | None, prefixes: Prefixes
+) -> Exportable:
+    is_cross = kind == "cross-encoder"
+    if is_cross:
+        check_cross_encoder(model_folder(source), source)
+    loader: Any = "CrossEncoder" if is_cross else "SentenceTransformer"
+    library = open_library(loader, source, source, device="cpu").float()
+    try:
+        inner, words = library[0].auto_model, library.tokenizer.backend_tokenizer
+    except AttributeError as error:
+        raise InputError(_REFUSED.format(source, "it has no fast tokenizer")) from error
+    inner.set_attn_implementation("eager")
+    limits = (position_limit(inner.config), library.max_seq_length, max_length)
+    library.max_seq_length = min(int(limit) for limit in limits if limit)
+    is_typed = has_token_types(inner.config) and (
+        "token_type_ids" in library.tokenizer.model_input_names
+    )
+    options: dict[str, Any] = {"show_progress_bar": False}
+    answers: list[tuple[Any, Sequence[Any]]]
+    queries, items = zip(*PROBES, strict=True)
+    if is_cross:
+        own = library.prompts.get(library.default_prompt_name) or "", ""
+        options["activation_fn"] = nn.Identity()
+        answers = [(library.predict, PROBES)]
+    else:
+        own = own_prompts(library)
+        answers = [(library.encode_query, queries), (library.encode_document, items)]
+    texts = [own[side] if given is None else given for side, given in enumerate(prefixes)]
+    tokenizer = Tokenizer(FastTokenizer.from_str(words.to_str()))
+    window = Window(max_length=library.max_seq_length)
+    encoding = Encoding(tokenizer, window, *texts, marked=False)
+    # One by one: padding on the left would move positions.
+    expected = [
+        answer([text], prompt=prompt, **options)
+        for (answer, given), prompt in zip(answers, texts, strict=False)
+        for text in given
+    ]
+
+    def read(*arrays: torch.Tensor) -> Any:
+        found = library(dict(zip(INPUTS if is_typed else INPUTS[:2], arrays, strict=False)))
+        return found["scores"][:, 0] if is_cross else found["sentence_embedding"]
+
+    module, what = _Reading(library, read), "pairs" if is_cross else "texts"
+    return encoding, {MODEL: _reader(module, encoding, kind, what, np.concatenate(expected))}, {}
+
+
+# Graphs
+
+
+def _trace(graph: Graph, path: Path, name: str) -> Any:
+    """The ONNX graph of a module. Raises InputError if it cannot be traced or is another model."""
+    example = tuple(map(torch.from_numpy, graph.example.values()))
+    # A folder: torch writes the weights of a large model to files of their own.
+    with TemporaryDirectory(dir=path.parent) as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        part = str(Path(scratch) / path.name)
+        try:
+            with torch.inference_mode():
+                torch.onnx.export(
+                    graph.module,
+                    example,
+                    part,
+                    opset_version=OPSET,
+                    dynamo=False,
+                    input_names=list(graph.inputs),
+                    output_names=list(graph.outputs),
+                    dynamic_axes={**graph.inputs, **graph.outputs},
+                )
+        except RuntimeError as error:  # an operator or a form that ONNX has not
+            raise InputError(_REFUSED.format(name, first_line(error))) from error
+        _check(graph, part, name)
+        traced = onnx.load(part)
+    known = {value.name for value in traced.graph.input}
+    for key in graph.inputs.keys() - known:  # token types, where there are none
+        info = onnx.helper.make_tensor_value_info(key, onnx.TensorProto.INT64, ["b", "t"])
+        traced.graph.input.append(info)
+    return traced
+
+
+def _check(graph: Graph, path: str, name: str) -> None:
+    """Raises InputError if an ONNX file gives other outputs than it has to, by `TOLERANCE`."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = {value.name for value in session.get_inputs()}
+    answers = session.run(None, {k: v for k, v in graph.given.items() if k in names})
+    for found, expected in zip(answers, graph.expected, strict=True):
+        size = np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
+        near = {"rtol": 0, "atol": TOLERANCE * size}
+        if found.shape != expected.shape or not np.allclose(found, expected, **near):
+            raise InputError(_REFUSED.format(name, "the graph's answers differ from the model's"))
+
+
+def _save(graph: Any, path: Path) -> None:
+    """Write a graph, and its weights beside it if they are more than one file may hold."""
+    if sum(len(weight.raw_data) for weight in graph.graph.initializer) <= LARGEST:
+        write_file(path.parent, path.name, graph.SerializeToString(deterministic=True))
+    else:
+        onnx.save_model(graph, str(path), save_as_external_data=True, location=path.name + DATA)

@@ -1,0 +1,199 @@
+"""Training cross-encoders and dual encoders on labelled queries.
+
+Cross-encoders: softmax cross-entropy of a right item among wrong ones (ANNCUR, A.1). Dual encoders:
+in-batch and hard negatives, mined again every epoch (AXN, A.1), and a teacher's vectors where there
+is one. Axes: b queries, c items of a list or a batch, d dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from crossknn.data.dataset import Dataset
+from crossknn.models.tokens import checked_rows
+from crossknn.scorers.base import Encoder
+from crossknn.scorers.token_models import TokenEncoder
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs
+from crossknn_train.corpora import UNIT_SCALE, Corpora, in_passes, nearest_wrong, retrieved
+from crossknn_train.loop import Measures, Task, kept
+from crossknn_train.models.dual_encoder import DualEncoderModel
+
+RELATIONS = 10.0
+"""How much similarities within a batch count beside single vectors."""
+
+
+class LabelledTask(Task):
+    """Train and dev queries with right items: what all tasks on labels have in common.
+
+    encoder: that of the settings, if they name one (the teacher, of a dual encoder).
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        train: Sequence[Dataset],
+        dev: Sequence[Dataset],
+        settings: Any,
+        encoder: Encoder | None = None,
+    ) -> None:
+        self.model, self.train, self.dev = model, Corpora(train), Corpora(dev)
+        self.settings, self.encoder, self.seed = settings, encoder, settings.training.seed
+        self.ids = self.train.ids
+        named: Any = {"negatives": {"encoder"}, "candidates": {"retriever"} if encoder else set()}
+        apart = dict.fromkeys(("encoder", "data", "model", "training", "teacher"), True)
+        learned = settings.model_dump_json(exclude=named | apart)
+        told = learned, encoder and encoder.fingerprint, self.seed
+        self.signature = "|".join(map(str, (*told, self.train.digest, self.dev.digest)))
+
+
+class CrossEncoderTask(LabelledTask):
+    """Each query with one right item and `negatives.count` wrong ones, drawn anew every epoch.
+
+    A dev query counts as right if the best of its candidates is a right item; one whose
+    candidates hold none counts as wrong (`accuracy`), or is left out (`normalised`).
+    """
+
+    main = "accuracy"
+
+    def begin_epoch(self, epoch: int, folder: Path) -> None:
+        """Mine wrong items and dev candidates, once for the whole run."""
+
+        def mine() -> list[IntArray]:
+            wanted, encoder = self.settings.negatives, self.encoder
+            kind = "dual-encoder" if encoder else "tfidf"
+            on_dev = retrieved(self.dev, kind, wanted.dev_candidates, encoder)[1].items
+            return [nearest_wrong(self.train, wanted, encoder, self.seed), on_dev]
+
+        self._wrong, self._candidates = kept(folder, "negatives", self.signature, mine)
+
+    def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
+        seed = (self.seed + 1) * 1_000 + epoch
+        return [self.train.lists(rows, self._wrong, self.settings.negatives.count, seed)]
+
+    def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
+        """Of the queries `rows` (b,) over `lists` (b, c), whose first column is right: ()."""
+        scores = self.scores(self.train, rows, lists)
+        return functional.cross_entropy(scores, scores.new_zeros(len(rows), dtype=torch.long))
+
+    def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
+        """Scores of queries (b,) with their lists (b, c), -inf at `NO_ITEM`: (b, c).
+
+        `negatives.residual` times the encoder's scores, cosines times 20, is in them.
+        """
+        there = lists != NO_ITEM
+        owner = np.repeat(np.arange(len(rows)), there.sum(1))
+        pairs = Pairs(np.asarray(rows)[owner], lists[there])
+        encoded = self.model.encoding.pairs(pairs, corpora.queries, corpora.items)
+        found = in_passes(self.model, checked_rows(encoded), self.model.encode)
+        table = found.new_full(lists.shape, float("-inf"))
+        weight = self.settings.negatives.residual
+        if weight and self.encoder:
+            queries = self.encoder.encode_queries([corpora.queries[row] for row in rows])
+            items = self.encoder.encode_items([corpora.items[item] for item in pairs.item])
+            first = UNIT_SCALE * np.einsum("pd,pd->p", queries[owner], items)
+            found = found + weight * torch.from_numpy(first).to(found)
+        table[torch.from_numpy(there).to(found.device)] = found
+        return table
+
+    def evaluate(self) -> Measures:
+        found, rows = self._candidates, range(len(self.dev))
+        best = self.scores(self.dev, rows, found).argmax(1).cpu().numpy()
+        right = np.isfinite(self.dev.first_ranks(found[rows, best][:, None]))
+        there = np.isfinite(self.dev.first_ranks(found))
+        return {
+            "accuracy": float(right.mean()),
+            "normalised": float(right.sum() / max(1, there.sum())),
+            "in_candidates": float(there.mean()),
+        }
+
+
+class DualEncoderTask(LabelledTask):
+    """In-batch softmax cross-entropy; every query brings its gold item and hard negatives.
+
+    The settings' `teacher_weight` times the distance to a teacher's vectors of the same texts is
+    added. The negatives of a pass are the items of that pass.
+    """
+
+    main = "mrr"
+
+    def begin_epoch(self, epoch: int, folder: Path) -> None:
+        """Mine the epoch's hard negatives with the model as it is."""
+
+        def mine() -> list[IntArray]:
+            encoder = TokenEncoder(self.model)
+            return [nearest_wrong(self.train, self.settings.negatives, encoder, self.seed)]
+
+        [self._wrong] = kept(folder, f"negatives-{epoch}", self.signature, mine)
+
+    def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
+        seed = self.seed + 1 + epoch
+        return [self.train.lists(rows, self._wrong, self.settings.negatives.count, seed)]
+
+    def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
+        """Of the queries `rows` (b,) over all items of their `lists` (b, c): ()."""
+        train = self.train
+        items = np.unique(lists[lists != NO_ITEM])
+        gold = np.searchsorted(items, lists[:, 0])
+        # an item that is right for a query is no negative of it, whoever brought it in
+        keep = np.stack([~np.isin(items, train.positives[row]) for row in rows])
+        keep[np.arange(len(rows)), gold] = True
+        texts = [train.queries[r] for r in rows], [train.items[i] for i in items]
+        query, item = vectors(self.model, *texts)
+        scores = (query @ item.T).float() * scale_of(self.model)
+        scores = scores.masked_fill(~torch.from_numpy(keep).to(query.device), float("-inf"))
+        loss = functional.cross_entropy(scores, torch.from_numpy(gold).to(query.device))
+        if self.encoder is None:
+            return loss
+        taught = [self.encoder.encode_queries(texts[0]), self.encoder.encode_items(texts[1])]
+        wanted = torch.from_numpy(np.concatenate(taught)).to(query.device)
+        distance = distance_to_teacher(torch.cat([query, item]), wanted)
+        return loss + self.settings.teacher_weight * distance
+
+    def evaluate(self) -> Measures:
+        """Over dev queries: accuracy, gold among the 64 nearest, mean reciprocal rank in them."""
+        found = retrieved(self.dev, "dual-encoder", 64, TokenEncoder(self.model))[1].items
+        rank = self.dev.first_ranks(found)
+        return {**ranked(rank), "at_64": float(np.isfinite(rank).mean())}
+
+
+def ranked(rank: FloatArray) -> Measures:
+    """Mean reciprocal rank and accuracy of the ranks of right items (m,)."""
+    return {"mrr": float((1 / rank).mean()), "accuracy": float((rank == 1).mean())}
+
+
+def vectors(
+    model: DualEncoderModel, queries: Sequence[str], items: Sequence[str]
+) -> tuple[Tensor, Tensor]:
+    """Vectors of queries (m, d) and items (n, d), with gradients if they are on."""
+
+    def encoded(texts: Sequence[str], of_queries: bool) -> Tensor:
+        rows = checked_rows(model.encoding.texts(texts, queries=of_queries))
+        return in_passes(model, rows, lambda batch: model.encode(batch, queries=of_queries))
+
+    return encoded(queries, True), encoded(items, False)
+
+
+def scale_of(model: DualEncoderModel) -> float:
+    """What inner products are multiplied by before a softmax: 20 for unit vectors, 1 for others."""
+    return UNIT_SCALE if model.config.normalize else 1.0
+
+
+def distance_to_teacher(vectors: Tensor, teacher: Tensor) -> Tensor:
+    """Mean of 1 - cosine to the teacher's vectors, and ten times the mean squared difference of
+    the cosines within the batch: (b, d) twice -> ().
+
+    The second term is relational distillation (Park et al. 2019) with cosines for distances.
+    """
+    with torch.autocast(vectors.device.type, enabled=False):
+        own = functional.normalize(vectors.float(), dim=-1)
+        taught = functional.normalize(teacher.float(), dim=-1)
+        single = (1 - (own * taught).sum(-1)).mean()
+        relations = (own @ own.T - taught @ taught.T).square().mean()
+        return single + RELATIONS * relations

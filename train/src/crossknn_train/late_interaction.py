@@ -1,0 +1,229 @@
+"""Training late-interaction models: a right item among a retriever's candidates, by cross-entropy
+and by the divergence from the retriever (CMC, Song et al. 2024, 3.2 and C).
+
+Axes: m queries of the data, b of a step, p right items of a query at most, c candidates, n texts, s
+states in all, t of one text, d dimensions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from crossknn.errors import InputError
+from crossknn.files import new_file, open_file
+from crossknn.models.tokens import checked_rows
+from crossknn.scorers.library import state_hash
+from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, States
+from crossknn_train.corpora import Corpora, found_wrong, in_passes, retrieved
+from crossknn_train.labelled import LabelledTask, ranked
+from crossknn_train.loop import Measures, digest_of, kept
+from crossknn_train.models.late import LateInteractionModel
+from crossknn_train.settings import CandidateSettings, LossSettings
+
+AT = (4, 16)
+_TEXTS_AT_ONCE = 1024
+_COMPARED_AT_ONCE = 16
+_ENCODED_AT_ONCE = {"vector": 512, "tokens": _COMPARED_AT_ONCE}
+"""Dev queries whose candidates are encoded together: those that share one do so once."""
+
+
+class LateInteractionTask(LabelledTask):
+    """Each query with a right item, put in if the retriever missed it, and wrong ones.
+
+    On dev the retriever's best items are ranked as they are: a query whose right item it missed
+    counts as wrong, but for `normalized_accuracy`, which leaves it out.
+    """
+
+    main = "mrr"
+
+    def __init__(self, model: LateInteractionModel, *given: Any, **options: Any) -> None:
+        super().__init__(model, *given, **options)
+        model.freeze(self.settings.freeze)
+        # of queries (True) and items whose tower keeps still: states, and the place of each text
+        self._stored: dict[bool, tuple[States, dict[str, int]]] = {}
+
+    def begin_epoch(self, epoch: int, folder: Path) -> None:
+        """Find candidates, and the states that do not move, once for the whole run."""
+        wanted, train, dev = self.settings.candidates, self.train, self.dev
+        name, how = wanted.retriever, (self.encoder, self.seed)
+
+        def find() -> list[FloatArray | IntArray]:
+            right, wrong = found_wrong(train, name, wanted.depth, *how)
+            if not wrong.items.size:
+                raise InputError(
+                    f"the retriever {name!r} finds no irrelevant item for any query, so "
+                    "there are no negatives to train on"
+                )
+            on_dev = retrieved(dev, name, wanted.dev_candidates, *how)[1].items
+            return [right.items, right.scores, wrong.items, wrong.scores, on_dev]
+
+        *found, self._dev_lists = kept(folder, "candidates", self.signature, find)
+        self._right, self._wrong = Candidates(*found[:2]), Candidates(*found[2:])
+        if self.settings.freeze != "none":
+            used = (train, self._right.items), (train, self._wrong.items), (dev, self._dev_lists)
+            texts = [c.items[i] for c, items in used for i in np.unique(items[items != NO_ITEM])]
+            self._keep("item-states", folder, texts, queries=False)
+        if self.settings.freeze == "both":
+            self._keep("query-states", folder, [*train.queries, *dev.queries], queries=True)
+
+    def _keep(self, name: str, folder: Path, texts: list[str], *, queries: bool) -> None:
+        known = list(dict.fromkeys(texts))
+        states = kept_states(folder, name, self.model, known, queries=queries)
+        self._stored[queries] = states, {text: place for place, text in enumerate(known)}
+
+    def draw(self, rows: Sequence[int], epoch: int) -> tuple[IntArray, FloatArray]:
+        """Lists (b, c), whose first item is right, and the retriever's scores of them (b, c)."""
+        drawn = []
+        for row in rows:
+            generator = np.random.default_rng([self.seed, epoch, row])
+            right = Candidates(self._right.items[row], self._right.scores[row])
+            wrong = Candidates(self._wrong.items[row], self._wrong.scores[row])
+            drawn.append(draw_list(right, wrong, self.settings.candidates, generator))
+        lists = Candidates.from_rows(drawn)
+        return lists.items, lists.scores
+
+    def loss(self, rows: Sequence[int], lists: IntArray, retriever: FloatArray) -> Tensor:
+        """Of train queries (b,) over lists (b, c), whose first is right, with the retriever's
+        scores (b, c): ()."""
+        scores = self.scores(self.train, rows, lists)
+        others = torch.from_numpy(retriever), torch.from_numpy(lists != NO_ITEM)
+        return softmax_near_retriever(scores, *others, self.settings.loss)
+
+    def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
+        """The model's scores of queries (b,) with their lists: (b, c) float32, -inf at `NO_ITEM`.
+
+        An item of several lists is encoded once; then a few lists at a time are compared.
+        """
+        used = np.unique(lists[lists != NO_ITEM])
+        query, query_mask = self._states([corpora.queries[row] for row in rows], queries=True)
+        item, item_mask = self._states([corpora.items[i] for i in used], queries=False)
+        place = torch.from_numpy(np.searchsorted(used, lists)).to(item.device)
+        present = torch.from_numpy(lists != NO_ITEM).to(item.device).unsqueeze(-1)
+        found = []
+        for start in range(0, len(rows), _COMPARED_AT_ONCE):
+            part = slice(start, start + _COMPARED_AT_ONCE)
+            mask = item_mask[place[part]] & present[part]
+            found.append(self.model.head(query[part], query_mask[part], item[place[part]], mask))
+        return torch.cat(found).float()
+
+    def _states(self, texts: list[str], *, queries: bool) -> tuple[Tensor, Tensor]:
+        """What the head compares of texts (n, t, d) and the mask (n, t)."""
+        if queries in self._stored:
+            states, places = self._stored[queries]
+            stored = states.padded(np.array([places[text] for text in texts], dtype=np.int64))
+            values, mask = (torch.from_numpy(array).to(self.model.device) for array in stored)
+        else:
+            values, mask = tower_states(self.model, texts, queries=queries)
+        of = self.model.head.of_queries if queries else self.model.head.of_items
+        return of(values, mask)
+
+    def evaluate(self) -> Measures:
+        lists, ordered = self._dev_lists, np.full_like(self._dev_lists, NO_ITEM)
+        answered = np.flatnonzero((lists != NO_ITEM).any(1))
+        at_once = _ENCODED_AT_ONCE[self.model.head.item_reads]
+        for start in range(0, len(answered), at_once):
+            rows = answered[start : start + at_once]
+            scores = self.scores(self.dev, rows.tolist(), lists[rows])
+            order = np.argsort(-scores.cpu().numpy(), axis=1, kind="stable")
+            ordered[rows] = np.take_along_axis(lists[rows], order, axis=1)
+        rank = self.dev.first_ranks(ordered)
+        there = np.isfinite(rank)  # what is ordered is what was found
+        return {
+            **ranked(rank),
+            "normalized_accuracy": float((rank == 1).sum() / max(1, there.sum())),
+            **{f"recall_{k}": float((rank <= k).mean()) for k in AT},
+            "in_candidates": float(there.mean()),
+        }
+
+
+def draw_list(
+    right: Candidates,
+    wrong: Candidates,
+    settings: CandidateSettings,
+    generator: np.random.Generator,
+) -> tuple[IntArray, FloatArray]:
+    """The items and scores (at most 1 + count,) of one query's list: a right item, drawn if there
+    are several, the best wrong items, `fixed` of `count`, and others drawn by Gumbel top-k.
+
+    Args:
+        right, wrong: what was found, best first: (p,) and (depth,).
+    """
+    gold = [generator.integers((right.items != NO_ITEM).sum())]
+    n_wrong, n_fixed = (wrong.items != NO_ITEM).sum(), round(settings.fixed * settings.count)
+    chosen = np.arange(n_wrong)
+    if n_wrong > settings.count:
+        keys = generator.gumbel(size=n_wrong - n_fixed)
+        if settings.sampling == "score":
+            keys += wrong.scores[n_fixed:n_wrong]
+        drawn = n_fixed + np.sort(np.argsort(-keys)[: settings.count - n_fixed])
+        chosen = np.concatenate([chosen[:n_fixed], drawn])
+    return (
+        np.concatenate([right.items[gold], wrong.items[chosen]]),
+        np.concatenate([right.scores[gold], wrong.scores[chosen]]),
+    )
+
+
+def softmax_near_retriever(
+    scores: Tensor, retriever: Tensor, present: Tensor, settings: LossSettings
+) -> Tensor:
+    """Mean over queries of weight * -log softmax of the first candidate + (1 - weight) * the KL
+    divergence of softmax(scores) and softmax(retriever), CMC, eq. 5 and 8: (b, c) twice -> ().
+
+    `present` (b, c) is false where a list has ended.
+    """
+    present = present.to(scores.device)
+    found = scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)
+    right = -found[:, 0].mean()
+    if settings.kl == "none":
+        return right
+    wanted = retriever.to(scores.device).float()
+    wanted = wanted.masked_fill(~present, float("-inf")).log_softmax(-1)
+    left, other = (found, wanted) if settings.kl == "model-retriever" else (wanted, found)
+    apart = (left - other).masked_fill(~present, 0.0)
+    divergence = (left.exp() * apart).sum(-1).mean()
+    return settings.weight * right + (1 - settings.weight) * divergence
+
+
+def tower_states(
+    model: LateInteractionModel, texts: Sequence[str], *, queries: bool
+) -> tuple[Tensor, Tensor]:
+    """States (n, t, d) of texts and their mask (n, t), with gradients if they are on."""
+    rows = checked_rows(model.encoding.texts(texts, queries=queries))
+    values = in_passes(model, rows, lambda batch: model.encode(batch, queries=queries)[0])
+    reads = (model.query if queries else model.item).reads
+    counts = torch.tensor([len(row.ids) if reads == "tokens" else 1 for row in rows])
+    mask = torch.arange(values.shape[1]) < counts.unsqueeze(1)
+    return values, mask.to(values.device)
+
+
+def kept_states(
+    folder: Path, name: str, model: LateInteractionModel, texts: Sequence[str], *, queries: bool
+) -> States:
+    """The states of n texts by a tower that does not move, float16, mapped from `folder`."""
+    tower, device = (model.query if queries else model.item), model.device.type
+    precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    key = digest_of(state_hash(tower), f"{model.config}|{precision}", *texts)
+    file_name = f"{name}-{key}.f16"
+
+    def write() -> list[IntArray]:
+        starts = [0]
+        with torch.no_grad(), new_file(folder, file_name) as file:
+            for start in range(0, len(texts), _TEXTS_AT_ONCE):
+                part = texts[start : start + _TEXTS_AT_ONCE]
+                values, mask = tower_states(model, part, queries=queries)
+                file.write(values[mask].half().cpu().numpy().tobytes())
+                starts += (starts[-1] + mask.sum(1).cumsum(0)).tolist()
+        return [np.array(starts)]
+
+    [starts] = kept(folder, name, key, write)  # written after the values: they are whole
+    with open_file(folder, file_name) as file:
+        width = os.fstat(file.fileno()).st_size // (2 * int(starts[-1]))
+        values = np.memmap(file, dtype=np.float16, mode="r", shape=(int(starts[-1]), width))
+    return States(values, starts)

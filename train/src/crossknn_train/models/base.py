@@ -1,0 +1,195 @@
+"""What all torch models here share: encoders, a tokenizer, settings, a head, and their folder.
+
+A model's folder is that of its encoder as Hugging Face writes it, with a settings file (`KINDS` in
+`crossknn.models.folder`), the head's weights, and the item tower in a subfolder if it is another.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer as FastTokenizer
+from torch import Tensor, nn
+
+from crossknn.errors import InputError
+from crossknn.files import filling, write_file
+from crossknn.models.folder import KINDS, check_files, json_in, refusing
+from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
+from crossknn.scorers.library import state_hash
+from crossknn.types import BoolArray, FloatArray
+from crossknn_train.models.backbone import open_backbone, position_limit, save_backbone
+
+FORMAT = 1
+HEAD = "head.safetensors"
+ITEM_TOWER = "item"
+"""The subfolder of the item tower, where the towers are two."""
+
+
+class TorchModel(nn.Module):  # type: ignore[misc]
+    """A model that `save_pretrained` writes and `from_pretrained` opens.
+
+    Like `OnnxModel` it can be used by a `TokenScorer`, a `TokenEncoder` or a
+    `LateInteractionScorer`, in turns, in float32 unless the caller's autocast says otherwise; on
+    CPUs a model exported to ONNX is faster.
+
+    Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with `marked`,
+    `query_length`, `item_length` and, where a pair is read, `max_length`; and n_towers: 1, of the
+    attribute `encoder`, or 2, the attributes `query` and `item`, which are one if the config has
+    `shared`. All are made of their towers' encoders (two may be one), a tokenizer and the config.
+    """
+
+    SETTINGS: ClassVar[str]
+    Config: ClassVar[Any]
+    n_towers: ClassVar[int] = 2
+    late_kind: str = ""
+    joint: bool = False
+
+    def __init__(self, encoders: Sequence[Any], tokenizer: FastTokenizer, config: Any) -> None:
+        super().__init__()
+        limit = min(position_limit(encoder.config) for encoder in encoders)
+        halves = {"query_length": config.query_length, "item_length": config.item_length}
+        lengths = [config.max_length] if self.n_towers == 1 else list(halves.values())
+        if not all(isinstance(length, int) for length in lengths):
+            raise InputError(f"lengths must be whole numbers, got {lengths}")
+        longest = max(lengths)
+        if longest > limit:
+            names = "max_length" if self.n_towers == 1 else "query_length or item_length"
+            raise InputError(f"{names} is {longest}; the encoder has {limit} positions")
+        self.name, self._turn = type(self).__name__, threading.Lock()
+        self.config = config
+        self.encoders = list(dict.fromkeys(encoders))  # one where there is one for both
+        self.head: Any = None
+        self.tokenizer = Tokenizer(tokenizer)
+        window = Window(max_length=longest, **halves)
+        self.encoding = Encoding(self.tokenizer, window, marked=config.marked)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return torch.device(next(self.parameters()).device)
+
+    workers = 0
+    """Batches run one at a time, on the caller's thread."""
+
+    one_width = False
+    """On a GPU a further run costs more than padding."""
+
+    @property
+    def tokens_per_run(self) -> int:
+        """Tokens of a batch, padding included."""
+        return 2048 if self.device.type == "cpu" else 65_536
+
+    @property
+    def bytes_at_once(self) -> int:
+        """Bytes that comparing lists may take."""
+        return 256 << 20 if self.device.type == "cpu" else 4 << 30
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of weights, tokenizer and settings, as they are when asked for."""
+        kind = self.late_kind or self.SETTINGS.removesuffix(".json").replace("_", "-")
+        return f"{kind}:{state_hash(self, self.tokenizer.fast.to_str(), repr(self.config))}"
+
+    def read(self, rows: Sequence[Row], queries: bool = True) -> list[FloatArray]:
+        return self._quietly(lambda: self.outputs(rows, queries=queries))
+
+    def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
+        given = [torch.from_numpy(np.ascontiguousarray(part)).to(self.device) for part in states]
+        return self._quietly(lambda: [self.head(*given)])[0]
+
+    def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
+        """What `read` gives, as tensors."""
+        return [self.encode(rows, queries=queries)]
+
+    def encode(self, rows: Sequence[Row], *, queries: bool = True) -> Any:
+        """Raw scores (b,) of rows of pairs, or what a tower makes of rows of single texts."""
+        towers = [self, self] if self.n_towers == 1 else [self.query, self.item]
+        return towers[0 if queries else 1](*self.tensors(rows))
+
+    def _quietly(self, run: Callable[[], Sequence[Tensor]]) -> list[FloatArray]:
+        """Outputs as arrays, without gradients and dropout; the model's mode comes back."""
+        with self._turn, torch.inference_mode():
+            mode = self.training
+            self.eval()
+            try:
+                parts = [part if part.dtype == torch.bool else part.float() for part in run()]
+                return [part.cpu().numpy() for part in parts]
+            finally:
+                self.train(mode)
+
+    def tensors(self, rows: Sequence[Row]) -> list[Tensor]:
+        """Rows (b) -> input ids, attention mask and token types (b, t) on the model's device."""
+        arrays = padded(rows, self.tokenizer.padding, self.encoding.window.max_length)
+        return [torch.from_numpy(array).to(self.device) for array in arrays.values()]
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, device: str | None = "cpu") -> Self:
+        """What `save_pretrained` wrote, or InputError; device None is a GPU, if there is one."""
+        folder = Path(folder)
+        config = cls.read_config(check_files(folder))
+        encoder, tokenizer = open_backbone(folder, marked=config.marked)
+        encoders = [encoder]
+        if cls.n_towers == 2:
+            encoders += [encoder if config.shared else open_backbone(folder / ITEM_TOWER)[0]]
+        model = cls(encoders, tokenizer, config)
+        model.load_head(folder)
+        model.name = folder.name
+        return model.eval().to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+    @classmethod
+    def read_config(cls, folder: Path) -> Any:
+        """The settings in `folder`; InputError if they are not of this kind of model."""
+        path, kind = folder / cls.SETTINGS, KINDS[cls.SETTINGS]
+        if not path.is_file():
+            raise InputError(f"{folder} is not a crossknn {kind}: it has no {path.name}")
+        content = json_in(folder, path.name, {})
+        if [content.pop(key, None) for key in ("kind", "format")] != [kind, FORMAT]:
+            raise InputError(
+                f"{path} does not describe a {kind} of format {FORMAT}: upgrade crossknn"
+            )
+        with refusing(str(path)):
+            return cls.Config(**content)
+
+    def save_pretrained(self, folder: str | Path, card: str | None = None) -> Path:
+        """Write encoders, head, settings and a model card (README.md); returns the folder.
+
+        The settings come last, so that a half-written folder is not one.
+        """
+        from safetensors.torch import save_file
+
+        folder = Path(folder)
+        with filling(folder) as made:
+            for name in (*KINDS, HEAD):  # of a model that was here before
+                (folder / name).unlink(missing_ok=True)
+            for name, encoder in zip(("", ITEM_TOWER), self.encoders, strict=False):
+                save_backbone(encoder, self.tokenizer.fast, made / name)
+            weights = self.head.state_dict() if self.head is not None else {}
+            if weights:
+                save_file({key: value.contiguous() for key, value in weights.items()}, made / HEAD)
+            if card is not None:
+                write_file(made, "README.md", card.encode())
+        settings = {"format": FORMAT, "kind": KINDS[self.SETTINGS], **asdict(self.config)}
+        write_file(folder, self.SETTINGS, (json.dumps(settings, indent=2) + "\n").encode())
+        return folder
+
+    def load_head(self, folder: Path) -> None:
+        """Take the head's weights from a folder; InputError names those that do not fit."""
+        from safetensors.torch import load_file
+
+        if self.head is None or not self.head.state_dict():
+            return
+        path = folder / HEAD
+        if not path.is_file():
+            raise InputError(f"{folder} has no trained head: {HEAD} is missing")
+        try:
+            self.head.load_state_dict(load_file(path))
+        except RuntimeError as error:
+            first = str(error).splitlines()[1].strip()
+            raise InputError(f"{path} does not fit the encoder beside it: {first}") from error

@@ -1,0 +1,245 @@
+"""Cross-encoders: an encoder that reads the pair, and a head that reads a score.
+
+- [CLS]-CE: a linear layer on the state of the first token (ANNCUR, Yadav et al. 2022, 2.1).
+- [EMB]-CE: the inner product of two contextual states of the joint input (ANNCUR, 2.6 and A.2): of
+  the mean of `[Ms]` and `[Me]` with `[ENT]`, or, of plain texts, of the first token with the first
+  separator.
+- interaction: states and word matches together, for plain texts (`InteractionHead`).
+
+Scores are raw logits. Axes: b pairs, t tokens, d dimensions, v vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import torch
+from tokenizers import Tokenizer as FastTokenizer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from crossknn.errors import InputError
+from crossknn.models.tokens import Tokenizer
+from crossknn_train.models.backbone import masked_mean, open_backbone, position_limit, states
+from crossknn_train.models.base import TorchModel
+
+AVERAGE_LENGTH = 80.0
+"""Tokens of an item at which the interaction head's length normalisation is neutral."""
+HeadKind = Literal["cls", "emb", "interaction"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderConfig:
+    """What a cross-encoder is, beside its weights.
+
+    Args:
+        head: "cls", "emb" or "interaction".
+        marked: whether mentions and titles are marked (`crossknn.data.queries`).
+        max_length, query_length, item_length: see `Window`.
+        item_position: the position of the item's first token if it is not the one after the query
+            (128 in the published ZESHEL checkpoints, whose queries were padded to it).
+        scale: what [EMB] inner products are multiplied by.
+        pooler: whether a [CLS] head has a dense tanh layer before its linear one.
+        dropout: before that one.
+    """
+
+    head: HeadKind = "emb"
+    marked: bool = False
+    max_length: int = 256
+    query_length: int | None = None
+    item_length: int | None = None
+    item_position: int | None = None
+    scale: float = 1.0
+    pooler: bool = True
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.head not in ("cls", "emb", "interaction"):
+            raise InputError(f"head is {self.head!r}; it must be 'cls', 'emb' or 'interaction'")
+        query, item = self.query_length or 0, self.item_length or 0
+        if not query == item == 0 and not (query and item and query + item <= self.max_length):
+            raise InputError(
+                f"query_length is {self.query_length}, item_length {self.item_length}: give both, "
+                f"at most {self.max_length} together (max_length), or neither"
+            )
+        if self.item_position is not None and not 0 < query <= self.item_position:
+            raise InputError(f"item_position is {self.item_position}, before the query's end")
+
+
+class ClsHead(nn.Module):  # type: ignore[misc]
+    """Linear layer on the first token's state, by default through a dense tanh layer."""
+
+    def __init__(self, dimensions: int, *, pooler: bool = True, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.dense = nn.Linear(dimensions, dimensions) if pooler else None
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(dimensions, 1)
+        nn.init.normal_(self.out.weight, std=0.02)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, states: Tensor, *inputs: Tensor) -> Tensor:
+        """(b, t, d) -> (b,)."""
+        first = states[:, 0]
+        if self.dense is not None:
+            first = torch.tanh(self.dense(first))
+        scores: Tensor = self.out(self.dropout(first)).squeeze(-1)
+        return scores
+
+
+class EmbHead(nn.Module):  # type: ignore[misc]
+    """Inner product of the query's and the item's state in the joint input (ANNCUR, 2.6).
+
+    `places` are the ids of the tokens whose states are read: the three marks, or the separator.
+    """
+
+    def __init__(self, places: Sequence[int], scale: float = 1.0) -> None:
+        super().__init__()
+        self.places, self.scale = tuple(places), scale
+
+    def forward(self, states: Tensor, input_ids: Tensor, *inputs: Tensor) -> Tensor:
+        """(b, t, d) and (b, t) -> (b,)."""
+        read = [_at(states, input_ids == token) for token in self.places]
+        query = (read[0] + read[1]) / 2 if len(read) > 1 else states[:, 0]
+        return (query * read[-1]).sum(-1) * self.scale
+
+
+def _at(states: Tensor, where: Tensor) -> Tensor:
+    """The state at the first true place of each row: (b, t, d), (b, t) -> (b, d)."""
+    place = where.long().argmax(1)[:, None, None]
+    return states.gather(1, place.expand(-1, 1, states.shape[2]))[:, 0]
+
+
+class InteractionHead(nn.Module):  # type: ignore[misc]
+    """Four channels of the pair's states and word matches, and a linear layer on the [CLS] state.
+
+    - cosine: the mean state of the query's tokens against that of the item's;
+    - lexical, as a mean over the weights and as a sum: for each query token a learned weight times
+      a saturated count of its matches in the item (BM25's term, beside the states as in CEDR,
+      MacAvaney et al. 2019);
+    - late: for each query token the largest cosine to a state of the item, weighted alike
+      (ColBERT's MaxSim, Khattab and Zaharia 2020).
+
+    The score is their learned linear combination and the linear layer, zero at first.
+
+    Args:
+        dimensions: d. vocabulary: v; every token weighs one at first.
+        special: ids of the tokens that belong to neither text ([CLS], [SEP], [PAD]).
+    """
+
+    def __init__(self, dimensions: int, vocabulary: int, special: Sequence[int]) -> None:
+        super().__init__()
+        self.special = tuple(special)
+        self.token_weight = nn.Embedding.from_pretrained(torch.ones(vocabulary, 1), freeze=False)
+        self.k1 = nn.Parameter(torch.tensor(1.2))
+        self.b = nn.Parameter(torch.tensor(0.0))  # through a sigmoid: 0.5 at first
+        self.mix = nn.Parameter(torch.tensor([10.0, 5.0, 0.1, 5.0]))
+        self.cls = nn.Linear(dimensions, 1)
+        nn.init.zeros_(self.cls.weight)
+        nn.init.zeros_(self.cls.bias)
+
+    def forward(
+        self, states: Tensor, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> Tensor:
+        """(b, t, d) and (b, t) three times -> (b,)."""
+        text = attention_mask.bool()
+        for token in self.special:
+            text = text & (input_ids != token)
+        query = (text & (token_type_ids == 0)).float()
+        item = (text & (token_type_ids == 1)).float()
+        cosine = (
+            functional.normalize(masked_mean(states, query), dim=-1)
+            * functional.normalize(masked_mean(states, item), dim=-1)
+        ).sum(-1)
+
+        weights = functional.relu(self.token_weight(input_ids).squeeze(-1)) * query
+        total = weights.sum(1).clamp(min=1e-3)
+        same = (input_ids[:, :, None] == input_ids[:, None, :]).float() * item[:, None, :]
+        counts = same.sum(-1)
+        b = torch.sigmoid(self.b)
+        norm = self.k1.abs() * (1 - b + b * item.sum(1, keepdim=True) / AVERAGE_LENGTH)
+        matches = (weights * counts / (counts + norm + 1e-6)).sum(1)
+
+        unit = functional.normalize(states, dim=-1)
+        similar = unit @ unit.transpose(1, 2) + (item[:, None, :] - 1.0) * 4.0
+        best = similar.amax(-1).clamp(min=-1.0)
+        late = (weights * best).sum(1) / total
+        channels = torch.stack([cosine, matches / total, matches, late], dim=-1)
+        first: Tensor = self.cls(states[:, 0]).squeeze(-1)
+        return (channels * self.mix).sum(-1) + first
+
+
+class CrossEncoderModel(TorchModel):
+    """Scores of encoded pairs, from `new` or `from_pretrained`; see the module's docstring."""
+
+    SETTINGS, Config, n_towers = "cross_encoder.json", CrossEncoderConfig, 1
+
+    def __init__(self, encoders: Sequence[Any], tokenizer: FastTokenizer, config: Any) -> None:
+        super().__init__(encoders, tokenizer, config)
+        encoder = encoders[0]
+        self.n_positions = position_limit(encoder.config)
+        last = (config.item_position or 0) + (config.item_length or 0)
+        if last > self.n_positions:
+            raise InputError(f"items end at {last}; the encoder has {self.n_positions} positions")
+        self.encoder = encoder
+        dimensions = int(encoder.config.hidden_size)
+        if config.head == "cls":
+            self.head = ClsHead(dimensions, pooler=config.pooler, dropout=config.dropout)
+        elif config.head == "interaction":
+            vocabulary = encoder.get_input_embeddings().num_embeddings
+            self.head = InteractionHead(dimensions, vocabulary, _outside(self.tokenizer))
+        else:
+            marks = self.tokenizer.marks if config.marked else ()
+            self.head = EmbHead(marks or [_separator(self.tokenizer)], config.scale)
+
+    @classmethod
+    def new(cls, source: str | Path, config: CrossEncoderConfig) -> Self:
+        """An untrained cross-encoder on the encoder of a folder or hub name.
+
+        A folder that `save_pretrained` wrote gives its head too, if it is of the same kind.
+        """
+        encoder, tokenizer = open_backbone(source, marked=config.marked)
+        model = cls([encoder], tokenizer, config)
+        folder = Path(source)
+        if (folder / cls.SETTINGS).is_file() and cls.read_config(folder).head == config.head:
+            model.load_head(folder)
+        return model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """(b, t) three times -> raw scores (b,)."""
+        given = input_ids, attention_mask, token_type_ids
+        last = states(self.encoder, *given, self.positions(token_type_ids))
+        scores: Tensor = self.head(last, *given)
+        return scores
+
+    def positions(self, token_type_ids: Tensor) -> Tensor | None:
+        """Positions (b, t) if the item's first token has one of its own."""
+        start = self.config.item_position
+        if start is None:
+            return None
+        place = torch.arange(token_type_ids.shape[1], device=token_type_ids.device)
+        # The item begins at the first token of type 1; padding, of type 0, is masked anyway.
+        moved = place - token_type_ids.argmax(1, keepdim=True) + start
+        return torch.where(token_type_ids == 1, moved, place).clamp(max=self.n_positions - 1)
+
+
+def _separator(tokenizer: Tokenizer) -> int:
+    """Id of the first special token after the first of two texts."""
+    pieces = [ids for ids, _ in tokenizer.pair.pieces]
+    first = next(place for place, ids in enumerate(pieces) if ids is None)
+    after = pieces[first + 1]
+    if after is None:
+        raise InputError("the tokenizer puts no separator between two texts")
+    return int(after[0])
+
+
+def _outside(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids of the tokens that belong to neither text of a pair: special ones, padding, marks."""
+    if [kind for ids, kind in tokenizer.pair.pieces if ids is None] != [0, 1]:
+        raise InputError(
+            "'interaction' needs a tokenizer with token type 0 for queries, 1 for items"
+        )
+    special = {int(i) for ids, _ in tokenizer.pair.pieces if ids is not None for i in ids}
+    return tuple(sorted({*special, tokenizer.padding, *tokenizer.marks}))

@@ -1,0 +1,358 @@
+"""What compares a query with candidates: CMC, Poly-encoder, Sum-of-max, DeFormer, MixEncoder.
+
+Axes: b queries, c candidates, t tokens (t_q of a query, t_i of an item), d dimensions, h heads of
+attention. A single vector is t = 1.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from crossknn.errors import InputError, nearest
+from crossknn_train.models.backbone import (
+    bias_of,
+    cut_layers,
+    in_heads,
+    join_heads,
+    layers_of,
+    run_layer,
+)
+from crossknn_train.models.cross_encoder import ClsHead
+
+Reads = Literal["vector", "tokens"]
+
+VARIANTS = {"paper": (1.0, 1.0), "reference": (0.5, 0.5), "none": (0.0, 1.0)}
+"""What the input and the output of a layer of CMC are multiplied by before they are added."""
+CHUNK = 256
+"""Rows of attention at once in a traced graph."""
+
+
+class Head(nn.Module, ABC):  # type: ignore[misc]
+    """Scores of each query's candidates; one subclass per paper, its options keyword arguments.
+
+    query_reads, item_reads: what the towers hand over. joint: whether the score of a candidate
+    depends on the others. dimensions: of what `of_items` gives, which an index stores.
+    """
+
+    query_reads: ClassVar[Reads] = "vector"
+    item_reads: ClassVar[Reads] = "vector"
+    joint: ClassVar[bool] = False
+    dimensions: int
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__()
+        self.dimensions = int(encoder.config.hidden_size)
+
+    @classmethod
+    def options(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All options by name, those not given by default. Raises InputError for an unknown option,
+        for a value of another type than its default, and for a number out of range."""
+        parameters = signature(cls).parameters.values()
+        known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        for name, value in given.items():
+            if name not in known:
+                raise InputError(f"the head has no option {name!r} ({nearest(name, known)})")
+            kind = type(known[name])
+            fits = type(value) is kind or (kind, type(value)) == (float, int)
+            if fits and kind in (int, float):
+                fits = value >= 1 if kind is int else 0 <= value < 1
+            if not fits:
+                raise InputError(
+                    f"{name} is {value!r}, where the default is {known[name]!r}: counts are whole "
+                    "numbers from 1, shares from 0 to below 1"
+                )
+        return known | dict(given)
+
+    def take_over(self, query: Any, item: Any) -> None:
+        """What the head of a new model takes from its encoders: by default nothing."""
+
+    def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """What of a query is compared: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        return states, mask
+
+    def of_items(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """What of an item is stored: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        return states, mask
+
+    @abstractmethod
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
+        """Scores (b, c), -inf for an item without any token, which is padding.
+
+        Takes states and masks (True: a token) of queries, (b, t_q, d) and (b, t_q), and of their
+        candidates, (b, c, t_i, d) and (b, c, t_i).
+        """
+
+
+def in_full(states: Tensor) -> torch.autocast:
+    """Without bfloat16: the scores of a list lie close together, and rounded ones would tie."""
+    return torch.autocast(states.device.type, enabled=False)
+
+
+def listed(scores: Tensor, item_mask: Tensor) -> Tensor:
+    """Scores (b, c) float32, -inf where the mask (b, c, t_i) knows no token."""
+    return scores.float().masked_fill(~item_mask.any(-1), float("-inf"))
+
+
+class CMC(Head):
+    """The query and all candidates are compared together (Song et al., EMNLP 2024, equations 3 and
+    4 and appendix C). Every text is one vector:
+
+        [h_q; h_1; ...; h_c] = Attn([e_q; e_1; ...; e_c]),    score_j = h_q . h_j
+        Attn: layers F of a transformer encoder without positions
+        F(x) = LN(y + W2 relu(W1 y + b1) + b2),    y = LN(x + MHA(x))
+
+    `variant` says what a layer gives: "paper" x + F(x), "reference" (x + F(x)) / 2, as the authors'
+    code computes it, or "none" F(x), the ablation of table 12. Memory is linear in c.
+    """
+
+    joint = True
+
+    def __init__(
+        self,
+        encoder: Any,
+        *,
+        layers: int = 2,
+        heads: int = 4,
+        feed_forward: int = 2048,
+        dropout: float = 0.1,
+        variant: str = "paper",
+    ) -> None:
+        super().__init__(encoder)
+        if variant not in VARIANTS:
+            raise InputError(f"variant is {variant!r} ({nearest(variant, VARIANTS)})")
+        if self.dimensions % heads:
+            raise InputError(f"{heads} heads do not divide {self.dimensions} dimensions")
+        self.kept, self.added = VARIANTS[variant]
+        self.layers = nn.ModuleList(
+            Layer(self.dimensions, heads, feed_forward, dropout) for _ in range(layers)
+        )
+
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
+        x = torch.cat([query, items[:, :, 0]], dim=1)
+        bias = bias_of(torch.cat([mask, item_mask[:, :, 0]], dim=1))[:, None, None, :]
+        for layer in self.layers:
+            x = self.kept * x + self.added * layer(x, bias)
+        return listed((x[:, 1:] * x[:, :1]).sum(-1), item_mask)
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """F of `CMC`. (PyTorch's own `TransformerEncoderLayer`, traced or without gradients, holds all
+    s x s attention weights at once, s = 1 + c.)"""
+
+    def __init__(self, dimensions: int, heads: int, feed_forward: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.in_proj = nn.Linear(dimensions, 3 * dimensions)
+        self.out_proj = nn.Linear(dimensions, dimensions)
+        self.norm1 = nn.LayerNorm(dimensions)
+        self.linear1 = nn.Linear(dimensions, feed_forward)
+        self.linear2 = nn.Linear(feed_forward, dimensions)
+        self.norm2 = nn.LayerNorm(dimensions)
+        self.dropout = nn.Dropout(dropout)
+        nn.init.xavier_uniform_(self.in_proj.weight)
+        nn.init.zeros_(self.in_proj.bias)
+        nn.init.zeros_(self.out_proj.bias)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        """(b, s, d) and the bias (b, 1, 1, s) of the keys -> (b, s, d)."""
+        query, key, value = (in_heads(part, self.heads) for part in self.in_proj(x).chunk(3, dim=2))
+        if torch.jit.is_tracing():  # a graph has no operator like the one below
+            n_rows = (bias[0, 0, 0] <= 0).sum()
+            attended = torch.jit.script(_in_chunks)(query, key, value, bias, n_rows, CHUNK)
+        else:
+            dropout = self.dropout.p if self.training else 0.0
+            attended = functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=bias, dropout_p=dropout
+            )
+        y = self.norm1(x + self.dropout(self.out_proj(join_heads(attended))))
+        wide = self.dropout(functional.relu(self.linear1(y)))
+        out: Tensor = self.norm2(y + self.dropout(self.linear2(wide)))
+        return out
+
+
+def _in_chunks(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rows: Tensor, chunk: int
+) -> Tensor:
+    """Attention of `chunk` rows at a time, in a loop that tracing alone would unroll. `rows` is s,
+    counted from values: ONNX would take a size for a constant of the graph."""
+    parts: list[Tensor] = []
+    keys = key.transpose(2, 3) * query.size(3) ** -0.5
+    for part in range((int(rows) + chunk - 1) // chunk):
+        logits = query[:, :, part * chunk : (part + 1) * chunk] @ keys + bias
+        parts.append(torch.softmax(logits, dim=-1) @ value)
+    return torch.cat(parts, dim=2)
+
+
+class Poly(Head):
+    """Poly-encoder (Humeau et al., 2020, 1905.01969, 4.4): learnt codes a_1 .. a_m attend over the
+    states h_1 .. h_t of the query's tokens, and the item's vector y over what they found:
+
+        v_k = sum_j softmax_j(a_k . h_j) h_j,    v = sum_k softmax_k(y . v_k) v_k,    score = v . y
+
+    Deviation: special tokens are attended to like others.
+    """
+
+    query_reads = "tokens"
+
+    def __init__(self, encoder: Any, *, codes: int = 64) -> None:
+        super().__init__(encoder)
+        self.codes = nn.Parameter(torch.randn(codes, self.dimensions) * self.dimensions**-0.5)
+
+    def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        views = _attended(self.codes @ states.transpose(1, 2), mask, states)
+        return views, mask.any(1, keepdim=True).expand(-1, len(self.codes))
+
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
+        vectors = items[:, :, 0]
+        mixed = _attended(vectors @ query.transpose(1, 2), mask, query)
+        return listed((mixed * vectors).sum(-1), item_mask)
+
+
+def _attended(logits: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+    """Means of values (..., t, d), weighted by softmax of logits (..., p, t) where masks (..., t)
+    allow: (..., p, d)."""
+    return torch.softmax(logits + bias_of(mask).unsqueeze(-2), dim=-1) @ values
+
+
+class SumOfMax(Head):
+    """Each token of the query finds its best match in the item (Zhang and Stratos, 2021; ColBERT,
+    Khattab and Zaharia, 2020, 3.3), over the states h_j of its tokens, g_k of the item:
+
+        score = sum_j max_k h_j . g_k
+
+    With `projected`, W h_j and W g_k stand in their place, W linear, one for both (ColBERT, 3.2).
+    Unlike ColBERT's, states have no unit length, queries no [MASK], and items their punctuation.
+    """
+
+    query_reads = "tokens"
+    item_reads = "tokens"
+
+    def __init__(self, encoder: Any, *, projected: bool = False, dimensions: int = 128) -> None:
+        super().__init__(encoder)
+        self.project: nn.Module = nn.Identity()
+        if projected:
+            self.project = nn.Linear(self.dimensions, dimensions, bias=False)
+            self.dimensions = dimensions
+
+    def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        return self.project(states).float(), mask
+
+    of_items = of_queries
+
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
+        with in_full(items):
+            matches = items.float() @ query.float().unsqueeze(1).transpose(2, 3)
+        best = (matches + bias_of(item_mask).unsqueeze(-1)).amax(2) * mask.unsqueeze(1)
+        return listed(best.sum(-1), item_mask)
+
+
+class Deformer(Head):
+    """The lower k of n layers read each text alone, the upper ones the pair (Cao et al., 2020,
+    2005.00697; k = 9 of 12 there):
+
+        x = L_(k+1:n)([L_(1:k)(query); L_(1:k)(item)]),    score = w . tanh(W x_1 + w') + w0
+
+    The towers keep the lower layers; the head's begin as copies of the encoder's, W at random.
+
+    Deviations: no auxiliary losses; two towers (one, as in the paper, with `shared`); an item has
+    its own [CLS], and token type 0 (both as in CMC's code).
+    """
+
+    query_reads = "tokens"
+    item_reads = "tokens"
+
+    def __init__(self, encoder: Any, *, layers: int = 3, dropout: float = 0.1) -> None:
+        super().__init__(encoder)
+        own = layers_of(encoder)
+        # A tower whose layers were taken before may have too few: weights are loaded later.
+        chosen = [own[-min(left, len(own))] for left in range(layers, 0, -1)]
+        self.layers = nn.ModuleList(map(copy.deepcopy, chosen))
+        self.out = ClsHead(self.dimensions, dropout=dropout)
+
+    def take_over(self, query: Any, item: Any) -> None:
+        """Raises InputError if no layer would be left in the towers."""
+        for encoder in [query] if item is query else [query, item]:
+            cut_layers(encoder, len(self.layers))
+
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
+        c = items.shape[1]
+        queries = query.unsqueeze(1).expand(-1, c, -1, -1)
+        masks = mask.unsqueeze(1).expand(-1, c, -1)
+        x = torch.cat([queries, items], dim=2).flatten(0, 1)
+        both = torch.cat([masks, item_mask], dim=2).flatten(0, 1)
+        for layer in self.layers[:-1]:
+            x = run_layer(layer, x, x, both)
+        first = run_layer(self.layers[-1], x[:, :1], x, both)
+        with in_full(first):
+            scores = self.out(first)
+        return listed(scores.reshape(item_mask.shape[:2]), item_mask)
+
+
+class MixEncoder(Head):
+    """The query is encoded once, and each item attends over it (Yang et al., 2023, 2210.05261;
+    equations as in the authors' code).
+
+    An item is a vector e. In the last layer of the query encoder, whose token states are x before
+    it, e is enriched by the query and by itself, and u gathers what of the query matters to it:
+
+        e' = F(e + O MHA(Q e, [K x; K' e], [V x; V' e]))
+        u  = F(g * a),    a = O MHA(Q' e, K x, V x),    g = sigmoid(W [e; a])
+        score = e' . u
+
+    O is the output of attention, F the norm and the feed-forward block after it. The query tower
+    keeps the layers below; that last layer is the head's, Q' being its Q, and Q, K', V' begin as
+    copies.
+
+    Deviations: e is the item tower's vector and not the state of a learned token; one layer
+    interacts; two towers. As in the authors' code and CMC's, the score is the inner product (the
+    paper, 3.2, takes the cosine); attention has no dropout.
+    """
+
+    query_reads = "tokens"
+
+    def __init__(self, encoder: Any) -> None:
+        super().__init__(encoder)
+        layer = copy.deepcopy(layers_of(encoder)[-1])
+        own = layer.attention.self
+        self.heads = int(own.num_attention_heads)
+        self.query, self.key, self.value = own.query, own.key, own.value
+        self.item_query = copy.deepcopy(own.query)
+        self.item_key, self.item_value = copy.deepcopy(own.key), copy.deepcopy(own.value)
+        self.output, self.wide = layer.attention.output, layer.intermediate
+        self.narrow = layer.output
+        self.gate = nn.Linear(2 * self.dimensions, self.dimensions)
+
+    def take_over(self, query: Any, item: Any) -> None:
+        """Raises InputError if no layer would be left in the query tower, or if it is shared."""
+        if item is query:
+            raise InputError("a mixencoder's towers have different layers: set shared = false")
+        cut_layers(query, 1)
+
+    def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
+        e, bias = items[:, :, 0], bias_of(mask)[:, None, None, :]
+        scale = (self.dimensions // self.heads) ** -0.5
+        keys = in_heads(self.key(query), self.heads).transpose(2, 3) * scale  # K x
+        values = in_heads(self.value(query), self.heads)  # V x
+        own_query, own_key, own_value = (
+            in_heads(linear(e), self.heads)
+            for linear in (self.item_query, self.item_key, self.item_value)
+        )
+        own_logit = (own_query * own_key).sum(-1, keepdim=True) * scale
+        weights = torch.softmax(torch.cat([own_query @ keys + bias, own_logit], dim=-1), dim=-1)
+        mixed = weights[..., :-1] @ values + weights[..., -1:] * own_value
+        enriched = self.output(join_heads(mixed), e)
+
+        weights = torch.softmax(in_heads(self.query(e), self.heads) @ keys + bias, dim=-1)
+        a = self.output.dropout(self.output.dense(join_heads(weights @ values)))
+        gate = torch.sigmoid(self.gate(torch.cat([e, a], dim=-1)))
+        gathered = self.output.LayerNorm(gate * a)
+        left, right = (self.narrow(self.wide(x), x) for x in (enriched, gathered))
+        return listed((left * right).sum(-1), item_mask)

@@ -1,0 +1,163 @@
+"""Late-interaction models: queries and items are encoded apart, then compared (CMC, 2.2).
+
+Two towers, or one for both, hand over one vector of a text or the states of its tokens; a head
+compares a query's with those of any number of candidates. Axes: b queries, c candidates, t tokens,
+d dimensions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from tokenizers import Tokenizer as FastTokenizer
+from torch import Tensor
+
+from crossknn.errors import InputError, nearest
+from crossknn.models.tokens import Row
+from crossknn_train.models.backbone import add_marks, open_backbone, states
+from crossknn_train.models.base import TorchModel
+from crossknn_train.models.dual_encoder import DualEncoderConfig, Tower, trainable
+from crossknn_train.models.heads import CMC, Deformer, Head, MixEncoder, Poly, Reads, SumOfMax
+
+HEADS: dict[str, type[Head]] = {
+    "cmc": CMC,
+    "poly": Poly,
+    "som": SumOfMax,
+    "deformer": Deformer,
+    "mixencoder": MixEncoder,
+}
+Frozen = Literal["none", "items", "both"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LateInteractionConfig:
+    """What a late-interaction model is, beside its weights.
+
+    Args:
+        head: "cmc", "poly", "som", "deformer" or "mixencoder".
+        pooling: as in `DualEncoderConfig`; None is that of the model it begins with, or "cls".
+        marked, query_length, item_length, shared: as in `DualEncoderConfig`.
+        options: of the head; those left out are filled in.
+    """
+
+    head: str
+    pooling: Literal["cls", "mean", "marks"] | None = None
+    marked: bool = False
+    query_length: int = 128
+    item_length: int = 128
+    shared: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.head not in HEADS:
+            raise InputError(
+                f"the late-interaction model {self.head!r} is unknown ({nearest(self.head, HEADS)})"
+            )
+        object.__setattr__(self, "options", HEADS[self.head].options(self.options))
+        DualEncoderConfig(pooling=self.pooling or "cls", marked=self.marked)
+
+
+class LateTower(Tower):
+    """States of single texts: (b, t) three times -> (b, t, d) and their mask (b, t), or t = 1."""
+
+    def __init__(self, encoder: Any, reads: Reads, pooling: str, marks: Sequence[int]) -> None:
+        super().__init__(encoder, pooling, normalize=False, marks=marks)
+        self.reads = reads
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if self.reads == "tokens":
+            last = states(self.encoder, input_ids, attention_mask, token_type_ids)
+            return last, attention_mask.bool()
+        vectors = super().forward(input_ids, attention_mask, token_type_ids)
+        return vectors.unsqueeze(1), attention_mask[:, :1].bool()
+
+
+class LateInteractionModel(TorchModel):
+    """Towers and a head; see the module's docstring.
+
+    Build one with `new`, or with `from_pretrained` from what `save_pretrained` wrote.
+    `head(query, query_mask, items, item_mask)` gives scores; see `Head.forward`.
+    """
+
+    SETTINGS, Config = "late_interaction.json", LateInteractionConfig
+
+    def __init__(self, encoders: Sequence[Any], tokenizer: FastTokenizer, config: Any) -> None:
+        config = replace(config, pooling=config.pooling or "cls")
+        super().__init__(encoders, tokenizer, config)
+        kind = HEADS[config.head]
+        self.head = kind(encoders[0], **config.options)
+        self.dimensions, self.late_kind = self.head.dimensions, config.head
+        self.joint = kind.joint
+        settings = str(config.pooling), self.tokenizer.marks
+        self.query = LateTower(encoders[0], kind.query_reads, *settings)
+        self.item = LateTower(encoders[1], kind.item_reads, *settings)
+        self._frozen: Frozen = "none"
+
+    @classmethod
+    def new(cls, source: str | Path, config: LateInteractionConfig) -> Self:
+        """An untrained model from a folder or hub name of torch weights.
+
+        Of a dual encoder trained here or a sentence-transformers model the towers and, unless the
+        config names another, the pooling are taken over; a Hugging Face encoder gives the towers; a
+        late-interaction model with the same settings is taken as it is. Raises InputError for other
+        sources, and for two towers where the config wants one.
+        """
+        folder, start = trainable(source)
+        if (folder / cls.SETTINGS).is_file():
+            found = cls.from_pretrained(folder)
+            if replace(config, pooling=config.pooling or found.config.pooling) != found.config:
+                raise InputError(f"{folder} is a trained model with other settings: {found.config}")
+            return found.train()
+        if start is None:
+            query, tokenizer = open_backbone(folder)
+            item = query
+        else:
+            query, item, tokenizer = start.query.encoder, start.item.encoder, start.tokenizer.fast
+            config = replace(config, pooling=config.pooling or start.config.pooling)
+        if config.shared and item is not query:
+            raise InputError(f"{source} has two towers: set shared = false")
+        if not config.shared and item is query:
+            item = copy.deepcopy(query)
+        if config.marked:
+            content = tokenizer.to_str()
+            for encoder in (query, item):
+                tokenizer = add_marks(FastTokenizer.from_str(content), encoder)
+        model = cls([query, item], tokenizer, config)
+        model.head.take_over(query, item)
+        return model
+
+    def outputs(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
+        """What is compared of queries or stored of items: (b, t, d) and the mask (b, t)."""
+        of = self.head.of_queries if queries else self.head.of_items
+        result: tuple[Tensor, Tensor] = of(*self.encode(rows, queries=queries))
+        return result
+
+    def freeze(self, what: Frozen) -> None:
+        """Let only the rest learn: the item tower or both towers keep still, without dropout.
+
+        Raises InputError for the item tower alone where one tower is shared, and if nothing is left
+        to learn.
+        """
+        if what == "items" and self.config.shared:
+            raise InputError("one tower is shared by queries and items: freeze 'both' or 'none'")
+        if what == "both" and not any(True for _ in self.head.parameters()):
+            raise InputError(
+                f"nothing would learn: the head of this {self.config.head} has no weights; freeze "
+                "'items' or 'none', or set projected = true in its options"
+            )
+        self._frozen = what
+        self.query.requires_grad_(what != "both")
+        self.item.requires_grad_(what == "none")
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        self.query.train(mode and self._frozen != "both")
+        self.item.train(mode and self._frozen == "none")
+        return self

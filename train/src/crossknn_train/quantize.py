@@ -1,0 +1,143 @@
+"""Per-row dynamic int8 for ONNX graphs, in operators that ONNX Runtime has on every CPU.
+
+The usual dynamic quantization takes one activation scale per batch, so a score depends on its
+neighbours. Here every row of activations (one token of one pair) has its own scale, so it does not.
+Per linear layer y = x W + c, x (rows, k), W (k, n):
+
+    s = max|x| / 127 per row                          (rows,)
+    q = QuantizeLinear(x, s, zero point 128, axis=0)  (rows, k) uint8
+    y = MatMulIntegerToFloat(q, W8, 1, w, 128) * s    (rows, n), W8 int8 with one scale w per column
+
+After GELU, which is never under -0.17, the zero point is 16 and s = max(max x / 239, 0.171 / 16):
+finer steps for the same range. Tables of embeddings become int8 with one scale per row. Heads
+(matrix products on one row per pair) stay in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.inliner
+
+MIN_SIZE = 64 * 64
+TABLE_ROWS = 256
+_DOMAIN = "crossknn"
+_OPSETS = {"": 17, "com.microsoft": 1, _DOMAIN: 1}
+_HEADER = f'<domain: "{_DOMAIN}", opset_import: ["" : 17, "com.microsoft" : 1]>\n'
+
+# Names -> (what the largest value is taken of, the largest step, the least scale, the zero point).
+_ROWS = {"Rows": ("Abs", 127.0, 1e-12, 128), "RowsAfterGelu": ("Identity", 239.0, 0.171 / 16, 16)}
+_ROWS_BODY = """{name} (x) => (q, s) {{
+    size = Constant <value_float = {size}> ()
+    least = Constant <value_float = {least}> ()
+    flat = Constant <value_ints = [-1]> ()
+    value = {of} (x)
+    top = ReduceMax <axes = [-1], keepdims = 1> (value)
+    step = Div (top, size)
+    s = Max (step, least)
+    s_flat = Reshape (s, flat)
+    count = Shape (s_flat)
+    zero = ConstantOfShape <value = uint8[1] {{{zero}}}> (count)
+    rows = Flatten <axis = -1> (x)
+    q = QuantizeLinear <axis = 0> (rows, s_flat, zero)
+}}"""
+_LINEAR_BODY = """{name}Linear (x, q, s, weight, scale) => (y) {{
+    one = Constant <value_float = 1.0> ()
+    zero = Constant <value = uint8 {{{zero}}}> ()
+    flat = com.microsoft.MatMulIntegerToFloat (q, weight, one, scale, zero)
+    leading = Shape <end = -1> (x)
+    columns = Shape (scale)
+    shape = Concat <axis = 0> (leading, columns)
+    unscaled = Reshape (flat, shape)
+    y = Mul (unscaled, s)
+}}"""
+_TABLE_BODY = """Table (table, scale, ids) => (y) {
+    values = Gather (table, ids)
+    floats = Cast <to = 1> (values)
+    scales = Gather (scale, ids)
+    y = Mul (floats, scales)
+}"""
+
+
+def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.ModelProto:
+    """A copy of an ONNX model with int8 linear layers and int8 embedding tables.
+
+    Args:
+        model: in float32; its linear layers are MatMul nodes with a constant right side.
+        keep_float: parts of weight names; MatMul nodes whose weight contains one of them stay in
+            float32.
+    """
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    matrices = {
+        name: tensor
+        for name, tensor in weights.items()
+        if len(tensor.dims) == 2 and tensor.data_type == onnx.TensorProto.FLOAT
+    }
+    tables = {name for name, tensor in matrices.items() if tensor.dims[0] >= TABLE_ROWS}
+    large = {name for name, tensor in matrices.items() if np.prod(tensor.dims) >= MIN_SIZE}
+    producers = {name: node for node in model.graph.node for name in node.output}
+    nodes: list[Any] = []
+    functions: dict[str, str] = {}
+
+    def call(function: str, inputs: list[str], outputs: list[str]) -> None:
+        nodes.append(onnx.helper.make_node(function, inputs, outputs, domain=_DOMAIN))
+
+    def add(name: str, axis: int) -> list[str]:
+        """Symmetric int8 with one scale for what lies along an axis of a matrix."""
+        array = onnx.numpy_helper.to_array(matrices[name])
+        scales = np.maximum(np.abs(array).max(axis, keepdims=True), 1e-12) / 127
+        values = np.clip(np.rint(array / scales), -127, 127).astype(np.int8)
+        for part, found in (("int8", values), ("scale", scales if axis else scales[0])):
+            weights[f"{name}/{part}"] = onnx.numpy_helper.from_array(found, f"{name}/{part}")
+        return [f"{name}/int8", f"{name}/scale"]
+
+    for node in model.graph.node:
+        is_kept = any(part in name for part in keep_float for name in (node.name, *node.input[1:]))
+        if node.op_type == "MatMul" and node.input[1] in large and not is_kept:
+            x, weight = node.input
+            names = [f"{x}/uint8", f"{x}/row_scale"]
+            if x not in functions:
+                functions[x] = "RowsAfterGelu" if _is_after_gelu(x, producers) else "Rows"
+                call(functions[x], [x], names)
+            given = [x, *names, *add(weight, axis=0)]
+            call(f"{functions[x]}Linear", given, [node.output[0]])
+        elif node.op_type == "Gather" and node.input[0] in tables:
+            table, ids = node.input
+            call("Table", [*add(table, axis=1), ids], [node.output[0]])
+        else:
+            nodes.append(node)
+    used = {name for node in nodes for name in node.input}
+    return _inlined(model, nodes, [tensor for name, tensor in weights.items() if name in used])
+
+
+def _is_after_gelu(name: str, producers: dict[str, Any]) -> bool:
+    """Whether a value is the output of GELU as exported: x * 0.5 * (1 + erf(x / sqrt(2)))."""
+    node = producers.get(name)
+    level = [node] if node is not None and node.op_type == "Mul" else []
+    for _ in range(4):
+        if any(parent.op_type == "Erf" for parent in level):
+            return True
+        level = [producers[i] for parent in level for i in parent.input if i in producers]
+    return False
+
+
+def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
+    """The model with other nodes and weights, and the functions above written out."""
+    bodies = [_TABLE_BODY]
+    for name, (of, size, least, zero) in _ROWS.items():
+        settings = {"name": name, "of": of, "size": size, "least": least, "zero": zero}
+        bodies += [body.format(**settings) for body in (_ROWS_BODY, _LINEAR_BODY)]
+    made = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, model.graph.name, model.graph.input, model.graph.output),
+        functions=[onnx.parser.parse_function(_HEADER + body) for body in bodies],
+        opset_imports=[onnx.helper.make_opsetid(*opset) for opset in _OPSETS.items()],
+        ir_version=8,
+    )
+    # Without the weights, which may be more than a message holds.
+    result = onnx.inliner.inline_local_functions(made)
+    own = next(opset for opset in result.opset_import if opset.domain == _DOMAIN)
+    result.opset_import.remove(own)
+    result.graph.initializer.extend(weights)
+    return result

@@ -1,0 +1,187 @@
+"""From settings to a trained model in a folder, with its card."""
+
+from __future__ import annotations
+
+import re
+import resource
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from crossknn import __version__
+from crossknn.data.dataset import Dataset
+from crossknn.errors import InputError, nearest
+from crossknn.models.folder import KINDS
+from crossknn.scorers.base import Encoder
+from crossknn.scorers.opening import DualEncoder
+from crossknn.types import Progress
+from crossknn_train import loop
+from crossknn_train.corpora import LISTS, WORDS, read_corpora, sampled
+from crossknn_train.labelled import CrossEncoderTask, DualEncoderTask, LabelledTask
+from crossknn_train.late_interaction import LateInteractionTask
+from crossknn_train.models.cross_encoder import CrossEncoderModel
+from crossknn_train.models.dual_encoder import DualEncoderModel
+from crossknn_train.models.late import LateInteractionModel
+from crossknn_train.settings import (
+    CrossEncoderSettings,
+    DualEncoderSettings,
+    LateInteractionSettings,
+    RunSettings,
+    Settings,
+    TrainingSettings,
+)
+
+RUN = "run"
+"""The subfolder of checkpoints, mined negatives and the log."""
+
+_TRAINED: dict[type[RunSettings], tuple[Any, type[LabelledTask]]] = {
+    CrossEncoderSettings: (CrossEncoderModel, CrossEncoderTask),
+    DualEncoderSettings: (DualEncoderModel, DualEncoderTask),
+    LateInteractionSettings: (LateInteractionModel, LateInteractionTask),
+}
+"""The model that settings are of, and how it learns."""
+
+
+def train(settings: RunSettings, folder: Path, *, progress: Progress | None = None) -> loop.State:
+    """Train by `settings` and leave the best checkpoint in `folder`, resuming what is there.
+
+    The class of the settings says what is trained.
+
+    Raises:
+        InputError: unusable data or settings.
+        TrainingError: the loss is no number.
+    """
+    task = _task(settings, *read_corpora(settings))
+    fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
+    names = ", ".join(f"`{path.name}`" for path in settings.data.folder)
+    story = f"From the encoder `{settings.encoder}`, on {names}."
+    task.model.cpu().save_pretrained(folder, model_card(task.model, story, settings, fitted))
+    return fitted
+
+
+def estimate(settings: RunSettings, steps: int = 3) -> dict[str, float | str]:
+    """What a run would take: its steps, and from `steps` real ones, on random negatives, its hours
+    and memory; nothing is kept.
+
+    Evaluations, the mining of negatives and what frozen towers make of their texts come on top.
+    """
+    (queries, dev), training = read_corpora(settings), settings.training
+    n_queries = sum(map(len, queries))
+    total = loop.total_steps(n_queries, training)
+    few = sampled(queries, training.batch * (steps + 1), 0), sampled(dev, 1, 0)
+    task = _task(_easy(settings), *few)
+    seconds = loop.time_steps(task, training, steps)
+    half = loop.autocast_of(task.model, training) is not nullcontext
+    return {
+        "steps": total,
+        "train_queries": n_queries,
+        "seconds_per_step": round(seconds, 3),
+        "hours": round(seconds * total / 3600, 2),
+        "gigabytes": round(_peak_memory(task.model.device) / 2**30, 2),
+        "precision": "bfloat16" if half else "float32",
+    }
+
+
+def _easy(settings: Any) -> Any:
+    """The settings with random wrong items, which need no mining."""
+    name = "candidates" if hasattr(settings, "candidates") else "negatives"
+    section = getattr(settings, name)
+    random = {"kind": "random", "retriever": "random", "encoder": None, "depth": section.count}
+    update = {key: value for key, value in random.items() if hasattr(section, key)}
+    return settings.model_copy(update={name: section.model_copy(update=update)})
+
+
+def _task(settings: Any, train: list[Dataset], dev: list[Dataset]) -> LabelledTask:
+    """The task of the settings, with a new model."""
+    device, (kind, task) = start_on(settings.training), _TRAINED[type(settings)]
+    head = {"head": settings.kind} if kind is LateInteractionModel else {}
+    model = kind.new(settings.encoder, _config(kind.Config, settings.model, head)).to(device)
+    encoder = _encoder(settings)
+    if task is DualEncoderTask and encoder and encoder.dimensions != model.dimensions:
+        raise InputError(
+            f"the teacher's vectors have {encoder.dimensions} dimensions, the model's "
+            f"{model.dimensions}: they must be of one length"
+        )
+    return task(model, train, dev, settings, encoder)
+
+
+def _encoder(settings: Any) -> Encoder | None:
+    """The dual encoder that settings name: a teacher, or what finds wrong items."""
+    if isinstance(settings, DualEncoderSettings):
+        place, source = "teacher", settings.teacher
+    elif isinstance(settings, CrossEncoderSettings):
+        place, source = "negatives.encoder", settings.negatives.encoder
+        wanted = settings.negatives
+        if source is None and (wanted.kind == "dual-encoder" or wanted.residual):
+            what = "residual needs" if wanted.residual else "of kind 'dual-encoder' need"
+            raise InputError(
+                f"negatives {what} a dual encoder: set negatives.encoder to its folder"
+            )
+    else:
+        known = (*WORDS, "random", LISTS)
+        place = f"candidates.retriever, which is {', '.join(map(repr, known))} or a dual encoder"
+        source = settings.candidates.retriever
+        source = None if source in known else source
+    try:
+        return None if source is None else DualEncoder(source)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from error
+
+
+def start_on(training: TrainingSettings) -> torch.device:
+    """Seed PyTorch; the device to train on, a GPU if there is one."""
+    torch.manual_seed(training.seed)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _config(kind: Any, given: Mapping[str, Any], head: Mapping[str, Any]) -> Any:
+    known = {entry.name for entry in fields(kind)} - set(head)
+    for name in given:
+        if name not in known:
+            raise InputError(f"model: there is no setting {name!r} ({nearest(name, known)})")
+    try:
+        return kind(**given, **head)
+    except TypeError as error:
+        raise InputError(f"model: {error}") from None
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Bytes this process has held at most, on the device."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def model_card(model: Any, story: str, settings: Settings, fitted: loop.State) -> str:
+    """A README for a model's folder: `story` says from what and how it learned."""
+    kind, opener = KINDS[model.SETTINGS], type(model).__name__.removesuffix("Model")
+    measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())
+    path = r'(["`])[^"`]*/[^"`]*/([^"`/]+)/?\1'  # of folders the name alone
+    story, shown = (re.sub(path, r"\1\2\1", t) for t in (story, settings.model_dump_json()))
+    return f"""---
+library_name: crossknn
+tags: [{kind.replace(" ", "-")}]
+---
+# A {kind} trained with crossknn
+
+{story}
+{fitted.step} steps; the checkpoint of step {fitted.best_step} was the best on dev queries:
+
+| measure | dev |
+|---|---|
+{measures}
+
+Settings: `{shown}`. Made on {time.strftime("%Y-%m-%d")} by crossknn {__version__}.
+
+```python
+from crossknn import {opener}
+model = {opener}("this/folder")
+```
+"""

@@ -1,0 +1,156 @@
+"""From a settings file and a folder of data to a folder with a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import write_beir, write_zeshel
+
+import crossknn as ck
+from crossknn.data.reading import read_labelled
+from crossknn.errors import InputError
+from crossknn_train import loop, run
+from crossknn_train.corpora import read_corpora
+from crossknn_train.settings import (
+    CrossEncoderSettings,
+    DualEncoderSettings,
+    LateInteractionSettings,
+)
+
+TRAINING = {"epochs": 2, "learning_rate": 1e-3, "evaluations": 1, "precision": "float32"}
+CANDIDATES = {"retriever": "bm25", "count": 3, "depth": 4, "dev_candidates": 5}
+LENGTHS = {"query_length": 24, "item_length": 24}
+OPENERS = {"cross": ck.CrossEncoder, "dual": ck.DualEncoder, "cmc": ck.LateInteraction}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    zeshel, beir = write_zeshel(folder / "zeshel"), write_beir(folder / "beir")
+    return {"zeshel": {"folder": zeshel}, "beir": {"folder": beir, "dev": "dev"}}
+
+
+def settings_of(kind, bert, data, layout="zeshel", **changes):
+    """Settings of a cross-encoder, a dual encoder, or CMC."""
+    marked = {"marked": layout == "zeshel"}
+    given = {"encoder": str(bert), "data": data[layout], "training": TRAINING}
+    if kind == "cross":
+        given["negatives"] = {"kind": "tfidf", "count": 3, "depth": 4, "dev_candidates": 5}
+        given["model"] = {"head": "emb", "max_length": 48} | marked
+        return CrossEncoderSettings(**given | changes)
+    given["model"] = LENGTHS | marked
+    if kind == "dual":
+        given["negatives"] = {"count": 1, "depth": 3}
+        return DualEncoderSettings(**given | changes)
+    given["model"] |= {"options": {"feed_forward": 32}}
+    return LateInteractionSettings(kind="cmc", **{"candidates": CANDIDATES} | given | changes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [("cross", "zeshel"), ("cross", "beir"), ("dual", "beir"), ("cmc", "zeshel")],
+)
+def test_from_settings_to_a_folder_that_opens(bert, data, tmp_path, kind, layout):
+    seen, other = [], {"model": {"head": "interaction", "max_length": 48}}
+    changes = other if (kind, layout) == ("cross", "beir") else {}
+    settings = settings_of(kind, bert, data, layout, **changes)
+    fitted = run.train(settings, tmp_path, progress=lambda *at: seen.append(at))
+    assert seen == [(step, 4) for step in range(1, 5)]
+    card = (tmp_path / "README.md").read_text()
+    assert f"of step {fitted.best_step} " in card
+    for name, value in fitted.best.items():
+        assert f"| {name} | {value:.4f} |" in card
+    assert str(bert.parent) not in card
+    assert f"from crossknn import {OPENERS[kind].__name__}" in card
+    model = OPENERS[kind](tmp_path, device="cpu").runtime
+    best = load_file(tmp_path / "run" / loop.CHECKPOINT)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, best[f"best.{name}"])
+    files = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
+    assert run.train(settings, tmp_path).best == fitted.best  # nothing is left to train
+    assert files == {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
+
+
+def test_a_dual_encoder_mines_retrieves_and_is_where_others_start(bert, data, tmp_path):
+    dual = settings_of("dual", bert, data, model=LENGTHS | {"marked": True, "shared": False})
+    run.train(dual, tmp_path / "dense")
+    source, encoder = str(tmp_path / "dense"), ck.DualEncoder(tmp_path / "dense")
+    negatives = {"count": 2, "depth": 3, "dev_candidates": 5, "encoder": source}
+    run.train(settings_of("cross", bert, data, negatives=negatives), tmp_path / "ce")
+    (part,) = read_labelled(data["zeshel"]["folder"], "valid")
+    scores = encoder.encode_queries(part.queries.texts) @ encoder.encode_items(part.items.texts).T
+    nearest = np.argsort(-scores, axis=1, kind="stable")[:, :5]
+    [mined] = (tmp_path / "ce" / "run").glob("negatives-*.npz")
+    np.testing.assert_array_equal(np.load(mined)["arr_1"], nearest)
+    candidates = CANDIDATES | {"retriever": source}
+    cmc = settings_of("cmc", bert, data, candidates=candidates, encoder=source, freeze="both")
+    run.train(cmc, tmp_path / "cmc")
+    assert '"freeze":"both"' in (tmp_path / "cmc" / "README.md").read_text()
+    model = ck.LateInteraction(tmp_path / "cmc", device="cpu").runtime
+    start = encoder.runtime
+    for mine, theirs in ((model.query, start.query), (model.item, start.item)):
+        both = zip(mine.encoder.parameters(), theirs.encoder.parameters(), strict=True)
+        assert all(torch.equal(one, other) for one, other in both)
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+def test_an_estimate_says_what_a_run_takes_and_leaves_nothing(
+    bert, data, tmp_path, monkeypatch, kind
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    changes = {}
+    if kind == "cmc":  # no retriever is needed
+        absent = CANDIDATES | {"retriever": "no/such/encoder"}
+        changes = {"candidates": absent, "freeze": "both"}
+    found = run.estimate(settings_of(kind, bert, data, **changes), steps=1)
+    assert (found["steps"], found["train_queries"], found["precision"]) == (4, 8, "float32")
+    assert found["hours"] == round(found["seconds_per_step"] * 4 / 3600, 2)
+    assert 0.05 < found["gigabytes"] < 100
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
+    beir, zeshel = (data[name]["folder"] for name in ("beir", "zeshel"))
+    both = {"folder": (beir, zeshel), "dev_folder": beir, "dev": "dev", "dev_queries": 2}
+    given = {"encoder": "", "data": both}
+    seeds = [CrossEncoderSettings(**given, training={"seed": seed}) for seed in (0, 0, 1)]
+    found = [read_corpora(settings) for settings in seeds]
+    train, dev = found[0]
+    assert [(part.name, len(part)) for part in train] == [("beir", 8), ("forest", 8)]
+    assert [(part.name, len(part)) for part in dev] == [("beir", 2)]
+    ids = [dev[0].queries.ids for _, dev in found]
+    assert ids[0] == ids[1] != ids[2]
+    shared = CrossEncoderSettings(encoder="", data=both | {"dev": "train", "dev_queries": 20})
+    with pytest.raises(InputError, match=r"the query 'q\d' of beir is in train and in dev"):
+        read_corpora(shared)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "sentence"),
+    [
+        ("cross", {"model": {"heads": "emb"}}, r"there is no setting 'heads' \(did you mean head"),
+        ("cross", {"model": {"head": "max"}}, "head is 'max'"),
+        ("cross", {"model": {"max_length": 999}}, "is 999; the encoder has 64 positions"),
+        ("cross", {"encoder": "/no/encoder"}, "cannot load an encoder from /no/encoder"),
+        ("cross", {"training": {"batch": 9}}, "8 train queries, fewer than one batch"),
+        ("dual", {"teacher": "bundled"}, "384 dimensions, the model's 32"),
+        ("cross", {"negatives": {}}, r"set negatives\.encoder to its folder"),
+        (
+            "cross",
+            {"negatives": {"kind": "tfidf", "residual": 1}},
+            "negatives residual needs a dual",
+        ),
+        ("dual", {"teacher": "./no"}, r"teacher: there is no model folder '\./no'"),
+        ("cmc", {"model": {"kind": "poly"}}, "model: there is no setting 'kind'"),
+        ("cmc", {"model": {"options": {"codes": 3}}}, "the head has no option 'codes'"),
+        ("cmc", {"model": LENGTHS | {"shared": True}, "freeze": "items"}, "one tower is shared"),
+        ("cmc", {"candidates": {"retriever": "bm52"}}, r"which is 'bm25', .* or a dual encoder: "),
+    ],
+)
+def test_what_cannot_be_trained_is_said(bert, data, tmp_path, kind, changes, sentence):
+    with pytest.raises(InputError, match=sentence):
+        run.train(settings_of(kind, bert, data, "beir", **changes), tmp_path / "x")
+    assert not (tmp_path / "x").exists()

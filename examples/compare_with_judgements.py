@@ -10,7 +10,7 @@ import crossknn as ck
 
 sample = ck.sample()
 methods = ck.parse_methods("retrieve(retriever=dense), rerank(retriever=dense), auto")
-_, outcomes = ck.compare(
+_, *outcomes = ck.compare(
     sample.index,
     sample.queries,
     sample.scores,

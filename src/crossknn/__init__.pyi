@@ -19,7 +19,6 @@ from .evaluation.diagnosis import Diagnosis as Diagnosis
 from .evaluation.diagnosis import diagnose as diagnose
 from .evaluation.replay import Outcome as Outcome
 from .evaluation.replay import compare as compare
-from .evaluation.replay import judge as judge
 from .fitting.anchors import collect_anchors as collect_anchors
 from .fitting.anchors import collect_item_scores as collect_item_scores
 from .fitting.anchors import collect_matrix as collect_matrix

@@ -79,7 +79,7 @@ class Trial:
         methods = parse_methods(f"rerank(retriever={stage}), {DEFAULT}")
         depths = [min(n, index.n) for n in (K, RETURNED + 1)]  # one may be the query itself
         given = index, queries, scores, methods, [budget], depths
-        exact, (rerank, search) = compare(*given, seed=seed)
+        exact, rerank, search = compare(*given, seed=seed)
         right: list[IntArray] = []
         if qrels is not None:
             judged = Judgements.from_qrels(qrels, queries, index.items.ids)

@@ -17,7 +17,6 @@ from crossknn.evaluation.replay import (
     Replayed,
     check,
     compare,
-    judge,
     outcome,
     parts_of,
     replay,
@@ -89,8 +88,8 @@ def test_scoring_on_demand_gives_the_measures_of_known_scores(world, fused):
     where = {text: q for q, text in enumerate(queries.texts)}
     place = {text: i for i, text in enumerate(index.items.texts)}
     scorer, told = CallableScorer(fn), lambda *step: steps.append(step)
-    found = list(judge(index, scorer, queries, methods, [10, 30], progress=told, **options))
-    _, known = compare(index, queries, scores, methods, [10, 30], [5], **options)
+    found = list(compare(index, queries, scorer, methods, [10, 30], progress=told, **options))
+    _, *known = compare(index, queries, scores, methods, [10, 30], [5], **options)
     for ours, theirs in zip(found, known, strict=True):
         assert (ours.method, ours.budget) == (theirs.method, theirs.budget)
         assert np.array_equal(ours.calls, theirs.calls)
@@ -104,9 +103,7 @@ def test_scoring_on_demand_gives_the_measures_of_known_scores(world, fused):
     assert (said["n_queries"], said["unjudged"], said["calls"]) == (70, 1, 30)
     assert ("fused" in said) == fused
     gold = np.argsort(-scores, axis=1)[:, :10]
-    best = next(
-        judge(index, MatrixScorer(scores), queries, parse_methods("exact"), [80], **options)
-    )
+    [best] = compare(index, queries, MatrixScorer(scores), parse_methods("exact"), [80], **options)
     assert fused or np.array_equal(best.items[:, :10], gold)
 
 
@@ -121,7 +118,7 @@ def test_pairs_that_cannot_be_scored_are_replaced(world):
 
     one = CallableScorer(fn, batch=1)
     methods = parse_methods("rerank(retriever=fixed)")
-    (found,) = judge(index, one, queries.take(range(6)), methods, [79], qrels=qrels)
+    (found,) = compare(index, queries.take(range(6)), one, methods, [79], qrels=qrels)
     assert found.calls.tolist() == [79] * 6
     assert 7 not in found.items
 

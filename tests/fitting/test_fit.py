@@ -69,7 +69,7 @@ def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
     np.testing.assert_array_equal(again.vectors[name], index.vectors[name])
     tests = QuerySet(("",) * Q, tuple(world.queries[TEST]))
     specs = parse_methods(f"rerank(retriever=vectors), rerank(retriever={name})")
-    _, table = compare(again, tests, world.exact()[TEST], specs, budgets=[20], ks=[10])
+    _, *table = compare(again, tests, world.exact()[TEST], specs, budgets=[20], ks=[10])
     rows = {found.method: next(found.rows()) for found in table}
     before, after = rows["rerank(retriever=vectors)"], rows[f"rerank(retriever={name})"]
     assert after.recall > before.recall + 0.1

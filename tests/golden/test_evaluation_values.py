@@ -138,7 +138,7 @@ def test_compare():
     qrels = {f"q{i}": {str(j): 1 + j % 2 for j in range(i, 40, 9)} for i in range(8)}
     specs = "rerank(retriever=bm25), retrieve(retriever=bm25), rerank(retriever=random), exact"
     options = {"qrels": qrels, "measures": ["nDCG@10", "R@100", "RR@10"], "seed": 2}
-    best, table = compare(index, queries, scores, parse_methods(specs), [5, 15], [1, 5], **options)
+    best, *table = compare(index, queries, scores, parse_methods(specs), [5, 15], [1, 5], **options)
     rows = {f"{n}": [as_row(row) for row in outcome.rows()] for n, outcome in enumerate(table)}
     check("evaluation_compare.json", {"exact": [*map(as_row, best.rows())], **rows}, close=CLOSE)
 

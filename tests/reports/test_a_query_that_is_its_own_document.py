@@ -8,7 +8,7 @@ import pytest
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.data.queries import own_items
-from crossknn.evaluation.replay import compare, judge
+from crossknn.evaluation.replay import compare
 from crossknn.fitting.learning import searched_scores
 from crossknn.types import Pairs
 
@@ -33,8 +33,8 @@ def index():
 
 
 def mrr(index, **options):
-    [found] = judge(
-        *(index, SCORER, QUERIES, ck.parse_methods("rerank"), [20]),
+    [found] = compare(
+        *(index, QUERIES, SCORER, ck.parse_methods("rerank"), [20]),
         qrels=QRELS,
         measures=["RR@10"],
         **options,
@@ -48,7 +48,7 @@ def test_measures(index):
     scores = np.array([overlap([(q, t) for t in TEXTS.values()]) for q in QUERIES.texts])
     how = {"qrels": QRELS, "measures": ["RR@1"]}
     for options, expected in (({}, 1.0), ({"keep_own": True}, 0.0)):
-        exact, _ = compare(index, QUERIES, scores, {}, [20], [5], **how, **options)
+        [exact] = compare(index, QUERIES, scores, {}, [20], [5], **how, **options)
         assert exact.task["RR@1"].mean() == expected
 
 

@@ -107,7 +107,7 @@ def test_queries_with_ids(given):
     scores = np.array([[2.0, 0], [0, 1]], np.float32)
     methods = ck.parse_methods("rerank(retriever=bm25)")
     how = {"qrels": {"q1": {"d1": 1}, "q2": {"d2": 1}}, "measures": ["RR@10"]}
-    exact, _ = ck.compare(index, given, scores, methods, [1], [1], **how)
+    exact, *_ = ck.compare(index, given, scores, methods, [1], [1], **how)
     assert [*exact.task["RR@10"]] == [1, 1]
 
 

@@ -7,7 +7,6 @@ import pytest
 
 import crossknn as ck
 from crossknn.cli.app import run
-from crossknn.evaluation.replay import judge
 
 WORDS = [f"word{w}" for w in range(200)]
 
@@ -26,8 +25,8 @@ def world(tmp_path):
 
 
 def ndcg(index, scorer, queries, qrels, spec, fusion=None):
-    [found] = judge(
-        *(index, scorer, queries, ck.parse_methods(spec), [50]),
+    [found] = ck.compare(
+        *(index, queries, scorer, ck.parse_methods(spec), [50]),
         qrels=qrels,
         measures=["nDCG@10"],
         fusion=fusion,

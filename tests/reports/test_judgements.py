@@ -78,7 +78,7 @@ def test_ids_that_are_numbers():
     scores = np.array([[1.0, 0]], np.float32)
     methods, qrels = ck.parse_methods("rerank(retriever=bm25)"), {np.int64(7): {1: 1.0}}
     how = {"qrels": qrels, "measures": ["RR@10"]}
-    exact, _ = ck.compare(index, {7: "tree"}, scores, methods, [1], [1], **how)
+    exact, *_ = ck.compare(index, {7: "tree"}, scores, methods, [1], [1], **how)
     assert [*exact.task["RR@10"]] == [1]
 
 

@@ -168,7 +168,7 @@ def run(
     keep_own: bool = False,
 ) -> list[RecallRow]:
     """Compare the methods and print the table, then the diagnosis; the rows but exact search's."""
-    from crossknn.evaluation.replay import compare, judge
+    from crossknn.evaluation.replay import compare
     from crossknn.methods.rerank import Exact, Rerank
     from crossknn.retrievers.specs import first_stage
     from crossknn.scores.collect import Limits, exact_scores
@@ -195,14 +195,14 @@ def run(
         if exact:
             given = own, queries, scores, chosen, budgets, ks
             with err.status("searching"):
-                best, found = compare(*given, qrels=qrels, fusion=by, **options)
-                table += [list(each.rows()) for each in (best, *found)]
+                found = compare(*given, qrels=qrels, fusion=by, **options)
+                table += [list(each.rows()) for each in found]
         else:
             assert qrels is not None
             with progress("searching", "pairs") as report:
                 options |= {"qrels": qrels, "progress": report}
-                judged = judge(index, stored, queries, chosen, budgets, fusion=by, **options)
-                table += [list(each.rows()) for each in judged]
+                found = compare(index, queries, stored, chosen, budgets, fusion=by, **options)
+                table += [list(each.rows()) for each in found]
     if json:
         for row in chain(*table):
             parsed = parse_method(row.method)

@@ -1,7 +1,7 @@
 """Methods by what they find of exact search and by the task's measures, for what number of calls.
 
-`compare` has the exact scores of your own queries, `replay` those of a stored matrix; `judge` knows
-none beforehand and asks a scorer for the pairs that the methods choose.
+`compare` has the exact scores of your own queries, or asks a scorer for the pairs that the methods
+choose; `replay` has those of a stored matrix.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from crossknn.methods.base import planned
 from crossknn.methods.rerank import Exact
 from crossknn.retrievers.base import AllScores, Retriever
 from crossknn.retrievers.dense import VectorStore
+from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scores.store import ScoreStore
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.fusion import Fusion
-from crossknn.search.loop import Search
+from crossknn.search.loop import Search, drive
 from crossknn.spec import Spec, build
 from crossknn.types import (
     NO_ITEM,
@@ -317,16 +318,9 @@ def outcome(
     answers, calls, seconds, values = [], [], [], []
     start = index_calls = 0
     for part in parts:
-        seen, r, began = Replayed(part.index, part.exact), len(part.queries), time.perf_counter()
-        plan = planned(method, seen, budget, seed)
-        search = Search(fusion.plan(plan) if fusion else plan, part.queries, part.index.n)
-        while len(pairs := search.ask()):
-            asked, scores = time.perf_counter(), part.score(pairs)
-            began += time.perf_counter() - asked
-            told = np.flatnonzero(~np.isnan(scores))
-            search.tell(pairs.take(told), scores[told])
-        best, observed = search.best(depth).items, search.observed()
-        seconds.append(np.full(r, (time.perf_counter() - began) / r))
+        search, seen, took = _searched(part, method, budget, seed, fusion)
+        best, observed, r = search.best(depth).items, search.observed(), len(part.queries)
+        seconds.append(np.full(r, took / r))
         short = ((0, 0), (0, depth - best.shape[1]))
         answers.append(np.pad(best, short, constant_values=NO_ITEM))
         calls.append(observed.counts)
@@ -356,6 +350,24 @@ def parts_of(matrix: StoredMatrix, queries: int | None = None) -> list[Part]:
     tests = matrix.n_tests if queries is None else min(queries, matrix.n_tests)
     stops = range(0, tests, BATCH)
     return [Part.known(*matrix.rows(s, min(s + BATCH, tests))) for s in stops]
+
+
+def _searched(
+    part: Part, method: Method, budget: int, seed: int, fusion: Fusion | None
+) -> tuple[Search, Replayed, float]:
+    """The search of a part at its end, what it read of the index, and seconds outside scoring."""
+    seen, scoring, began = Replayed(part.index, part.exact), 0.0, time.perf_counter()
+
+    def score(pairs: Pairs) -> FloatArray:
+        nonlocal scoring
+        asked = time.perf_counter()
+        scores = part.score(pairs)
+        scoring += time.perf_counter() - asked
+        return scores
+
+    plan = planned(method, seen, budget, seed)
+    search = Search(fusion.plan(plan) if fusion else plan, part.queries, part.index.n)
+    return drive(search, score), seen, time.perf_counter() - began - scoring
 
 
 def truth_of(parts: Sequence[Part], k: int, fusion: Fusion | None = None) -> IntArray:
@@ -421,97 +433,61 @@ def replay(
 def compare(
     index: ItemIndex,
     queries: Texts,
-    scores: FloatArray,
+    scores: FloatArray | Scorer,
     methods: Mapping[str, Method],
     budgets: Sequence[int],
-    ks: Sequence[int],
+    ks: Sequence[int] = (),
     *,
     qrels: Qrels | None = None,
-    measures: Sequence[str] = (),
-    fusion: Fusion | None = None,
-    keep_own: bool = False,
-    seed: int = 0,
-) -> tuple[Outcome, Iterator[Outcome]]:
-    """Compare methods with exact search, given the exact scores of all pairs.
-
-    Args:
-        index: The n items.
-        queries: The m queries, with ids, as `read_queries` takes them.
-        scores: Exact scores (m, n) of every query with every item, as `ck.exact_scores` gives them.
-        methods: By name, such as `ck.parse_methods("rerank, axn(ridge=0.3)")`.
-        budgets: Distinct pairs of each query. A method that makes no calls has one budget, 0.
-        ks: The k of recall@k.
-        qrels: Judgements, for `measures`.
-        measures: Names of ir-measures, such as "nDCG@10".
-        fusion: Order answers, those of exact search too, by its final scores.
-        keep_own: Count the item that has a query's id as any other, which `measures` do not see
-            otherwise, as in BEIR.
-        seed: Seed of all randomness.
-
-    Returns:
-        The outcome of exact search, and an iterator of one `Outcome` for each method and budget.
-
-    Raises:
-        InputError: The index has deleted items, or a measure is unknown.
-    """
-    index.check_compact("a comparison")
-    queries, task = query_set(queries), None
-    if qrels and measures:
-        judged = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
-        task = TaskMeasures(judged, measures)
-    parts = [
-        Part.known(index, Queries(queries.texts[s : s + BATCH]), scores[s : s + BATCH])
-        for s in range(0, len(queries), BATCH)
-    ]
-    options: dict[str, Any] = {"seed": seed, "task": task, "fusion": fusion}
-    [exact] = outcomes(parts, {"exact": Exact()}, [index.n], ks, **options)
-    return exact, outcomes(parts, methods, budgets, ks, **options)
-
-
-def judge(
-    index: ItemIndex,
-    scorer: Scorer,
-    queries: Texts,
-    methods: Mapping[str, Method],
-    budgets: Sequence[int],
-    *,
-    qrels: Qrels,
     measures: Sequence[str] = DEFAULT,
     fusion: Fusion | None = None,
     keep_own: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Iterator[Outcome]:
-    """Compare methods by the task's measures, without exact search: scores only pairs they choose.
+) -> list[Outcome]:
+    """Compare methods at equal budgets: by recall of exact search, and by judgements.
+
+    With all exact scores the first outcome is that of exact search. With a cross-encoder, only the
+    pairs that the methods choose are scored, each once, and there is no recall.
 
     Args:
         index: The n items.
-        scorer: The cross-encoder. Scores are kept in `index.scores`, or for the time of this call
-            if it has no fingerprint; a `StoredScorer` keeps them where it says.
         queries: The m queries, with ids, as `read_queries` takes them.
+        scores: Exact scores (m, n) of every query with every item, as `exact_scores` gives them; or
+            a scorer, whose scores are kept in `index.scores`, or where a `StoredScorer` keeps them.
         methods: By name, such as `ck.parse_methods("rerank, axn(ridge=0.3)")`.
         budgets: Distinct pairs of each query. A method that makes no calls has one budget, 0.
-        qrels: Judgements, `{query id: {item id: grade}}`.
+        ks: The k of recall@k.
+        qrels: Judgements, `{query id: {item id: grade}}`, for `measures`.
         measures: Names of ir-measures, such as "nDCG@10".
-        fusion: Order answers by its final scores.
-        keep_own: As in `compare`.
+        fusion: Order answers, those of exact search too, by its final scores.
+        keep_own: Count the item that has a query's id as any other, which `measures` do not see
+            otherwise, as in BEIR.
         seed: Seed of all randomness.
-        progress: Called with (done, total) pairs, those scored before included.
-
-    Returns:
-        An iterator of one `Outcome` for each method and budget, without recall.
+        progress: Called with (done, total) pairs that the scorer scores, stored ones included.
 
     Raises:
-        InputError: no query is judged, or a measure is unknown.
-        ScorerError: from the iterator, if the scorer fails as a whole.
+        InputError: The index has deleted items, no query is judged, or a measure is unknown.
+        ScorerError: The scorer fails as a whole.
     """
     index.check_compact("a comparison")
-    queries = query_set(queries)
-    judgements = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
-    task = TaskMeasures(judgements, measures)
-    most = sum(min(b, index.n) for b in budgets) * sum(method.calls for method in methods.values())
-    parts = parts_on_demand(index, scorer, queries, progress, most)
-    return outcomes(parts, methods, budgets, (), seed=seed, task=task, fusion=fusion)
+    queries, task = query_set(queries), None
+    if qrels is not None and measures:
+        judged = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
+        task = TaskMeasures(judged, measures)
+    options: dict[str, Any] = {"seed": seed, "task": task, "fusion": fusion}
+    if not isinstance(scores, np.ndarray):
+        if task is None:
+            raise InputError("without all exact scores a comparison needs qrels and measures")
+        calls = sum(min(b, index.n) for b in budgets) * sum(m.calls for m in methods.values())
+        parts = parts_on_demand(index, as_scorer(scores), queries, progress, calls)
+        return list(outcomes(parts, methods, budgets, (), **options))
+    parts = [
+        Part.known(index, Queries(queries.texts[s : s + BATCH]), scores[s : s + BATCH])
+        for s in range(0, len(queries), BATCH)
+    ]
+    exact = outcomes(parts, {"exact": Exact()}, [index.n], ks, **options)
+    return [*exact, *outcomes(parts, methods, budgets, ks, **options)]
 
 
 def parts_on_demand(

@@ -5,7 +5,7 @@ Pure: no clock, no device, no text. Deadlines, asynchronous scorers and remote w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -445,9 +445,17 @@ def joined(pool: IntArray, *more: IntArray) -> IntArray:
     return filled
 
 
+def drive(search: Search, score: Callable[[Pairs], FloatArray]) -> Search:
+    """The search at its end. `score` gives the exact scores (p,) of pairs, NaN for a pair that it
+    cannot score."""
+    while len(pairs := search.ask()):
+        scores = score(pairs)
+        scored = np.flatnonzero(~np.isnan(scores))
+        search.tell(pairs.take(scored), scores[scored])
+    return search
+
+
 def simulate(plan: Plan, queries: Queries, scores: FloatArray) -> Search:
     """The search of m queries whose exact scores (m, n) are known, at its end; for no calls."""
     search = Search(plan, queries, scores.shape[1])
-    while len(pairs := search.ask()):
-        search.tell(pairs, scores[pairs.query, pairs.item])
-    return search
+    return drive(search, lambda pairs: scores[pairs.query, pairs.item])

@@ -8,11 +8,12 @@ The method moves the query's vector towards the items that scored best so far (R
 from dataclasses import dataclass
 
 import numpy as np
+from crossknn.extend import Method, Plan, Prediction, Predictor, equal_rounds, open_retriever
 
 import crossknn as ck
 
 
-class MovedQueries(ck.Predictor):
+class MovedQueries(Predictor):
     """Approximate score = (query vector + mean vector of the best scored items) . item vector."""
 
     predicts_scores = False  # inner products rank items, on another scale than exact scores
@@ -37,11 +38,11 @@ class MovedQueries(ck.Predictor):
     def predict(self, state, items=None):
         """Approximate scores (m, n), or (m, p) of the given items."""
         approx = state[1] @ self.item_vectors.T
-        return ck.Prediction(approx if items is None else np.take_along_axis(approx, items, axis=1))
+        return Prediction(approx if items is None else np.take_along_axis(approx, items, axis=1))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rocchio(ck.Method):
+class Rocchio(Method):
     """Rounds of equal size, the first by BM25."""
 
     name = "rocchio"
@@ -50,10 +51,10 @@ class Rocchio(ck.Method):
 
     def plan(self, index, budget, seed):
         """What to run for one budget."""
-        return ck.Plan(
-            retriever=ck.open_retriever(index, "bm25"),
+        return Plan(
+            retriever=open_retriever(index, "bm25"),
             predictor=MovedQueries(index, self.n_best),
-            batches=ck.equal_rounds(budget, self.rounds),  # they sum to the budget
+            batches=equal_rounds(budget, self.rounds),  # they sum to the budget
         )
 
 

@@ -9,8 +9,10 @@ from functools import cached_property
 import pytest
 
 import crossknn as ck
+from crossknn import extend
 
-PUBLIC = [name for name in ck.__all__ if callable(getattr(ck, name))]
+PUBLIC = {name: getattr(home, name) for home in (ck, extend) for name in home.__all__}
+PUBLIC = {name: value for name, value in PUBLIC.items() if callable(value)}
 
 
 def sections(documented, name):
@@ -44,7 +46,7 @@ def own_methods(kind):
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_name_is_documented(name):
-    found = getattr(ck, name)
+    found = PUBLIC[name]
     assert inspect.cleandoc(found.__doc__ or "").split("\n\n")[0].endswith((".", ":"))
     if not inspect.isclass(found):
         assert not unnamed(found, [found])

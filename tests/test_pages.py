@@ -13,6 +13,7 @@ import typer.main
 
 import crossknn as ck
 from crossknn.cli.app import app
+from crossknn.data.dataset import Dataset
 
 DOCS = Path(__file__).parent.parent / "docs"
 ELSEWHERE = {
@@ -76,7 +77,7 @@ def world(tmp_path, monkeypatch):
         Path(f"{name}.jsonl").write_text(
             json.dumps({"id": "0" if name == "changed" else "x", "text": name})
         )
-    ck.Dataset(name="scifact", items=index.items, queries=queries, qrels=qrels).save(
+    Dataset(name="scifact", items=index.items, queries=queries, qrels=qrels).save(
         "scifact", split="test"
     )
     return {

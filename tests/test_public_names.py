@@ -1,11 +1,18 @@
-"""What `import crossknn` offers."""
+"""What `import crossknn` offers: few names for those who search, `extend` for those who extend it."""
 
 from __future__ import annotations
 
 import crossknn
+from crossknn import extend
 
 
 def test_every_public_name_is_there():
-    for name in crossknn.__all__:
-        assert getattr(crossknn, name) is not None, name
+    for home in (crossknn, extend):
+        assert all(getattr(home, name) is not None for name in home.__all__)
     assert dir(crossknn) == sorted(crossknn.__all__)
+
+
+def test_they_are_few():
+    assert len(crossknn.__all__) <= 42
+    assert len(extend.__all__) <= 20
+    assert not {*crossknn.__all__} & {*extend.__all__}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-import crossknn as ck
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.fitting.fusion import BM25, VECTORS, weigh
 from crossknn.index.stored import StoredMatrix
+from crossknn.methods.rerank import Rerank
 from crossknn.retrievers.specs import FUSION
 from crossknn.search.fusion import open_fusion
 from crossknn.search.loop import simulate
@@ -28,7 +28,7 @@ for file in map(Path, sys.argv[1:]):
     scores, queries = matrix.scores, matrix.queries(slice(0, len(matrix.scores)))
     fitted = weigh(matrix, queries, lambda pairs, scores=scores: scores[pairs.query, pairs.item])
     index = replace(matrix, artifacts={FUSION: Artifact(fitted, {})})
-    plan = ck.Rerank(retriever="hybrid").plan(index, 100, 0)
+    plan = Rerank(retriever="hybrid").plan(index, 100, 0)
     task, row = TaskMeasures(Judgements.from_labels(matrix.labels), ["nDCG@10"]), {}
     kinds = {"cross-encoder": None, "shipped weights": SHIPPED, "by agreement": fitted["weights"]}
     for name, weights in kinds.items():

@@ -41,6 +41,7 @@ import faiss
 import numpy as np
 import pandas as pd
 import qdrant_edge as qdrant
+from crossknn.extend import Search
 from qdrant_relevance_feedback.train.naive_formula import NaiveFormula
 from qdrant_relevance_feedback.train.train import split_train_val, train_formula
 from wide import queries_of
@@ -185,7 +186,7 @@ def by_loop(index: StoredMatrix, method: str, k: int, q: int, budget: int) -> In
     chosen = parse_method(method)
     chosen = replace(chosen, k=k) if hasattr(chosen, "k") else chosen
     queries, row = index.queries(slice(q, q + 1)), index.scores[q]
-    search = ck.Search(chosen.plan(index, budget, 0), queries, index.n)
+    search = Search(chosen.plan(index, budget, 0), queries, index.n)
     while len(pairs := search.ask()):
         search.tell(pairs, row[pairs.item])
     return search.picks().items[0]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from crossknn.extend import Queries, open_retriever
 
 import crossknn as ck
 from crossknn.search.loop import Search
@@ -59,9 +60,9 @@ def write(name: str, height: int, parts: list[str]) -> None:
 def found() -> tuple[list[list[int]], set[int]]:
     """Ranks in the retriever's order of what a search scores in each round, and of the ten best."""
     sample = ck.sample()
-    queries = ck.Queries(sample.queries.texts[QUERY : QUERY + 1])
+    queries = Queries(sample.queries.texts[QUERY : QUERY + 1])
     method = ck.parse_method(f"axn(retriever=dense, rounds={ROUNDS})")
-    ranked = ck.open_retriever(sample.index, "dense").top(queries, sample.index.n).items[0]
+    ranked = open_retriever(sample.index, "dense").top(queries, sample.index.n).items[0]
     rank = np.empty(sample.index.n, int)
     rank[ranked] = np.arange(sample.index.n)
     search, rounds = Search(method.plan(sample.index, CALLS, 0), queries, sample.index.n), []

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from crossknn.extend import Pairs
 
 import crossknn as ck
 from crossknn.data.dataset import Dataset
@@ -100,7 +101,7 @@ def run_matrix(file: Path, work: Path) -> None:
     bare = replace(matrix, n_anchors=0)
     rows = Judgements.from_matrix(bare).rows
 
-    def score(pairs: ck.Pairs) -> FloatArray:
+    def score(pairs: Pairs) -> FloatArray:
         return known[pairs.query, pairs.item]
 
     found = weigh(bare, matrix.queries(slice(0, fits)), score, rows[:fits])

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from crossknn.extend import Pairs, open_retriever
 
 import crossknn as ck
 from crossknn.data.dataset import Dataset
@@ -83,7 +84,7 @@ def ndcg(ranked: IntArray, relevant: IntArray) -> float:
 def measure(data: Set, retrieved_by: str) -> dict[str, Any]:
     """Of each way: nDCG@10, the share of the 10 best of the documents that it found, CPU seconds."""
     index, texts = data.index, data.index.items.texts
-    lists = ck.open_retriever(index, retrieved_by).top(data.queries, N).items
+    lists = open_retriever(index, retrieved_by).top(data.queries, N).items
     vectors, of_queries = index.vectors["dense"], index.query_vectors(data.queries, "dense")
     values: dict[str, list[tuple[float, float, float]]] = {}
     for q, row in enumerate(lists):
@@ -139,7 +140,7 @@ def measure(data: Set, retrieved_by: str) -> dict[str, Any]:
 def ms_per_pair(data: Set, count: int = 64) -> float:
     """CPU milliseconds of a pair of the set with the bundled cross-encoder, one thread."""
     scorer, texts = ck.CrossEncoder(cores=1), list(data.index.items.texts[:count])
-    pairs = ck.Pairs(np.zeros(len(texts), np.int64), np.arange(len(texts)))
+    pairs = Pairs(np.zeros(len(texts), np.int64), np.arange(len(texts)))
     began = time.process_time()
     list(scorer.score(pairs, data.queries.texts[:1], texts))
     return 1000 * (time.process_time() - began) / len(texts)

@@ -13,7 +13,7 @@ import crossknn as ck
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.stored import StoredMatrix
 from crossknn.retrievers.base import CandidateLists
-from crossknn.scorers import CallableScorer, CrossEncoder, HttpScorer, as_scorer
+from crossknn.scorers import CallableScorer, CrossEncoder, HttpScorer, MatrixScorer, as_scorer
 from crossknn.scores.stored import StoredScorer
 
 LONG = "x" * 5000
@@ -235,7 +235,7 @@ def calls() -> Calls:
     )
     yield "StoredScorer without a name", lambda: StoredScorer(CallableScorer(len), "c.db")
     wrong = (np.ones(3), np.full((2, 3), "x"), [[1.0]], None)
-    yield from _each("MatrixScorer", ck.MatrixScorer, wrong)
+    yield from _each("MatrixScorer", MatrixScorer, wrong)
     models = ("absent/a/b", "binary.bin", "docs.index", "", " ", "a\0b", LONG, 5)
     yield from _each("CrossEncoder", CrossEncoder, models)
     options = {"max_length": (0, "x"), "threads": (0, 1.5), "tokens_per_run": (0,), "nothing": (1,)}

@@ -20,6 +20,7 @@ from crossknn import demo
 from crossknn.cli import app as application
 from crossknn.cli import output as printing
 from crossknn.cli.app import run
+from crossknn.data.dataset import Dataset
 from crossknn.index.stored import read_arrays
 
 TOPICS = ("archives", "threads", "files", "strings", "queues")
@@ -624,8 +625,8 @@ def test_try_takes_the_queries_and_judgements_of_a_beir_folder(folder, capsys):
         [f"q{i}" for i in range(6)], [f"what is thing {i} made of" for i in range(6)]
     )
     judged = {f"q{i}": {f"i{i}": 1} for i in range(5)}
-    ck.Dataset(name="mini", items=items, queries=queries, qrels=judged).save("mini", split="dev")
-    ck.Dataset(name="mini", items=items, queries=queries, qrels=judged).save("mini", split="train")
+    Dataset(name="mini", items=items, queries=queries, qrels=judged).save("mini", split="dev")
+    Dataset(name="mini", items=items, queries=queries, qrels=judged).save("mini", split="train")
     mini = ["try", "mini", *TRY[2:], "--encoder", "none"]
     assert run(mini) == 2
     said = "mini has judgements of dev, train: name one, such as --qrels mini/qrels/dev.tsv"

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from crossknn.extend import Queries, open_retriever
 from scipy.stats import spearmanr
 from synthetic import matrix
 
@@ -132,7 +133,7 @@ def test_figures_by_their_definitions(world):
     told = lambda *step: steps.append(step)  # noqa: E731
     found = ck.diagnose(index, MatrixScorer(scores), queries, qrels, **options, progress=told)
     assert steps[-1] == (69 * 45 * 2, 69 * 45 * 2)
-    first = ck.open_retriever(index, "lsa").top(ck.Queries(queries.texts), 80).items
+    first = open_retriever(index, "lsa").top(Queries(queries.texts), 80).items
     for at, budget in zip(found.figures, (15, 30), strict=True):
         searcher = ck.Searcher(index, MatrixScorer(scores), METHOD)
         top = searcher.search(queries, k=10, budget=budget)
@@ -160,7 +161,7 @@ def test_figures_by_their_definitions(world):
 def test_a_matrix_and_a_scorer_give_the_same_diagnosis_with_fusion_too():
     data = matrix(tests=70)
     index, queries, exact = data.rows(0, 70)
-    fusion = Fusion(WeightedSum([ck.open_retriever(index, "bm25")], [0.5]))
+    fusion = Fusion(WeightedSum([open_retriever(index, "bm25")], [0.5]))
     labels = np.argsort(-exact, axis=1)[np.arange(70), np.arange(70) % 7]
     options = (Judgements.from_labels(labels), ck.AXN(retriever="dense", rounds=3), fusion, [20])
     found = diagnose_parts(parts_of(data), *options)
@@ -207,7 +208,7 @@ def test_without_judgements_it_says_what_it_cannot_say(world):
     assert found.verdict is None
     assert "only judgements" in found.sentence
     assert str(found).splitlines()[0].split()[:2] == ["calls", "agreement"]
-    lists = ck.open_retriever(index, "lsa").top(ck.Queries(queries.texts), 20).items
+    lists = open_retriever(index, "lsa").top(Queries(queries.texts), 20).items
     ranks = [
         spearmanr(-np.arange(20), row[of]).statistic for row, of in zip(scores, lists, strict=True)
     ]

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import matrix, run
 
-import crossknn as ck
 from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import agreement, recall
 from crossknn.evaluation.replay import (
@@ -51,7 +50,7 @@ def test_outcomes_keep_every_query():
 
 
 def fusion_of(index) -> Fusion:
-    return Fusion(WeightedSum([ck.open_retriever(index, n) for n in ("dense", "bm25")], (0.7, 0.4)))
+    return Fusion(WeightedSum([open_retriever(index, n) for n in ("dense", "bm25")], (0.7, 0.4)))
 
 
 def test_recall_of_a_fused_search_is_that_of_the_best_final_scores():
@@ -77,7 +76,7 @@ def test_scoring_on_demand_gives_the_measures_of_known_scores(world, fused):
     methods = parse_methods(f"{specs}, retrieve(retriever=bm25)")
     fusion = None
     if fused:
-        fusion = Fusion(WeightedSum([ck.open_retriever(index, n) for n in ("lsa", "bm25")], (2, 1)))
+        fusion = Fusion(WeightedSum([open_retriever(index, n) for n in ("lsa", "bm25")], (2, 1)))
     options = {"qrels": qrels, "measures": ["nDCG@10", "accuracy_normalised"], "fusion": fusion}
     asked, steps = [], []
 

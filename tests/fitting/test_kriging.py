@@ -29,7 +29,7 @@ from crossknn.fitting.kriging import (
     fit_hyperparameters,
     fit_prior,
 )
-from crossknn.fitting.learning import VECTORS, searched_scores
+from crossknn.fitting.learning import VECTORS, fit_from_store, searched_scores
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
@@ -644,7 +644,7 @@ def test_anchors_collected_after_a_prior_was_fitted_to_searches_are_used():
     index, scorer = sample.index, sample.scorer
     texts = sample.queries.texts
     ck.Searcher(index, ck.StoredScorer(scorer, index.scores)).search(texts[:30], k=5, budget=40)
-    ck.fit_from_store(index, scorer)
+    fit_from_store(index, scorer)
     method = ck.Kriging()
     assert method.prior(index, 0).from_searches
     ck.collect_anchors(index, scorer, texts[:9])

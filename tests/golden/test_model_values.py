@@ -14,6 +14,7 @@ import recorded
 from tiny_models import MARKED, TEXTS, save_bert, save_bi_encoder, save_hf, scores_of
 
 import crossknn as ck
+from crossknn.scorers import LateInteraction
 
 PLAIN = (TEXTS, TEXTS[::-1])
 HALVES = {"query_length": 14, "item_length": 12, "max_length": 26}
@@ -134,8 +135,8 @@ def test_late_interaction_models(bert, tmp_path, name):
     given = model.save_pretrained(tmp_path / "torch")
     folder = export_model(given, tmp_path / "onnx", "late-interaction")
     for kind, late in (
-        ("torch", ck.LateInteraction(given, device="cpu")),
-        ("onnx", ck.LateInteraction(folder)),
+        ("torch", LateInteraction(given, device="cpu")),
+        ("onnx", LateInteraction(folder)),
     ):
         found = late.encode_queries(queries), late.encode_items(items)
         states = {

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from crossknn.extend import Queries
 from hypothesis import given, settings
 from index_helpers import FormulaScorer
 from qdrant_client import QdrantClient, models
@@ -353,7 +354,7 @@ def search(client, d):
 
 def asked(client):
     index = ck.ItemIndex.over(ck.QdrantStore(client, "docs"), "body")
-    return index.query_vectors(ck.Queries(("a",)), "vectors")
+    return index.query_vectors(Queries(("a",)), "vectors")
 
 
 def allowed(client, condition):

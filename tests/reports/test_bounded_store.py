@@ -7,6 +7,7 @@ import pytest
 
 import crossknn as ck
 from crossknn.cli.app import run
+from crossknn.scores.collect import exact_scores
 from crossknn.scores.store import ScoreStore
 from crossknn.types import Pairs
 
@@ -59,7 +60,7 @@ def test_a_collection_that_does_not_fit(tmp_path):
     store = ScoreStore(tmp_path / "scores.db")
     store.limit = 2**20
     with pytest.raises(ck.InputError, match="do not fit into a store of 1 MB"):
-        ck.exact_scores(store, ck.CallableScorer(len, "x"), ["q"] * 200, ITEMS)
+        exact_scores(store, ck.CallableScorer(len, "x"), ["q"] * 200, ITEMS)
 
 
 @pytest.fixture

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from crossknn.extend import ScoreStore
 
 import crossknn as ck
+from crossknn.scores.collect import exact_scores
 
 pd = pytest.importorskip("pandas")
 
@@ -183,7 +185,7 @@ def test_exact_scores_of_a_data_frame():
     for given in (frame, TEXTS, "a tree"):
         for pair in ((given, ["a tree"]), (["a tree"], given)):
             with pytest.raises(ck.InputError, match="give a list of texts"):
-                ck.exact_scores(ck.ScoreStore(), scorer, *pair)
+                exact_scores(ScoreStore(), scorer, *pair)
 
 
 def test_training_queries():

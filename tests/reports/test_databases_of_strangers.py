@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from crossknn.extend import Pairs, ScoreStore
 
 import crossknn as ck
 from crossknn.scores.store import StoredScoresError
@@ -20,8 +21,8 @@ ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELEC
 
 @pytest.fixture
 def path(tmp_path):
-    with ck.ScoreStore(tmp_path / "scores.db") as store:
-        store.put("ce", ["q"], ["a", "b"], ck.Pairs(np.zeros(2, int), np.arange(2)), [1.0, 2.0])
+    with ScoreStore(tmp_path / "scores.db") as store:
+        store.put("ce", ["q"], ["a", "b"], Pairs(np.zeros(2, int), np.arange(2)), [1.0, 2.0])
     return tmp_path / "scores.db"
 
 
@@ -62,7 +63,7 @@ def test_a_schema_that_is_not_ours(path, statements):
     with pytest.raises(
         ck.InputError, match=r"has other tables, views or triggers|malformed database schema"
     ):
-        ck.ScoreStore(path)
+        ScoreStore(path)
     assert time.perf_counter() - began < 5
     assert path.stat().st_size == size
 
@@ -104,11 +105,11 @@ ONE, TWO = struct.pack("<f", 1), struct.pack("<ff", 1, 2)
 def test_a_crafted_block(path, row):
     """Negative and huge ids ended in a traceback, or took all memory."""
     changed(path, row)
-    store = ck.ScoreStore(path)
+    store = ScoreStore(path)
     reads = (
         lambda: store.rows("ce", ["q"], ["a", "b"]),
         lambda: store.sparse_scores("ce", ["a", "b"], ["q"]),
-        lambda: ck.ScoreStore().add_all(store),
+        lambda: ScoreStore().add_all(store),
     )
     for read in reads:
         with suppress(StoredScoresError):
@@ -122,10 +123,10 @@ def test_a_crafted_block(path, row):
 def test_ids_that_no_text_has(path):
     """A block of its own that names texts which are not there."""
     changed(path, block(2**30, None, TWO))
-    store = ck.ScoreStore(path)
+    store = ScoreStore(path)
     assert store.sparse_scores("ce", ["b", "a", "b"]).score.tolist() == [2, 1, 2]
     with pytest.raises(ck.InputError, match="a block names a text that is not there"):
-        ck.ScoreStore().add_all(store)
+        ScoreStore().add_all(store)
 
 
 def test_other_databases_and_files_stay_as_they_are(tmp_path):
@@ -135,7 +136,7 @@ def test_other_databases_and_files_stay_as_they_are(tmp_path):
     for name, said in (("mine.db", "holds no scores of crossknn"), ("thesis.txt", "are damaged")):
         before = (tmp_path / name).read_bytes()
         with pytest.raises(ck.InputError, match=said):
-            ck.ScoreStore(tmp_path / name)
+            ScoreStore(tmp_path / name)
         assert (tmp_path / name).read_bytes() == before
 
 
@@ -153,7 +154,7 @@ def test_a_cut_or_altered_file_is_one_sentence(path):
             os.unlink(beside)
         path.write_bytes(wrong)
         with suppress(ck.InputError):
-            store = ck.ScoreStore(path)
+            store = ScoreStore(path)
             store.rows("ce", ["q"], ["a", "b"])
-            store.put("ce", ["q"], ["c"], ck.Pairs([0], [0]), [1.0])
+            store.put("ce", ["q"], ["c"], Pairs([0], [0]), [1.0])
             store.close()

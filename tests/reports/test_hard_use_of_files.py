@@ -186,7 +186,7 @@ print(search("index"), ck.ItemIndex.load("index").verify())
 print(said(lambda: ck.ItemIndex.load("index").add([{"id": "x", "text": "new"}])))
 print(said(lambda: search("closed")))
 print(said(lambda: search("part")))
-print(said(lambda: ck.ScoreStore("secret.db")))
+print(said(lambda: ScoreStore("secret.db")))
 """
 
 

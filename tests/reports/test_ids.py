@@ -10,6 +10,7 @@ import pytest
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.data.queries import read_run
+from crossknn.data.reading import read_dataset
 
 ID = " d1 "
 
@@ -30,12 +31,12 @@ def files(tmp_path):
 
 def test_outer_blanks_of_a_beir_folder(tmp_path):
     """Corpus, queries and judgements agree about ids with outer blanks; none is missing."""
-    data = ck.read_dataset(files(tmp_path))
+    data = read_dataset(files(tmp_path))
     assert data.findings == ()
     assert data.qrels == {"q 1 ": {ID: 1}}
     assert [*data.items.ids] == [ID, "d1"]
     data.save(tmp_path / "again")
-    assert ck.read_dataset(tmp_path / "again").qrels == data.qrels
+    assert read_dataset(tmp_path / "again").qrels == data.qrels
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv"])

@@ -10,6 +10,7 @@ import sys
 
 import numpy as np
 import pytest
+from crossknn.extend import ScoreStore
 from service_helpers import QUERIES, TEXTS, Words, ids, served
 
 import crossknn as ck
@@ -108,7 +109,7 @@ def test_the_scores_are_deleted(client, folder):
         (folder / name).unlink(missing_ok=True)
     found(client)
     client.engine.close()
-    assert len(ck.ScoreStore(folder / "scores.db")) == 40
+    assert len(ScoreStore(folder / "scores.db")) == 40
 
 
 @pytest.mark.parametrize("place", [os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
@@ -128,19 +129,19 @@ def test_only_the_file_itself_of_the_scores_is_deleted(client, folder):
     found(client, QUERIES[1])
     found(client, QUERIES[2])
     client.engine.close()
-    store = ck.ScoreStore(folder / "scores.db")
+    store = ScoreStore(folder / "scores.db")
     assert len(store) == 80
     assert store.verify() == []
 
 
 def test_a_store_of_scores_is_replaced(tmp_path):
     """Scores of the file that took the place are used, by their texts and not by their numbers."""
-    store = ck.ScoreStore(tmp_path / "scores.db")
+    store = ScoreStore(tmp_path / "scores.db")
     scorer = ck.StoredScorer(ck.CallableScorer(lambda pairs: [1.0] * len(pairs), "one"), store)
     index = ck.ItemIndex.build([text["text"] for text in TEXTS[:5]], lsa=0)
     searcher = ck.Searcher(index, scorer, "exact")
     assert searcher.search("a query", k=1)[0][0].score == 1
-    with ck.ScoreStore(tmp_path / "other.db") as other:
+    with ScoreStore(tmp_path / "other.db") as other:
         queries, items = ["another", "a query"], [*reversed(index.items.texts)]
         pairs = Pairs(np.ones(5, np.int64), np.arange(5))
         other.put(scorer.fingerprint, queries, items, pairs, [50.0, 40.0, 30.0, 20.0, 10.0])

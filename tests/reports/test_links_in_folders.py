@@ -11,6 +11,7 @@ import sqlite3
 import stat
 
 import pytest
+from crossknn.extend import Pairs, ScoreStore
 
 import crossknn as ck
 from crossknn.data.dataset import Dataset
@@ -162,16 +163,16 @@ def test_a_hard_link_is_read_and_never_changed(folder, victim):
 
 def test_a_store_with_two_names_is_only_read(tmp_path):
     path = tmp_path / "scores.db"
-    with ck.ScoreStore(path) as store:
-        store.put("ce", ["q"], ["a"], ck.Pairs([0], [0]), [1.0])
+    with ScoreStore(path) as store:
+        store.put("ce", ["q"], ["a"], Pairs([0], [0]), [1.0])
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     os.link(path, tmp_path / "backup.db")
     before = path.read_bytes()
-    store = ck.ScoreStore(path)
+    store = ScoreStore(path)
     assert store.rows("ce", ["q"], ["a"]).tolist() == [[1.0]]
     with pytest.raises(ck.InputError, match="cannot be kept"):
-        store.put("ce", ["q"], ["b"], ck.Pairs([0], [0]), [1.0])
+        store.put("ce", ["q"], ["b"], Pairs([0], [0]), [1.0])
     assert path.read_bytes() == before
 
 
@@ -217,7 +218,7 @@ def test_the_links_of_the_hub_s_cache_are_followed(tmp_path):
     for path in bundled_folder("cross-encoder").iterdir():
         (repository / "blobs" / path.name).write_bytes(path.read_bytes())
         (folder / path.name).symlink_to(f"../../blobs/{path.name}")
-    assert ck.CrossEncoder(folder).score(ck.Pairs([0], [0]), ["a"], ["b"])
+    assert ck.CrossEncoder(folder).score(Pairs([0], [0]), ["a"], ["b"])
     (folder / "more.json").symlink_to("/etc/hostname")
     with pytest.raises(ck.InputError, match="is a link, a device or a pipe"):
         check_files(folder)

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from crossknn.extend import Pairs, ScoreStore
 
 import crossknn as ck
 from crossknn.errors import CrossknnError
@@ -88,8 +89,8 @@ def test_numbers_where_texts_are_due(made, tmp_path, column):
 @pytest.mark.parametrize("query", [2**62, 2**31, -3])
 def test_pruning_a_store_with_odd_ids(tmp_path, query):
     """Queries of huge ids ended `index prune` with an IndexError."""
-    with ck.ScoreStore(tmp_path / "scores.db") as store:
-        store.put("ce", ["q"], ["a", "b"], ck.Pairs(np.zeros(2, int), np.arange(2)), [1.0, 2.0])
+    with ScoreStore(tmp_path / "scores.db") as store:
+        store.put("ce", ["q"], ["a", "b"], Pairs(np.zeros(2, int), np.arange(2)), [1.0, 2.0])
         with store._writing() as db:
             db.execute("UPDATE blocks SET query = ?", (query,))
             db.execute("INSERT INTO days VALUES (x'ff', 'x'), ('', 5)")
@@ -100,11 +101,11 @@ def test_pruning_a_store_with_odd_ids(tmp_path, query):
 
 def test_a_store_whose_numbers_are_used_up(tmp_path):
     """Repair was advised, and mended nothing."""
-    with ck.ScoreStore(tmp_path / "scores.db") as store:
-        store.put("ce", ["q"], ["a"], ck.Pairs([0], [0]), [1.0])
+    with ScoreStore(tmp_path / "scores.db") as store:
+        store.put("ce", ["q"], ["a"], Pairs([0], [0]), [1.0])
         with store._writing() as db:
             db.execute("UPDATE texts SET id = ? WHERE id = 2", (2**31 - 1,))
         with pytest.raises(StoreFullError, match="no numbers are left for new texts"):
-            store.put("ce", ["other"], ["a"], ck.Pairs([0], [0]), [1.0])
+            store.put("ce", ["other"], ["a"], Pairs([0], [0]), [1.0])
         assert store.verify(repair=True)
-        assert store.put("ce", ["other"], ["a"], ck.Pairs([0], [0]), [1.0]) == 1
+        assert store.put("ce", ["other"], ["a"], Pairs([0], [0]), [1.0]) == 1

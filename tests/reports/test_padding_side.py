@@ -16,7 +16,7 @@ from tiny_models import (
 )
 
 import crossknn as ck
-from crossknn.scorers import PredictScorer
+from crossknn.scorers import LateInteraction, PredictScorer
 
 pytestmark = pytest.mark.torch
 library = pytest.importorskip("sentence_transformers")
@@ -201,7 +201,7 @@ def outputs(folder, task, marked):
         encoder = ck.DualEncoder(folder)
         run = lambda texts: encoder.encode_items(texts) @ encoder.encode_queries(queries)[0]  # noqa: E731
     else:
-        model = ck.LateInteraction(folder)
+        model = LateInteraction(folder)
         asked = model.encode_queries(queries)
 
         def run(texts):

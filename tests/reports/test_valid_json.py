@@ -14,6 +14,7 @@ import pytest
 
 import crossknn as ck
 from crossknn.cli.app import run
+from crossknn.data.items import Items
 from crossknn.types import json_value
 
 
@@ -76,7 +77,7 @@ def test_to_dict(value, expected):
 @pytest.mark.parametrize(("value", "expected"), VALUES, ids=shown)
 def test_items_made_by_hand(value, expected):
     """Fields that no reader has seen, such as those of a database, become JSON as well."""
-    items = ck.Items(ids=["d1"], texts=["a tree"], titles=[""], extra=[{"field": value}])
+    items = Items(ids=["d1"], texts=["a tree"], titles=[""], extra=[{"field": value}])
     results = ck.Searcher(ck.ItemIndex.build(items, lsa=0), lambda pairs: [1.0], "exact")
     hits = json.loads(json.dumps(results.search("tree").to_dict(), allow_nan=False))
     assert hits["results"][0]["hits"][0]["extra"] == {"field": expected}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from crossknn.extend import ArrayStore, VectorStore
 from late_helpers import WordStates
 
 import crossknn as ck
@@ -54,7 +55,7 @@ class Database:
 
     def __init__(self, values):
         self.inner, self.rows, self.shape, self.values = (
-            ck.ArrayStore(values),
+            ArrayStore(values),
             values,
             values.shape,
             None,
@@ -69,7 +70,7 @@ class Database:
 
 def test_a_vector_store_of_your_own_is_searched_as_an_array(index):
     store = Database(index.vectors["lsa"])
-    assert isinstance(store, ck.VectorStore)
+    assert isinstance(store, VectorStore)
     dense = DenseRetriever(store, lambda queries: index.query_vectors(queries, "lsa"))
     array, queries, items = (
         open_retriever(index, "lsa"),

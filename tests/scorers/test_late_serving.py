@@ -16,6 +16,7 @@ pytest.importorskip("onnx")
 import crossknn as ck  # noqa: E402
 from crossknn.errors import InputError, ScorerError  # noqa: E402
 from crossknn.retrievers.base import KINDS, LateEncoder  # noqa: E402
+from crossknn.scorers import LateInteraction  # noqa: E402
 from crossknn.scorers.opening import bundled_folder  # noqa: E402
 from crossknn.types import NO_ITEM, States  # noqa: E402
 from crossknn_train.export import export_model  # noqa: E402
@@ -62,7 +63,7 @@ def folder(request, tmp_path_factory):
 
 @pytest.fixture
 def served(folder):
-    return ck.LateInteraction(folder / "torch"), ck.LateInteraction(folder / "onnx")
+    return LateInteraction(folder / "torch"), LateInteraction(folder / "onnx")
 
 
 def compared(model, lists=LISTS):
@@ -140,16 +141,16 @@ def test_the_export_keeps_the_fingerprint_until_a_file_changes(served, folder, t
     source = make(tmp_path, "cmc", shared=True).save_pretrained(tmp_path / "shared")
     shared = export_model(source, tmp_path / "one", "late-interaction")
     assert not (shared / "item.onnx").exists()
-    assert ck.LateInteraction(shared).fingerprint != kept.fingerprint
+    assert LateInteraction(shared).fingerprint != kept.fingerprint
     for path in (folder / "onnx").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    assert ck.LateInteraction(tmp_path).fingerprint == kept.fingerprint
-    assert ck.LateInteraction(tmp_path, max_length=9).fingerprint != kept.fingerprint
+    assert LateInteraction(tmp_path).fingerprint == kept.fingerprint
+    assert LateInteraction(tmp_path, max_length=9).fingerprint != kept.fingerprint
     (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text() + " ")
-    assert ck.LateInteraction(tmp_path).fingerprint != kept.fingerprint
+    assert LateInteraction(tmp_path).fingerprint != kept.fingerprint
     (tmp_path / "compare.onnx").write_bytes(b"\x00")
     with pytest.raises(InputError, match=r"compare.onnx is not a model that ONNX Runtime can load"):
-        ck.LateInteraction(tmp_path)
+        LateInteraction(tmp_path)
 
 
 @pytest.mark.slow
@@ -160,7 +161,7 @@ import sys
 for name in ("torch", "transformers", "sentence_transformers", "onnx", "huggingface_hub"):
     sys.modules[name] = None
 import crossknn as ck, numpy as np
-model = ck.LateInteraction({str(folder / "onnx")!r})
+model = LateInteraction({str(folder / "onnx")!r})
 states = model.encode_queries({QUERIES!r}), model.encode_items({ITEMS!r})
 print(model.compare(*states, np.array({LISTS.tolist()!r})).argmax(axis=1).tolist())
 """
@@ -179,10 +180,10 @@ def test_what_is_no_late_interaction_model(folder, tmp_path):
     for opened, path, message in (
         (ck.CrossEncoder, folder / "torch", f"is a {late} model, where a cross-encoder is"),
         (ck.CrossEncoder, folder / "onnx", f"holds a {late}, where a cross-encoder"),
-        (ck.LateInteraction, dual, f"holds a dual-encoder, where a {late}"),
-        (ck.LateInteraction, tmp_path, f"is not a {late} model: it has neither"),
-        (ck.LateInteraction, absent, "there is no model folder"),
-        (ck.LateInteraction, incomplete, "is incomplete: query.onnx is missing"),
+        (LateInteraction, dual, f"holds a dual-encoder, where a {late}"),
+        (LateInteraction, tmp_path, f"is not a {late} model: it has neither"),
+        (LateInteraction, absent, "there is no model folder"),
+        (LateInteraction, incomplete, "is incomplete: query.onnx is missing"),
     ):
         with pytest.raises(InputError, match=message):
             opened(path)

@@ -16,6 +16,7 @@ import pytest
 
 import crossknn as ck
 from crossknn.cli.app import run
+from crossknn.data.reading import read_dataset
 from crossknn.errors import InputError, MissingExtraError, ScorerError
 from crossknn.fitting.fit import fit
 from crossknn.fitting.fusion import fit_fusion
@@ -243,7 +244,7 @@ def test_a_lost_node_costs_what_its_workers_were_encoding(tmp_path):
 
 @pytest.mark.slow
 def test_an_index_built_on_ray_is_the_one_built_here(ray, tmp_path, monkeypatch):
-    texts = [*ck.read_dataset(FOLDER).items.texts[:700]]
+    texts = [*read_dataset(FOLDER).items.texts[:700]]
     with monkeypatch.context() as patch:
         opens_instead(patch, ck.DualEncoder, tmp_path)
         index = ck.ItemIndex.build(texts, encoder="bundled", limits=TWO)
@@ -262,7 +263,7 @@ def test_an_index_built_on_ray_is_the_one_built_here(ray, tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_the_commands_do_on_ray_what_they_do_here(ray, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    data = ck.read_dataset(FOLDER)
+    data = read_dataset(FOLDER)
     Path("docs.txt").write_text("\n".join(" ".join(t.split()) for t in data.items.texts[:400]))
     Path("queries.txt").write_text("\n".join(data.queries.texts[:6]))
 

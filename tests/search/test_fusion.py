@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from crossknn.extend import Observed, Queries, open_retriever
 from synthetic import matrix
 
 import crossknn as ck
@@ -36,7 +37,7 @@ exact
 
 
 def fused(index, spec, budget, names=("dense", "bm25"), weights=(0.7, 0.4)):
-    fusion = Fusion(WeightedSum([ck.open_retriever(index, name) for name in names], weights))
+    fusion = Fusion(WeightedSum([open_retriever(index, name) for name in names], weights))
     return fusion, fusion.plan(ck.parse_method(spec).plan(index, budget, 0))
 
 
@@ -72,7 +73,7 @@ def test_a_predictor_gets_exact_scores_and_its_predictions_are_final():
     fusion, plan = fused(index, METHODS[1], 30)
     inner, predictor = plan.predictor.predictor, plan.predictor
     items = np.tile(np.arange(12), (6, 1))
-    seen = ck.Observed(items, scores[:, :12], np.full(6, 12))
+    seen = Observed(items, scores[:, :12], np.full(6, 12))
     state = predictor.update(predictor.start(queries), seen)
     exact = inner.predict(inner.update(inner.start(queries), seen)).mean
     np.testing.assert_allclose(
@@ -89,7 +90,7 @@ def test_what_fusion_adds_is_computed_once_for_a_search():
             return super().of_all(queries)
 
     index, queries, scores = matrix().rows(0, 6)
-    fusion = Fusion(Counted([ck.open_retriever(index, "bm25")], [0.5]))
+    fusion = Fusion(Counted([open_retriever(index, "bm25")], [0.5]))
     simulate(fusion.plan(ck.parse_method(METHODS[1]).plan(index, 30, 0)), queries, scores)
     assert asked == [queries]
 
@@ -144,7 +145,7 @@ def test_weights_are_in_deviations_survive_the_disk_and_order_the_answers(index,
     assert all(hit.final_score == hit.score for hit in plain[0])
     assert list(one.to_run()["0"].values()) == final
     hit, known = one[0][0], found["deviations"]
-    cheap = {n: ck.open_retriever(again, n).scores(ck.Queries(["cat x"])) for n in ("lsa", "bm25")}
+    cheap = {n: open_retriever(again, n).scores(Queries(["cat x"])) for n in ("lsa", "bm25")}
     parts = [w / known[n] * cheap[n][0, hit.position] for n, w in found["weights"].items()]
     assert hit.final_score - hit.score == pytest.approx(sum(parts) * known["exact"], rel=1e-4)
 
@@ -152,7 +153,7 @@ def test_weights_are_in_deviations_survive_the_disk_and_order_the_answers(index,
 def test_deviations_are_those_of_a_querys_candidates(index):
     queries = asked(4)
     found = fit_fusion(index, SCORER, queries.texts, depth=7)
-    items = ck.open_retriever(index, "hybrid").top(ck.Queries(queries.texts), 7).items
+    items = open_retriever(index, "hybrid").top(Queries(queries.texts), 7).items
     both = zip(queries.texts, items, strict=True)
     rows = [[hash_of(text + TEXTS[i]) for i in row] for text, row in both]
     assert found["deviations"]["exact"] == pytest.approx(np.std(rows, axis=1).mean())
@@ -273,17 +274,17 @@ def test_agreement_trusts_what_agrees_with_the_others():
 
 def test_a_fitted_fusion_is_the_usual_first_stage(index):
     assert first_stage(index) == "bm25"  # before LSA
-    queries = ck.Queries(["cat x"])
+    queries = Queries(["cat x"])
     with pytest.raises(ck.InputError, match="fit them with  crossknn fit INDEX fusion"):
-        ck.open_retriever(index, "fused")
+        open_retriever(index, "fused")
     found = fit_fusion(index, SCORER, asked())
-    stages = [ck.open_retriever(index, name).scores(queries) for name in found["weights"]]
+    stages = [open_retriever(index, name).scores(queries) for name in found["weights"]]
     known = found["deviations"]
     parts = [
         w * known["exact"] / known[n] * s
         for (n, w), s in zip(found["weights"].items(), stages, strict=True)
     ]
-    scores = ck.open_retriever(index, "auto").scores(queries)
+    scores = open_retriever(index, "auto").scores(queries)
     np.testing.assert_allclose(scores, np.sum(parts, axis=0), rtol=1e-5)
     assert stage_names(index, AUTO) == ("lsa", "bm25")
 

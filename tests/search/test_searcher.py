@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from crossknn.extend import Method
 
 import crossknn as ck
 from crossknn.errors import InputError
@@ -89,7 +90,7 @@ def test_a_round_of_one_pair_that_fails_does_not_end_the_search(index, bad, stop
             raise ValueError("cannot read this item")
         return length(pairs)
 
-    class OneByOne(ck.Method):
+    class OneByOne(Method):
         name = "one by one"
 
         def plan(self, index, budget, seed):

@@ -28,6 +28,7 @@ import crossknn as ck
 from crossknn.data.dataset import Dataset, split
 from crossknn.data.items import items_from
 from crossknn.data.queries import QuerySet
+from crossknn.data.reading import read_dataset
 from crossknn.data.records import given_records
 from crossknn.demo import build_corpus, standard_library_items
 from crossknn.evaluation.measures import bootstrap
@@ -54,7 +55,7 @@ def docs(data: Path) -> Dataset:
 
 def beir(name: str) -> Callable[[Path], Dataset]:
     """The test split of a BEIR folder."""
-    return lambda data: ck.read_dataset(data / name, split="test")
+    return lambda data: read_dataset(data / name, split="test")
 
 
 def verses(data: Path) -> Dataset:

@@ -19,11 +19,13 @@ import re
 from pathlib import Path
 
 import numpy as np
+from crossknn.extend import ScoreStore
 
 import crossknn as ck
 from crossknn.data.dataset import Dataset
 from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
 from crossknn.sample import FOLDER
+from crossknn.scores.collect import exact_scores
 
 ARTIFACT, SEED, FEWEST_WORDS = "06", 0, 4
 
@@ -42,7 +44,7 @@ def main() -> None:
     random.Random(SEED).shuffle(sentences)
     sentences = sentences[: arguments.queries]
 
-    scorer, store = ck.CrossEncoder(arguments.cross_encoder), ck.ScoreStore(arguments.store)
+    scorer, store = ck.CrossEncoder(arguments.cross_encoder), ScoreStore(arguments.store)
     queries = [
         f"{left}{MENTION_START} {word} {MENTION_END}{right}".strip()
         for _, left, word, right in sentences
@@ -50,7 +52,7 @@ def main() -> None:
     texts = [f"{words} {ENTITY} {definition}" for _, words, definition in items]
     rows = []
     for number, query in enumerate(queries, start=1):
-        rows.append(ck.exact_scores(store, scorer, [query], texts)[0])
+        rows.append(exact_scores(store, scorer, [query], texts)[0])
         print(f"{number} of {len(queries)}: {query}", flush=True)
 
     records = [{"id": i, "title": words, "text": definition} for i, words, definition in items]

@@ -93,7 +93,7 @@ class Dataset:
         return self.take(split(len(self), {"sample": min(count, len(self))}, seed)["sample"])
 
     def save(self, folder: str | Path, split: str = "test") -> None:
-        """Write items, queries and judgements as a BEIR folder, which `ck.read_dataset` reads.
+        """Write items, queries and judgements as a BEIR folder, which `read_dataset` reads.
 
         Titles stand before their texts, as they were read; further fields are left out.
 

@@ -90,9 +90,10 @@ _MEMORY = """
 import resource, sys
 import numpy as np
 import crossknn as ck
+from crossknn.scorers import LateInteraction
 from crossknn.types import States
 
-models = [ck.LateInteraction(folder) for folder in sys.argv[1:]]
+models = [LateInteraction(folder) for folder in sys.argv[1:]]
 for c in (64, 64, 4096, 16384):
     values = np.random.default_rng(0).normal(size=(c, 16)).astype(np.float32)
     query, items = (States(values[:n], np.arange(n + 1)) for n in (1, c))

@@ -1,0 +1,34 @@
+"""What a method, a retriever, a store or a scorer of your own is written with."""
+
+from __future__ import annotations
+
+from crossknn.methods.base import Method, equal_rounds
+from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.dense import ArrayStore, DenseRetriever, VectorStore
+from crossknn.retrievers.specs import open_retriever
+from crossknn.scorers import Encoder, Scorer
+from crossknn.scores.store import ScoreStore
+from crossknn.search.loop import Search
+from crossknn.search.plan import Plan, Prediction, Predictor
+from crossknn.types import Candidates, Observed, Pairs, Queries
+
+__all__ = [
+    "ArrayStore",
+    "Candidates",
+    "DenseRetriever",
+    "Encoder",
+    "Method",
+    "Observed",
+    "Pairs",
+    "Plan",
+    "Prediction",
+    "Predictor",
+    "Queries",
+    "Retriever",
+    "ScoreStore",
+    "Scorer",
+    "Search",
+    "VectorStore",
+    "equal_rounds",
+    "open_retriever",
+]

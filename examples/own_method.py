@@ -8,9 +8,9 @@ The method moves the query's vector towards the items that scored best so far (R
 from dataclasses import dataclass
 
 import numpy as np
-from crossknn.extend import Method, Plan, Prediction, Predictor, equal_rounds, open_retriever
 
 import crossknn as ck
+from crossknn.extend import Method, Plan, Prediction, Predictor, equal_rounds, open_retriever
 
 
 class MovedQueries(Predictor):

@@ -41,13 +41,13 @@ import faiss
 import numpy as np
 import pandas as pd
 import qdrant_edge as qdrant
-from crossknn.extend import Search
 from qdrant_relevance_feedback.train.naive_formula import NaiveFormula
 from qdrant_relevance_feedback.train.train import split_train_val, train_formula
 from wide import queries_of
 
 import crossknn as ck
 from crossknn.evaluation.measures import paired, recall
+from crossknn.extend import Search
 from crossknn.fitting.kriging import add_points
 from crossknn.fitting.learning import VECTORS, fit_from_store
 from crossknn.index import nearest

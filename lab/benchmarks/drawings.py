@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from crossknn.extend import Queries, open_retriever
 
 import crossknn as ck
+from crossknn.extend import Queries, open_retriever
 from crossknn.search.loop import Search
 
 IMAGES = Path(__file__).parents[2] / "docs/images"

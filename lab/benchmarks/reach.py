@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from crossknn.extend import Pairs
 
 import crossknn as ck
 from crossknn.data.dataset import Dataset
 from crossknn.evaluation.replay import BATCH, Part, outcome, parts_on_demand
 from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.extend import Pairs
 from crossknn.fitting.fusion import weigh
 from crossknn.index.stored import StoredMatrix
 from crossknn.methods import DEFAULT

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from crossknn.extend import Pairs, open_retriever
 
 import crossknn as ck
 from crossknn.data.dataset import Dataset
 from crossknn.demo import build_corpus, standard_library_items
 from crossknn.evaluation.measures import bootstrap
+from crossknn.extend import Pairs, open_retriever
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries

@@ -7,7 +7,6 @@ import re
 
 import numpy as np
 import pytest
-from crossknn.extend import Queries, open_retriever
 from scipy.stats import spearmanr
 from synthetic import matrix
 
@@ -17,6 +16,7 @@ from crossknn.evaluation.diagnosis import diagnose_parts, verdict_of
 from crossknn.evaluation.measures import bootstrap_ratio, holm, paired
 from crossknn.evaluation.replay import Part, parts_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.extend import Queries, open_retriever
 from crossknn.retrievers.base import WeightedSum
 from crossknn.scorers import MatrixScorer
 from crossknn.search.fusion import Fusion

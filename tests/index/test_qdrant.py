@@ -8,7 +8,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from crossknn.extend import Queries
 from hypothesis import given, settings
 from index_helpers import FormulaScorer
 from qdrant_client import QdrantClient, models
@@ -24,6 +23,7 @@ from test_filters import RECORDS, filters, meets
 
 import crossknn as ck
 from crossknn.errors import InputError, StoreError
+from crossknn.extend import Queries
 from crossknn.fitting.kriging import fit_prior
 from crossknn.types import NO_ITEM
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from crossknn.extend import ScoreStore
 
 import crossknn as ck
+from crossknn.extend import ScoreStore
 from crossknn.scores.collect import exact_scores
 
 pd = pytest.importorskip("pandas")

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from crossknn.extend import Pairs, ScoreStore
 
 import crossknn as ck
+from crossknn.extend import Pairs, ScoreStore
 from crossknn.scores.store import StoredScoresError
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"

@@ -10,10 +10,10 @@ import sys
 
 import numpy as np
 import pytest
-from crossknn.extend import ScoreStore
 from service_helpers import QUERIES, TEXTS, Words, ids, served
 
 import crossknn as ck
+from crossknn.extend import ScoreStore
 from crossknn.types import Pairs
 
 NEW = {"id": "new", "text": "sort the list of today", "lang": "en", "year": 2026}

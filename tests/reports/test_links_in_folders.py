@@ -11,11 +11,11 @@ import sqlite3
 import stat
 
 import pytest
-from crossknn.extend import Pairs, ScoreStore
 
 import crossknn as ck
 from crossknn.data.dataset import Dataset
 from crossknn.errors import CrossknnError
+from crossknn.extend import Pairs, ScoreStore
 from crossknn.fitting.anchors import collect_matrix
 from crossknn.index.storage import MANIFEST, _checksum
 from crossknn.models.folder import check_files, json_in

@@ -11,10 +11,10 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from crossknn.extend import Pairs, ScoreStore
 
 import crossknn as ck
 from crossknn.errors import CrossknnError
+from crossknn.extend import Pairs, ScoreStore
 from crossknn.index.storage import MANIFEST, _checksum
 from crossknn.scores.store import StoreFullError
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from crossknn.extend import ArrayStore, VectorStore
 from late_helpers import WordStates
 
 import crossknn as ck
 from crossknn.errors import InputError
+from crossknn.extend import ArrayStore, VectorStore
 from crossknn.retrievers.base import (
     CandidateLists,
     ItemPriors,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from crossknn.extend import Observed, Queries, open_retriever
 from synthetic import matrix
 
 import crossknn as ck
 from crossknn.data.queries import QuerySet
 from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.extend import Observed, Queries, open_retriever
 from crossknn.fitting.fusion import (
     SHRINKAGE,
     _ndcg,

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from crossknn.extend import Method
 
 import crossknn as ck
 from crossknn.errors import InputError
+from crossknn.extend import Method
 from crossknn.fitting.anchors import collect_anchors
 
 TEXTS = [f"item {i} {'even' if i % 2 == 0 else 'odd'} {'x' * (i % 7)}" for i in range(50)]

@@ -19,11 +19,11 @@ import re
 from pathlib import Path
 
 import numpy as np
-from crossknn.extend import ScoreStore
 
 import crossknn as ck
 from crossknn.data.dataset import Dataset
 from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
+from crossknn.extend import ScoreStore
 from crossknn.sample import FOLDER
 from crossknn.scores.collect import exact_scores
 

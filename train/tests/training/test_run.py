@@ -11,6 +11,7 @@ from tiny_models import write_beir, write_zeshel
 import crossknn as ck
 from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
+from crossknn.scorers import LateInteraction
 from crossknn_train import loop, run
 from crossknn_train.corpora import read_corpora
 from crossknn_train.settings import (
@@ -22,7 +23,7 @@ from crossknn_train.settings import (
 TRAINING = {"epochs": 2, "learning_rate": 1e-3, "evaluations": 1, "precision": "float32"}
 CANDIDATES = {"retriever": "bm25", "count": 3, "depth": 4, "dev_candidates": 5}
 LENGTHS = {"query_length": 24, "item_length": 24}
-OPENERS = {"cross": ck.CrossEncoder, "dual": ck.DualEncoder, "cmc": ck.LateInteraction}
+OPENERS = {"cross": ck.CrossEncoder, "dual": ck.DualEncoder, "cmc": LateInteraction}
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,7 @@ def test_a_dual_encoder_mines_retrieves_and_is_where_others_start(bert, data, tm
     cmc = settings_of("cmc", bert, data, candidates=candidates, encoder=source, freeze="both")
     run.train(cmc, tmp_path / "cmc")
     assert '"freeze":"both"' in (tmp_path / "cmc" / "README.md").read_text()
-    model = ck.LateInteraction(tmp_path / "cmc", device="cpu").runtime
+    model = LateInteraction(tmp_path / "cmc", device="cpu").runtime
     start = encoder.runtime
     for mine, theirs in ((model.query, start.query), (model.item, start.item)):
         both = zip(mine.encoder.parameters(), theirs.encoder.parameters(), strict=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import crossknn as ck
 from crossknn.cli.serve import keys_of
+from crossknn.service.address import listening
 from crossknn.service.app import serve
 from crossknn.service.engine import Engine
 
@@ -20,4 +21,5 @@ if __name__ == "__main__":
     from qdrant_client import QdrantClient
 
     url, *named = sys.argv[1:]
-    serve(engine_over(QdrantClient(url), *named), keys=keys_of(None), host="0.0.0.0", port=8000)
+    with listening("0.0.0.0", 8000) as sockets:
+        serve(engine_over(QdrantClient(url), *named), sockets, keys=keys_of(None))

@@ -23,7 +23,7 @@ def serve(tmp_path):
     started = []
 
     def start(*options):
-        command = [sys.executable, "-m", "crossknn", "serve", "docs", "--no-self-test", *options]
+        command = [sys.executable, "-m", "crossknn", "serve", "docs", *options]
         process = subprocess.Popen(
             command,
             cwd=tmp_path,

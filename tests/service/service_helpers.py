@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from fastapi.testclient import TestClient
 
 import crossknn as ck
-from crossknn.service.address import bound_to, listen
+from crossknn.service.address import listening
 from crossknn.service.app import create_app
-from crossknn.service.connections import BoundedServer, bounded
-from crossknn.service.engine import Engine, Settings
+from crossknn.service.connections import BoundedServer
+from crossknn.service.engine import Engine
 
 TEXTS = [
     {
@@ -50,7 +50,7 @@ class Words:
 
 @contextmanager
 def served(indexes, fn, *, keys=(), **settings):
-    engine = Engine(indexes, ck.CallableScorer(fn, "words"), Settings(**settings))
+    engine = Engine(indexes, ck.CallableScorer(fn, "words"), **settings)
     app = create_app(engine, keys=keys)
     with TestClient(app, raise_server_exceptions=False) as client:
         client.engine = engine
@@ -84,11 +84,9 @@ def wait_for(url):
 @contextmanager
 def running(indexes, fn, *, keys=(), **settings):
     """The port of a service that a thread runs."""
-    engine = Engine(indexes, ck.CallableScorer(fn, "words"), Settings(**settings))
-    app = create_app(engine, keys=keys)
-    server = BoundedServer(bounded(app, engine.metrics))
-    with bound_to("127.0.0.1", 0) as sockets:
-        listen(sockets)
+    engine = Engine(indexes, ck.CallableScorer(fn, "words"), **settings)
+    server = BoundedServer(create_app(engine, keys=keys), engine.metrics)
+    with listening("127.0.0.1", 0) as sockets:
         thread = threading.Thread(target=server.run, args=(sockets,))
         thread.start()
         port = sockets[0].getsockname()[1]

@@ -14,7 +14,6 @@ from tiny_models import collect, grid
 from crossknn.errors import ScorerError
 from crossknn.scorers import HttpScorer
 from crossknn.scorers.streaming import BatchedScorer, NothingScoredError
-from crossknn.service import batches
 from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics
 from crossknn.types import Pairs
@@ -125,31 +124,6 @@ def test_requests_hold_the_pairs_of_one_query_and_are_as_many_as_allowed(shared)
             assert all(found.tolist() == [len(item) for item in ITEMS] * 2 for found in calls)
     assert sizes == [10] * 12
     assert most == 2
-
-
-def test_a_call_is_told_its_scores_together(shared, monkeypatch):
-    monkeypatch.setattr(batches, "_TOLD", 60)
-    monkeypatch.setattr(batches, "_POLL", 60)
-    pairs = Pairs(np.zeros(10, np.int64), np.arange(10))
-    told = list(shared(Streaming()).score(pairs, QUERIES, ITEMS))
-    assert [scores.tolist() for _, scores in told] == [list(range(10))]
-
-
-def test_a_call_is_soon_told_a_part_of_its_scores(shared, monkeypatch):
-    monkeypatch.setattr(batches, "_TOLD", 0)
-    told = threading.Semaphore()
-
-    class Waiting(Streaming):
-        def score(self, *given, **_):
-            for part in super().score(*given):
-                assert told.acquire(timeout=10)  # until the one before was told
-                yield part
-
-    pairs, parts = Pairs(np.zeros(10, np.int64), np.arange(10)), []
-    for _, scores in shared(Waiting()).score(pairs, QUERIES, ITEMS):
-        parts.append(scores.tolist())
-        told.release()
-    assert parts == [[score] for score in range(10)]
 
 
 @pytest.mark.parametrize(

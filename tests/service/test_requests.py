@@ -119,8 +119,8 @@ def test_keys(indexes, words):
         ("localhost:8000", 200),
         ("127.0.0.1", 200),
         ("[::1]:80", 200),
-        ("evil.example", 403),
-        ("[", 403),
+        ("evil.example", 400),
+        ("[", 400),
     ],
 )
 def test_a_local_service_answers_under_its_own_names(indexes, words, host, status):
@@ -128,8 +128,6 @@ def test_a_local_service_answers_under_its_own_names(indexes, words, host, statu
     with TestClient(create_app(engine, local=True)) as client:
         answer = client.get("/indexes", headers={"Host": host})
     assert answer.status_code == status
-    if status == 403:
-        assert "give --keys" in said(answer, 403)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +135,10 @@ def test_a_local_service_answers_under_its_own_names(indexes, words, host, statu
     [
         (lambda: ck.CrossEncoder(), "crossknn-mini-cross-encoder"),
         (lambda: ck.HttpScorer("http://127.0.0.1:9/a/rerank"), "an endpoint at 127.0.0.1"),
-        (lambda: ck.HttpScorer("http://127.0.0.1:9/rerank", model="mine"), "mine at 127.0.0.1"),
+        (
+            lambda: ck.HttpScorer("http://127.0.0.1:9/rerank", model="mine"),
+            "an endpoint at 127.0.0.1",
+        ),
         (lambda: ck.CallableScorer(len, "/home/me/models/mine"), "mine"),
         (lambda: ck.CallableScorer(len, "http://[ is no address"), "http://[ is no address"),
         (lambda: ck.CallableScorer(len, "org/model // [2]"), "org/model // [2]"),

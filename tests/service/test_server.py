@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -50,8 +49,8 @@ def test_the_command_serves_until_it_is_told_to_stop(indexes, tmp_path):
 
 @pytest.fixture
 def server(indexes, monkeypatch):
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(connections, "BODY_SECONDS", 0.4)
+    monkeypatch.setitem(connections.MAX_SECONDS, "head", 0.2)
+    monkeypatch.setitem(connections.MAX_SECONDS, "body", 0.4)
     with running(indexes, Words()) as port:
         yield port
 
@@ -75,9 +74,7 @@ def test_slow_connections_are_hung_up(server):
     head = b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", server), timeout=5) as body:
         body.sendall(head + b"Content-Length: 100\r\n\r\n{")
-        answer = read_all(body)
-    assert re.match(rb"HTTP/1.1 408", answer)
-    assert b'{"error":{"message":"the body did not come' in answer
+        assert read_all(body) == b""
 
 
 def test_bodies_in_chunks_have_a_limit_too(server):

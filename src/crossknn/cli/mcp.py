@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
-
-from typer import Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import INTERRUPTED, note
@@ -22,14 +19,7 @@ def command(
     folder: o.Folder,
     *,
     budget: o.PerQuery = 100,
-    deadline: Annotated[
-        float,
-        Option(
-            parser=o.duration,
-            metavar="DURATION",
-            help="After this time a search answers with the best so far; clients wait a minute.",
-        ),
-    ] = "30s",  # type: ignore[assignment]
+    deadline: o.Deadline = "30s",  # type: ignore[assignment]
     method: o.Method = DEFAULT,
     scorer: o.ScorerOptions,
 ) -> None:
@@ -43,16 +33,14 @@ def command(
     from crossknn.methods import parse_method
     from crossknn.scores.stored import StoredScorer
     from crossknn.searcher.searcher import Budget, Searcher
-    from crossknn.types import as_count
 
-    chosen, limit = parse_method(method), as_count(budget, "--budget")
+    limits, chosen = Budget(per_query=budget, deadline=deadline), parse_method(method)
     index = ItemIndex.load(folder)
     exact = scorer.open() if chosen.calls else None
     if exact is not None and exact.fingerprint is not None:
         exact = StoredScorer(exact, index.scores)
     searcher = Searcher(index, exact, chosen)
     searcher.check_scorer(chosen)
-    limits = Budget(per_query=limit, deadline=deadline)
     server = create_server(searcher, folder.resolve().name, limits)
     try:
         server.run()

@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-MOST_DEPTH = 32  # of objects and lists within each other
-MOST_KEYS = 10_000  # of all objects together
-MOST_TEXTS = 100_000  # keys included
-MOST_NUMBERS = 1_100_000  # and other values: 1,000 documents with vectors of 1,024 dimensions
-MOST_ERRORS = 100  # of pydantic, which has one for each kind that a field may be of
+from crossknn.errors import wrong_fields
+
+MAX_DEPTH = 32  # of objects and lists within each other
+MAX_KEYS = 10_000  # of all objects together
+MAX_TEXTS = 100_000  # keys included
+MAX_VALUES = 1_100_000  # 1,000 documents with vectors of 1,024 dimensions, and some more
+MAX_ERRORS = 100  # that pydantic reports: one for each type that a field may have
+_ALL_BUT_BRACKETS = bytes({*range(256)} - {*b"[]{}"})
 
 
 class CheckedRoute(APIRoute):
@@ -34,10 +36,7 @@ class CheckedRoute(APIRoute):
         model: Any = self.body_field.field_info.annotation
 
         async def checked(request: Request) -> Response:
-            try:
-                return await handle(_CheckedRequest(request, model))
-            except _InvalidError as invalid:
-                raise RequestValidationError(invalid.errors, body=invalid.body) from None
+            return await handle(_CheckedRequest(request, model))
 
         return checked
 
@@ -51,65 +50,61 @@ class _CheckedRequest(Request):
         return await asyncio.to_thread(read_body, await self.body(), self._model)
 
 
-class _InvalidError(HTTPException):
-    """Fields are wrong. FastAPI passes only this kind of error on while it reads a body."""
+class InvalidBodyError(HTTPException):
+    """Fields are wrong; `fields` has the name of each, and a sentence on it."""
 
-    def __init__(self, errors: list[Any], body: Any) -> None:
+    def __init__(self, fields: list[tuple[str, str]]) -> None:
         super().__init__(422)
-        self.errors, self.body = errors, body
+        self.fields = fields
 
 
 def read_body(raw: bytes, model: type[BaseModel]) -> BaseModel:
-    """The model that a body is; 413 or 422 if it has too many parts, 400 if it is not JSON."""
-    check_outline(raw)
+    """A body as its model. Raises 413 or 422 if it has too many parts, 400 if it is not JSON, and
+    `InvalidBodyError`."""
+    check_size(raw)
     try:
-        given = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_each_once)
-    except json.JSONDecodeError:
-        raise
-    except UnicodeDecodeError as error:
-        raise json.JSONDecodeError("it is not UTF-8", "", error.start) from None
+        given = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise HTTPException(400, f"the body is not JSON: {error.msg}") from None
+    except UnicodeDecodeError:
+        raise HTTPException(400, "the body is not JSON: it is not UTF-8") from None
     except ValueError:
-        raise json.JSONDecodeError("a number has too many digits", "", 0) from None
+        raise HTTPException(400, "the body is not JSON: a number has too many digits") from None
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        first = error.errors(include_url=False)[:MOST_ERRORS]
-        raise _InvalidError([e | {"loc": ("body", *e["loc"])} for e in first], given) from None
+        errors = error.errors(include_url=False)[:MAX_ERRORS]
+        raise InvalidBodyError(wrong_fields(errors, given)) from None
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; of two equal keys one would be left out in silence, such as a filter's `not`."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuses equal keys: one of them would be ignored, such as a second `not` of a filter."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
         said = f"the body has {twice!r:.80} twice in one object: give each key once"
         raise HTTPException(422, said)
-    return found
+    return values
 
 
-def check_outline(raw: bytes) -> None:
-    """Refuse JSON of too many values, keys or texts, or nested too deeply, by its punctuation.
+def check_size(raw: bytes) -> None:
+    """Refuse JSON with too many texts, keys or values, or nested too deeply, by its punctuation.
 
-    Parsing holds the interpreter's lock, and 8 MiB can become half a gigabyte of objects.
+    Parsing it first would be too late: 8 MiB can become half a gigabyte of objects, and parsing
+    holds the interpreter's lock.
     """
-    counts = [raw.count(mark) for mark in (b",", b":", b"[", b"{", b'"')]
-    commas, colons, lists, objects, quotes = counts
-    few = commas + lists + objects <= MOST_NUMBERS and colons <= MOST_KEYS
-    if few and quotes <= 2 * MOST_TEXTS and lists + objects <= MOST_DEPTH:
-        return
-    # With backslashes and quotes out of the way, what stands outside of texts is every other part.
+    # Without escaped quotes every other part between quotes is outside of texts.
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    _bound("texts", plain.count(b'"') // 2, MOST_TEXTS)
-    outline = b"".join(plain.split(b'"')[::2])
-    _bound("keys", outline.count(b":"), MOST_KEYS)
-    _bound("values", sum(outline.count(mark) for mark in (b",", b"[", b"{")), MOST_NUMBERS)
-    marks = np.frombuffer(outline, np.uint8)
-    opened, closed = (np.isin(marks, [*pair]) for pair in (b"[{", b"]}"))
-    depth = np.cumsum(opened.astype(np.int8) - closed, dtype=np.int32).max(initial=0)
-    if depth > MOST_DEPTH:
-        raise HTTPException(422, f"the body is nested more than {MOST_DEPTH} deep: give a flat one")
+    _check_count("texts", plain.count(b'"') // 2, MAX_TEXTS)
+    outside = b"".join(plain.split(b'"')[::2])
+    _check_count("keys", outside.count(b":"), MAX_KEYS)
+    _check_count("values", sum(map(outside.count, (b",", b"[", b"{"))), MAX_VALUES)
+    brackets = np.frombuffer(outside.translate(None, _ALL_BUT_BRACKETS), np.uint8)
+    steps = np.where(np.isin(brackets, [*b"[{"]), 1, -1)
+    if steps.cumsum().max(initial=0) > MAX_DEPTH:
+        raise HTTPException(422, f"the body is nested more than {MAX_DEPTH} deep: give a flat one")
 
 
-def _bound(what: str, count: int, most: int) -> None:
+def _check_count(what: str, count: int, most: int) -> None:
     if count > most:
         raise HTTPException(413, f"the body has more than {most:,} {what}: send less at once")

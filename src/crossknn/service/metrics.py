@@ -23,17 +23,17 @@ class Metrics:
         )
         self._calls = Counter("crossknn_calls", "Pairs that the scorer scored.", **own)
         self._hits = Counter("crossknn_store_hits", "Scores read from the store.", **own)
-        self._rounds = Counter("crossknn_rounds", "Rounds of searches.", **own)
         self._batches = Counter("crossknn_batches", "Batches by the requests in it.", ["of"], **own)
         self._steps = Counter("crossknn_seconds", "Seconds of searches by step.", ["step"], **own)
         self._stops = Counter("crossknn_searches", "Searches by what ended them.", ["by"], **own)
         self._degraded = Counter("crossknn_degraded", "Answers of less than was asked for.", **own)
-        self.queue = Gauge("crossknn_queue", "Pairs that wait for the scorer.", **own)
-        self.live = Gauge("crossknn_live", "Requests under way.", **own)
-        self.connections = Gauge("crossknn_connections", "Connections.", **own)
         self._dropped = Counter(
             "crossknn_dropped_connections", "Connections dropped, by reason.", ["why"], **own
         )
+        self.rounds = Counter("crossknn_rounds", "Rounds of searches.", **own)
+        self.queue = Gauge("crossknn_queue", "Pairs that wait for the scorer.", **own)
+        self.live = Gauge("crossknn_live", "Requests under way.", **own)
+        self.connections = Gauge("crossknn_connections", "Connections.", **own)
         for step in ("waiting", "choosing", "scoring", "scorer"):
             self._steps.labels(step)
 
@@ -43,31 +43,21 @@ class Metrics:
         self._latency.labels(route).observe(seconds)
 
     def batch(self, pairs: int, calls: int, seconds: float) -> None:
-        """Count a batch of so many scored pairs, of so many calls, which took the scorer so
-        long."""
+        """Count a batch of `pairs` scored pairs for `calls` requests."""
         self._calls.inc(pairs)
         self._batches.labels("one" if calls == 1 else "several").inc()
         self._steps.labels("scorer").inc(seconds)
 
-    def round(self) -> None:
-        """Count a round."""
-        self._rounds.inc()
-
     def search(self, results: Results, waited: float, *, degraded: bool) -> None:
-        """Count a search that began `waited` seconds after its arrival."""
+        """Count a search that began `waited` seconds after its request had arrived."""
         self._hits.inc(max(results.n_scored - results.n_calls, 0))
         self._steps.labels("waiting").inc(waited)
         self._steps.labels("scoring").inc(results.scoring_seconds)
         self._steps.labels("choosing").inc(results.seconds - results.scoring_seconds)
         self._stops.labels(results.stopped_by).inc()
-        if degraded:
-            self.degraded()
+        self._degraded.inc(degraded)
 
-    def degraded(self) -> None:
-        """Count an answer of less than was asked for."""
-        self._degraded.inc()
-
-    def dropped(self, why: str) -> None:
+    def connection_dropped(self, why: str) -> None:
         """Count a connection that was dropped: its `head` or `body` did not come, its `answer` was
         not read, it was `displaced` by another one, or `refused`."""
         self._dropped.labels(why).inc()

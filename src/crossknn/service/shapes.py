@@ -1,4 +1,8 @@
-"""The bodies of requests and answers: our own, and those of reranking services."""
+"""The bodies of requests and answers: our own, and those of reranking services.
+
+null stands for the default of every optional field. The models of answers describe them in
+/openapi.json; answers are written as dictionaries.
+"""
 
 from __future__ import annotations
 
@@ -7,79 +11,38 @@ import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    StringConstraints,
-    model_validator,
-)
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from scipy.special import expit
 
 from crossknn.search.results import Hit, Results
 from crossknn.searcher.rerank import Reranked
 from crossknn.searcher.searcher import Budget
 
-MOST_K = 1000
-MOST_DOCUMENTS = 1000
+MAX_K = 1000
+MAX_DOCUMENTS = 1000
 Text = Annotated[str, StringConstraints(min_length=1, max_length=32_768)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-K = Annotated[int, Field(ge=1, le=MOST_K)]
+K = Annotated[int, Field(ge=1, le=MAX_K)]
 # In less than 20 ms not even the first stage answers.
 DeadlineMs = Annotated[float, Field(ge=20, le=3_600_000)]
 Calls = Annotated[int, Field(ge=1, description="Cross-encoder calls for each query.")]
+Vector = Annotated[list[float], Field(min_length=1, max_length=8192, fail_fast=True)]
 
 
-class _Body(BaseModel):
-    """A body, or a part of it, in which null stands for the default of any field that has one."""
+class Body(BaseModel):
+    """A body, or an object in one."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_default(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        fields = cls.model_fields
-        return {
-            name: value
-            for name, value in given.items()
-            if value is not None or name not in fields or fields[name].is_required()
-        }
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        schema = handler(core_schema)
-        described = handler.resolve_ref_schema(schema)
-        for name, field in described["properties"].items():
-            kinds = field.get("anyOf", [])
-            if name in described.get("required", ()) or {"type": "null"} in kinds:
-                continue
-            about = {key: field.pop(key) for key in ("default", "description") if key in field}
-            described["properties"][name] = about | {"anyOf": [field, {"type": "null"}]}
-        return schema
-
-
-class FieldError(BaseModel):
-    """A field, and what is wrong with it."""
-
-    field: str
-    message: str
-
 
 class ErrorBody(BaseModel):
-    """What went wrong, in a sentence; of wrong fields `field` is the first one, and `errors` has
-    the first ten."""
+    """What went wrong, in a sentence; `field` is the first wrong field, and `errors` has `field`
+    and `message` of the first ten."""
 
     message: str
     status: int
     field: str | None = None
-    errors: list[FieldError] | None = None
+    errors: list[dict[str, str]] | None = None
 
 
 class ErrorAnswer(BaseModel):
@@ -88,7 +51,7 @@ class ErrorAnswer(BaseModel):
     error: ErrorBody
 
 
-class BudgetBody(_Body):
+class BudgetBody(Body):
     """`per_query` calls for each query; with `target_recall` a query ends when it expects to have
     found that share of its true top k."""
 
@@ -96,10 +59,10 @@ class BudgetBody(_Body):
     target_recall: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
-class SearchBody(_Body):
+class SearchBody(Body):
     """A search: a `query` or several `queries`, and what it may cost."""
 
-    query: Text | None = None
+    query: Text | None = Field(None, examples=["how do I open a zip file"])
     queries: Annotated[list[Text], Field(min_length=1, max_length=100)] | None = None
     index: Name | None = Field(None, description="By default the first one that is served.")
     k: K | None = Field(
@@ -113,23 +76,21 @@ class SearchBody(_Body):
     filter: dict[str, Any] | Annotated[list[Name], Field(fail_fast=True)] | None = Field(
         None, description='Conditions on fields, such as {"lang": "en"}, or ids of items.'
     )
-    explain: bool = Field(False, description="Also every pick, and the first stage's ranks.")
-    stream: bool = Field(False, description="Send each round as a server-sent event.")
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"query": "how do I open a zip file", "k": 3, "budget": 50},
-                {"queries": ["copy a folder", "sort a list"], "budget": 20},
-            ]
-        }
+    explain: bool | None = Field(
+        False, description="Also every scored item, and the ranks in the first stage."
     )
+    stream: bool | None = Field(False, description="Send each round as a server-sent event.")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> SearchBody:
         if (self.query is None) == (self.queries is None):
             raise ValueError("give either query or queries")
         return self
+
+    @property
+    def texts(self) -> list[str]:
+        """All queries."""
+        return self.queries or [self.query or ""]
 
 
 class HitBody(BaseModel):
@@ -150,7 +111,7 @@ class HitBody(BaseModel):
     first_rank: int | None = None
 
 
-class FoundBody(BaseModel):
+class QueryAnswer(BaseModel):
     """The answer to one query."""
 
     id: str
@@ -173,18 +134,18 @@ class SearchAnswer(BaseModel):
     seconds: float
     scoring_seconds: float
     degraded: bool
-    results: list[FoundBody]
+    results: list[QueryAnswer]
 
 
 def search_answer(
     results: Results, degraded: bool, ranks: Sequence[Sequence[int | None]] | None
 ) -> dict[str, Any]:
     """A `SearchAnswer`."""
-    found = results.to_dict()
-    for entry, own in zip(found["results"], ranks or (), strict=False):
+    answer = results.to_dict()
+    for entry, own in zip(answer["results"], ranks or (), strict=False):
         for hit, rank in zip(entry["hits"], own, strict=True):
             hit["first_rank"] = rank
-    return {"degraded": degraded} | found
+    return {"degraded": degraded} | answer
 
 
 def round_event(round: int, picks: Sequence[Sequence[Hit]]) -> dict[str, Any]:
@@ -198,44 +159,43 @@ def round_event(round: int, picks: Sequence[Sequence[Hit]]) -> dict[str, Any]:
 
 def budget_of(given: int | BudgetBody | None, deadline_ms: float | None, per_query: int) -> Budget:
     """The library's budget; `per_query` calls if nothing is given."""
-    seconds = None if deadline_ms is None else deadline_ms / 1000
-    if given is None or isinstance(given, int):
-        return Budget(per_query=per_query if given is None else given, deadline=seconds)
+    if not isinstance(given, BudgetBody):
+        given = BudgetBody(per_query=given)
     return Budget(
-        per_query=per_query if given.per_query is None else given.per_query,
+        per_query=given.per_query or per_query,
         target_recall=given.target_recall,
-        deadline=seconds,
+        deadline=None if deadline_ms is None else deadline_ms / 1000,
     )
 
 
-# Reranking of given documents: docs.cohere.com/reference/rerank, api.jina.ai/redoc, infinity's and
+# Reranking of given documents: docs.cohere.com/reference/rerank, api.jina.ai/redoc, and
 # huggingface.github.io/text-embeddings-inference
 
 
-class DocumentBody(_Body):
+class DocumentBody(Body):
     """A document; with the vector of whatever retrieved it fewer calls find the best ones."""
 
     text: str
     title: str | None = None
-    embedding: (
-        Annotated[list[float], Field(min_length=1, max_length=8192, fail_fast=True)] | None
-    ) = None
+    embedding: Vector | None = None
 
 
-class RerankBody(_Body):
-    """Documents to order: `documents`, as for Cohere (v2), Jina and infinity, or `texts`, as for
-    Text Embeddings Inference. Without a `budget` all are scored, up to the service's own budget;
-    beyond it the others follow by predicted score."""
+class RerankBody(Body):
+    """Documents to order: `documents`, as for Cohere and Jina, or `texts`, as for Text Embeddings
+    Inference. Without a `budget` all are scored, up to the service's own budget; beyond it the
+    others follow by predicted score."""
 
-    query: Text
+    query: Text = Field(examples=["how do I open a zip file"])
     documents: (
-        Annotated[list[str | DocumentBody], Field(min_length=1, max_length=MOST_DOCUMENTS)] | None
-    ) = None
-    texts: Annotated[list[str], Field(min_length=1, max_length=MOST_DOCUMENTS)] | None = None
+        Annotated[list[str | DocumentBody], Field(min_length=1, max_length=MAX_DOCUMENTS)] | None
+    ) = Field(None, examples=[["Sort a list in place.", "Extract a zip archive."]])
+    texts: Annotated[list[str], Field(min_length=1, max_length=MAX_DOCUMENTS)] | None = None
     top_n: Annotated[int, Field(ge=1)] | None = None
     return_documents: bool | None = Field(None, description="By default true at /v1/rerank alone.")
-    return_text: bool = False
-    raw_scores: bool = Field(False, description="Logits; by default numbers between 0 and 1.")
+    return_text: bool | None = False
+    raw_scores: bool | None = Field(
+        False, description="Logits; by default numbers between 0 and 1."
+    )
     budget: Annotated[int, Field(ge=1, description="Documents that are scored.")] | None = None
     deadline_ms: DeadlineMs | None = None
     model: str | None = Field(None, description="Accepted; the service has one cross-encoder.")
@@ -243,19 +203,6 @@ class RerankBody(_Body):
     priority: int | None = Field(None, description="Accepted; deadlines say who is first.")
     truncate: bool | None = Field(None, description="Accepted; what is too long is cut.")
     truncation_direction: Literal["Right", "right"] | None = None
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "query": "how do I open a zip file",
-                    "documents": ["Sort a list in place.", "Extract a zip archive."],
-                    "budget": 1,
-                },
-                {"query": "how do I open a zip file", "texts": ["Sort a list.", "Unzip a file."]},
-            ]
-        }
-    )
 
     @model_validator(mode="after")
     def _one_of_both(self) -> RerankBody:
@@ -270,7 +217,7 @@ class RankedBody(BaseModel):
     index: int
     relevance_score: float
     predicted: bool
-    document: str | dict[str, str] | None = None
+    document: dict[str, str] | None = None
 
 
 class RerankAnswer(BaseModel):
@@ -296,35 +243,35 @@ class RankBody(BaseModel):
 
 
 def rerank_answer(
-    asked: RerankBody, found: Reranked, degraded: bool, *, infinity: bool
+    body: RerankBody, ranked: Reranked, degraded: bool
 ) -> dict[str, Any] | list[dict[str, Any]]:
     """A `RerankAnswer`, or a list of `RankBody` to `texts`."""
-    entries = [
-        {
-            "index": entry["corpus_id"],
-            "score": entry["score"] if asked.raw_scores else float(expit(entry["score"])),
-            "predicted": "predicted" in entry,
+    score_name = "relevance_score" if body.texts is None else "score"
+    entries = list[dict[str, Any]]()
+    for found in ranked:
+        score = found["score"] if body.raw_scores else float(expit(found["score"]))
+        entry = {
+            "index": found["corpus_id"],
+            score_name: score,
+            "predicted": "predicted" in found,
         }
-        | {name: entry[name] for name in ("text",) if name in entry}
-        for entry in found
-    ]
-    if asked.texts is not None:
+        if "text" in found and body.texts is None:
+            entry["document"] = {"text": found["text"]}
+        elif "text" in found:
+            entry["text"] = found["text"]
+        entries.append(entry)
+    if body.texts is not None:
         return entries
-    for entry in entries:
-        entry["relevance_score"] = entry.pop("score")
-        if "text" in entry:
-            text = entry.pop("text")
-            entry["document"] = text if infinity else {"text": text}
     return {
         "id": str(uuid.uuid4()),
         "object": "rerank",
         "created": int(time.time()),
-        "model": asked.model or "crossknn",
+        "model": body.model or "crossknn",
         "results": entries,
         "usage": {"prompt_tokens": 0, "total_tokens": 0},
         "meta": {
             "api_version": {"version": "2"},
-            "calls": found.results.n_calls,
+            "calls": ranked.results.n_calls,
             "degraded": degraded,
         },
     }

@@ -1,0 +1,195 @@
+"""The routes of the service.
+
+Each checks what is asked on the event loop, and does the work on a thread of the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request, Response, Security
+from fastapi.security import HTTPBearer
+from fastapi.sse import format_sse_event
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+
+from crossknn.search.results import Hit
+from crossknn.service.answers import error, error_body
+from crossknn.service.bodies import CheckedRoute
+from crossknn.service.engine import Engine
+from crossknn.service.shapes import (
+    RankBody,
+    RerankAnswer,
+    RerankBody,
+    SearchAnswer,
+    SearchBody,
+    round_event,
+)
+from crossknn.types import json_value
+
+EVENTS = "text/event-stream"
+router = APIRouter(route_class=CheckedRoute)
+_KEY = [Security(HTTPBearer(auto_error=False))]  # for /openapi.json: `Guard` checks the key
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {EVENTS: {}}, "description": "The answer, or its rounds."}
+}
+
+
+@router.post("/search", response_model=SearchAnswer, responses=_STREAM, dependencies=_KEY)
+async def search(
+    body: SearchBody, request: Request, accept: Annotated[str, Header()] = ""
+) -> Response:
+    """The k best items by cross-encoder score, under a budget of calls.
+
+    As server-sent events it sends `round` after each round, then `result`, or `error`.
+    """
+    engine, arrived = _engine(request), request.state.arrived
+    engine.check(body)
+    if body.stream or EVENTS in accept:
+        # Without these headers a proxy keeps the rounds until the search has ended.
+        unbuffered = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        return StreamingResponse(_rounds(engine, body, arrived), 200, unbuffered, EVENTS)
+    return await _answer(request, lambda cancel: engine.search(body, arrived, cancel))
+
+
+@router.post("/rerank", response_model=RerankAnswer | list[RankBody], dependencies=_KEY)
+@router.post("/v1/rerank", response_model=RerankAnswer | list[RankBody], dependencies=_KEY)
+@router.post("/v2/rerank", response_model=RerankAnswer | list[RankBody], dependencies=_KEY)
+async def rerank(body: RerankBody, request: Request) -> Response:
+    """Order given documents, of which a budget is scored: for clients of Cohere (/v2/rerank), Jina
+    (/v1/rerank) and Text Embeddings Inference (/rerank)."""
+    engine, arrived = _engine(request), request.state.arrived
+    engine.check_pairs(body.budget or 0)
+    shown = body.return_text if body.documents is None else body.return_documents
+    if shown is None:
+        shown = body.documents is not None and request.scope["route"].path == "/v1/rerank"
+    documents = bool(shown)
+    return await _answer(
+        request, lambda cancel: engine.rerank(body, arrived, cancel, return_documents=documents)
+    )
+
+
+@router.get("/indexes", dependencies=_KEY)
+async def indexes(request: Request) -> Response:
+    """What is served: indexes, methods, and what a request costs by default."""
+    engine = _engine(request)
+    await asyncio.to_thread(engine.problems)  # opens what was changed
+    examples = await asyncio.to_thread(engine.examples)
+    return JSONResponse(
+        {
+            "indexes": [
+                {"name": name, "items": len(searcher.index)}
+                for name, searcher in engine.searchers.items()
+            ],
+            "examples": examples,
+            "methods": engine.methods,
+            "menu": engine.menu,
+            "scorer": engine.scorer_name,
+            "method": engine.method,
+            "budget": engine.budget,
+            "most_pairs": engine.most_pairs,
+            "deadline_ms": engine.deadline * 1000,
+        }
+    )
+
+
+@router.get("/items/{item_id:path}", dependencies=_KEY)
+async def item(request: Request, item_id: str, index: str | None = None) -> Response:
+    """An item: its title, text and further fields."""
+    engine = _engine(request)
+    name = engine.name_of(index)
+
+    def read() -> JSONResponse:  # perhaps of a database
+        items = engine.searcher(name).index.items
+        if item_id not in items:
+            raise HTTPException(404, f"there is no item {item_id!r:.200}")
+        found = items[items.position(item_id)]
+        names = "id", "title", "text", "extra"
+        return JSONResponse(json_value({name: getattr(found, name) for name in names}))
+
+    return await asyncio.to_thread(read)
+
+
+@router.get("/healthz")
+async def healthz() -> Response:
+    """The process lives."""
+    return JSONResponse({"status": "ok"})
+
+
+@router.get("/readyz")
+async def readyz(request: Request) -> Response:
+    """The service takes requests; `scorer` is `failing` if nothing was scored lately: the log says
+    why. 503 if an index was removed or damaged meanwhile."""
+    engine = _engine(request)
+    if engine.closing:
+        return error(503, "the service is stopping")
+    if problems := await asyncio.to_thread(engine.problems):
+        return error(503, "; ".join(problems))
+    return JSONResponse({"status": "ready", "scorer": "failing" if engine.shared.failure else "ok"})
+
+
+@router.get("/metrics", response_class=PlainTextResponse, dependencies=_KEY)
+async def metrics(request: Request) -> Response:
+    """Counters in Prometheus' format."""
+    return Response(_engine(request).metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _engine(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+async def _answer(request: Request, work: Callable[[threading.Event], Any]) -> Response:
+    """What `work` returns on a thread of the engine, which also writes it as JSON: a long answer
+    would keep all others waiting. `work` is told when the client has gone."""
+    future, cancel = _engine(request).submit(lambda cancel: JSONResponse(work(cancel)))
+    answer = asyncio.wrap_future(future)
+    gone = asyncio.create_task(_gone(request))
+    either: set[asyncio.Future[Any]] = {answer, gone}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        return answer.result() if answer.done() else error(499, "the client has gone")
+    finally:
+        cancel.set()
+        gone.cancel()
+        answer.cancel()  # if it waits for a thread
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _rounds(engine: Engine, body: SearchBody, arrived: float) -> AsyncIterator[bytes]:
+    """Starts a search, and yields its server-sent events."""
+    loop, events = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
+
+    def send(event: str, data: Any) -> None:
+        said = format_sse_event(event=event, data_str=json.dumps(data))
+        loop.call_soon_threadsafe(events.put_nowait, said)
+
+    def on_round(round: int, picks: list[list[Hit]]) -> None:
+        send("round", round_event(round, picks))
+
+    def work(cancel: threading.Event) -> None:
+        try:
+            send("result", engine.search(body, arrived, cancel, on_round))
+        except Exception as failure:
+            send("error", error_body(failure))
+        loop.call_soon_threadsafe(events.put_nowait, None)
+
+    future, cancel = engine.submit(work)
+
+    async def stream() -> AsyncIterator[bytes]:
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+        finally:
+            cancel.set()
+            future.cancel()  # if it waits for a thread
+
+    return stream()

@@ -157,7 +157,6 @@ LARGE = {
         "methods.kriging",
         "retrievers.lexical",
         "scores.store",
-        "search.loop",
         "searcher.searcher",
     },
     "class": {

@@ -34,7 +34,7 @@ for file in map(Path, sys.argv[1:]):
     for name, weights in kinds.items():
         fusion = open_fusion(index, weights, 0)
         picks = simulate(fusion.plan(plan) if fusion else plan, queries, scores).picks()
-        order = np.argsort(-picks.scores - picks.known, axis=1, kind="stable")  # ties: by hybrid
+        order = np.argsort(-picks.final, axis=1, kind="stable")  # ties: by hybrid
         values = task.values(np.take_along_axis(picks.items, order, axis=1))["nDCG@10"]
         row[name] = round(float(np.nanmean(values)), 4)
     found[file.stem] = row | {"weights": [round(w, 3) for w in fitted["weights"].values()]}

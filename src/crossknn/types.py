@@ -221,13 +221,13 @@ class Queries:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The best of the scored items, by final score, ties by position; all arrays (m, k).
+    """Items of m queries, of each query up to k of them: all arrays are (m, k).
 
-    Short rows are padded: `items` with `NO_ITEM`, `rounds` and `known` with 0, the others with NaN.
-    `rounds` says in which round (from 1) an item was picked; `approx` what was predicted then (in
-    round 1, the retriever's score), and `std` its deviation, NaN where none was known. Of a plan
-    without batches both scores are the retriever's, and there are no rounds. The final score is
-    the sum of `scores` and `known`, what fusion adds to them: 0 without fusion.
+    `rounds` says in which round (from 1) an item was picked, `approx` what was predicted then (in
+    round 1, the retriever's score), and `std` the standard deviation of that prediction, NaN where
+    it has none. The final score is the sum of the exact `scores` and of what fusion has `added`, 0
+    without fusion. In the answer of a retriever alone, `scores` and `approx` are its own scores,
+    and `rounds` are 0. Short rows are padded as `PADDING` says.
     """
 
     items: IntArray
@@ -235,7 +235,43 @@ class Ranking:
     rounds: IntArray
     approx: FloatArray
     std: FloatArray
-    known: FloatArray
+    added: FloatArray
+
+    @classmethod
+    def empty(cls, m: int, k: int = 0) -> Ranking:
+        """Rows (m, k) of padding."""
+        return cls(**{name: np.full((m, k), fill, kind) for name, (fill, kind) in PADDING.items()})
+
+    @property
+    def final(self) -> FloatArray:
+        """The final scores (m, k)."""
+        return self.scores + self.added
+
+    def take(self, columns: IntArray) -> Ranking:
+        """The entries of each row at `columns` (m, k)."""
+        return self._each(lambda values, _: np.take_along_axis(values, columns, axis=1))
+
+    def where(self, kept: BoolArray) -> Ranking:
+        """The entries that are `kept` (m, k), and padding in the place of the others."""
+        return self._each(lambda values, name: np.where(kept, values, PADDING[name][0]))
+
+    def beside(self, other: Ranking) -> Ranking:
+        """The columns of this one, and those of another on their right."""
+        return self._each(lambda values, name: np.hstack([values, getattr(other, name)]))
+
+    def _each(self, of: Callable[[Any, str], Any]) -> Ranking:
+        return Ranking(**{name: of(getattr(self, name), name) for name in PADDING})
+
+
+PADDING: Mapping[str, tuple[float, type]] = {
+    "items": (NO_ITEM, np.int64),
+    "scores": (np.nan, np.float32),
+    "rounds": (0, np.int64),
+    "approx": (np.nan, np.float32),
+    "std": (np.nan, np.float32),
+    "added": (0.0, np.float32),
+}
+"""What fills the arrays of a `Ranking` where a row has ended, and their types."""
 
 
 Value = TypeVar("Value")

@@ -47,13 +47,13 @@ def test_answers_are_the_best_final_scores_of_what_was_scored(spec, budget):
     index, queries, scores = matrix().rows(0, 6)
     fusion, plan = fused(index, spec, budget)
     search = simulate(plan, queries, scores)
-    final = scores + fusion.known(queries)
+    final = scores + fusion.added(queries)
     found, picks = search.best(10), search.picks()
     for q, items in enumerate(picks.items):
         best = items[np.argsort(-final[q, items], kind="stable")][:10]
         np.testing.assert_allclose(final[q, found.items[q]], final[q, best], rtol=1e-6)
     at = np.take_along_axis(final, found.items, axis=1)
-    np.testing.assert_allclose(found.scores + found.known, at, rtol=1e-5)
+    np.testing.assert_allclose(found.final, at, rtol=1e-5)
     np.testing.assert_allclose(found.scores, np.take_along_axis(scores, found.items, axis=1))
     if budget == 80:  # all items
         np.testing.assert_allclose(at, -np.sort(-final, axis=1)[:, :10], rtol=1e-5)
@@ -64,7 +64,7 @@ def test_a_method_without_predictions_searches_final_scores_as_it_would_exact_on
     index, queries, scores = matrix().rows(0, 6)
     fusion, plan = fused(index, spec, 30)
     plain = ck.parse_method(spec).plan(index, 30, 0)
-    both = simulate(plan, queries, scores), simulate(plain, queries, scores + fusion.known(queries))
+    both = simulate(plan, queries, scores), simulate(plain, queries, scores + fusion.added(queries))
     np.testing.assert_array_equal(*(search.picks().items for search in both))
 
 
@@ -77,7 +77,7 @@ def test_a_predictor_gets_exact_scores_and_its_predictions_are_final():
     state = predictor.update(predictor.start(queries), seen)
     exact = inner.predict(inner.update(inner.start(queries), seen)).mean
     np.testing.assert_allclose(
-        predictor.predict(state).mean, exact + fusion.known(queries), rtol=1e-5
+        predictor.predict(state).mean, exact + fusion.added(queries), rtol=1e-5
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 from synthetic import matrix
 
 import crossknn as ck
+from crossknn.cli.search import show
 from crossknn.errors import InputError
 
 TEXTS = [f"item {i} {'even' if i % 2 == 0 else 'odd'} {'x' * (i % 7)}" for i in range(60)]
@@ -47,10 +48,12 @@ def test_all_that_reach_it_are_returned_where_all_was_scored(searcher):
     assert [len(hits) for hits in found] == exact
 
 
-def test_a_threshold_above_all_scores_is_said_in_a_sentence(searcher):
+def test_a_threshold_above_all_scores_is_said_in_a_sentence(searcher, capsys):
     found = searcher.search("odd", budget=20, min_score=99)
     assert found[0] == []
-    assert f"the best score is {found.best_scores[0]:.2f}" in found.completeness(0)
+    show(found, json=False)
+    said = f"no item that was scored reaches 99: the best score is {found.best_scores[0]:.2f}"
+    assert said in capsys.readouterr().out
 
 
 def test_no_rehearsal_knows_the_query_that_it_searches():

@@ -250,15 +250,6 @@ def test_a_run_refuses_ids_with_blanks(search, tmp_path):
         blank.to_run(tmp_path / "run.txt")
 
 
-def test_a_data_frame_has_a_row_for_each_hit(results):
-    frame = pytest.importorskip("pandas") and results.to_pandas()
-    assert frame[["qid", "docno", "rank"]].to_numpy().tolist() == [
-        [qid, hit.id, rank]
-        for qid, hits in zip(results.query_ids, results, strict=True)
-        for rank, hit in enumerate(hits)
-    ]
-
-
 def test_queries_come_as_a_set_too(search):
     found = search.search(ck.QuerySet(("a",), ("odd",)), k=1, budget=2)
     assert (found.query_ids, found.queries) == (("a",), ("odd",))

@@ -208,8 +208,8 @@ def show(results: Results, json: bool) -> None:
         if results.errors[q] is not None and len(results) > 1:
             what = "ended early" if results[q] else "no answer"
             say(f"{what}: {results.errors[q]}")
-        if said := results.completeness(q):
-            out.print(Text(said, style="dim"))
+        if results.min_score is not None:
+            out.print(Text(_reached(results, q, results.min_score), style="dim"))
         if results.none_relevant and (chance := results.none_relevant[q] or 0) >= 0.5:
             out.print(Text(f"probably no relevant item ({chance:.0%})", style="dim"))
         out.print()
@@ -232,6 +232,15 @@ def show(results: Results, json: bool) -> None:
             f"{counted(results.n_backfilled, 'item')} in index order: the retriever found too few"
         )
     out.print(Text("; ".join(notes), style="dim"))
+
+
+def _reached(results: Results, q: int, least: float) -> str:
+    """How many scored items of a query reached the least score."""
+    if results[q]:
+        return f"{counted(len(results[q]), 'item')} scored {least:g} or more"
+    best = results.best_scores[q]
+    found = "nothing was scored" if best is None else f"the best score is {best:.2f}"
+    return f"no item that was scored reaches {least:g}: {found}"
 
 
 def _show_hit(rank: int, hit: Hit) -> None:

@@ -379,7 +379,7 @@ def truth_of(parts: Sequence[Part], k: int, fusion: Fusion | None = None) -> Int
     for part in parts:
         if part.exact is None:
             raise InputError("recall needs the exact scores of all pairs")
-        known = fusion.known(part.queries) if fusion else 0
+        known = fusion.added(part.queries) if fusion else 0
         found.append(top_k(part.exact + known, k).items)
     return np.concatenate(found)
 

@@ -146,8 +146,6 @@ class Calibrated(Predictor[Lines]):
 
     retriever: Retriever
 
-    has_std = True
-
     def start(self, queries: Queries) -> Lines:
         m = len(queries)
         return Lines(queries, np.ones(m), np.zeros(m), np.full(m, np.nan))

@@ -101,8 +101,6 @@ class GaussianProcess(Predictor[Posteriors]):
     own: Callable[[Queries], FloatArray] | None = None
     near: VectorStore | None = None
 
-    has_std = True
-
     @property
     def n(self) -> int:
         """Number of items."""

@@ -1,7 +1,7 @@
 """What a score means: probabilities of relevance, fitted to judgements by `fitting.calibration`.
 
-Scores of a cross-encoder shift from query to query, so a probability is one of a score, of the mean
-of its query's best and of its lead over the best other one, and rises with their weighted sum.
+Scores of a cross-encoder shift from query to query. So the probability of an item rises with a
+weighted sum of its score, the mean of its query's best scores, and its lead over the best other.
 
 Axes: m queries, k hits of a query, c its best scores.
 """
@@ -17,21 +17,22 @@ from crossknn.search.fusion import Fusion
 from crossknn.types import FloatArray
 
 CALIBRATION = "calibration"
-"""What an index keeps it as."""
+"""The name under which an index keeps it."""
 
 CONTEXT = 10
 """Best scores of a query that say where its scores lie."""
 
 
 def features(scores: FloatArray, best: FloatArray) -> FloatArray:
-    """Of scores (m, k) in queries whose `best` (m, c) are these, in descending order: the score,
-    the mean of the best, the lead over the best other score (m, k, 3). NaN pad rows.
+    """The features (m, k, 3) of scores (m, k) in queries whose best scores, in descending order,
+    are `best` (m, c): the score, the mean of the best, the lead over the best other score. Rows are
+    padded with NaN.
 
     >>> features(np.array([[5.0, 2.0]]), np.array([[5.0, 2.0]]))[0].tolist()
     [[5.0, 3.5, 3.0], [2.0, 3.5, -3.0]]
     """
-    known = ~np.isnan(best)
-    mean = np.where(known, best, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    scored = ~np.isnan(best)
+    mean = np.where(scored, best, 0).sum(axis=1) / np.maximum(scored.sum(axis=1), 1)
     first = best[:, :1]
     second = best[:, 1:2] if best.shape[1] > 1 else np.full_like(first, np.nan)
     lead = scores - np.where(scores >= first, np.where(np.isnan(second), first, second), first)
@@ -40,9 +41,12 @@ def features(scores: FloatArray, best: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """`weights` (3,) of the features; at the sums `at` (b,) the probabilities are `chance` (b,),
-    between them on lines. `found` (d,) is how likely a query has a relevant item among its 10 best
-    whose best one has the probability `top` (d,)."""
+    """Probabilities by linear interpolation.
+
+    A score whose features times `weights` (3,) are `at` (b,) has the probability `chance` (b,). A
+    query whose best item has the probability `top` (d,) has a relevant item among its 10 best with
+    the probability `found` (d,).
+    """
 
     weights: FloatArray
     at: FloatArray
@@ -51,7 +55,7 @@ class Calibration:
     found: FloatArray
 
     def probabilities(self, scores: FloatArray, best: FloatArray) -> FloatArray:
-        """Of final scores (m, k): (m, k)."""
+        """Of final scores (m, k), that the item is relevant: (m, k)."""
         return np.interp(features(scores, best) @ self.weights, self.at, self.chance)
 
     def none_relevant(self, best: FloatArray) -> FloatArray:
@@ -74,5 +78,5 @@ def open_calibration(
 
 
 def weights_of(fusion: Fusion | None) -> list[float]:
-    """What fusion multiplies retrievers' scores by; none without it."""
-    return [] if fusion is None else [float(w) for w in getattr(fusion.retriever, "weights", ())]
+    """What fusion multiplies retrievers' scores by; empty without it."""
+    return [] if fusion is None else [float(weight) for weight in fusion.retriever.weights]

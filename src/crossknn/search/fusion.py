@@ -3,7 +3,9 @@
     final(q, i) = exact(q, i) + sum over retrievers r of  weight_r * score_r(q, i)
 
 The sum is known of every item before anything is scored, and predictors predict the exact part, so
-that what is searched for, returned and measured is the top k by the final score.
+what is searched for, returned and measured is the top k by the final score.
+
+Axes: m queries, n items.
 """
 
 from __future__ import annotations
@@ -17,70 +19,69 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.base import WeightedSum
 from crossknn.retrievers.specs import FUSION, open_weighted
-from crossknn.search.plan import KnownPart, Plan, Prediction, Predictor
+from crossknn.search.plan import AddedScores, Plan, Prediction, Predictor
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 
 Fuse: TypeAlias = Mapping[str, float] | str | None
-"""Weights by retriever, each in deviations; "auto" for the fitted ones, if there are any; none."""
+"""Weights by retriever, in standard deviations of their scores; "auto": those that were fitted, if
+any; None: no fusion."""
+
+FusedState: TypeAlias = tuple[Any, FloatArray]
+"""The state of the predictor of exact scores, and the added scores of all items (m, n)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fusion:
     """What is added to exact scores: `retriever`'s scores, in their units."""
 
-    retriever: Retriever
+    retriever: WeightedSum
 
-    def known(self, queries: Queries) -> FloatArray:
+    def added(self, queries: Queries) -> FloatArray:
         """What is added to the exact scores of all items: (m, n)."""
         return self.retriever.scores(queries)
 
     def plan(self, plan: Plan) -> Plan:
         """The plan that searches for the top k by the final score."""
-        known = lru_cache(maxsize=1)(self.known)  # loop and predictor ask for the same queries
-        return replace(plan, predictor=Fused(plan.predictor, known), known=known)
+        added = lru_cache(maxsize=1)(self.added)  # the loop and the predictor ask for the same
+        return replace(plan, predictor=Fused(plan.predictor, added), added=added)
 
 
-class Fused(Predictor[tuple[Any, FloatArray]]):
-    """Predicts final scores: the exact part by `predictor`, the other part is known.
+class Fused(Predictor[FusedState]):
+    """Predicts final scores: the exact part by `predictor`, the added part is known.
 
     A predictor whose numbers are no scores is given final scores in the place of exact ones.
     """
 
-    def __init__(self, predictor: Predictor[Any], known: KnownPart) -> None:
-        self.predictor, self.known = predictor, known
-        self.has_std = predictor.has_std  # type: ignore[misc]
+    def __init__(self, predictor: Predictor[Any], added: AddedScores) -> None:
+        self.predictor, self.added = predictor, added
 
-    def start(self, queries: Queries) -> tuple[Any, FloatArray]:
-        return self.predictor.start(queries), self.known(queries)
+    def start(self, queries: Queries) -> FusedState:
+        return self.predictor.start(queries), self.added(queries)
 
-    def update(self, state: tuple[Any, FloatArray], observed: Observed) -> tuple[Any, FloatArray]:
+    def update(self, state: FusedState, observed: Observed) -> FusedState:
         if not self.predictor.predicts_scores:
-            part = np.take_along_axis(state[1], np.maximum(observed.items, 0), axis=1)
-            observed = replace(observed, scores=observed.scores + part)
+            added = np.take_along_axis(state[1], np.maximum(observed.items, 0), axis=1)
+            observed = replace(observed, scores=observed.scores + added)
         return self.predictor.update(state[0], observed), state[1]
 
-    def predict(self, state: tuple[Any, FloatArray], items: IntArray | None = None) -> Prediction:
+    def predict(self, state: FusedState, items: IntArray | None = None) -> Prediction:
         mean, std = self.predictor.predict(state[0], items)
         if not self.predictor.predicts_scores:
             return Prediction(mean, std)
-        part = state[1] if items is None else np.take_along_axis(state[1], items, axis=1)
-        return Prediction(mean + part, std)
+        added = state[1] if items is None else np.take_along_axis(state[1], items, axis=1)
+        return Prediction(mean + added, std)
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
         return self.predictor.acquisition(prediction)
 
     def joining(
-        self,
-        state: tuple[Any, FloatArray],
-        count: int,
-        exclude: IntArray,
-        allowed: BoolArray | None = None,
+        self, state: FusedState, count: int, exclude: IntArray, allowed: BoolArray | None = None
     ) -> IntArray:
         return self.predictor.joining(state[0], count, exclude, allowed)
 
-    def top(self, state: tuple[Any, FloatArray], *args: Any) -> Candidates:
+    def top(self, state: FusedState, *args: Any) -> Candidates:
         if self.predictor.predicts_scores:
             return super().top(state, *args)
         return self.predictor.top(state[0], *args)
@@ -89,7 +90,7 @@ class Fused(Predictor[tuple[Any, FloatArray]]):
 def open_fusion(index: Index, fuse: Fuse, seed: int) -> Fusion | None:
     """The fusion that is asked for; None for none, and for "auto" where nothing was fitted.
 
-    Raises `InputError` where the index has no deviations, or none for one of the weights.
+    Raises `InputError` where no fusion was fitted, or one without a retriever that has a weight.
     """
     if not isinstance(fuse, Mapping | None) and fuse not in ("auto", "none"):
         raise InputError(f"fuse is {fuse!r}; give 'auto', None, or weights such as {{'dense': 1}}")

@@ -1,12 +1,14 @@
-"""The loop behind `Searcher`, for whoever scores pairs otherwise: ask which, tell their scores.
+"""The loop behind `Searcher`, for whoever scores pairs in another way: ask which, tell the scores.
 
 Pure: no clock, no device, no text. Deadlines, asynchronous scorers and remote workers live outside.
+
+Axes: m queries, n items, b pairs asked of a query so far, p pairs, s items of a shortlist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -27,19 +29,37 @@ from crossknn.types import (
 )
 
 JOINING = 4
-"""Items that may join a shortlist before each round, for each that the largest round scores; at
-least so many that four rounds double it."""
+"""Items that may join a shortlist before each round, for each item that the largest round scores;
+and at least so many that four rounds double the shortlist."""
 
-_NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
-_COLUMNS = {
-    "items": (NO_ITEM, np.int64),
-    "scores": (np.nan, np.float32),
-    "rounds": (0, np.int64),
-    "approx": (np.nan, np.float32),
-    "std": (np.nan, np.float32),
-    "known": (0.0, np.float32),
-}
-"""Of a `Ranking`: what fills each array where there is no item, and its type."""
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class RoundState:
+    """Where a search stands in one of its rounds. The next round has a state of its own.
+
+    Args:
+        picks: The pairs asked so far (m, b), in the order in which they were asked. A pair has no
+            score (NaN) until it is told; this is the one array that is written to in place, since
+            scores arrive in many small batches.
+        stopped: (m,) the queries that were ended before their budget was spent.
+        backfilled: (m,) items picked in item order because a retriever or a shortlist ran short.
+        number: Rounds begun so far.
+        begin: First column of this round's pairs. Pairs before it that have no score have failed.
+        columns: The column of each pair (query, item) of this round.
+        belief: The predictor's state; None before the second round.
+        retrieved: The retriever's candidates for the first round.
+        pool: (m, s) the only items that later rounds choose from, with a shortlist; None: all.
+    """
+
+    picks: Ranking
+    stopped: BoolArray
+    backfilled: IntArray
+    number: int = 0
+    begin: int = 0
+    columns: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    belief: Any = None
+    retrieved: Candidates | None = None
+    pool: IntArray | None = None
 
 
 class Search:
@@ -47,7 +67,7 @@ class Search:
 
     Every query scores min(budget, allowed items) distinct pairs, unless it stops early or pairs
     cannot be scored: a pair that `ask` returned and whose score `tell` has not got before the next
-    `ask` counts as failed; it is not charged, and another item takes its place.
+    `ask` counts as failed. It is not charged, and another item takes its place.
 
     All arrays that it returns are copies.
 
@@ -56,10 +76,7 @@ class Search:
         queries: m queries.
         n: Number of items.
         allowed: Mask (n,) of the items that may be scored; None: all.
-        depth: Items that the retriever finds at least, for `first`.
-
-    Raises:
-        InputError: The mask does not fit.
+        depth: Number of items that the retriever looks up at least, for `first`.
     """
 
     def __init__(
@@ -73,77 +90,68 @@ class Search:
     ) -> None:
         if allowed is not None and allowed.shape != (n,):
             raise InputError(f"the filter has shape {allowed.shape}; the index has {n} items")
-        self.plan, self.queries, self.n, self.allowed = plan, queries, n, allowed
+        self.plan, self.queries, self.n, self.allowed, self.depth = plan, queries, n, allowed, depth
         m = len(queries)
         self.available = n if allowed is None else int(allowed.sum())
-        self.budget = budget = min(sum(plan.batches), self.available)
+        self.budget = min(sum(plan.batches), self.available)
         """Pairs that a query scores at most."""
-        self.targets = [min(t, budget) for t in accumulate(plan.batches)]
-        self.round = 0
-        """Rounds begun so far."""
+        self._targets = [min(target, self.budget) for target in accumulate(plan.batches)]
         self.expectations: list[tuple[IntArray, FloatArray]] = []
-        """With a `stop`, before each round but the first: scores known (m,), its value (m,), the
-        recall expected; NaN where nothing can be said."""
-        # Pairs in the order in which they were asked, with a score once it is told.
-        self._rows = {name: np.empty((m, 0), kind) for name, (_, kind) in _COLUMNS.items()}
-        self._begun = 0  # columns of earlier rounds: what has no score there has failed
-        self._column: dict[tuple[int, int], int] = {}  # of the pairs of this round
-        self._belief: Any = None  # the predictor's state
-        self._stopped = np.zeros(m, np.bool_)
-        self._backfilled = np.zeros(m, np.int64)
-        self._depth = depth
-        self._first: Candidates | None = None  # of the first round, (m, c)
-        self._retrieved: IntArray  # items of these, (m, c)
-        self._pool: IntArray | None = None  # what a shortlist restricts each query to, (m, s)
+        """With a `stop`, before each round but the first: how many scores each query has (m,), and
+        the recall that it expects (m,), NaN where nothing can be said."""
+        self._state = RoundState(
+            picks=Ranking.empty(m),
+            stopped=np.zeros(m, np.bool_),
+            backfilled=np.zeros(m, np.int64),
+        )
+
+    @property
+    def round(self) -> int:
+        """Number of rounds begun so far."""
+        return self._state.number
 
     @property
     def n_scored(self) -> IntArray:
         """(m,) distinct pairs whose exact score is known."""
-        return np.count_nonzero(~np.isnan(self._rows["scores"]), axis=1)
+        return np.count_nonzero(~np.isnan(self._state.picks.scores), axis=1)
 
     @property
     def n_backfilled(self) -> IntArray:
         """(m,) items picked in item order because a retriever or a shortlist ran short."""
-        return self._backfilled.copy()
+        return self._state.backfilled.copy()
 
     @property
     def n_failed(self) -> int:
         """Pairs that were asked and never told."""
-        return int(self._failed().sum())
+        return int(self._failed(self._state).sum())
 
     @property
     def stopped(self) -> BoolArray:
-        """(m,) which queries were ended before their budget, by the plan's `stop` or by `end`."""
-        return self._stopped.copy()
+        """(m,) the queries that were ended before their budget, by `Plan.stop` or by `end`."""
+        return self._state.stopped.copy()
 
     @property
     def unfinished(self) -> BoolArray:
-        """(m,) which queries may still score pairs."""
-        return self._room() > 0
+        """(m,) the queries that may still score pairs."""
+        return self._room(self._state) > 0
 
     def ask(self) -> Pairs:
-        """Begin the next round.
-
-        Returns:
-            The pairs to score next; none when the budget is spent or nothing is left to score.
-        """
-        self._begun, self._column = self._rows["items"].shape[1], {}
+        """Begin the next round: the pairs to score, none if no query may score any more."""
+        begin = self._state.picks.items.shape[1]
+        self._state = replace(self._state, begin=begin, columns={})
         while self.unfinished.any():
-            self.round += 1
-            if self._wanted().any() and len(pairs := self._pick()):
-                return pairs
-        return _NO_PAIRS
+            self._state = replace(self._state, number=self._state.number + 1)
+            if self._wanted(self._state).any():
+                self._state, pairs = self._pick(self._state)
+                if len(pairs):
+                    return pairs
+        return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
-        """Record exact scores.
+        """Record the exact scores (p,) of pairs that were asked, in any order and any part of them.
 
-        Args:
-            pairs: p pairs that were asked, in any order; a part of them is fine.
-            scores: Their exact scores (p,).
-
-        Raises:
-            ScorerError: Scores are too few, too many or not finite.
-            InputError: A pair was not asked.
+        Raises `ScorerError` if scores are too few, too many or not finite, and `InputError` for a
+        pair that was not asked in this round.
         """
         scores = np.asarray(scores, np.float32)
         if scores.shape != (len(pairs),):
@@ -151,283 +159,190 @@ class Search:
         for p in np.flatnonzero(~np.isfinite(scores)).tolist():
             pair = f"query {pairs.query[p]} and item {pairs.item[p]}"
             raise ScorerError(f"the score of {pair} is {scores[p]}")
-        asked = list(zip(pairs.query.tolist(), pairs.item.tolist(), strict=True))
+        asked, columns = list(zip(pairs.query.tolist(), pairs.item.tolist(), strict=True)), []
         for query, item in asked:
-            if (query, item) not in self._column:
+            if (query, item) not in self._state.columns:
                 raise InputError(f"query {query} was not asked about item {item}")
-        self._rows["scores"][pairs.query, [self._column[pair] for pair in asked]] = scores
+            columns.append(self._state.columns[query, item])
+        self._state.picks.scores[pairs.query, columns] = scores
 
     def end(self, query: int) -> None:
-        """Ask no more pairs of a query.
-
-        Args:
-            query: Its position.
-        """
-        self._stopped[query] = True
+        """Ask no more pairs of the query at this position."""
+        stopped = self._state.stopped.copy()
+        stopped[query] = True
+        self._state = replace(self._state, stopped=stopped)
 
     def best(self, k: int) -> Ranking:
-        """The best scored items of each query, by final score; of a plan without rounds, the
-        retriever's best.
-
-        Args:
-            k: How many.
-
-        Returns:
-            Items, scores, and rounds in which they were picked: (m, at most k) each.
-        """
+        """The k best scored items of each query, by final score; of a plan without rounds, the
+        retriever's best."""
         if not self.plan.batches and self.available:
-            found = self.plan.retriever.top(self.queries, min(k, self.available), self.allowed)
-            return _of_retriever(found, k)
-        items, final = self._rows["items"], self._rows["scores"] + self._rows["known"]
-        order = np.lexsort((items, -np.nan_to_num(final, nan=-np.inf)))[:, :k]
-        return self._ranking(order)
+            count = min(k, self.available)
+            return _of_retriever(self.plan.retriever.top(self.queries, count, self.allowed), k)
+        picks = self._state.picks
+        final = np.nan_to_num(picks.final, nan=-np.inf)
+        return self._scored(np.lexsort((picks.items, -final))[:, :k])
 
     def filled(self, k: int) -> Ranking:
-        """`best(k)`, and below it unscored items by predicted final score.
-
-        Args:
-            k: How many items of each query, as far as a filter allows so many.
-
-        Returns:
-            As of `best`; `scores` of items that were not scored are NaN.
-        """
-        best = self.best(k)
-        available = self.available
-        count = min(k, available) - best.items.shape[1]
+        """`best(k)` and, if these are fewer than k, unscored items by predicted final score below
+        them; their `scores` are NaN."""
+        best, state, predictor = self.best(k), self._state, self.plan.predictor
+        count = min(k, self.available) - best.items.shape[1]
         if count <= 0:
             return best
-        predictor, pool, belief = self.plan.predictor, self._pool, self._belief
+        pool = state.pool
         if pool is not None:
             pool = joined(pool, self.plan.retriever.top(self.queries, k, self.allowed).items)
-        belief = predictor.start(self.queries) if belief is None else belief
-        belief = predictor.update(belief, self.observed())
-        more = predictor.top(belief, count, self._rows["items"], self.allowed, pool)
-        none, width = more.items == NO_ITEM, more.items.shape[1]
-        empty = {n: np.full((len(none), width), fill, kind) for n, (fill, kind) in _COLUMNS.items()}
-        approx = np.where(none, np.nan, more.scores)
-        std = empty["std"] if more.std is None else np.where(none, np.nan, more.std)
-        found = empty | {"items": more.items, "approx": approx, "std": std}
-        if self.plan.known is not None:
-            part = self.plan.known(self.queries)
-            found["known"] = np.take_along_axis(part, np.maximum(more.items, 0), axis=1)
-        return Ranking(
-            **{n: np.concatenate([getattr(best, n), found[n]], axis=1) for n in _COLUMNS}
-        )
+        found = predictor.top(self._learn(state), count, state.picks.items, self.allowed, pool)
+        below = Ranking.empty(*found.items.shape)
+        std = below.std if found.std is None else found.std
+        below = replace(below, items=found.items, approx=found.scores, std=std)
+        below = replace(below, added=self._added(found.items))
+        return best.beside(below.where(found.items != NO_ITEM))
 
     def picks(self) -> Ranking:
-        """Every scored item of each query.
-
-        Returns:
-            As of `best`, but in the order in which the items were picked.
-        """
-        order = np.argsort(np.isnan(self._rows["scores"]), axis=1, kind="stable")
-        return self._ranking(order[:, : int(self.n_scored.max(initial=0))])
+        """Every scored item of each query, in the order in which they were picked."""
+        order = np.argsort(np.isnan(self._state.picks.scores), axis=1, kind="stable")
+        return self._scored(order[:, : int(self.n_scored.max(initial=0))])
 
     def latest(self) -> Ranking:
-        """As of `picks`, of the last round alone."""
+        """The scored items of the last round, at their places in `picks`."""
         picks = self.picks()
-        return replace(picks, items=np.where(picks.rounds == self.round, picks.items, NO_ITEM))
-
-    def nothing(self) -> Ranking:
-        """No items of any query, (m, 0)."""
-        return self._ranking(np.empty((len(self.queries), 0), np.int64))
+        return picks.where(picks.rounds == self.round)
 
     def first(self, k: int) -> Ranking:
-        """What the retriever has found for the first round, as of `best` without rounds.
-
-        Args:
-            k: How many, up to `depth`.
-
-        Returns:
-            Items and the retriever's scores: (m, at most k) each; nothing before the first round.
-        """
-        return self.nothing() if self._first is None else _of_retriever(self._first, k)
+        """What the retriever found for the first round, at most k of `depth`; nothing before it."""
+        found = self._state.retrieved
+        return Ranking.empty(len(self.queries)) if found is None else _of_retriever(found, k)
 
     def observed(self) -> Observed:
         """All exact scores so far, left-aligned."""
         picks = self.picks()
         return Observed(picks.items, picks.scores, self.n_scored)
 
-    def _ranking(self, order: IntArray) -> Ranking:
-        """The scored items of each query in the order of these columns (m, k)."""
-        known = np.take_along_axis(~np.isnan(self._rows["scores"]), order, axis=1)
-        return Ranking(
-            **{
-                name: np.where(known, np.take_along_axis(values, order, axis=1), _COLUMNS[name][0])
-                for name, values in self._rows.items()
-            }
-        )
+    def _scored(self, columns: IntArray) -> Ranking:
+        """The picks in these columns (m, k), without those that have no score."""
+        chosen = self._state.picks.take(columns)
+        return chosen.where(~np.isnan(chosen.scores))
 
-    def _failed(self) -> IntArray:
-        """Pairs of each query that were asked in earlier rounds and never told: (m,)."""
-        lost = np.isnan(self._rows["scores"]) & (self._rows["items"] != NO_ITEM)
-        return np.count_nonzero(lost[:, : self._begun], axis=1)
+    def _failed(self, state: RoundState) -> IntArray:
+        """(m,) pairs that were asked in earlier rounds and never told."""
+        lost = np.isnan(state.picks.scores) & (state.picks.items != NO_ITEM)
+        return np.count_nonzero(lost[:, : state.begin], axis=1)
 
-    def _room(self) -> IntArray:
-        """New items that each query may still get: (m,)."""
-        reachable = np.minimum(self.budget, self.available - self._failed())
-        return np.where(self._stopped, 0, reachable - self.n_scored)
+    def _room(self, state: RoundState) -> IntArray:
+        """(m,) new items that each query may still get."""
+        reachable = np.minimum(self.budget, self.available - self._failed(state))
+        return np.where(state.stopped, 0, reachable - self.n_scored)
 
-    def _wanted(self) -> IntArray:
-        """How many new items each query gets in this round: (m,)."""
-        target = self.targets[min(self.round, len(self.targets)) - 1]
-        return np.minimum(np.maximum(target - self.n_scored, 0), self._room())
+    def _wanted(self, state: RoundState) -> IntArray:
+        """(m,) new items that each query gets in this round."""
+        target = self._targets[min(state.number, len(self._targets)) - 1]
+        return np.minimum(np.maximum(target - self.n_scored, 0), self._room(state))
 
-    def _pick(self) -> Pairs:
+    def _pick(self, state: RoundState) -> tuple[RoundState, Pairs]:
         """Choose each query's new items: first the retriever's, then the predictor's."""
-        seen = self._rows["items"].copy()
-        if self.round == 1:
-            wanted, shortlist = self._wanted(), self.plan.shortlist
-            width = int(wanted.max()) if shortlist is None else max(shortlist, self.budget)
-            depth = max(width, min(self._depth, self.available))
-            candidates = self.plan.retriever.top(self.queries, depth, self.allowed)
-            self._first, self._retrieved = candidates, candidates.items[:, :width]
+        seen = state.picks.items.copy()
+        if state.number == 1:
+            state = replace(state, retrieved=self._retrieve(int(self._wanted(state).max())))
+            candidates = state.retrieved
         else:
-            wanted, candidates = self._predict(seen)
-        shape = len(wanted), int(wanted.max())
-        new = {name: np.full(shape, fill, kind) for name, (fill, kind) in _COLUMNS.items()}
+            state = self._prepared(replace(state, belief=self._learn(state)), seen)
+            count = int(self._wanted(state).max())
+            predictor = self.plan.predictor
+            candidates = predictor.top(state.belief, count, seen, self.allowed, state.pool)
+        assert candidates is not None
+        wanted, backfilled = self._wanted(state), state.backfilled.copy()
+        new = Ranking.empty(len(wanted), int(wanted.max()))
         for q in np.flatnonzero(wanted).tolist():
-            items, approx, std = self._take(candidates, q, int(wanted[q]), seen[q])
-            values = {"items": items, "rounds": self.round, "approx": approx, "std": std}
-            for name, value in values.items():
-                new[name][q, : len(items)] = value
-        if self.plan.known is not None:
-            part = np.take_along_axis(self.plan.known(self.queries), new["items"], axis=1)
-            new["known"] = np.where(new["items"] == NO_ITEM, 0, part)
-        self._rows = {n: np.concatenate([rows, new[n]], axis=1) for n, rows in self._rows.items()}
-        query, column = np.nonzero(new["items"] != NO_ITEM)
-        pairs = Pairs(query, new["items"][query, column])
+            items, approx, std = _first(candidates, q, int(wanted[q]))
+            if lacking := int(wanted[q]) - len(items):
+                more = np.flatnonzero(self._free(np.append(seen[q], items)))[:lacking]
+                items, backfilled[q] = np.append(items, more), backfilled[q] + len(more)
+            new.items[q, : len(items)], new.rounds[q, : len(items)] = items, state.number
+            new.approx[q, : len(approx)], new.std[q, : len(std)] = approx, std
+        query, column = np.nonzero(new.items != NO_ITEM)
+        pairs = Pairs(query, new.items[query, column])
+        new = replace(new, added=self._added(new.items))
         asked = zip(query.tolist(), pairs.item.tolist(), strict=True)
-        self._column = dict(zip(asked, (self._begun + column).tolist(), strict=True))
-        return pairs
+        columns = dict(zip(asked, (state.begin + column).tolist(), strict=True))
+        picks = state.picks.beside(new)
+        return replace(state, picks=picks, columns=columns, backfilled=backfilled), pairs
 
-    def _predict(self, seen: IntArray) -> tuple[IntArray, Candidates]:
-        """Of a later round: how many new items each query gets, (m,), and which."""
-        predictor, plan = self.plan.predictor, self.plan
-        if self._belief is None:
-            self._belief = predictor.start(self.queries)
-        self._belief = predictor.update(self._belief, self.observed())
-        if plan.shortlist is not None:
-            self._pool = self._restriction(plan.shortlist, seen)
-        if plan.stop is not None:
-            self._end_those_done(plan.stop, seen)
-        wanted = self._wanted()
-        count = int(wanted.max())
-        return wanted, predictor.top(self._belief, count, seen, self.allowed, self._pool)
+    def _retrieve(self, wanted: int) -> Candidates:
+        """The retriever's candidates for the first round, for a shortlist and for `first`."""
+        shortlist = self.plan.shortlist
+        width = wanted if shortlist is None else max(shortlist, self.budget)
+        depth = max(width, min(self.depth, self.available))
+        return self.plan.retriever.top(self.queries, depth, self.allowed)
 
-    def _restriction(self, shortlist: int, seen: IntArray) -> IntArray:
-        """What each query is restricted to, (m, s): what it was, and what joins it."""
-        if self._pool is None:
-            stages = [s.top(self.queries, shortlist, self.allowed) for s in self.plan.stages]
-            pool = joined(self._retrieved, *(found.items for found in stages))
-        else:
-            pool = self._pool
-        count = JOINING * max(shortlist // JOINING**2, *self.plan.batches[1:], 1)
-        more = self.plan.predictor.joining(self._belief, count, seen, self.allowed)
-        return joined(pool, more)
+    def _learn(self, state: RoundState) -> Any:
+        """The predictor's state after all exact scores so far."""
+        belief = self.plan.predictor.start(self.queries) if state.belief is None else state.belief
+        return self.plan.predictor.update(belief, self.observed())
 
-    def _end_those_done(self, stop: Stop, seen: IntArray) -> None:
-        """End the queries that expect to have found enough."""
-        value = np.full(len(self.queries), np.nan)
-        for q, mean, std in self._unscored(seen):
-            known = self._rows["scores"][q] + self._rows["known"][q]
-            known = known[~np.isnan(known)]
-            if len(known) >= stop.k:
-                value[q] = stop.value(known, mean, std)
+    def _prepared(self, state: RoundState, seen: IntArray) -> RoundState:
+        """A later round before it picks: its shortlist, and which queries have found enough."""
+        if self.plan.shortlist is not None:
+            state = replace(state, pool=self._restriction(state, self.plan.shortlist, seen))
+        if self.plan.stop is None:
+            return state
+        value = self._expected(state, self.plan.stop)
         self.expectations.append((self.n_scored, value))
-        self._stopped |= value >= stop.expected
+        return replace(state, stopped=state.stopped | (value >= self.plan.stop.expected))
 
-    def _unscored(self, seen: IntArray) -> Iterator[tuple[int, FloatArray, FloatArray]]:
-        """Predicted means and standard deviations (c,) of the unscored items of each query that has
-        not stopped; only of queries where something can be said."""
-        prediction = self.plan.predictor.predict(self._belief, self._pool)
+    def _restriction(self, state: RoundState, shortlist: int, seen: IntArray) -> IntArray:
+        """What each query is restricted to, (m, s): what it was, and what joins it."""
+        pool = state.pool
+        if pool is None:
+            assert state.retrieved is not None
+            own = state.retrieved.items[:, : max(shortlist, self.budget)]
+            stages = [s.top(self.queries, shortlist, self.allowed) for s in self.plan.stages]
+            pool = joined(own, *(found.items for found in stages))
+        count = JOINING * max(shortlist // JOINING**2, *self.plan.batches[1:], 1)
+        return joined(pool, self.plan.predictor.joining(state.belief, count, seen, self.allowed))
+
+    def _expected(self, state: RoundState, stop: Stop) -> FloatArray:
+        """(m,) what `stop` says of each query, NaN where nothing can be said."""
+        expected = np.full(len(self.queries), np.nan)
+        prediction, final = self.plan.predictor.predict(state.belief, state.pool), state.picks.final
         if prediction.std is None:
-            return
-        for q in np.flatnonzero(~self._stopped).tolist():
-            items = np.arange(self.n) if self._pool is None else self._pool[q]
-            open = (items != NO_ITEM) & self._free(seen[q])[items]
-            mean, std = prediction.mean[q, open], prediction.std[q, open]
-            if not np.isnan(std).any():
-                yield q, mean, std
+            return expected
+        for q in np.flatnonzero(~state.stopped).tolist():
+            items = np.arange(self.n) if state.pool is None else state.pool[q]
+            unscored = (items != NO_ITEM) & self._free(state.picks.items[q])[items]
+            mean, std = prediction.mean[q, unscored], prediction.std[q, unscored]
+            scores = final[q, ~np.isnan(final[q])]
+            if len(scores) >= stop.k and not np.isnan(std).any():
+                expected[q] = stop.value(scores, mean, std)
+        return expected
 
     def _free(self, seen: IntArray) -> BoolArray:
-        """Items that a query may get which has seen these: (n,)."""
+        """(n,) the items that a query may get which has seen these."""
         free = np.ones(self.n, np.bool_) if self.allowed is None else self.allowed.copy()
         free[seen[seen != NO_ITEM]] = False
         return free
 
-    def _take(
-        self, candidates: Candidates, q: int, count: int, seen: IntArray
-    ) -> tuple[IntArray, FloatArray, FloatArray]:
-        """A query's first `count` candidates, backfilled in item order where they run short."""
-        first = np.flatnonzero(candidates.items[q] != NO_ITEM)[:count]
-        items, approx = candidates.items[q, first], candidates.scores[q, first]
-        std = np.full(len(items), np.nan) if candidates.std is None else candidates.std[q, first]
-        if len(items) == count:
-            return items, approx, std
-        extra = np.flatnonzero(self._free(np.append(seen, items)))[: count - len(items)]
-        self._backfilled[q] += len(extra)
-        unknown = np.full(len(extra), np.nan)
-        return np.r_[items, extra], np.r_[approx, unknown], np.r_[std, unknown]
+    def _added(self, items: IntArray) -> FloatArray:
+        """What fusion adds to the exact scores of these items: (m, k), 0 without fusion."""
+        if self.plan.added is None:
+            return np.zeros(items.shape, np.float32)
+        found = np.take_along_axis(self.plan.added(self.queries), np.maximum(items, 0), axis=1)
+        return np.where(items == NO_ITEM, 0, found)
 
 
-@dataclass(frozen=True, eq=False)
-class Copies:
-    """Items that have the text of an earlier one: `items` (c,), and `of` (c,), ascending, which one
-    that is. Of equal texts a search scores the first, and its answer has them all."""
-
-    items: IntArray
-    of: IntArray
-
-    @classmethod
-    def among(cls, alike: tuple[IntArray, IntArray], allowed: BoolArray | None) -> Copies:
-        """Those of `Items.alike` that a search may return."""
-        positions, texts = alike
-        if allowed is not None:
-            kept = allowed[positions]
-            positions, texts = positions[kept], texts[kept]
-        first = np.diff(texts, prepend=-1) != 0
-        of = positions[first][np.cumsum(first) - 1][~first]
-        order = np.argsort(of, kind="stable")
-        return cls(positions[~first][order], of[order])
-
-    def left_out(self, n: int, allowed: BoolArray | None) -> BoolArray | None:
-        """Mask (n,) of what is allowed, without the copies."""
-        if not len(self.items):
-            return allowed
-        mask = np.ones(n, np.bool_) if allowed is None else allowed.copy()
-        mask[self.items] = False
-        return mask
-
-    def put_back(self, ranking: Ranking, k: int) -> Ranking:
-        """A ranking with the copies of its items beside them, cut to k; ties by position."""
-        if not np.isin(ranking.items, self.of).any():
-            return ranking
-        bounds = (np.searchsorted(self.of, ranking.items, side) for side in ("left", "right"))
-        final, rows = ranking.scores + ranking.known, list[tuple[IntArray, IntArray]]()
-        for row, start, stop, score in zip(ranking.items, *bounds, final, strict=True):
-            here = np.flatnonzero(row != NO_ITEM)
-            columns = np.repeat(here, 1 + (stop - start)[here])
-            items = np.array([i for c in here for i in (row[c], *self.items[start[c] : stop[c]])])
-            # The scored ones by score; those that are predicted come after them, in their order.
-            later = np.isnan(score[columns]) * columns
-            order = np.lexsort((items, later, -score[columns]))[:k]
-            rows.append((columns[order], items[order]))
-        shape = len(rows), max(len(items) for _, items in rows)
-        found = {name: np.full(shape, fill, kind) for name, (fill, kind) in _COLUMNS.items()}
-        for q, (columns, items) in enumerate(rows):
-            for name, values in found.items():
-                values[q, : len(items)] = getattr(ranking, name)[q, columns]
-            found["items"][q, : len(items)] = items
-        return Ranking(**found)
+def _first(candidates: Candidates, q: int, count: int) -> tuple[IntArray, FloatArray, FloatArray]:
+    """A query's first `count` candidates: items, scores and standard deviations."""
+    columns = np.flatnonzero(candidates.items[q] != NO_ITEM)[:count]
+    std = np.full(len(columns), np.nan) if candidates.std is None else candidates.std[q, columns]
+    return candidates.items[q, columns], candidates.scores[q, columns], std
 
 
 def _of_retriever(found: Candidates, k: int) -> Ranking:
     """Candidates as a ranking: both scores are the retriever's, and there are no rounds."""
     items = found.items[:, :k]
-    own = np.where(items == NO_ITEM, np.nan, found.scores[:, :k]).astype(np.float32)
-    unknown, zeros = np.full_like(own, np.nan), np.zeros_like(own)
-    return Ranking(items, own, np.zeros_like(items), own, unknown, zeros)
+    own = found.scores[:, :k].astype(np.float32)
+    ranking = replace(Ranking.empty(*items.shape), items=items, scores=own, approx=own)
+    return ranking.where(items != NO_ITEM)
 
 
 def joined(pool: IntArray, *more: IntArray) -> IntArray:
@@ -438,11 +353,7 @@ def joined(pool: IntArray, *more: IntArray) -> IntArray:
         items = items[items != NO_ITEM]
         _, first = np.unique(items, return_index=True)
         rows.append(items[np.sort(first)])
-    width = max(map(len, rows), default=0)
-    filled = np.full((len(rows), width), NO_ITEM, np.int64)
-    for r, items in enumerate(rows):
-        filled[r, : len(items)] = items
-    return filled
+    return Candidates.from_rows([(row, np.zeros(len(row))) for row in rows]).items
 
 
 def drive(search: Search, score: Callable[[Pairs], FloatArray]) -> Search:

@@ -1,4 +1,7 @@
-"""What a method decides before a search: who picks first, who predicts, what each round costs."""
+"""What a method decides before a search: who picks first, who predicts, what each round costs.
+
+Axes: m queries, n items, p items that are predicted, b scored items of a query, c unscored ones.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,17 @@ from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray,
 
 State = TypeVar("State")
 
-KnownPart: TypeAlias = Callable[[Queries], FloatArray]
+AddedScores: TypeAlias = Callable[[Queries], FloatArray]
 """What fusion adds to the exact scores of all items: (m, n)."""
 
-
 FAR = 5.0
-"""Standard deviations from which on an item is taken to be no rival of the top k."""
+"""Standard deviations below the k-th best score from which on an item is taken to be no rival."""
 SMALLEST = np.finfo(np.float32).tiny
 
 
 class Prediction(NamedTuple):
-    """Approximate scores of p items of each of m queries.
-
-    Args:
-        mean: The scores (m, p).
-        std: Their standard deviations (m, p), from predictors that know them; NaN where nothing can
-            be said.
-    """
+    """Approximate scores (m, p), and their standard deviations (m, p) from predictors that know
+    them, NaN where nothing can be said."""
 
     mean: FloatArray
     std: FloatArray | None = None
@@ -45,56 +42,25 @@ class Predictor(ABC, Generic[State]):
     that `update` replaces, never changes.
     """
 
-    has_std: ClassVar[bool] = False
-    """Whether it knows how far its predictions may be off."""
     predicts_scores: ClassVar[bool] = True
     """Whether its means are approximate exact scores, not other numbers that rank items."""
 
     @abstractmethod
     def start(self, queries: Queries) -> State:
-        """Begin with a batch of queries.
-
-        Args:
-            queries: m queries.
-
-        Returns:
-            The state before any exact score is known.
-        """
+        """The state of m queries before any exact score is known."""
 
     @abstractmethod
     def update(self, state: State, observed: Observed) -> State:
-        """Take new exact scores in.
-
-        Args:
-            state: The state of before; it must not be changed.
-            observed: All exact scores so far, not only the new ones.
-
-        Returns:
-            The next state.
-        """
+        """The next state, given all exact scores so far, not only the new ones. The old state must
+        not be changed."""
 
     @abstractmethod
     def predict(self, state: State, items: IntArray | None = None) -> Prediction:
-        """Predict scores.
-
-        Args:
-            state: The current state.
-            items: Positions (m, p) of p items of each query; what is predicted for `NO_ITEM` (-1)
-                does not matter. None: all n items.
-
-        Returns:
-            Approximate scores (m, p), or (m, n).
-        """
+        """Approximate scores of `items` (m, p), positions, or of all n items. What is predicted for
+        `NO_ITEM` (-1) does not matter."""
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
-        """What `top` ranks unscored items by; by default their approximate scores.
-
-        Args:
-            prediction: What `predict` returned.
-
-        Returns:
-            Acquisition values (m, p); the highest are scored next.
-        """
+        """What `top` ranks unscored items by (m, p), the highest first; by default their means."""
         return prediction.mean
 
     def joining(
@@ -121,7 +87,7 @@ class Predictor(ABC, Generic[State]):
         allowed: BoolArray | None = None,
         pool: IntArray | None = None,
     ) -> Candidates:
-        """The items of each query with the highest acquisition values.
+        """The items of each query with the highest acquisition values, ties by position.
 
         Override it where an index finds them faster than by predicting all items.
 
@@ -137,38 +103,37 @@ class Predictor(ABC, Generic[State]):
             Candidates (m, at most `count`), the highest value first; their scores are the means.
         """
         prediction = self.predict(state, pool)
-        promise = self.acquisition(prediction)
+        value = self.acquisition(prediction)
         if pool is None:
-            promise = mask(promise, exclude, allowed)
-            self._check(prediction, promise)
-            best = items = top_k(promise, count).items
+            value = mask(value, exclude, allowed)
         else:
             out = np.stack([np.isin(row, seen) for row, seen in zip(pool, exclude, strict=True)])
             out |= pool == NO_ITEM
             if allowed is not None:
                 out |= ~allowed[pool]
-            order = np.argsort(pool, axis=1)  # ties by position
-            promise = np.where(out, -np.inf, promise)
-            self._check(prediction, promise)
-            promise = np.take_along_axis(promise, order, axis=1)
-            best = top_k(promise, count).items
-            ended, best = best, np.take_along_axis(order, np.maximum(best, 0), axis=1)
-            items = np.take_along_axis(pool, best, axis=1)
-            best = np.where(ended == NO_ITEM, NO_ITEM, best)
-        none, place = best == NO_ITEM, np.maximum(best, 0)
+            value = np.where(out, -np.inf, value)
+        self._check(prediction, value)
+        if pool is None:
+            columns = items = top_k(value, count).items
+        else:  # ties by position, not by column; `predict` saw the pool in the order it has grown
+            order = np.argsort(pool, axis=1)
+            best = top_k(np.take_along_axis(value, order, axis=1), count).items
+            columns = np.take_along_axis(order, np.maximum(best, 0), axis=1)
+            columns = np.where(best == NO_ITEM, NO_ITEM, columns)
+            items = np.take_along_axis(pool, np.maximum(columns, 0), axis=1)
+        none, place = columns == NO_ITEM, np.maximum(columns, 0)
         means = np.take_along_axis(prediction.mean, place, axis=1)
         std = None if prediction.std is None else np.take_along_axis(prediction.std, place, axis=1)
         return Candidates(np.where(none, NO_ITEM, items), np.where(none, -np.inf, means), std)
 
-    def _check(self, prediction: Prediction, promise: FloatArray) -> None:
+    def _check(self, prediction: Prediction, value: FloatArray) -> None:
         """Refuse a mean that is NaN, of an item that may be chosen."""
-        if np.isnan(prediction.mean).any():
-            bad = np.isnan(prediction.mean) & (promise != -np.inf)
-            if bad.any():
-                raise InputError(
-                    f"{type(self).__name__} predicts NaN for {bad.sum()} items that may be scored: "
-                    "`predict` must give a number for each"
-                )
+        wrong = np.isnan(prediction.mean)
+        if wrong.any() and (wrong := wrong & (value != -np.inf)).any():
+            raise InputError(
+                f"{type(self).__name__} predicts NaN for {wrong.sum()} items that may be scored: "
+                "`predict` must give a number for each"
+            )
 
 
 def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> float:
@@ -196,18 +161,10 @@ class Stop:
     k: int
     expected: float
 
-    def value(self, known: FloatArray, mean: FloatArray, std: FloatArray) -> float:
-        """The share that it expects.
-
-        Args:
-            known: Exact scores (b,), k at least.
-            mean: Predictions (c,) of the unscored items.
-            std: Their standard deviations (c,).
-
-        Returns:
-            What must be `expected` or more.
-        """
-        return expected_recall(np.sort(known)[-self.k :], mean, std)
+    def value(self, scores: FloatArray, mean: FloatArray, std: FloatArray) -> float:
+        """What must be `expected` or more: the recall that a query expects, given exact scores
+        (b,), k at least, and the predictions (c,) of its unscored items."""
+        return expected_recall(np.sort(scores)[-self.k :], mean, std)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,8 +179,8 @@ class Plan:
         shortlist: Search only so many items of the retriever, and of each of `stages`, and those
             that the predictor lets join them; for very large corpora (AXN, section 3). None: all.
         stages: Further retrievers of a shortlist.
-        stop: Ends a query before its budget is spent. Needs standard deviations (`has_std`).
-        known: What fusion adds to exact scores; the predictor then predicts the sum.
+        stop: Ends a query before its budget is spent. Needs predictions with `std`.
+        added: What fusion adds to exact scores; the predictor then predicts the sum.
     """
 
     retriever: Retriever
@@ -232,4 +189,4 @@ class Plan:
     shortlist: int | None = None
     stages: Sequence[Retriever] = ()
     stop: Stop | None = None
-    known: KnownPart | None = None
+    added: AddedScores | None = None

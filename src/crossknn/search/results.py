@@ -1,4 +1,7 @@
-"""What a search returns: hits by exact score, with what each cost and where it came from."""
+"""What a search returns: hits by exact score, with what each cost and where it came from.
+
+Axes: m queries, k hits of a query, n items.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.errors import InputError, ScorerError, counted
-from crossknn.types import NO_ITEM, FloatArray, Ranking, json_value
+from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Ranking, json_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,21 +24,21 @@ class Hit:
 
     Args:
         id: The item's id.
-        title: The item's title.
-        text: The item's text, as the cross-encoder read it.
         score: The raw logit, or the retriever's own score where the method makes no calls.
-        predicted: `score` is no exact score but a prediction: there was no call left for the item.
-            Its final score is at most that of the hit before it.
         final_score: What hits are ordered by: `score`, and what fusion adds to it.
-        position: Of the item in the index.
-        round: In which it was picked, from 1; 0 where the method makes no calls.
+        position: The item's position in the index.
+        round: The round in which it was picked, from 1; 0 where the method makes no calls.
         source: Who picked it: `retriever`, the method's name, or `order` (by item order, because
             those ran short).
         approx: Score predicted when it was picked: the retriever's own in round 1, None in item
             order.
         std: Standard deviation of `approx`, from methods that know it.
+        title: The item's title.
+        text: The item's text, as the cross-encoder read it.
         extra: The item's further fields.
         calibrated: Probability of relevance where the index has a calibration (`fit_calibration`).
+        predicted: Whether `score` is a prediction, since no call was left for the item. Its final
+            score is at most that of the hit before it.
     """
 
     id: str
@@ -54,10 +57,11 @@ class Hit:
 
     @property
     def probability(self) -> float:
-        """That the item is relevant, 0-1, where the index has a calibration; else the logistic
-        function of the logit, which is in the same order and easier to read, and no more."""
-        known = self.calibrated
-        return float(np.exp(-np.logaddexp(0, -self.score))) if known is None else known
+        """The probability that the item is relevant, where the index has a calibration; else the
+        logistic function of the logit, which is in the same order and says no more."""
+        if self.calibrated is not None:
+            return self.calibrated
+        return float(np.exp(-np.logaddexp(0, -self.score)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -70,24 +74,24 @@ class Results:
         hits: Of each query its hits, best first.
         method: The method's spec.
         budget: Distinct pairs that a query could score at most, stored scores included.
-        n_calls: Pairs really computed, of all queries.
-        n_scored: Pairs whose score was used, stored scores included.
-        seconds: Of the whole search.
-        scoring_seconds: Of these, seconds that were spent waiting for the scorer.
         stopped_by: `budget`, `target` (every query expects to have found enough), `deadline`,
             `cancelled`, `scorer`: it failed, for some queries or for all, or `store`: the database
             of the items did.
-        n_failed: Pairs that could not be scored.
         errors: Of each query why it failed, or None; its hits are those found before.
+        n_calls: Pairs really computed, of all queries.
+        n_scored: Pairs whose score was used, stored scores included.
+        n_failed: Pairs that could not be scored.
         n_backfilled: Items taken in item order.
         truncated: Pairs that the model read only the beginning of (other threads' pairs included,
             if the scorer is shared).
+        seconds: Duration of the whole search.
+        scoring_seconds: Of these, seconds that were spent waiting for the scorer.
+        trace: If asked for, every scored item of each query in the order of scoring.
         min_score: The least final score of a hit, if the search was given one.
         best_scores: The best final score of each query, whether or not it reached `min_score`; None
             where nothing was scored.
         none_relevant: Where the index has a calibration, the probability that none of a query's ten
             best items is relevant.
-        trace: If asked for, every scored item of each query in the order of scoring.
         numbered: Whether the ids of the queries are positions.
     """
 
@@ -96,16 +100,16 @@ class Results:
     hits: tuple[list[Hit], ...]
     method: str
     budget: int
-    n_calls: int
-    n_scored: int
-    seconds: float
-    scoring_seconds: float
     stopped_by: str
-    n_failed: int
     errors: tuple[str | None, ...]
-    n_backfilled: int
-    truncated: int
-    trace: tuple[list[Hit], ...] | None
+    n_calls: int = 0
+    n_scored: int = 0
+    n_failed: int = 0
+    n_backfilled: int = 0
+    truncated: int = 0
+    seconds: float = 0.0
+    scoring_seconds: float = 0.0
+    trace: tuple[list[Hit], ...] | None = None
     min_score: float | None = None
     best_scores: tuple[float | None, ...] = ()
     none_relevant: tuple[float | None, ...] | None = None
@@ -117,44 +121,19 @@ class Results:
         return next(filter(None, self.errors), None)
 
     def check(self) -> None:
-        """Raise what an evaluation must not measure: predictions in the place of scores.
-
-        Raises:
-            ScorerError: A query failed.
-        """
+        """Raise `ScorerError` if a query failed: an evaluation would measure predictions."""
         if self.error is not None:
             raise ScorerError(self.error)
-
-    def completeness(self, query: int) -> str:
-        """How complete the hits of a query are, in a sentence.
-
-        Args:
-            query: The query's position.
-
-        Returns:
-            How many scored items reached `min_score`; "" of a search without `min_score`.
-        """
-        if self.min_score is None:
-            return ""
-        best = self.best_scores[query]
-        found = f"{counted(len(self.hits[query]), 'item')} scored {self.min_score:g} or more"
-        if not self.hits[query]:
-            reached = "nothing was scored" if best is None else f"the best score is {best:.2f}"
-            found = f"no item that was scored reaches {self.min_score:g}: {reached}"
-        return found
 
     def to_run(
         self, path: str | Path | None = None, *, keep_own: bool = False
     ) -> dict[str, dict[str, float]]:
-        """The answers as a run, as ir_measures and others take it.
+        """The answers as a run, `{query id: {item id: final score}}`, as ir_measures takes it.
 
         Args:
             path: Write them to this file, too, as a TREC run (query, Q0, item, rank, score, tag).
             keep_own: Keep the item that has a query's id, which is the query itself where queries
                 are documents of the corpus; as in BEIR it is left out.
-
-        Returns:
-            `{query id: {item id: final score}}`.
 
         Raises:
             InputError: The file cannot be written, or an id has blanks in it.
@@ -179,11 +158,8 @@ class Results:
         return {query: {hit.id: hit.final_score for hit in hits} for query, hits in answers}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as values for JSON: NaN and infinity are null, dates are ISO 8601.
-
-        Returns:
-            What the search cost, and for each query its hits and, if asked for, its trace.
-        """
+        """What the search cost, and for each query its hits and, if asked for, its trace, as values
+        for JSON: NaN and infinity are null, dates are ISO 8601."""
         answers = []
         for q, (name, text) in enumerate(zip(self.query_ids, self.queries, strict=True)):
             entry: dict[str, Any] = {"id": name, "query": text, "error": self.errors[q]}
@@ -200,33 +176,18 @@ class Results:
                 steps = ("round", "id", "approx", "std", "score")
                 entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in self.trace[q]]
             answers.append(entry)
-        whole = ("method", "budget", "n_calls", "n_scored", "n_failed", "n_backfilled", "truncated")
-        how = ("stopped_by", "error", "seconds", "scoring_seconds")
-        known = {name: getattr(self, name) for name in (*whole, *how)} | {"results": answers}
-        made: dict[str, Any] = json_value(known)
-        return made
-
-    def to_pandas(self) -> Any:
-        """The answers as a data frame.
-
-        Returns:
-            A row for each hit: qid, query, docno, score, rank (from 0), round, source, approx,
-            title and text.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
-        try:
-            import pandas as pd
-        except ModuleNotFoundError:
-            raise InputError("to_pandas needs pandas: run  pip install pandas") from None
-        names = ("round", "source", "approx", "title", "text")
-        rows = []
-        for query_id, query, hits in zip(self.query_ids, self.queries, self.hits, strict=True):
-            for rank, hit in enumerate(hits):
-                row = {"qid": query_id, "query": query, "docno": hit.id, "score": hit.score}
-                rows.append({**row, "rank": rank, **{name: getattr(hit, name) for name in names}})
-        return pd.DataFrame(rows)
+        counts = (
+            "method",
+            "budget",
+            "n_calls",
+            "n_scored",
+            "n_failed",
+            "n_backfilled",
+            "truncated",
+        )
+        names = (*counts, "stopped_by", "error", "seconds", "scoring_seconds")
+        whole = {name: getattr(self, name) for name in names} | {"results": answers}
+        return dict(json_value(whole))
 
     def __repr__(self) -> str:
         hits = sum(map(len, self.hits))
@@ -248,24 +209,27 @@ class Results:
 def hits_of(
     items: Items, ranking: Ranking, method: str, probabilities: FloatArray | None = None
 ) -> list[list[Hit]]:
-    """A list of hits for each row of a ranking; `method` is the source of later rounds' items.
-    `probabilities` (m, k) are calibrated ones."""
+    """A list of hits for each row of a ranking (m, k); `method` is the source of later rounds'
+    items, and `probabilities` (m, k) are calibrated ones."""
     rows: list[list[Hit]] = [[] for _ in ranking.items]
     for at in zip(*np.nonzero(ranking.items != NO_ITEM), strict=True):
         position, round = int(ranking.items[at]), int(ranking.rounds[at])
         approx, std = float(ranking.approx[at]), float(ranking.std[at])
-        item, predicted = items[position], not math.isnan(approx)
-        score, known = float(ranking.scores[at]), float(ranking.known[at])
-        scored = not math.isnan(score)
+        score, added = float(ranking.scores[at]), float(ranking.added[at])
+        item, scored, picked_by = items[position], not math.isnan(score), method
+        if math.isnan(approx):
+            picked_by = "order"
+        elif scored and round <= 1:
+            picked_by = "retriever"
         last = rows[at[0]][-1].final_score if rows[at[0]] else math.inf
         hit = Hit(
             id=item.id,
-            score=score if scored else approx - known,
-            final_score=score + known if scored else min(approx, below(last)),
+            score=score if scored else approx - added,
+            final_score=score + added if scored else min(approx, below(last)),
             position=position,
             round=round,
-            source=_source(round, method, scored=scored, predicted=predicted),
-            approx=approx if predicted else None,
+            source=picked_by,
+            approx=None if math.isnan(approx) else approx,
             std=None if math.isnan(std) else std,
             title=item.title,
             text=item.text,
@@ -282,7 +246,51 @@ def below(score: float) -> float:
     return float(np.nextafter(np.float32(score), np.float32(-np.inf)))
 
 
-def _source(round: int, method: str, *, scored: bool, predicted: bool) -> str:
-    if not predicted:
-        return "order"
-    return "retriever" if scored and round <= 1 else method
+@dataclass(frozen=True, eq=False)
+class EqualTexts:
+    """Items that have the text of an earlier one, the original: `copies` (c,), and `originals`
+    (c,), ascending. A search scores the original, and its answer has all of them."""
+
+    copies: IntArray
+    originals: IntArray
+
+    @classmethod
+    def among(cls, alike: tuple[IntArray, IntArray], allowed: BoolArray | None) -> EqualTexts:
+        """Those of `Items.alike` that a search may return."""
+        positions, texts = alike
+        if allowed is not None:
+            kept = allowed[positions]
+            positions, texts = positions[kept], texts[kept]
+        first = np.diff(texts, prepend=-1) != 0
+        originals = positions[first][np.cumsum(first) - 1][~first]
+        order = np.argsort(originals, kind="stable")
+        return cls(positions[~first][order], originals[order])
+
+    def left_out(self, n: int, allowed: BoolArray | None) -> BoolArray | None:
+        """Mask (n,) of what is allowed, without the copies."""
+        if not len(self.copies):
+            return allowed
+        mask = np.ones(n, np.bool_) if allowed is None else allowed.copy()
+        mask[self.copies] = False
+        return mask
+
+    def put_back(self, ranking: Ranking, k: int) -> Ranking:
+        """A ranking with the copies of its items beside them, cut to k; ties by position."""
+        if not np.isin(ranking.items, self.originals).any():
+            return ranking
+        ends = (np.searchsorted(self.originals, ranking.items, side) for side in ("left", "right"))
+        rows, final = list[tuple[IntArray, IntArray]](), ranking.final
+        for row, start, stop, score in zip(ranking.items, *ends, final, strict=True):
+            here = np.flatnonzero(row != NO_ITEM)
+            columns = np.repeat(here, 1 + (stop - start)[here])
+            items = np.array([i for c in here for i in (row[c], *self.copies[start[c] : stop[c]])])
+            # The scored ones by score; those that are predicted come after them, in their order.
+            later = np.isnan(score[columns]) * columns
+            order = np.lexsort((items, later, -score[columns]))[:k]
+            rows.append((columns[order], items[order]))
+        whole = Ranking.empty(len(rows), max(len(items) for _, items in rows))
+        for q, (columns, items) in enumerate(rows):
+            for of in fields(Ranking):
+                getattr(whole, of.name)[q, : len(items)] = getattr(ranking, of.name)[q, columns]
+            whole.items[q, : len(items)] = items
+        return whole

@@ -17,7 +17,7 @@ import numpy as np
 
 from crossknn.search.loop import Search
 from crossknn.search.plan import Plan
-from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Pairs, Queries, Ranking
+from crossknn.types import PADDING, BoolArray, FloatArray, IntArray, Pairs, Queries, Ranking
 
 QUERIES, CHARACTERS, CELLS = 8, 8_192, 1 << 21
 """Of a part, at most: its queries, their text, and scores (m x n)."""
@@ -120,7 +120,7 @@ class DividedSearch:
         def found(part: Search) -> Ranking:
             if not part.plan.batches:
                 if self._left() <= 0:
-                    return part.nothing()
+                    return Ranking.empty(len(part.queries))
                 self._begun.add(id(part))
             return part.best(k)
 
@@ -141,7 +141,9 @@ class DividedSearch:
     def latest(self) -> Ranking:
         """See `Search.latest`; nothing of queries that were not asked in this round."""
         asked = {id(self.parts[number]) for number in self._asked}
-        return self._joined(lambda p: p.latest() if id(p) in asked else p.nothing())
+        return self._joined(
+            lambda p: p.latest() if id(p) in asked else Ranking.empty(len(p.queries))
+        )
 
     def _joined(self, of: Callable[[Search], Ranking]) -> Ranking:
         """The rankings of all parts as one."""
@@ -152,7 +154,7 @@ class DividedSearch:
 
 def _padded(found: Sequence[Ranking], name: str, width: int) -> Any:
     """The rows of one array of several rankings, each filled to the same width."""
-    empty = {"items": NO_ITEM, "rounds": 0, "known": 0.0}.get(name, np.nan)
+    empty = PADDING[name][0]
     rows = [getattr(ranking, name) for ranking in found]
     return np.concatenate(
         [np.pad(row, ((0, 0), (0, width - row.shape[1])), constant_values=empty) for row in rows]

@@ -25,8 +25,8 @@ from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
-from crossknn.search.loop import Copies, Search
-from crossknn.search.results import Hit, Results, hits_of
+from crossknn.search.loop import Search
+from crossknn.search.results import EqualTexts, Hit, Results, hits_of
 from crossknn.searcher.divided import DividedSearch
 from crossknn.types import NO_ITEM, BoolArray, Pairs, Progress, Queries, as_count, as_positive
 
@@ -409,10 +409,10 @@ class _Run:
         self.stops.add(stopped_by or ("target" if self.search.stopped.all() else "budget"))
         self.errors += self.failed
         best = self.copies.put_back(best, self.k)
-        final = best.scores + best.known
+        final = best.final
         if self.calibration is not None:
             context = self.search.best(CONTEXT)
-            around = (context.scores + context.known).astype(np.float64)
+            around = (context.final).astype(np.float64)
             of = np.where(np.isnan(final), best.approx, final).astype(np.float64)
             calibrated = self.calibration.probabilities(of, around)
             chances = self.calibration.none_relevant(around).tolist()
@@ -429,14 +429,14 @@ class _Run:
         self.n_failed += self.search.n_failed
         self.n_backfilled += int(self.search.n_backfilled.sum())
 
-    def _copies(self) -> Copies:
+    def _copies(self) -> EqualTexts:
         """Items that get the score of another one, whose text is the same."""
         items, scorer, none = self.searcher.index.items, self.searcher.scorer, np.zeros(0, np.int64)
         fits = self.allowed is None or self.allowed.shape == (len(items),)  # `Search` says if not
         reads = self.method.calls and getattr(scorer, "reads_texts", True)
         if not fits or not reads or isinstance(items.texts, Column):  # a database keeps its texts
-            return Copies(none, none)
-        return Copies.among(items.alike, self.allowed)
+            return EqualTexts(none, none)
+        return EqualTexts.among(items.alike, self.allowed)
 
     def _too_late(self) -> bool:
         """Whether there was no time for some queries; their errors say so."""

@@ -176,16 +176,9 @@ class Results:
                 steps = ("round", "id", "approx", "std", "score")
                 entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in self.trace[q]]
             answers.append(entry)
-        counts = (
-            "method",
-            "budget",
-            "n_calls",
-            "n_scored",
-            "n_failed",
-            "n_backfilled",
-            "truncated",
-        )
-        names = (*counts, "stopped_by", "error", "seconds", "scoring_seconds")
+        counts = ("n_calls", "n_scored", "n_failed", "n_backfilled", "truncated")
+        how = ("stopped_by", "error", "seconds", "scoring_seconds")
+        names = ("method", "budget", *counts, *how)
         whole = {name: getattr(self, name) for name in names} | {"results": answers}
         return dict(json_value(whole))
 

@@ -103,7 +103,7 @@ def indexed(method, options, vectors=None):
     own = {"vectors": word_vectors(ITEMS), "query_vectors": word_vectors}
     index = ItemIndex.build([{"text": t} for t in ITEMS], **vectors or own)
     found = fit(index, CallableScorer(words, "words"), QUERIES, method, **options)
-    made, turned = found.vectors, np.abs if method.startswith("cur") else np.asarray
+    made, turned = found.vectors, np.abs if str(method).startswith("cur") else np.asarray
     queries = np.zeros((0, 0))
     if index.has_query_vectors(found.name):
         queries = index.query_vectors(Queries(QUERIES[:5]), found.name)
@@ -119,10 +119,11 @@ def indexed(method, options, vectors=None):
     return values | {"held_out": details.get("held_out")}
 
 
-def distilled(method):
+def distilled(**options):
     import torch
     from tiny_models import save_bert
 
+    from crossknn_train.distillation import Distill
     from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 
     with tempfile.TemporaryDirectory() as work:
@@ -130,8 +131,8 @@ def distilled(method):
         bert, folder = save_bert(Path(work) / "bert"), Path(work) / "encoder"
         config = DualEncoderConfig(query_length=12, item_length=12)
         DualEncoderModel.new(bert, config).save_pretrained(folder)
-        options = {"per": 12, "encoder_out": Path(work) / "distilled"}
-        return indexed(method, options, {"encoder": folder})
+        method = Distill(out=Path(work) / "distilled", **options)
+        return indexed(method, {"per": 12}, {"encoder": folder})
 
 
 def planned():
@@ -170,8 +171,7 @@ TORCH = {
     "mf-ind no skip": lambda: factorized("mf_ind", {"epochs": 2, "hidden": 16, "skip": False}),
     "index mf-trns": lambda: indexed("mf-trns(epochs=2)", {"per": 20}),
     "index mf-ind": lambda: indexed("mf-ind(epochs=2)", {"per": 20}),
-    "distill": lambda: distilled("distill(epochs=2)"),
-    "distill both": lambda: distilled("distill(loss=both, top=5, epochs=1)"),
+    "distill": lambda: distilled(epochs=2),
 }
 
 

@@ -62,7 +62,7 @@ def place(tmp_path_factory):
     where = tmp_path_factory.mktemp("train")
     before = Path.cwd()
     os.chdir(where)
-    save_bert(where / "bert")
+    save_bert(where / "bert", positions=128)
     write_zeshel(where / "zeshel")
     write_beir(where / "beir")
     (mentions,) = (where / "zeshel" / "processed" / "valid_worlds").glob("*")
@@ -162,3 +162,16 @@ def test_settings_of_the_package_are_printed_and_their_data_are_where_the_user_i
         assert capsys.readouterr().out == path.read_text()
     assert run(*TRAIN, "text-emb-ce", "--out", "x") == 2
     assert f"there is no file or folder {place / 'scifact'}" in capsys.readouterr().err
+
+
+def test_a_dual_encoder_is_distilled_and_its_vectors_are_in_the_index(place, capsys):
+    assert run("index", "build", "beir/corpus.jsonl", "beir.index", "--encoder", "none") == 0
+    distill = ["distill", "beir.index", "--queries", "beir/queries.jsonl", "--out", "distilled"]
+    given = ["--per", "4", "--json"]
+    assert run(*distill, *given) == 2
+    assert "--start" in capsys.readouterr().err
+    assert run(*distill, *given, "--start", "bert") == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["name"], made["calls"]) == ("distill", 48)
+    assert {"recall", "first"} == set(made["held_out"])
+    assert run("search", "beir.index", "oak", "--method", "rerank(retriever=distill)") == 0

@@ -32,7 +32,7 @@ def command(
     method: Annotated[
         str,
         Argument(
-            help="What to fit. als, mf-trns, mf-ind, cur, distill (also with options, as "
+            help="What to fit. als, mf-trns, mf-ind, cur (also with options, as "
             "'als(sweeps=10)'): item vectors. stored: kriging's prior and item vectors, from the "
             "scores in the index, without cross-encoder calls. fusion: weights of retriever scores "
             "that are added to exact scores. calibration: probabilities of relevance, from --qrels."
@@ -83,10 +83,6 @@ def command(
     vectors: Annotated[str, Option(help="Item vectors to start from.")] = "auto",
     rank: Annotated[int, Option(min=1, help="With stored: rank of the fitted covariance.")] = 100,
     limits: o.LimitOptions,
-    start: Annotated[str | None, Option(help="With distill: dual encoder to start from.")] = None,
-    encoder_out: Annotated[
-        Path | None, Option(help="With distill: folder to save the trained encoder in.")
-    ] = None,
     keep_own: o.KeepOwn = False,
     replace: o.Replace = False,
     scorer: o.ScorerOptions,
@@ -191,8 +187,6 @@ def command(
         retriever=retriever,
         limits=limits.limits(),
         replace=replace,
-        start=start,
-        encoder_out=encoder_out,
         seed=seed,
         progress=progress,
     )

@@ -1,8 +1,8 @@
 """Collect once -> fit -> search: item vectors fitted with a cross-encoder (AXN 2.1).
 
 `fit` scores pairs of train queries and items into the index's store, fits item vectors to the
-scores, and puts them into the index. Of the papers' ways to fit, `distill` is DE_DSTL (AXN A.2.1),
-`mf-trns` and `mf-ind` are MF_TRNS and MF_IND (A.2.2), and `cur` is a truncated R_anc (ANNCUR 2.2).
+scores, and puts them into the index. Of the papers' ways to fit, `mf-trns` and `mf-ind` are MF_TRNS
+and MF_IND (AXN A.2.2), and `cur` is a truncated R_anc (ANNCUR 2.2); DE_DSTL is in crossknn-train.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from crossknn.data.queries import Texts
-from crossknn.errors import TRAIN, InputError, SpecError, needs_extra
+from crossknn.errors import InputError, SpecError, needs_extra
 from crossknn.fitting.anchors import check_texts, collect_anchors, named
 from crossknn.fitting.factors import (
     Fit,
@@ -32,7 +31,7 @@ from crossknn.fitting.factors import (
 )
 from crossknn.index.base import Anchors, Scale
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.vectors import IndexingCost, ItemVectors, RememberedModel, Same
+from crossknn.index.vectors import IndexingCost, ItemVectors, Same
 from crossknn.linalg import solvable
 from crossknn.retrievers.base import RandomItems
 from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
@@ -71,7 +70,7 @@ def fit(
     index: ItemIndex,
     scorer: Any,
     queries: Texts,
-    method: str = DEFAULT,
+    method: str | FitMethod = DEFAULT,
     *,
     name: str | None = None,
     vectors: str = "auto",
@@ -80,8 +79,6 @@ def fit(
     retriever: str | Spec | None = None,
     limits: Limits | None = None,
     replace: bool = False,
-    start: str | Path | None = None,
-    encoder_out: str | Path | None = None,
     seed: int = 0,
     progress: OpenProgress = lambda what, unit: nullcontext(),
 ) -> FitReport:
@@ -91,7 +88,7 @@ def fit(
         index: The n items.
         scorer: A cross-encoder or its name (Ray needs a name).
         queries: Texts (q) of training queries.
-        method: Spec of a way to fit: "als", "mf-trns", "mf-ind", "cur" or "distill".
+        method: A way to fit, or its spec: "als", "mf-trns", "mf-ind" or "cur".
         name: Name of the fitted vectors; by default that of the method.
         vectors: Name of the index's vectors to start from.
         strategy: Which pairs are scored (AXN, section 2.1 and B.4). "q": for each query `per`
@@ -101,8 +98,6 @@ def fit(
         retriever: Spec of the retriever of strategy "q"; by default the vectors'.
         limits: What may be spent; what was scored by then is used, and the same call resumes.
         replace: Drop anchors that other cross-encoders have scored.
-        start: With "distill", the dual encoder to start from; by default the index's own.
-        encoder_out: With "distill", the folder of the trained encoder.
         seed: Seed of all randomness.
         progress: Opens a progress report: `progress(what, unit)` is a context manager that gives a
             function to be called with (done, total).
@@ -114,16 +109,13 @@ def fit(
         InputError: Queries or options cannot be used, or the disk is full.
         ScorerError: A score is not a number.
     """
-    chosen, opened = build(parse(method), METHODS, "way to fit"), as_scorer(scorer)
+    chosen = build(parse(method), METHODS, "way to fit") if isinstance(method, str) else method
+    opened = as_scorer(scorer)
     index = index.for_scorer(opened.fingerprint)
     name = name or chosen.name.replace("-", "_")
     index.check_free(name)
     if strategy not in PER:
         raise InputError(f"strategy is {strategy!r}; it must be 'q' or 'i'")
-    if chosen.name != "distill" and (start is not None or encoder_out is not None):
-        raise InputError(
-            f"{chosen.name} trains no dual encoder: start and encoder_out are only for distill"
-        )
     texts = check_texts(queries, "train")
     if not texts:
         raise InputError("there are no train queries")
@@ -141,8 +133,6 @@ def fit(
         retriever=retriever,
         limits=limits or Limits(),
         replace=replace,
-        start=start,
-        encoder_out=encoder_out,
         seed=seed,
         progress=progress,
     )
@@ -170,8 +160,6 @@ class FitTask:
     retriever: str | Spec | None
     limits: Limits
     replace: bool
-    start: str | Path | None
-    encoder_out: str | Path | None
     seed: int
     progress: OpenProgress
     vector_seconds: float = 0.0
@@ -351,72 +339,7 @@ class CUR(FitMethod):
         return task.kept(self, found, len(anchors.queries), anchors.scores.size)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Distill(FitMethod):
-    """A dual encoder trained on the train queries' scores (extra `torch`).
-
-    `loss=match` learns the scores of the sparse G; `pair` and `both` (the better on held-out
-    queries) need each query's true `top`, so that every item is scored.
-    """
-
-    name = "distill"
-    loss: Literal["match", "pair", "both"] = "match"
-    top: int | None = None
-    epochs: int | None = None
-
-    def fit(self, task: FitTask) -> ItemVectors:
-        with needs_extra("distill", TRAIN):
-            from crossknn_train.distill import best_of_rows, distill, paper_settings, student
-
-        index = task.index
-        if task.encoder_out is None:
-            raise InputError(
-                "distill trains a dual encoder: give the folder to save it in (--encoder-out)"
-            )
-        model = index.model_of(task.base)
-        start = task.start or (None if model is None else model.source)
-        if start is None:
-            raise InputError(
-                f"the vectors {task.base!r} were not made by an encoder that can be trained: "
-                "name one to start from (--start)"
-            )
-        student(start)  # refuses what cannot be trained, before anything is scored
-        listed = self.top or task.per
-        if self.loss == "match":
-            scores = task.sparse()
-            calls = len(scores)
-        else:
-            anchors = task.dense()
-            scores = best_of_rows(anchors.queries.texts, anchors.scores, listed)
-            calls = anchors.scores.size
-        losses = ("match", "pair") if self.loss == "both" else (self.loss,)
-        options: dict[str, Any] = {"losses": losses, "top": self.top}
-        options["settings"] = paper_settings(listed, self.epochs, task.seed)
-        texts, folder, began = index.items.texts, Path(task.encoder_out), time.perf_counter()
-        with task.progress("distilling", "steps") as report:
-            loss, measures = distill(scores, texts, start, folder, progress=report, **options)
-        seconds, encoder = time.perf_counter() - began, RememberedModel.of("dual encoder", folder)
-        began = time.perf_counter()
-        with task.progress("encoding", "items") as report:
-            items = encoder.encode_items(texts, report, task.limits)
-        queries = encoder.get().encode_queries(scores.queries)
-        task.vector_seconds = time.perf_counter() - began
-        inner = inner_products(queries, items, scores.query, scores.item)
-        return ItemVectors(
-            values=items,
-            method=str(self),
-            encoder=encoder,
-            # by all scored pairs, where there are no random ones
-            scale=task.scale(items, queries) or Scale.match(scores.score, inner),
-            fingerprint=task.scorer.fingerprint,
-            cost=task.cost(len(scores.scored_queries), calls, seconds),
-            details={"loss": loss, **measures},
-        )
-
-
-METHODS: dict[str, type[FitMethod]] = {
-    kind.name: kind for kind in (ALS, MFTRNS, MFIND, CUR, Distill)
-}
+METHODS: dict[str, type[FitMethod]] = {kind.name: kind for kind in (ALS, MFTRNS, MFIND, CUR)}
 
 
 def fitted_vectors(

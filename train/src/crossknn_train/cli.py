@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from crossknn import cli
-from crossknn.cli.options import AsJson, Template, check_path, examples
+from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, print_json, progress, say
 from crossknn.errors import InputError, MissingExtraError, nearest
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @app.command(
     "run",
-    epilog=examples(
+    epilog=o.examples(
         "crossknn-train run cross-encoder --config text-emb-ce --out models/ce",
         "crossknn-train run cmc --config my-settings.toml --dry-run",
     ),
@@ -58,7 +58,7 @@ def train(
             "--dry-run", help="Only time a few steps, and print the expected hours and memory."
         ),
     ] = False,
-    json: AsJson = False,
+    json: o.AsJson = False,
 ) -> None:
     """Train a cross-encoder, a dual encoder or a late-interaction model.
 
@@ -79,7 +79,7 @@ def train(
         return
     if folder is None:
         raise InputError("--out is missing: give the folder to save the model in")
-    check_path("--out", folder, folder=True)
+    o.check_path("--out", folder, folder=True)
     with progress("training", "steps") as report:
         fitted = run.train(wanted, folder, progress=report)
     try:
@@ -90,12 +90,12 @@ def train(
     answer({"model": str(folder), "dev": fitted.best, **made}, json)
 
 
-@app.command("configs", epilog=examples("crossknn-train configs", "crossknn-train configs cmc"))
+@app.command("configs", epilog=o.examples("crossknn-train configs", "crossknn-train configs cmc"))
 def configs(
     name: Annotated[
         str | None, typer.Argument(help="Settings file to print, as a start for your own.")
     ] = None,
-    json: AsJson = False,
+    json: o.AsJson = False,
 ) -> None:
     """List the settings files that come with the package, or print one."""
     if name is not None:
@@ -111,7 +111,7 @@ def configs(
 
 @app.command(
     "export",
-    epilog=examples(
+    epilog=o.examples(
         "crossknn-train export cross-encoder/ms-marco-MiniLM-L6-v2 onnx/ce --precision int8",
         "crossknn-train export models/cmc onnx/cmc --kind late-interaction",
     ),
@@ -144,8 +144,8 @@ def export(
     queries: Annotated[
         Path | None, typer.Option(help="Queries to compare MODEL and its export on; needs --items.")
     ] = None,
-    template: Template = "{title}\\n{text}",
-    json: AsJson = False,
+    template: o.Template = "{title}\\n{text}",
+    json: o.AsJson = False,
 ) -> None:
     """Export MODEL to ONNX in FOLDER.
 
@@ -176,6 +176,46 @@ def export(
             asked = read_queries(queries, limit=20).texts
             summary["agreement"] = agreement(*both, asked, texts, progress=report)
     answer(summary, json)
+
+
+@app.command(
+    "distill",
+    epilog=o.examples(
+        "crossknn-train distill docs.index --queries train-queries.jsonl --out models/distilled"
+    ),
+)
+@o.grouped
+def distill(
+    index: o.Folder,
+    *,
+    queries: Annotated[Path, typer.Option(help="Training queries.")],
+    out: Annotated[Path, typer.Option(help="Folder to save the trained dual encoder in.")],
+    start: Annotated[
+        str | None,
+        typer.Option(help="Dual encoder to start from; by default the index's own."),
+    ] = None,
+    per: Annotated[int, typer.Option(min=2, help="Items to score per query.")] = 100,
+    limits: o.LimitOptions,
+    scorer: o.ScorerOptions,
+    seed: o.Seed = 0,
+    json: o.AsJson = False,
+) -> None:
+    """Train a dual encoder on the cross-encoder's scores, and give its vectors to INDEX.
+
+    Run the same command again to resume after an interruption: no pair is scored twice.
+    """
+    from crossknn.fitting.fit import fit
+    from crossknn.index.item_index import ItemIndex
+    from crossknn_train.distillation import Distill
+
+    o.check_path("--out", out, folder=True)
+    opened = ItemIndex.load(index)
+    given: Any = scorer.scorer if limits.ray else scorer.open(workers=o.threads(limits.workers))
+    texts, method = o.read_queries(queries).texts, Distill(out=out, start=start)
+    how: dict[str, Any] = {"per": per, "limits": limits.limits(), "seed": seed}
+    made = fit(opened, given, texts, method, progress=progress, **how)
+    summary = {"name": made.name, "model": str(out), "held_out": made.vectors.details}
+    answer({**summary, "calls": made.collected.calls, "notes": made.notes}, json)
 
 
 def _config(name: str) -> Path:

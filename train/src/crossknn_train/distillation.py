@@ -1,49 +1,168 @@
 """Distilling a cross-encoder into a dual encoder: lists of scored items are learned, no labels.
 
-The losses are those of ANNCUR (A.3), S(CE) and S(DE) the two models' scores, T the list of a query:
-"match", a cross-entropy between the softmax of S(CE) and of S(DE) over T, and "pair", the j-th
-item of T against the j-th hard negative, the dual encoder's nearest items outside T.
+This is DE_DSTL (AXN A.2.1): a trained dual encoder learns the sparse scores G, charged G's entries,
+by L_match (ANNCUR A.3), the cross-entropy between the softmax of the cross-encoder's and of the
+dual encoder's scores over a query's list.
+
 Axes: q queries of the lists, b of them in a pass, c items of a list, n items.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from crossknn.errors import InputError
+from crossknn.files import make_folder
+from crossknn.fitting.factors import inner_products
+from crossknn.fitting.fit import FitMethod, FitTask
+from crossknn.index.base import Scale
+from crossknn.index.vectors import ItemVectors, RememberedModel
 from crossknn.linalg import top_k
 from crossknn.scorers.token_models import TokenEncoder
-from crossknn.types import NO_ITEM, Candidates, IntArray
+from crossknn.scores.store import SparseScores
+from crossknn.types import NO_ITEM, Candidates, IntArray, Progress
+from crossknn_train import loop, run
 from crossknn_train.labelled import scale_of, vectors
-from crossknn_train.loop import Measures, Task, digest_of, kept
-from crossknn_train.models.dual_encoder import DualEncoderModel
+from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel, trainable
+from crossknn_train.settings import TrainingSettings
 
-Loss: TypeAlias = Literal["match", "pair"]
-HELD = 0.1
+HELD_OUT = 0.1
 """The share of the queries that validate."""
+_QUERIES_AT_ONCE = 256
 
-_AT_ONCE = 256
+logger = logging.getLogger(__name__)
 
 
-class DistillationTask(Task):
+@dataclass(frozen=True, kw_only=True)
+class Distill(FitMethod):
+    """Fit item vectors by training a dual encoder on the cross-encoder's scores.
+
+    `out` is the folder that the encoder is saved in, `start` the dual encoder to begin with (by
+    default the one that made the index's vectors), `epochs` those of `paper_settings` by default.
+    """
+
+    name = "distill"
+    out: Path
+    start: str | None = None
+    epochs: int | None = None
+
+    def fit(self, task: FitTask) -> ItemVectors:
+        """Raises InputError for an encoder that cannot be trained, before anything is scored."""
+        index = task.index
+        model = index.model_of(task.base)
+        start = self.start or (None if model is None else model.source)
+        if start is None:
+            raise InputError(
+                f"the vectors {task.base!r} were not made by an encoder that can be trained: "
+                "name one to start from (--start)"
+            )
+        student(start)
+        scores, texts, began = task.sparse(), index.items.texts, time.perf_counter()
+        settings = paper_settings(task.per, self.epochs, task.seed)
+        with task.progress("distilling", "steps") as report:
+            measures = distill(scores, texts, start, self.out, settings=settings, progress=report)
+        seconds, encoder = time.perf_counter() - began, RememberedModel.of("dual encoder", self.out)
+        began = time.perf_counter()
+        with task.progress("encoding", "items") as report:
+            items = encoder.encode_items(texts, report, task.limits)
+        queries = encoder.get().encode_queries(scores.queries)
+        task.vector_seconds = time.perf_counter() - began
+        inner = inner_products(queries, items, scores.query, scores.item)
+        return ItemVectors(
+            values=items,
+            method=self.name,
+            encoder=encoder,
+            # From all scored pairs where there are too few random ones.
+            scale=task.scale(items, queries) or Scale.match(scores.score, inner),
+            fingerprint=task.scorer.fingerprint,
+            cost=task.cost(len(scores.scored_queries), len(scores), seconds),
+            details=measures,
+        )
+
+
+def distill(
+    scores: SparseScores,
+    items: Sequence[str],
+    source: str | Path,
+    folder: Path,
+    *,
+    settings: TrainingSettings,
+    progress: Progress | None = None,
+) -> loop.Measures:
+    """Train the dual encoder `source` on scores of n `items` in `folder`, resuming what is there.
+
+    Queries with fewer than two scored items teach nothing: they are left out, and logged. Returns
+    the measures over the held-out queries. Raises InputError for unusable scores, settings or
+    sources, TrainingError if the loss is NaN.
+    """
+    rows, lists = scored_lists(scores)
+    if left_out := len(scores.queries) - len(rows):
+        logger.warning("%d train queries have fewer than two scored items: left out", left_out)
+    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder / run.RUN)
+    device = run.start_on(settings)
+    model = student(source).to(device)
+    queries = [scores.queries[row] for row in rows]
+    task = DistillationTask(model, queries, items, lists, seed=settings.seed)
+    fitted = loop.fit(task, settings, folder / run.RUN, progress=progress)
+    story = (
+        f"From the encoder `{source}`, distilled from a cross-encoder: {len(rows)} train queries "
+        f"with lists of up to {lists.items.shape[1]} items; a tenth of the queries was held out."
+    )
+    model.cpu().save_pretrained(folder, run.model_card(model, story, settings, fitted))
+    return fitted.best
+
+
+def paper_settings(listed: int, epochs: int | None = None, seed: int = 0) -> TrainingSettings:
+    """AXN A.2.1 for lists of so many items: AdamW at 1e-5, four passes of one query to a step, 10
+    epochs for 100 items and 4 for 1000; one evaluation an epoch, since each encodes all items."""
+    return TrainingSettings(
+        epochs=epochs or (10 if listed <= 100 else 4),
+        learning_rate=1e-5,
+        batch=4,
+        accumulate=4,
+        evaluations=1,
+        seed=seed,
+    )
+
+
+def student(source: str | Path) -> DualEncoderModel:
+    """The dual encoder to begin with, from a folder or a hub name: one trained here, a
+    sentence-transformers model that pools by "mean" or "cls", or a Hugging Face encoder.
+
+    Raises InputError for others, as `trainable` does.
+    """
+    folder, model = trainable(source)
+    return DualEncoderModel.new(folder, DualEncoderConfig()) if model is None else model
+
+
+def scored_lists(scores: SparseScores) -> tuple[IntArray, Candidates]:
+    """Queries with two scored items or more (m,), and their items, best first: (m, c)."""
+    rows, lists = np.flatnonzero(np.diff(scores.by_query) >= 2), []
+    for row in rows:
+        entries = slice(scores.by_query[row], scores.by_query[row + 1])
+        best = np.argsort(-scores.score[entries], kind="stable")
+        lists.append((scores.item[entries][best], scores.score[entries][best]))
+    return rows, Candidates.from_rows(lists)
+
+
+class DistillationTask(loop.Task):
     """A dual encoder learns how a cross-encoder ranks each query's list.
 
     A tenth of the queries validates, by what the papers choose by: `recall`, the mean share of a
-    list's `k` best items among the dual encoder's `k` nearest of all n, the same for both losses;
-    and `first`, the share of queries whose best item is among those k.
+    list's `k` best items among the dual encoder's `k` nearest of all n; and `first`, the share of
+    queries whose best item is among those k.
 
     Args:
         lists: (q, c) the cross-encoder's best items, best first, with their scores.
-
-    Raises:
-        InputError: fewer than two queries, an unknown loss, or "pair" where a list holds all items.
     """
 
     main = "recall"
@@ -55,71 +174,35 @@ class DistillationTask(Task):
         items: Sequence[str],
         lists: Candidates,
         *,
-        loss: Loss = "match",
         k: int = 10,
         seed: int = 0,
     ) -> None:
-        if loss not in get_args(Loss):
-            raise InputError(f"the loss is {loss!r}; it must be 'match' or 'pair'")
         if len(queries) < 2:
             raise InputError(
                 f"distillation needs a query to train on and one to validate: there are "
                 f"{len(queries)} with two scored items or more"
             )
-        if loss == "pair" and lists.items.shape[1] >= len(items):
-            raise InputError(
-                f"the loss 'pair' needs negatives, but a list holds all {len(items)} items: set "
-                "`top` to the number of the best items that are positives"
-            )
         self.model = model
-        self._queries, self._items, self._lists = queries, items, lists
-        self._loss, self._k = loss, k
+        self._queries, self._items, self._lists, self._k = queries, items, lists, k
         order = np.random.default_rng(seed).permutation(len(queries))
-        n_held = max(1, round(HELD * len(queries)))
+        n_held = max(1, round(HELD_OUT * len(queries)))
         self.held, self.train = np.sort(order[:n_held]), np.sort(order[n_held:])
         self.ids = [repr(queries[row][:40]) for row in self.train]
         data = lists.items.tobytes().hex(), lists.scores.astype(np.float32).tobytes().hex()
-        self.signature = f"{loss}|{k}|{seed}|{digest_of(*queries, '', *items, *data)}"
+        self.signature = f"{k}|{seed}|{loop.digest_of(*queries, '', *items, *data)}"
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Mine the epoch's hard negatives with the model as it is."""
-
-        def mine() -> list[IntArray]:
-            """The nearest items outside each list, as many as it has: (q, c)."""
-            wrong = np.full_like(self._lists.items, NO_ITEM)
-            nearest = self._nearest(self.train, 2 * wrong.shape[1])
-            for row, near in zip(self.train, nearest, strict=True):
-                right = self._lists.items[row]
-                found = near[~np.isin(near, right)][: (right != NO_ITEM).sum()]
-                wrong[row, : len(found)] = found
-            return [wrong]
-
-        if self._loss == "pair":
-            [self._wrong] = kept(folder, f"negatives-{epoch}", self.signature, mine)
-
-    def _nearest(self, rows: IntArray, count: int) -> IntArray:
-        """The dual encoder's nearest items of some queries: (m, min(count, n))."""
-        encoder = TokenEncoder(self.model)
-        items = encoder.encode_items(self._items)
-        queries = encoder.encode_queries([self._queries[row] for row in rows])
-        parts = np.array_split(queries, -(-len(queries) // _AT_ONCE))
-        return np.concatenate([top_k(part @ items.T, count).items for part in parts])
+        """Nothing is drawn or mined."""
 
     def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
         return [self.train[rows]]
 
     def loss(self, rows: Sequence[int], places: IntArray) -> Tensor:
         """Of the train queries `rows` (b,), by their places among all queries (b,): ()."""
-        rows = places.tolist()
-        lists, device = self._lists.items[rows], self.model.device
-        if self._loss == "match":
-            present = torch.from_numpy(lists != NO_ITEM).to(device)
-            teacher = torch.from_numpy(self._lists.scores[rows]).to(device)
-            return match_cross_entropy(self._scores(rows, lists), teacher, present)
-        wrong = self._wrong[rows]
-        right, other = self._scores(rows, np.concatenate([lists, wrong], axis=1)).chunk(2, dim=1)
-        both = (lists != NO_ITEM) & (wrong != NO_ITEM)
-        return pair_cross_entropy(right, other, torch.from_numpy(both).to(device))
+        lists, device = self._lists.items[places], self.model.device
+        present = torch.from_numpy(lists != NO_ITEM).to(device)
+        teacher = torch.from_numpy(self._lists.scores[places]).to(device)
+        return match_cross_entropy(self._scores(places.tolist(), lists), teacher, present)
 
     def _scores(self, rows: Sequence[int], lists: IntArray) -> Tensor:
         """The dual encoder's scores of queries with their lists: (b, c), anything at `NO_ITEM`.
@@ -132,11 +215,19 @@ class DistillationTask(Task):
         chosen = item[torch.from_numpy(np.searchsorted(items, lists)).to(item.device)]
         return (query.unsqueeze(1) * chosen).sum(-1) * scale_of(self.model)
 
-    def evaluate(self) -> Measures:
+    def evaluate(self) -> loop.Measures:
         best, near = self._lists.items[self.held, : self._k], self._nearest(self.held, self._k)
-        found = (best[:, :, None] == near[:, None]).any(2)
-        shares = found.sum(1) / (best != NO_ITEM).sum(1)
-        return {"recall": float(shares.mean()), "first": float(found[:, 0].mean())}
+        is_near = (best[:, :, None] == near[:, None]).any(2)
+        shares = is_near.sum(1) / (best != NO_ITEM).sum(1)
+        return {"recall": float(shares.mean()), "first": float(is_near[:, 0].mean())}
+
+    def _nearest(self, rows: IntArray, count: int) -> IntArray:
+        """The dual encoder's nearest items of some queries: (m, min(count, n))."""
+        encoder = TokenEncoder(self.model)
+        items = encoder.encode_items(self._items)
+        queries = encoder.encode_queries([self._queries[row] for row in rows])
+        parts = np.array_split(queries, -(-len(queries) // _QUERIES_AT_ONCE))
+        return np.concatenate([top_k(part @ items.T, count).items for part in parts])
 
 
 def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
@@ -147,15 +238,5 @@ def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Ten
     least value is the entropy of the teacher's softmax.
     """
     wanted = teacher.masked_fill(~present, float("-inf")).softmax(-1)
-    found = scores.masked_fill(~present, float("-inf")).log_softmax(-1)
-    return -(wanted * found.masked_fill(~present, 0.0)).sum(-1).mean()
-
-
-def pair_cross_entropy(right: Tensor, wrong: Tensor, present: Tensor) -> Tensor:
-    """Mean over queries of the mean over j of -log softmax of right j against wrong j alone, L_pair
-    of ANNCUR, A.3: (b, c) twice -> ().
-
-    `present` (b, c) is false where there is no j-th pair; a query without any counts as 0.
-    """
-    losses = functional.softplus(wrong - right).masked_fill(~present, 0.0)
-    return (losses.sum(-1) / present.sum(-1).clamp(min=1)).mean()
+    log_shares = scores.masked_fill(~present, float("-inf")).log_softmax(-1)
+    return -(wanted * log_shares.masked_fill(~present, 0.0)).sum(-1).mean()

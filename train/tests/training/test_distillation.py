@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -17,8 +16,7 @@ from crossknn.scorers import DualEncoder
 from crossknn.scores.store import SparseScores
 from crossknn.types import NO_ITEM, Pairs
 from crossknn_train import loop
-from crossknn_train.distill import _lists, best_of_rows, distill, student
-from crossknn_train.distillation import DistillationTask
+from crossknn_train.distillation import DistillationTask, distill, scored_lists, student
 from crossknn_train.export import export_model
 from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn_train.settings import TrainingSettings
@@ -45,31 +43,23 @@ def log_softmax(values):
     return values - np.log(np.exp(values).sum())
 
 
-@pytest.mark.parametrize("loss", ["match", "pair"])
-def test_a_loss_is_that_of_the_scores_over_each_list(bert, tmp_path, loss):
-    """Twenty times the cosines: their softmax against that of the teacher's scores, or the j-th
-    neighbour against the j-th nearest item outside the list."""
+def test_the_loss_is_that_of_the_scores_over_each_list(bert):
+    """Twenty times the cosines: their softmax against that of the teacher's scores."""
     lists = top_k(SCORES, 5)
     for row, scores in enumerate(lists.scores):  # the best 5, 4, 3 or 2 items of each query
         lists.items[row, 5 - row % 4 :], scores[5 - row % 4 :] = NO_ITEM, -np.inf
-    task = make(bert, lists, loss=loss)
-    task.begin_epoch(0, tmp_path)
+    task = make(bert, lists)
     scores, expected = 20 * products(task.model, *TEXTS), []
     for query in task.train[[0, 4, 7]]:
         right = lists.items[query][lists.items[query] != NO_ITEM]
-        if loss == "match":
-            wanted = np.exp(log_softmax(SCORES[query, right]))
-            expected.append(-(wanted * log_softmax(scores[query, right])).sum())
-        else:
-            wrong = [item for item in np.argsort(-scores[query]) if item not in right]
-            difference = scores[query, right] - scores[query, wrong[: len(right)]]
-            expected.append(np.log1p(np.exp(-difference)).mean())
+        wanted = np.exp(log_softmax(SCORES[query, right]))
+        expected.append(-(wanted * log_softmax(scores[query, right])).sum())
     value = task.loss([0, 4, 7], *task.draw([0, 4, 7], 0))
     assert float(value.detach()) == pytest.approx(np.mean(expected), rel=1e-4)
 
 
 def test_the_measures_are_of_held_out_queries_against_all_items(bert, monkeypatch):
-    monkeypatch.setattr("crossknn_train.distillation.HELD", 0.25)
+    monkeypatch.setattr("crossknn_train.distillation.HELD_OUT", 0.25)
     task = make(bert)
     assert len(task.held) == 3
     assert sorted([*task.held, *task.train]) == list(range(12))
@@ -103,9 +93,8 @@ def base(bert, tmp_path_factory):
 def test_sparse_scores_become_a_dual_encoder(base, tmp_path):
     given, items = (sparse(), WOODS.items.texts, base, tmp_path), WOODS.items.texts
     found = distill(*given, settings=training())
-    assert found[0] == "match"
     card = (tmp_path / "README.md").read_text()
-    assert "12 train queries with lists of up to 5 items, by the loss match" in card
+    assert "12 train queries with lists of up to 5 items" in card
     moved = DualEncoder(tmp_path).encode_items(items) - DualEncoder(base).encode_items(items)
     assert np.abs(moved).max() > 0.01
     # Again: nothing is left to train, and the folder is the same.
@@ -114,27 +103,17 @@ def test_sparse_scores_become_a_dual_encoder(base, tmp_path):
     assert (tmp_path / "model.safetensors").read_bytes() == weights
 
 
-def test_the_better_of_two_losses_is_kept(base, tmp_path):
-    given = best_of_rows(WOODS.queries.texts, SCORES, 4), WOODS.items.texts, base, tmp_path
-    losses, recall = ("match", "pair"), {}
-    found = distill(*given, losses=losses, settings=training(seed=2))
-    for loss in losses:
-        lines = map(json.loads, (tmp_path / "run" / loss / loop.LOG).read_text().splitlines())
-        recall[loss] = max(line["dev"]["recall"] for line in lines if "dev" in line)
-    assert found[0] == max(losses, key=recall.get)
-    assert found[1]["recall"] == max(recall.values())
-
-
 def test_a_list_is_the_best_of_what_is_scored(base, tmp_path, caplog):
     """Queries with one entry or none are left out, which is said; ties go to the first item."""
     query = np.array([0, 0, 0, 2, 3, 3, 5, 5, 5, 5])
     item = np.array([1, 4, 9, 3, 2, 8, 0, 1, 2, 3])
     score = np.array([1, 3, 2, 9, 5, 5, 0, 1, 2, 3], dtype=np.float32)
     scores = SparseScores.of(WOODS.queries.texts, 16, Pairs(query, item), score)
-    rows, lists = _lists(scores, 3)
+    rows, lists = scored_lists(scores)
     assert rows.tolist() == [0, 3, 5]
-    assert lists.items.tolist() == [[4, 9, 1], [2, 8, NO_ITEM], [3, 2, 1]]
-    assert lists.scores.tolist() == [[3, 2, 1], [5, 5, -np.inf], [3, 2, 1]]
+    none = -np.inf
+    assert lists.items.tolist() == [[4, 9, 1, NO_ITEM], [2, 8, NO_ITEM, NO_ITEM], [3, 2, 1, 0]]
+    assert lists.scores.tolist() == [[3, 2, 1, none], [5, 5, none, none], [3, 2, 1, 0]]
     distill(scores, WOODS.items.texts, base, tmp_path, settings=training(epochs=1, batch=2))
     assert "3 train queries" in (tmp_path / "README.md").read_text()
     assert "9 train queries have fewer than two scored items: left out" in caplog.text
@@ -142,7 +121,7 @@ def test_a_list_is_the_best_of_what_is_scored(base, tmp_path, caplog):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of where the layers live
 def test_a_sentence_transformers_folder_keeps_its_vectors(bert, tmp_path):
-    library = pytest.importorskip("sentence_transformers")
+    import sentence_transformers as library
     from sentence_transformers.models import Normalize, Pooling, Transformer
 
     inner = Transformer(str(bert), max_seq_length=24)
@@ -178,9 +157,6 @@ def test_models_that_cannot_be_trained_are_refused(base, bert, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"losses": ("kl",)}, "the loss is 'kl'"),
-        ({"losses": ("pair",), "scores": sparse(width=16)}, "a list holds all 16 items"),
-        ({"top": 1}, "a list has at least 2 items"),
         ({"scores": sparse(width=1)}, "there are 0 with two scored items"),
         ({"settings": training(batch=20)}, "11 train queries, fewer than one batch of 20"),
     ],

@@ -38,10 +38,9 @@ from overhead import SyntheticIndex
 
 from crossknn.fitting.anchors import _scales
 from crossknn.fitting.factors import Targets, als
-from crossknn.fitting.kriging import _from_searches, fit_hyperparameters
+from crossknn.fitting.kriging import from_searches
 from crossknn.index.base import Anchors
 from crossknn.methods.kriging import fit_anchors, fit_top_weights
-from crossknn.methods.prior import RANK
 from crossknn.scores.store import SparseScores
 from crossknn.spec import parse
 from crossknn.types import Pairs, Queries
@@ -122,15 +121,13 @@ def run(case: str, folder: Path, n: int) -> None:
     index.query_vectors = lambda queries, name: np.stack([known[text] for text in queries.texts])
     retriever = parse("hybrid(dense, other)")
     if case == "anchors":
-        fit_anchors(index, retriever, RANK, 0)
+        fit_anchors(index, retriever, 0)
     elif case in ("searches", "both"):
         if case == "searches":
             index.anchors = None
-        _from_searches(index, sparse, retriever, RANK)
+        from_searches(index, sparse, retriever)
     elif case == "odds":
-        fit_top_weights(index, retriever, RANK, 0)
-    elif case == "kernel":
-        fit_hyperparameters(index, retriever)
+        fit_top_weights(index, retriever, 0)
     elif case == "als":
         als(Targets.of(sparse, dense, searched))
     else:
@@ -174,7 +171,7 @@ def main() -> None:
     options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
-CASES = ("anchors", "searches", "both", "odds", "kernel", "als", "scales")
+CASES = ("anchors", "searches", "both", "odds", "als", "scales")
 OUT = Path(__file__).parents[2] / "benchmarks/results/fitting.json"
 
 if __name__ == "__main__":

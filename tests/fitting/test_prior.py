@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import NamedTuple
 from unittest import mock
 
@@ -14,32 +14,21 @@ from hypothesis import strategies as st
 from library import METHOD, Library, N
 from references.kriging import learn
 from references.problem import Problem
-from synthetic import matrix
 
 import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.factor_model import fit_sparse
-from crossknn.fitting.kriging import (
-    FARTHEST,
-    LEAST,
-    STEP,
-    Revealed,
-    climb,
-    fit_hyperparameters,
-    fit_prior,
-)
+from crossknn.fitting.kriging import fit_prior
 from crossknn.fitting.learning import VECTORS, fit_from_store, searched_scores
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
 from crossknn.methods.kriging import stored_prior
-from crossknn.methods.posterior import Directional
 from crossknn.methods.prior import (
     RIDGES,
     SCALES,
     Cokriging,
-    KernelParameters,
     Prior,
     fit_dense,
 )
@@ -366,87 +355,6 @@ def test_anchors_that_are_summed_up_say_what_entries_of_every_item_say(monkeypat
         np.testing.assert_allclose(one.precision, other.precision, rtol=1e-3)
 
 
-# Kernel parameters
-
-OTHER = KernelParameters(share=2.0, scale=4.0, smooth=1.0, linear=0.25, noise=0.5)
-
-
-def drawn(truth: KernelParameters, q: int = 80, b: int = 40) -> Revealed:
-    """Scores of q queries from the model itself, b items each of their own."""
-    rng = np.random.default_rng(0)
-    factor = 0.7 * rng.normal(size=(q, b, 6))
-    unit = rng.normal(size=(q, b, 8))
-    unit /= np.linalg.norm(unit, axis=2, keepdims=True)
-    products = factor @ factor.transpose(0, 2, 1)
-    distances = np.maximum(2 - 2 * unit @ unit.transpose(0, 2, 1), 0)
-    basis = np.concatenate([np.ones((q, b, 1)), rng.normal(size=(q, b, 2))], axis=2)
-    weights = np.array([0.0, 2.0, -1.0]) + 0.5 * rng.normal(size=(q, 3))
-    covariance = np.linalg.cholesky(covariance_of(truth, products, distances))
-    residual = (covariance @ rng.normal(size=(q, b, 1)))[:, :, 0]
-    return Revealed(
-        products=products,
-        distances=distances,
-        variance=np.full(q, 2.0),
-        basis=basis,
-        weights=np.tile([0.0, 2.0, -1.0], (q, 1)),
-        precision=np.tile(np.diag([0.0, 4.0, 4.0]), (q, 1, 1)),
-        scores=5 + (basis @ weights[:, :, None])[:, :, 0] + residual,
-    )
-
-
-def covariance_of(p: KernelParameters, products: FloatArray, distances: FloatArray) -> FloatArray:
-    noise = p.noise * (p.smooth + p.linear) * np.eye(products.shape[-1])
-    return p.share * products + 2 * (Directional(p.scale, p.smooth, p.linear).at(distances) + noise)
-
-
-def test_a_density_is_that_of_each_score_given_all_others():
-    cells = drawn(OTHER, q=2, b=12)
-    far = 1e5  # the intercept's variance, for a flat prior
-    for row, found in enumerate(cells.density(OTHER)):
-        prior = np.diag([far, 0.25, 0.25])
-        covariance = covariance_of(OTHER, cells.products[row], cells.distances[row])
-        covariance += cells.basis[row] @ prior @ cells.basis[row].T
-        rest = cells.scores[row] - cells.basis[row] @ cells.weights[row]
-        total = 0.0
-        for i in range(12):
-            others = np.delete(np.arange(12), i)
-            pull = np.linalg.solve(covariance[np.ix_(others, others)], covariance[others, i])
-            variance = covariance[i, i] - pull @ covariance[others, i]
-            error = rest[i] - pull @ rest[others]
-            total -= 0.5 * (np.log(2 * np.pi * variance) + error**2 / variance)
-        assert found == pytest.approx(total, rel=1e-4)
-    moved = cells._replace(scores=cells.scores + 100)
-    np.testing.assert_allclose(cells.density(OTHER), moved.density(OTHER), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_steps_lead_to_the_parameters_that_made_the_scores_and_not_too_far():
-    cells, start = drawn(OTHER), KernelParameters()
-    densities = [cells.density(p).mean() for p in (start, climb(cells, start), OTHER)]
-    assert densities[1] - densities[0] > 0.8 * (densities[2] - densities[0]) > 0
-    for name, value in asdict(climb(drawn(start), start)).items():
-        assert 0.45 <= value / getattr(start, name) <= 2.2
-    found = climb(drawn(replace(start, share=100.0, noise=0.001)), start)
-    assert found.share == start.share * STEP**FARTHEST
-    assert climb(drawn(start), replace(start, smooth=0.0)).smooth == 0  # off stays off
-
-
-def chosen(data):
-    return fit_hyperparameters(data.rows(0, 1)[0], parse("dense"))
-
-
-@pytest.mark.slow
-def test_few_anchors_and_equal_scores_tell_nothing():
-    for few in (0, LEAST - 1):
-        assert chosen(matrix(anchors=few)) == KernelParameters()
-    data = matrix(anchors=30)
-    data.scores[:5] = 1.0
-    for found in (chosen(data), chosen(matrix(n=12, anchors=25))):
-        assert np.isfinite([*asdict(found).values()]).all()
-    data.scores[:30] = 2.0
-    assert chosen(data) == KernelParameters()
-
-
 # The prior of an index
 
 
@@ -490,18 +398,6 @@ def test_a_fit_says_how_far_it_is(library):
     assert done == tuple(sorted(done))
     assert len(done) > 2
     assert done[-1] == total[0]
-
-
-def test_parameters_are_those_given_then_those_fitted_then_the_defaults(library):
-    index = library.index()
-    collect_anchors(index, library.scorer, library.texts(0, 10))
-
-    def noise(options=""):
-        return parse_method(METHOD[:-1] + options + ")").plan(index, 25, 0).predictor.model.noise
-
-    assert noise() == KernelParameters().noise
-    fit_prior(index, retriever="vectors", parameters=KernelParameters(noise=0.11))
-    assert [noise(), noise(", noise=0.3"), noise(", use_anchors=false")] == [0.11, 0.3, 0.25]
 
 
 @pytest.mark.slow
@@ -564,33 +460,30 @@ def test_a_prior_is_kept_as_it_is(with_queries):
     of = world(12, 25)
     queries = of.queries if with_queries else None
     prior = fit_dense(of.exact, [of.cheap, of.cheap**2], of.vectors, queries, lead=1, rank=7)
-    prior = replace(prior, space="dense", parameters=OTHER, retriever="x", fingerprint="y")
+    prior = replace(prior, space="dense", retriever="x", fingerprint="y")
     meta, arrays = prior.kept()
     again = Prior.from_artifact(Artifact(json.loads(json.dumps(meta)), arrays))
     assert_same(again, prior)
-    assert again.parameters == OTHER
     if with_queries:
         np.testing.assert_array_equal(again.cokriging(of.queries), prior.cokriging(of.queries))
 
 
-@pytest.mark.parametrize("options", ["", ", rank=3", ", rank=1"])
-def test_an_index_that_was_saved_predicts_as_before(library, tmp_path, options):
+def test_an_index_that_was_saved_predicts_as_before(library, tmp_path):
     index = library.index()
     collect_anchors(index, library.scorer, library.texts(0, 12))
-    spec = METHOD[:-1] + options + ")"
-    by_anchors = [[hit.id for hit in row] for row in library.search(index, 150, 155, spec)]
+    by_anchors = [[hit.id for hit in row] for row in library.search(index, 150, 155)]
     prior = fit_prior(index, retriever="vectors")
     index.save(tmp_path / "index")
     loaded = ItemIndex.load(tmp_path / "index", query_vectors=library.vectors_of)
     assert_same(stored_prior(loaded), prior)
 
     def found(of):
-        hits = library.search(of, 150, 155, spec)
+        hits = library.search(of, 150, 155)
         return [[(hit.id, hit.score) for hit in row] for row in hits]
 
     assert found(loaded) == found(index)
-    if not options:  # what is kept is what the anchors say
-        assert [[item for item, _ in row] for row in found(index)] == by_anchors
+    # What is kept is what the anchors say.
+    assert [[item for item, _ in row] for row in found(index)] == by_anchors
 
 
 @pytest.mark.slow
@@ -620,8 +513,6 @@ def test_what_cannot_be_learned_from_is_said(library):
     library.search(index, 0, 1)
     with pytest.raises(InputError, match="the scores of a single query"):
         library.learn(index)
-    with pytest.raises(InputError, match="rank is 0"):
-        fit_prior(index, retriever="vectors", rank=0)
     assert "kriging" not in index.artifacts
 
 

@@ -46,8 +46,7 @@ ladr(retriever=hybrid, graph=auto, neighbours=16, retriever_share=0.5, depth=50,
 greedy(retriever=hybrid, graph=auto, neighbours=16, retriever_share=0.5, batch=16)
 gp(retriever=hybrid, rounds=10, kernel=rbf, scale=1.0, noise=0.05, mean=constant, beta=1.0,
     query=false, vectors=auto, shortlist=none)
-kriging(retriever=hybrid, mean=none, rounds=10, use_anchors=true, rank=48, share=none, scale=none,
-    smooth=none, linear=none, noise=none, beta=0.0, vectors=auto, shortlist=none,
+kriging(retriever=hybrid, mean=none, rounds=10, use_anchors=true, vectors=auto, shortlist=none,
     target_recall=none, k=10)
 feedback(retriever=hybrid, retriever_share=0.5, rounds=1, a=1.0, b=1.0, c=1.0, pairs=none, vectors=auto,
     normalize=auto)
@@ -119,9 +118,7 @@ gp: none; retriever=dense, rounds=5; retriever=bm25, rounds=5; retriever=random,
 kriging: none; retriever=dense, rounds=5; retriever=bm25, rounds=5; retriever=random, rounds=5;
     retriever=hybrid(bm25, dense), rounds=5; retriever=dense, mean=hybrid, rounds=5;
     retriever=dense, mean=hybrid(bm25, other), rounds=5; retriever=dense, use_anchors=false;
-    retriever=hybrid, use_anchors=false, beta=0.5; retriever=dense, rank=8;
-    retriever=dense, share=0.3, scale=1.0; retriever=dense, smooth=0.8, linear=0.1, noise=0.1;
-    retriever=dense, smooth=0, noise=0.5; retriever=dense, beta=0.5;
+    retriever=hybrid, use_anchors=false;
     retriever=dense, vectors=dense; retriever=bm25, vectors=rows; retriever=hybrid, shortlist=120;
     retriever=hybrid, use_anchors=false, shortlist=120; retriever=dense, target_recall=0.5;
     retriever=dense, target_recall=0.7, k=3
@@ -321,8 +318,7 @@ def cases():
     for budget in TEXT_BUDGETS:
         for short in specs(TEXT_SPECS):
             yield _text_case("text", short, budget)
-        for short in ("kriging(retriever=bm25, rounds=3)", "kriging(retriever=bm25, rank=3)"):
-            yield _text_case("learned", short, budget)
+        yield _text_case("learned", "kriging(retriever=bm25, rounds=3)", budget)
     for short in specs(BUNDLED_SPECS):
         yield _text_case("bundled", short, TEXT_BUDGETS[0])
 

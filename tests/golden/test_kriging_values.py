@@ -6,7 +6,7 @@ package's names is in the first part of this file.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,12 +15,11 @@ import pytest
 from recorded import check
 
 from crossknn.fitting.factor_model import fit_sparse
-from crossknn.fitting.kriging import fit_hyperparameters
 from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
 from crossknn.methods.kriging import process, record_curve
-from crossknn.methods.prior import KernelParameters, Prior, fit_dense
+from crossknn.methods.prior import Prior, fit_dense
 from crossknn.retrievers.specs import retriever_scores
 from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate
@@ -87,8 +86,7 @@ def searched(spec: str, budget: int, prior=None, **options):
     plan = replace(parse_method(spec).plan(index, budget, 0), **options)
     if prior is not None:
         old, names = plan.predictor, ("bm25", "dense")
-        prior, options = replace(prior, space="dense"), (KernelParameters(), old.beta)
-        made = process(index, "dense", old.retriever, names, prior, *options)
+        made = process(index, "dense", old.retriever, names, replace(prior, space="dense"))
         plan = replace(plan, predictor=made)
     search, predictor = simulate(plan, queries, scores), plan.predictor
     state = predictor.update(predictor.start(queries), search.observed())
@@ -132,10 +130,8 @@ def posterior_numbers(spec: str, prior=None) -> dict[str, object]:
 
 SPECS = {
     "plain": f"kriging(retriever={HYBRID}, rounds=4)",
-    "one stage": "kriging(retriever=dense, rounds=4, rank=7)",
     "another mean": f"kriging(retriever=dense, mean={HYBRID}, rounds=3)",
     "content alone": "kriging(retriever=dense, rounds=4, use_anchors=false)",
-    "beta": f"kriging(retriever={HYBRID}, rounds=4, beta=0.5, noise=0.4, share=1.1, scale=3)",
     "shortlist": f"kriging(retriever={HYBRID}, rounds=4, shortlist=80)",
     "gp": "gp(retriever=hybrid, rounds=4, query=false)",
     "gp linear": "gp(retriever=dense, rounds=4, kernel=linear, mean=none, beta=0, query=false)",
@@ -172,11 +168,6 @@ def curve_numbers() -> dict[str, object]:
     }
 
 
-def chosen_numbers() -> dict[str, object]:
-    index, *_ = cut().rows(0, TESTS)
-    return asdict(fit_hyperparameters(index, parse("dense"), rank=20))
-
-
 COMPUTED = {
     "dense fit": lambda: numbers_of(dense_fit(100)),
     "dense fit of rank 5": lambda: numbers_of(dense_fit(5)),
@@ -192,11 +183,10 @@ COMPUTED = {
     },
     "posterior, sparse": lambda: posterior_numbers(SPECS["plain"], sparse_fit(a_log(), 12, False)),
     "calibration": curve_numbers,
-    "hyperparameters": chosen_numbers,
 }
 
 
-SLOW = ("sparse fit with anchors", "posterior, sparse", "sparse fit", "hyperparameters")
+SLOW = ("sparse fit with anchors", "posterior, sparse", "sparse fit")
 
 
 @pytest.mark.parametrize(

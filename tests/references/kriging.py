@@ -16,8 +16,7 @@ import numpy as np
 from .gaussian_process import squared_distances
 from .problem import Batch, FloatArray, Problem, Ranked, best_first, directions, observed
 
-BELIEF = 10
-"""Scores that the variances learned from the anchors are worth."""
+RANK, SHARE = 100, 0.7
 SCALES = [2.0**power for power in range(-3, 5)]
 RIDGES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
 
@@ -59,48 +58,27 @@ def kriging(
     batches: Sequence[Batch],
     *,
     use_anchors: bool = True,
-    rank: int = 100,
-    share: float = 0.7,
-    scale: float = 2.0,
-    smooth: float = 0.3,
-    linear: float = 0.5,
-    noise: float = 0.25,
-    beta: float | None = None,
 ) -> Ranked:
-    """By the prediction + `beta` deviations, by default 1 without other queries, else 0."""
-    content = Content(scale, smooth, linear, noise)
+    """By the prediction, plus a deviation without other queries."""
+    content = Content(scale=2.0, smooth=0.3, linear=0.5, noise=0.25)
     by = with_others if use_anchors else without_others
-    beta = float(not use_anchors) if beta is None else beta
-    values = by(problem, batches, content, rank=rank, share=share, beta=beta)
-    return best_first(values, batches)
+    return best_first(by(problem, batches, content), batches)
 
 
-def with_others(
-    problem: Problem,
-    batches: Sequence[Batch],
-    content: Content,
-    *,
-    rank: int,
-    share: float,
-    beta: float,
-) -> FloatArray:
-    """(n,) predictions with what the anchors taught, plus `beta` deviations."""
-    lesson, U = learn(problem, rank), directions(problem.items)
+def with_others(problem: Problem, batches: Sequence[Batch], content: Content) -> FloatArray:
+    """(n,) predictions with what the anchors taught."""
+    lesson, U = learn(problem, RANK), directions(problem.items)
     items, y = observed(batches)
     G, v = lesson.factors, lesson.variance
-    k = share * G @ G[items].T + v * content.between(U, U[items])
+    k = SHARE * G @ G[items].T + v * content.between(U, U[items])
     K = k[items] + v * content.noise_of(len(y))
     trends = lesson.trends(problem)
-    prediction, r = averaged(trends, [trend.H[items] for trend in trends], k, K, y)
-    unit = (BELIEF + r @ np.linalg.solve(K, r)) / (BELIEF + len(y))
-    own = share * (G**2).sum(axis=1) + v * content.own(U)
-    return prediction + beta * deviations(unit, own, k, K)
+    return averaged(trends, [trend.H[items] for trend in trends], k, K, y)[0]
 
 
-def without_others(
-    problem: Problem, batches: Sequence[Batch], content: Content, *, beta: float, **_: float
-) -> FloatArray:
-    """(n,) the same where no other query is known, with the query as one more item.
+def without_others(problem: Problem, batches: Sequence[Batch], content: Content) -> FloatArray:
+    """(n,) the same where no other query is known, with the query as one more item, plus the
+    standard deviation.
 
     A slope has the prior N(0, 1): the variance of the residuals is the unit. The query has the best
     score and the best column values known, and its own direction.
@@ -118,7 +96,7 @@ def without_others(
     seen = [np.vstack([trend.H[items], trend.H.max(axis=0)]) for trend in trends]
     prediction, r = averaged(trends, seen, k, K, np.append(y, y.max()))
     unit = r @ np.linalg.solve(K, r) / max(len(r) - (1 + len(columns)), 1)
-    return prediction + beta * deviations(unit, content.own(U), k, K)
+    return prediction + deviations(unit, content.own(U), k, K)
 
 
 def averaged(

@@ -74,14 +74,10 @@ acurank(retriever=dense, batch=B)
 acurank(retriever=hybrid(bm25, dense), shortlist=40, batch=B)
 reformir(vectors=dense, retriever=dense, reformulations=4, feedback=5, blend=0.3, batch=B)
 reformir(vectors=dense, retriever=hybrid(bm25, dense), reformulations=3, feedback=3, blend=0.6, depth=40, batch=B)
-kriging(vectors=dense, retriever=dense, mean=hybrid(bm25, dense), rounds=R, rank=100, share=0.7, \
-scale=2.0, smooth=0.3, linear=0.5, noise=0.25)
-kriging(vectors=dense, retriever=hybrid(bm25, dense), mean=dense, rounds=R, share=0.7, scale=2.0, \
-smooth=0.3, linear=0.5, noise=0.25)
-kriging(vectors=dense, retriever=dense, mean=hybrid(bm25, dense), rounds=R, rank=20, share=0.5, \
-scale=1.0, smooth=0.5, linear=0.3, noise=0.1, beta=0.5)
+kriging(vectors=dense, retriever=dense, mean=hybrid(bm25, dense), rounds=R)
+kriging(vectors=dense, retriever=hybrid(bm25, dense), mean=dense, rounds=R)
 kriging(vectors=dense, retriever=dense, mean=hybrid(bm25, dense), rounds=R, use_anchors=false)
-kriging(vectors=dense, retriever=bm25, mean=dense, rounds=R, use_anchors=false, noise=0.1, beta=1)
+kriging(vectors=dense, retriever=bm25, mean=dense, rounds=R, use_anchors=false)
 """.strip().splitlines()
 """R stands for the number of rounds, B for the size of a batch."""
 

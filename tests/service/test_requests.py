@@ -50,7 +50,7 @@ def test_a_filter_that_allows_no_item_is_answered_with_none(client):
         ({"query": "a", "budget": {"seconds": 5}}, "budget"),
         ({"query": "a", "budget": 10**9}, "up to 10,000"),
         ({"query": "a", "method": "exact"}, "does not offer"),
-        ({"query": "a", "method": "kriging(rank=3)"}, "does not offer"),
+        ({"query": "a", "method": "kriging(rounds=3)"}, "does not offer"),
         ({"query": "a", "method": "anncur"}, "anchor"),
         ({"query": "a", "method": "/etc/passwd"}, "does not offer"),
         ({"query": "a", "filter": {"colour": "red"}}, "colour"),

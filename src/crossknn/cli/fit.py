@@ -81,7 +81,6 @@ def command(
         str | None, Option(help="Name of the fitted vectors; by default METHOD's.")
     ] = None,
     vectors: Annotated[str, Option(help="Item vectors to start from.")] = "auto",
-    rank: Annotated[int, Option(min=1, help="With stored: rank of the fitted covariance.")] = 100,
     limits: o.LimitOptions,
     keep_own: o.KeepOwn = False,
     replace: o.Replace = False,
@@ -118,7 +117,7 @@ def command(
         exact = scorer.open()
         fingerprint_of(exact, index.scores)  # of one without a name nothing was kept
         _take(index, exact, store)
-        answer(_fit_stored(index, exact, retriever, rank), json)
+        answer(_fit_stored(index, exact, retriever), json)
         return
     own = name or retriever or (vectors, strategy) != ("auto", "q")
     if own and method in JUDGED:
@@ -224,9 +223,7 @@ def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
     add_scores(index, ScoreStore(store), fingerprint)
 
 
-def _fit_stored(
-    index: ItemIndex, scorer: Scorer, retriever: str | None, rank: int
-) -> dict[str, Any]:
+def _fit_stored(index: ItemIndex, scorer: Scorer, retriever: str | None) -> dict[str, Any]:
     """Fit to the scores that the index has; what was fitted."""
     from crossknn.fitting.learning import VECTORS, fit_from_store
     from crossknn.retrievers.specs import HYBRID
@@ -235,7 +232,7 @@ def _fit_stored(
     began = time.perf_counter()
     spec = HYBRID if retriever is None else parse(retriever)
     with progress("fitting kriging's prior", "steps") as report:
-        found = fit_from_store(index, scorer, retriever=spec, rank=rank, progress=report)
+        found = fit_from_store(index, scorer, retriever=spec, progress=report)
     own = index.for_scorer(scorer.fingerprint)
     note(
         f"search with --method 'kriging(retriever={found.retriever})', or axn, to use what was "
@@ -246,7 +243,6 @@ def _fit_stored(
         "queries": found.queries,
         "anchor_queries": found.n_anchor_queries,
         "retriever": str(found.retriever),
-        "parameters": asdict(found.parameters),
         "vectors": [VECTORS] if VECTORS in {*own.fitted} - own.of_others else [],
         "seconds": round(time.perf_counter() - began, 2),
     }

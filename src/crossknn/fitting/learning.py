@@ -24,12 +24,12 @@ import numpy as np
 
 from crossknn.errors import CrossknnError, InputError
 from crossknn.files import LockedError, exclusive_lock
-from crossknn.fitting.kriging import fit_hyperparameters, fit_prior, from_searches
+from crossknn.fitting.kriging import fit_prior, from_searches
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost
 from crossknn.linalg import running
 from crossknn.methods.kriging import Kriging, stored_prior, trend_retrievers
-from crossknn.methods.prior import RANK, Prior
+from crossknn.methods.prior import Prior
 from crossknn.retrievers.specs import HYBRID, unfitted
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import start_thread
@@ -115,21 +115,18 @@ def fit_from_store(
     scorer: Scorer,
     *,
     retriever: Spec = HYBRID,
-    rank: int = RANK,
     progress: Progress | None = None,
 ) -> Prior:
     """Fit kriging's prior, and item vectors for `axn`, to the scores by `scorer` in the store.
 
-    Kriging's prior has the kernel parameters that the anchors choose. Queries scored with every
-    item that are no anchors, as `compare` leaves them, are ground truth and left out. Partly scored
-    queries also give the vectors `stored`, by alternating least squares from the index's own,
-    unless it has other fitted vectors.
+    Queries scored with every item that are no anchors, as `compare` leaves them, are ground truth
+    and left out. Partly scored queries also give the vectors `stored`, by alternating least squares
+    from the index's own, unless it has other fitted vectors.
 
     Args:
         index: The items, and the store of scores (`index.scores`).
         scorer: The cross-encoder whose scores are read.
         retriever: Retrievers whose scores kriging starts from.
-        rank: Rank of the covariance that is fitted.
         progress: Called with (steps done, steps in all).
 
     Returns:
@@ -144,9 +141,7 @@ def fit_from_store(
 
     fingerprint, index = scorer.fingerprint, index.for_scorer(scorer.fingerprint)
     scores = searched_scores(index, fingerprint or "")
-    parameters = fit_hyperparameters(index, retriever, rank=rank)
-    how = dict[str, Any](retriever=retriever, rank=rank, parameters=parameters)
-    found = _fit(index, scores, progress=progress, **how)
+    found = _fit(index, scores, retriever=retriever, progress=progress)
     base = unfitted(index)
     others = set(index.fitted) - index.of_others - {VECTORS}
     if len(scores) and base and index.has_query_vectors(base) and not others:
@@ -164,7 +159,7 @@ def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
     """Fit kriging's prior to all past searches with a cross-encoder, if enough are new.
 
     It is time when `LEAST` queries have been searched, and again whenever their scores have grown
-    by a tenth. The prior keeps its retrievers and kernel parameters. Searches that are already
+    by a tenth. The prior keeps its retrievers. Searches that are already
     running finish with the old prior.
 
     Args:
@@ -184,7 +179,7 @@ def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
     scores = searched_scores(index, fingerprint)
     prior, how = stored_prior(index), dict[str, Any](retriever=trend_retrievers(index))
     if prior is not None:
-        how = {"retriever": parse(prior.retriever), "parameters": prior.parameters}
+        how = {"retriever": parse(prior.retriever)}
         if prior.n_anchor_queries == len(index.anchor_queries):
             how["top_weights"] = prior.top_weights
     _fit(index, scores, **how)

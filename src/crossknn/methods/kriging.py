@@ -16,19 +16,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from crossknn.errors import InputError, SpecError
+from crossknn.errors import InputError
 from crossknn.index.base import Anchors, Index, lacking
 from crossknn.linalg import logistic_weights, standardised, top_k
 from crossknn.methods.base import POOL, Method, Rehearsal, equal_rounds, pool_size
 from crossknn.methods.features import Affine, Feature, PointStore, Spread, of_retriever
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model
-from crossknn.methods.prior import RANK, KernelParameters, Prior, fit_dense, flat_trends
+from crossknn.methods.prior import Prior, fit_dense, flat_trends
 from crossknn.methods.top_odds import AMONG, LARGE, RIDGE, Recorder, TopOdds
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.dense import ArrayStore, VectorStore
@@ -70,6 +70,17 @@ a point of recall. Where items are chosen by their odds, 300 of them are compare
 
 NEVER = float("inf")
 
+SHARE = 0.7
+"""Weight of the covariance between items over other queries: some hundred queries overstate it."""
+
+CONTENT, NOISE = Directional(scale=2.0, smooth=0.3, linear=0.5), 0.25
+"""Covariance of two items by their vectors, 0.3 exp(-2 d^2) + 0.5 cosine, in units of the
+residuals' variance; and the variance that nothing explains, as a share of it."""
+
+BETA = 1.0
+"""Standard deviations that are added to a prediction where no other query is known. With other
+queries' scores there is little left to explore: it is 0."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Kriging(Method):
@@ -81,12 +92,6 @@ class Kriging(Method):
             prior, or else words and vectors.
         rounds: how often it predicts anew.
         use_anchors: false: ignore the scores of anchor queries.
-        rank: factors of the covariance over other queries, at most.
-        share, scale, smooth, linear, noise: of the covariance: the share that other queries teach
-            (0.7); scale of squared distances (2), weight of exp(-scale distance^2) (0.3), of the
-            cosine (0.5); unexplained variance (0.25). By default the index's prior has them.
-        beta: standard deviations that are added to the prediction to rank items; by default 1
-            where no other query is known, else 0.
         vectors: name of the item vectors of the content kernel.
         shortlist: rounds predict so many items of each retriever, and those that the linear part of
             the prediction ranks first; by default all up to 12,000 items, else
@@ -104,13 +109,6 @@ class Kriging(Method):
     mean: Spec | None = None
     rounds: int = 20
     use_anchors: bool = True
-    rank: int = RANK
-    share: float | None = None
-    scale: float | None = None
-    smooth: float | None = None
-    linear: float | None = None
-    noise: float | None = None
-    beta: float | None = None
     vectors: str = "auto"
     shortlist: int | None = None
     target_recall: float | None = None
@@ -140,10 +138,10 @@ class Kriging(Method):
             The prior fitted to the index, or else one made of its anchors; None if it has neither.
         """
         if (fitted := self._fitted_prior(index)) is not None:
-            return fitted.cut(self.rank)
+            return fitted
         if (anchors := self._anchors(index)) is None:
             return None
-        exact, known = anchors.scores, (self._mean(index), self.rank, seed, self.retriever)
+        exact, known = anchors.scores, (self._mean(index), seed, self.retriever)
         return index.cache.get(
             ("prior", *map(str, known)), (exact,), lambda: fit_anchors(index, *known)
         )
@@ -178,8 +176,6 @@ class Kriging(Method):
             retriever,
             names,
             prior,
-            self._parameters(prior),
-            float(prior is None) if self.beta is None else self.beta,
             seed,
             lead_of(index, names, self.retriever),
         )
@@ -206,7 +202,7 @@ class Kriging(Method):
             return prior.top_weights
         if (anchors := self._anchors(index)) is None:
             return np.empty(0)
-        exact, known = anchors.scores, (self._mean(index), self.rank, seed, self.retriever)
+        exact, known = anchors.scores, (self._mean(index), seed, self.retriever)
         return index.cache.get(
             ("top", *map(str, known)), (exact,), lambda: fit_top_weights(index, *known)
         )
@@ -239,27 +235,13 @@ class Kriging(Method):
             f"crossknn fit INDEX stored --retriever '{mean}'"
         )
 
-    def _parameters(self, prior: Prior | None) -> KernelParameters:
-        """Those given, or else the prior's, or else the defaults."""
-        known = asdict(KernelParameters() if prior is None else prior.parameters)
-        given = {name: getattr(self, name) for name in known}
-        found = KernelParameters(**{n: known[n] if v is None else v for n, v in given.items()})
-        least = min(found.share, found.smooth, found.linear, found.noise, self.beta or 0)
-        if found.scale <= 0 or least < 0 or found.smooth + found.linear == 0:
-            raise SpecError(
-                f"{self}: scale must be above 0; share, smooth, linear, noise and beta 0 or more, "
-                "and smooth and linear not both 0"
-            )
-        return found
-
     def rehearsals(self, index: Index, budget: int, seed: int) -> Iterator[Rehearsal]:
         anchors = index.anchors if self.use_anchors else None
         if anchors is None or len(anchors.scores) < 3:
             yield from super().rehearsals(index, budget, seed)
             return
-        parameters = self._parameters(self.prior(index, seed))
-        free = replace(self, target_recall=None, **asdict(parameters))
-        known = (index, self._mean(index), self.rank, FOLDS, seed, self.retriever)
+        free = replace(self, target_recall=None)
+        known = (index, self._mean(index), FOLDS, seed, self.retriever)
         for fold, prior in cross_fitted(*known):
             plan = free.plan_with(prior, index, budget, seed)
             yield plan, anchors.queries.take(fold), anchors.scores[fold]
@@ -304,7 +286,6 @@ def lead_of(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
 def fit_anchors(
     index: Index,
     mean: Spec,
-    rank: int,
     seed: int,
     retriever: Spec = AUTO,
     rows: IntArray | None = None,
@@ -322,7 +303,6 @@ def fit_anchors(
         index.vectors[vectors],
         None if space is None else index.query_vectors(queries, space),
         lead=lead_of(index, stage_names(index, mean), retriever),
-        rank=rank,
         rows=rows,
         progress=progress,
     )
@@ -330,7 +310,7 @@ def fit_anchors(
 
 
 def cross_fitted(
-    index: Index, mean: Spec, rank: int, folds: int, seed: int, retriever: Spec = AUTO
+    index: Index, mean: Spec, folds: int, seed: int, retriever: Spec = AUTO
 ) -> Iterator[tuple[IntArray, Prior]]:
     """Each part of the anchor queries, as positions, and the prior that the others teach."""
     assert index.anchors is not None
@@ -338,12 +318,10 @@ def cross_fitted(
     cheap = retriever_scores(index, mean, index.anchors.queries, seed)
     for fold in np.array_split(rows, min(folds, len(rows))):
         others = np.setdiff1d(rows, fold)
-        yield fold, fit_anchors(index, mean, rank, seed, retriever, others, cheap)
+        yield fold, fit_anchors(index, mean, seed, retriever, others, cheap)
 
 
-def fit_top_weights(
-    index: Index, mean: Spec, rank: int, seed: int, retriever: Spec = AUTO
-) -> FloatArray:
+def fit_top_weights(index: Index, mean: Spec, seed: int, retriever: Spec = AUTO) -> FloatArray:
     """Weights (f,) of `crossknn.methods.top_odds`, from searches of the anchor queries, each with
     what two thirds of the others teach; none of fewer than `FEWEST` anchors, or of few items."""
     anchors = index.anchors
@@ -353,8 +331,8 @@ def fit_top_weights(
     stage, names = open_retriever(index, retriever, seed), stage_names(index, mean)
     known = index, default_vectors(index), stage, names
     pool = pool_size(index, TOP, least=PRIOR_POOL)
-    for fold, prior in cross_fitted(index, mean, rank, 3, seed, retriever):
-        plain = process(*known, prior, prior.parameters, seed=seed)
+    for fold, prior in cross_fitted(index, mean, 3, seed, retriever):
+        plain = process(*known, prior, seed)
         if pool is not None:
             plain = replace(plain, near=points_of(index, prior, known[1]))
         recorder, exact = Recorder(**vars(plain)), anchors.scores[fold]
@@ -428,8 +406,6 @@ def process(
     retriever: Retriever,
     names: Sequence[str],
     prior: Prior | None,
-    parameters: KernelParameters,
-    beta: float = 0.0,
     seed: int = 0,
     lead: int = 0,
 ) -> GaussianProcess:
@@ -444,9 +420,9 @@ def process(
     rank = 0 if prior is None else prior.factor.shape[1]
     kernel = LowRankPlusResidual(
         rank=rank,
-        share=parameters.share,
+        share=SHARE,
         amount=1.0 if prior is None else prior.variance or 1.0,
-        rest=Directional(parameters.scale, parameters.smooth, parameters.linear),
+        rest=CONTENT,
     )
     spread = partial(_spread, index)
     stages = [open_retriever(index, name, seed) for name in names]
@@ -460,13 +436,13 @@ def process(
         arrays=[store] if prior is None else [prior.factor, store],
         model=Model(
             kernel=kernel,
-            noise=parameters.noise,
+            noise=NOISE,
             likely=True,
             fitted=prior is not None,
             trends=flat_trends(len(names), lead) if prior is None else prior.trends,
         ),
         retriever=retriever,
-        beta=beta,
+        beta=BETA if prior is None else 0.0,
         features=features,
         own=own,
     )

@@ -17,7 +17,7 @@ Axes: q queries, n items, s retrievers, g columns, t trends, r factors, d dimens
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -51,17 +51,6 @@ BLOCK = 8_192
 SCALES = tuple(0.125 * 2.0**step for step in range(8))
 RIDGES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Of cokriging: scales of squared distances between queries, and ridges."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelParameters:
-    """See `Kriging`: in units of the residuals' variance, `noise` as a share of smooth + linear."""
-
-    share: float = 0.7
-    scale: float = 2.0
-    smooth: float = 0.3
-    linear: float = 0.5
-    noise: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +140,6 @@ class Prior:
     cokriging: Cokriging | None = None
     space: str | None = None
     top_weights: FloatArray | None = None
-    parameters: KernelParameters = KernelParameters()
     retriever: str = ""
     fingerprint: str | None = None
     queries: int = 0
@@ -182,15 +170,6 @@ class Prior:
         """Of the factors."""
         return Spread.of(lambda items: self.factor[items], len(self.factor))
 
-    def cut(self, rank: int) -> Prior:
-        """With the strongest factors alone."""
-        if rank >= self.factor.shape[1]:
-            return self
-        known = self.cokriging
-        if known is not None:
-            known = replace(known, solved=known.solved[:, :rank])
-        return replace(self, factor=self.factor[:, :rank], cokriging=known)
-
     def kept(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """As JSON and arrays; see `from_artifact`."""
         arrays = {"factor": self.factor, "mean": self.mean}
@@ -199,7 +178,6 @@ class Prior:
             for name, field in _TRENDS.items()
         }
         meta = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ARRAYS}
-        meta["parameters"] = asdict(self.parameters)
         if self.top_weights is not None:
             arrays["top_weights"] = self.top_weights
         if self.cokriging is not None:
@@ -215,7 +193,6 @@ class Prior:
         if scale is not None:
             cokriging = Cokriging(arrays["known_queries"], arrays["solved"], scale)
         trends = zip(*(arrays[name] for name in _TRENDS), strict=True)
-        meta["parameters"] = KernelParameters(**meta["parameters"])
         return Prior(
             factor=arrays["factor"],
             mean=arrays["mean"],

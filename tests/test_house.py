@@ -30,7 +30,6 @@ IDEAS = {
     "fitting.factor_model": "the low-rank model of scores, from any entries",
     "fitting.factor_rows": "scores as the model reads them, in memory that the items do not fill",
     "fitting.kriging": "fitting the prior",
-    "methods.top_odds": "which items to score for a large k",
     "retrievers.lexical": "words: BM25 and TF-IDF",
     "adapters.mcp": "an index as tools of a language model",
     "service.address": "where a service listens",

@@ -10,7 +10,6 @@ by vectors. Cases:
     anchors    kriging's prior from the anchors (`fit_anchors`)
     searches   the prior from the pairs (`fit_sparse`)
     both       the prior from both
-    odds       weights of `top_odds`, from searches of the anchors
     kernel     the prior's kernel parameters, from searches of the anchors
     als        item vectors from the pairs, by alternating least squares
     scales     the scales of the index's vectors, by the anchors
@@ -40,7 +39,7 @@ from crossknn.fitting.anchors import _scales
 from crossknn.fitting.factors import Targets, als
 from crossknn.fitting.kriging import from_searches
 from crossknn.index.base import Anchors
-from crossknn.methods.kriging import fit_anchors, fit_top_weights
+from crossknn.methods.kriging import fit_anchors
 from crossknn.scores.store import SparseScores
 from crossknn.spec import parse
 from crossknn.types import Pairs, Queries
@@ -126,8 +125,6 @@ def run(case: str, folder: Path, n: int) -> None:
         if case == "searches":
             index.anchors = None
         from_searches(index, sparse, retriever)
-    elif case == "odds":
-        fit_top_weights(index, retriever, 0)
     elif case == "als":
         als(Targets.of(sparse, dense, searched))
     else:
@@ -171,7 +168,7 @@ def main() -> None:
     options.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
-CASES = ("anchors", "searches", "both", "odds", "als", "scales")
+CASES = ("anchors", "searches", "both", "als", "scales")
 OUT = Path(__file__).parents[2] / "benchmarks/results/fitting.json"
 
 if __name__ == "__main__":

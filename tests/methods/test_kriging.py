@@ -275,7 +275,6 @@ def test_what_the_linear_part_ranks_first_joins_a_pool(monkeypatch, content, anc
         ("use_anchors=true", 100, 800),
         ("use_anchors=true", 500, 1600),
         ("use_anchors=true", 1000, 3000),
-        ("k=100", 100, 1600),
     ],
 )
 def test_how_many_items_a_pool_holds(monkeypatch, options, budget, items):

@@ -17,7 +17,6 @@ from crossknn.linalg import standardised
 from crossknn.methods.kriging import (
     NAME,
     fit_anchors,
-    fit_top_weights,
     lead_of,
     points_of,
     stored_prior,
@@ -43,7 +42,6 @@ def fit_prior(
     scores: SparseScores | None = None,
     *,
     retriever: str | Spec = HYBRID,
-    top_weights: FloatArray | None = None,
     progress: Progress | None = None,
 ) -> Prior:
     """Fit how items vary together, for `kriging` searches from now on; kept with the index.
@@ -52,8 +50,6 @@ def fit_prior(
         scores: what searches of other queries than the anchors left. Those of the anchors, of the
             same cross-encoder, are added, and are enough. What was fitted before is forgotten.
         retriever: of the searches that are to use it.
-        top_weights: of `crossknn.methods.top_odds`, if they are known; else the anchors are
-            searched for them.
         progress: Called with (steps done, the most there may be): sweeps, or items of anchors that
             were read. A fit that is stopped begins anew; the scores that it is fitted to stay.
 
@@ -78,7 +74,6 @@ def fit_prior(
         )
     prior = replace(
         prior,
-        top_weights=fit_top_weights(index, retriever, SEED) if top_weights is None else top_weights,
         retriever=str(retriever),
         fingerprint=own,
         queries=count + (len(scores.scored_queries) if scores else 0),

@@ -177,12 +177,9 @@ def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
     if not is_due(index, fingerprint):
         return None
     scores = searched_scores(index, fingerprint)
-    prior, how = stored_prior(index), dict[str, Any](retriever=trend_retrievers(index))
-    if prior is not None:
-        how = {"retriever": parse(prior.retriever)}
-        if prior.n_anchor_queries == len(index.anchor_queries):
-            how["top_weights"] = prior.top_weights
-    _fit(index, scores, **how)
+    prior = stored_prior(index)
+    retriever = trend_retrievers(index) if prior is None else parse(prior.retriever)
+    _fit(index, scores, retriever=retriever)
     return history(index)[-1]
 
 

@@ -23,13 +23,12 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Anchors, Index, lacking
-from crossknn.linalg import logistic_weights, standardised, top_k
-from crossknn.methods.base import POOL, Method, Rehearsal, equal_rounds, pool_size
+from crossknn.linalg import standardised, top_k
+from crossknn.methods.base import POOL, Method, Rehearsal, pool_size
 from crossknn.methods.features import Affine, Feature, PointStore, Spread, of_retriever
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model
 from crossknn.methods.prior import Prior, fit_dense, flat_trends
-from crossknn.methods.top_odds import AMONG, LARGE, RIDGE, Recorder, TopOdds
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.dense import ArrayStore, VectorStore
 from crossknn.retrievers.specs import (
@@ -61,12 +60,9 @@ FOLDS = 10
 TEACHING_ANCHORS = 10
 """So many anchors, collected since, teach more than the searches that a prior was fitted to."""
 
-TOP, FEWEST = 100, 20
-"""Of searches for a large k: how many are best, and anchors, at least, that tell their odds."""
-
 PRIOR_POOL, PRIOR_PER_CALL = 4 * POOL, 8
 """Items of the pool with a prior: eight for each call, up to 1,600. With 400 it lost more than half
-a point of recall. Where items are chosen by their odds, 300 of them are compared."""
+a point of recall."""
 
 NEVER = float("inf")
 
@@ -94,11 +90,9 @@ class Kriging(Method):
         use_anchors: false: ignore the scores of anchor queries.
         vectors: name of the item vectors of the content kernel.
         shortlist: rounds predict so many items of each retriever, and those that the linear part of
-            the prediction ranks first; by default all up to 12,000 items, else
-            three for each call, and at least 400; with a prior eight for each call up to 1,600, or
-            1,600 for a `k` of 50 or more.
-        k: how many are to be found: from 50 on items are chosen by the odds of being among the
-            100 best, too (`crossknn.methods.top_odds`), if the index has 20 anchors or more.
+            the prediction ranks first; by default all up to 12,000 items, else three for each call,
+            and at least 400; with a prior eight for each call up to 1,600.
+        k: how many are to be found, for `target_recall`.
         target_recall: a query ends when it expects to have found this share of its true top `k`,
             calibrated on the anchor queries; its budget is then what it may spend at most.
     """
@@ -179,32 +173,17 @@ class Kriging(Method):
             seed,
             lead_of(index, names, self.retriever),
         )
-        by_odds = self.k >= LARGE and prior is not None
-        pool = pool_size(index, budget, self.shortlist, least_pool(prior, budget, by_odds))
+        pool = pool_size(index, budget, self.shortlist, least_pool(prior, budget))
         if vectors is None:  # the trend alone: a few products of all items
             pool = None
         if pool is not None and vectors is not None:
             predictor = replace(predictor, near=near_of(index, prior, vectors))
-        if by_odds and prior is not None:
-            weights = self._top_weights(index, prior, seed)
-            predictor = TopOdds(**vars(predictor), weights=weights) if len(weights) else predictor
         return Plan(
             retriever=retriever,
             predictor=predictor,
             batches=(first, *(left // later + (r < left % later) for r in range(later))),
             shortlist=pool,
             stages=() if pool is None else [open_retriever(index, name, seed) for name in names],
-        )
-
-    def _top_weights(self, index: Index, prior: Prior, seed: int) -> FloatArray:
-        """Those of the index's prior, or else of its anchors; none where these are few."""
-        if prior.top_weights is not None:
-            return prior.top_weights
-        if (anchors := self._anchors(index)) is None:
-            return np.empty(0)
-        exact, known = anchors.scores, (self._mean(index), seed, self.retriever)
-        return index.cache.get(
-            ("top", *map(str, known)), (exact,), lambda: fit_top_weights(index, *known)
         )
 
     def _mean(self, index: Index) -> Spec:
@@ -260,11 +239,11 @@ class Kriging(Method):
         return index.cache.get(key, (anchors.scores,), lambda: record_curve(searches, self.k))
 
 
-def least_pool(prior: Prior | None, budget: int, by_odds: bool) -> int:
+def least_pool(prior: Prior | None, budget: int) -> int:
     """Items that a pool holds, if it does not hold more for the calls."""
     if prior is None:
         return POOL
-    return PRIOR_POOL if by_odds else min(max(PRIOR_PER_CALL * budget, POOL), PRIOR_POOL)
+    return min(max(PRIOR_PER_CALL * budget, POOL), PRIOR_POOL)
 
 
 def trend_retrievers(index: Index) -> Spec:
@@ -319,30 +298,6 @@ def cross_fitted(
     for fold in np.array_split(rows, min(folds, len(rows))):
         others = np.setdiff1d(rows, fold)
         yield fold, fit_anchors(index, mean, seed, retriever, others, cheap)
-
-
-def fit_top_weights(index: Index, mean: Spec, seed: int, retriever: Spec = AUTO) -> FloatArray:
-    """Weights (f,) of `crossknn.methods.top_odds`, from searches of the anchor queries, each with
-    what two thirds of the others teach; none of fewer than `FEWEST` anchors, or of few items."""
-    anchors = index.anchors
-    if anchors is None or len(anchors.scores) < FEWEST or index.n < 2 * AMONG:
-        return np.empty(0)
-    values, within, batches = [], [], (LEAST, *equal_rounds(TOP - LEAST, 19))
-    stage, names = open_retriever(index, retriever, seed), stage_names(index, mean)
-    known = index, default_vectors(index), stage, names
-    pool = pool_size(index, TOP, least=PRIOR_POOL)
-    for fold, prior in cross_fitted(index, mean, 3, seed, retriever):
-        plain = process(*known, prior, seed)
-        if pool is not None:
-            plain = replace(plain, near=points_of(index, prior, known[1]))
-        recorder, exact = Recorder(**vars(plain)), anchors.scores[fold]
-        plan = Plan(retriever=stage, predictor=recorder, batches=batches, shortlist=pool)
-        simulate(plan, anchors.queries.take(fold), exact)
-        truth = top_k(exact, TOP).items
-        for q, items, found in recorder.records[::3]:
-            values.append(found)
-            within.append(np.isin(items, truth[q]))
-    return logistic_weights(np.concatenate(values), np.concatenate(within), RIDGE)
 
 
 def stored_prior(index: Index) -> Prior | None:

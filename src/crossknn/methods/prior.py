@@ -127,7 +127,6 @@ class Prior:
         cokriging: Where queries have vectors, of the space `space`.
         retriever: Retrievers that the trends are linear in, as a spec.
         fingerprint: Of the cross-encoder.
-        top_weights: Those of `crossknn.methods.top_odds`, if the anchors tell any.
         queries, pairs: How many were scored, the `n_anchor_queries` among them with every item.
         added: How many items, the last ones, came after the fit, and have the rows of `factor` and
             `mean` that their vectors say (`crossknn.index.updates`).
@@ -139,7 +138,6 @@ class Prior:
     variance: float
     cokriging: Cokriging | None = None
     space: str | None = None
-    top_weights: FloatArray | None = None
     retriever: str = ""
     fingerprint: str | None = None
     queries: int = 0
@@ -178,8 +176,6 @@ class Prior:
             for name, field in _TRENDS.items()
         }
         meta = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ARRAYS}
-        if self.top_weights is not None:
-            arrays["top_weights"] = self.top_weights
         if self.cokriging is not None:
             meta["query_scale"] = self.cokriging.scale
             arrays |= {"known_queries": self.cokriging.known, "solved": self.cokriging.solved}
@@ -198,12 +194,11 @@ class Prior:
             mean=arrays["mean"],
             trends=[Trend(*trend) for trend in trends],
             cokriging=cokriging,
-            top_weights=arrays.get("top_weights"),
             **meta,
         )
 
 
-_ARRAYS = ("factor", "mean", "trends", "cokriging", "top_weights")
+_ARRAYS = ("factor", "mean", "trends", "cokriging")
 _TRENDS: Mapping[str, str] = {
     "trend_columns": "columns",
     "trend_means": "mean",

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossknn.index.base import ItemScores, Scale
-from crossknn.index.stored import StoredMatrix
+from crossknn.index.base import Scale
 from crossknn.methods import parse_method
 from crossknn.search.loop import Search
 from crossknn.types import Observed
+from crossknn_lab.rivals.item_scores import ITEM_SCORES, item_scores_artifact
+from crossknn_lab.stored import StoredMatrix
 
 METHODS = (
     "exact",
@@ -79,7 +80,9 @@ def matrix(
         firsts={"bm25": np.maximum(0, scores + 2 * rng.normal(size=(q, n)) - 4).astype(np.float32)},
         query_ids=tuple(f"query {i}" for i in range(q)),
         anchor_items=rng.permutation(n),
-        item_scores=ItemScores(pick, (items[pick] @ items.T).astype(np.float32)),
+        artifacts={
+            ITEM_SCORES: item_scores_artifact(pick, (items[pick] @ items.T).astype(np.float32))
+        },
     )
 
 
@@ -126,13 +129,15 @@ def first_scores(scores: np.ndarray, count: int) -> Observed:
 def permuted(data: StoredMatrix, order: np.ndarray) -> StoredMatrix:
     """The same matrix with its items in another order: new item j is old item order[j]."""
     back = np.argsort(order)
-    assert data.item_scores is not None
+    pairs = data.artifacts[ITEM_SCORES].arrays
     return replace(
         data,
         scores=data.scores[:, order],
         dense_items=data.dense_items[order],
         firsts={name: values[:, order] for name, values in data.firsts.items()},
         anchor_items=back[data.anchor_items],
-        item_scores=ItemScores(back[data.item_scores.items], data.item_scores.scores[:, order]),
+        artifacts={
+            ITEM_SCORES: item_scores_artifact(back[pairs["items"]], pairs["scores"][:, order])
+        },
         fitted={n: replace(v, items=v.items[order]) for n, v in data.fitted.items()},
     )

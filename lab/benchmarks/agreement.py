@@ -14,12 +14,12 @@ import numpy as np
 
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.fitting.fusion import BM25, VECTORS, weigh
-from crossknn.index.stored import StoredMatrix
 from crossknn.methods.rerank import Rerank
 from crossknn.retrievers.specs import FUSION
 from crossknn.search.fusion import open_fusion
 from crossknn.search.loop import simulate
 from crossknn.types import Artifact
+from crossknn_lab.stored import StoredMatrix
 
 SHIPPED = {"dense": VECTORS, "bm25": BM25}
 found = {}

@@ -51,12 +51,12 @@ from crossknn.extend import Search
 from crossknn.fitting.kriging import add_points
 from crossknn.fitting.learning import VECTORS, fit_from_store
 from crossknn.index import nearest
-from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import Method, parse_method
 from crossknn.scorers.plain import MatrixScorer
 from crossknn.types import FloatArray, IntArray, Pairs, Queries
 from crossknn_lab.cells import divided
+from crossknn_lab.stored import StoredMatrix
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "alternatives.json"
 BUDGETS, KS = (50, 100, 200, 500), (10, 100)

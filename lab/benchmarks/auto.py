@@ -35,7 +35,6 @@ from threadpoolctl import threadpool_limits
 
 from crossknn.evaluation.measures import bootstrap, holm, paired, recall
 from crossknn.fitting.factor_model import fit_sparse
-from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import standardised, top_k
 from crossknn.methods import parse_method
 from crossknn.retrievers.specs import open_retriever, stage_names
@@ -44,6 +43,7 @@ from crossknn.search.loop import simulate
 from crossknn.spec import parse
 from crossknn.types import Artifact, FloatArray, Pairs
 from crossknn_lab.cells import divided
+from crossknn_lab.stored import StoredMatrix
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "auto.json"
 BUDGETS, KS, PAIRS = (50, 100, 200, 500), (1, 10, 100), 30_000

@@ -16,10 +16,10 @@ import numpy as np
 import crossknn as ck
 from crossknn.evaluation.task import Judgements
 from crossknn.fitting.calibration import FOLDS, calibration_error, fit_scores, reliability
-from crossknn.index.stored import StoredMatrix
 from crossknn.methods import DEFAULT
 from crossknn.plots import reliability_plot
 from crossknn.search.loop import simulate
+from crossknn_lab.stored import StoredMatrix
 
 ROOT, BUDGET, DRAWS = Path(__file__).parents[2], 100, 1000
 

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 import crossknn as ck
-from crossknn.evaluation.replay import replay
-from crossknn.index.stored import StoredMatrix
 from crossknn.index.updates import regression
+from crossknn_lab.replay import replay
+from crossknn_lab.stored import StoredMatrix
 
 D, ANCHORS, RANK = 384, 50, 100
 

@@ -17,11 +17,11 @@ import numpy as np
 from auto import AUTO, KS, learned
 
 from crossknn.evaluation.measures import bootstrap, recall
-from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
 from crossknn.search.loop import simulate
 from crossknn.types import FloatArray
+from crossknn_lab.stored import StoredMatrix
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "learning.json"
 SEARCHES, BUDGET = (10, 20, 40, 80), 100

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 
 from crossknn.evaluation.replay import RecallRow
-from crossknn.evaluation.replay import replay as replay_of
-from crossknn.index.stored import StoredMatrix
 from crossknn.methods import parse_method
 from crossknn.plots import (
     OTHERS,
@@ -26,6 +24,8 @@ from crossknn.plots import (
     picture,
     recall_against_cost,
 )
+from crossknn_lab.replay import replay as replay_of
+from crossknn_lab.stored import StoredMatrix
 
 ROOT = Path(__file__).parents[2]
 RESULTS, IMAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "images"

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.index.nearest import FaissStore, build_lists
-from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
 from crossknn.methods.base import PER_CALL, POOL
 from crossknn.search.loop import simulate
+from crossknn_lab.stored import StoredMatrix
 
 ROOT = Path(__file__).parents[2]
 METHODS = {

@@ -22,12 +22,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from crossknn.evaluation.measures import recall
-from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
 from crossknn.search.loop import simulate
 from crossknn.types import FloatArray
 from crossknn_lab.cells import divided
+from crossknn_lab.stored import StoredMatrix
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "promise.json"
 ANCHORS, PROMISES, KS = (30, 46, 60, 90, 100, 300), (0.8, 0.9, 0.95), (10, 100)

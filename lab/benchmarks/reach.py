@@ -26,12 +26,12 @@ from crossknn.evaluation.replay import BATCH, Part, outcome, parts_on_demand
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.extend import Pairs
 from crossknn.fitting.fusion import weigh
-from crossknn.index.stored import StoredMatrix
 from crossknn.methods import DEFAULT
 from crossknn.retrievers.specs import FUSION, first_stage
 from crossknn.search.fusion import open_fusion
 from crossknn.types import Artifact, FloatArray
 from crossknn_lab.reach_tasks import TASKS, Task
+from crossknn_lab.stored import StoredMatrix
 
 MEASURES = (*("nDCG@10", "R@5", "R@10", "R@20", "R@50", "R@100"), *("nDCG@100", "Rprec", "RR@10"))
 WAYS = {

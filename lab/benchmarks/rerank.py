@@ -24,10 +24,10 @@ from crossknn.data.dataset import Dataset
 from crossknn.demo import build_corpus, standard_library_items
 from crossknn.evaluation.measures import bootstrap
 from crossknn.extend import Pairs, open_retriever
-from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
 from crossknn_lab.reach_tasks import senses
+from crossknn_lab.stored import StoredMatrix
 
 DATA = Path(__file__).resolve().parents[2] / "benchmarks/data/python-docs.npz"
 N, BUDGETS, K = 1000, (50, 100), 10

@@ -13,10 +13,10 @@ import json
 from pathlib import Path
 
 from crossknn.evaluation.measures import bootstrap, paired, recall
-from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
 from crossknn.search.loop import simulate
+from crossknn_lab.stored import StoredMatrix
 
 ROOT = Path(__file__).parents[2]
 ROUNDS, KS, CALLS = (20, 10, 5, 3), (10, 100), 100

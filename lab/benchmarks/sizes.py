@@ -17,10 +17,10 @@ os.environ["OMP_NUM_THREADS"] = "1"  # read when NumPy is first imported
 
 import numpy as np
 
-from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import base, parse_method
 from crossknn.search.loop import simulate
+from crossknn_lab.stored import StoredMatrix
 
 SIZES = (6_000, 12_000, 12_100, 25_000, 49_999, 50_000, 50_100)
 BOUNDS = {"a pool above 50,000": 50_000, "a pool above 12,000": base.POOLED}

@@ -10,11 +10,12 @@ from synthetic import matrix
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import recall
-from crossknn.evaluation.replay import parts_of, truth_of
+from crossknn.evaluation.replay import truth_of
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
 from crossknn_lab import analysis
 from crossknn_lab.anncur_split import anncur_split
+from crossknn_lab.replay import parts_of
 
 
 def cur(scores, rows, columns, *, rcond=1e-15):

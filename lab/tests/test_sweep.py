@@ -21,13 +21,13 @@ from synthetic import aligned_matrix
 from synthetic import matrix as synthetic_matrix
 
 from crossknn.errors import InputError
-from crossknn.evaluation.replay import replay
 from crossknn.evaluation.task import TaskMeasures
 from crossknn.files import exclusive_lock
-from crossknn.index.stored import StoredMatrix
 from crossknn.methods import parse_methods
 from crossknn_lab import cells as cell_module
-from crossknn_lab.cells import divided, judgements_of
+from crossknn_lab.cells import divided
+from crossknn_lab.replay import judgements_of, replay
+from crossknn_lab.stored import StoredMatrix
 from crossknn_lab.sweep import run_sweep
 from crossknn_lab.sweep_file import Sweep, read_sweep
 from crossknn_lab.table import read_table

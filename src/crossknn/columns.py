@@ -336,9 +336,7 @@ _COLUMNS: Mapping[str, str] = {
     "added.counts:c:iu added.terms:q:iu added.weights:q:f",
     "vectors": "values:nd:f",
     "late": "values:sd:f starts:m:iu",
-    "graphs": "neighbours:nk:iu",
     "artifacts/anchors": "queries:q scores:qN:f",
-    "artifacts/item_scores": "items:q:iu scores:qN:f",
     "artifacts/kriging": "factor:Nr:f mean:N:f",
     "artifacts/calibration": "weights:3:f at:b:f chance:b:f top:e:f found:e:f",
 }
@@ -350,7 +348,6 @@ _OF_ITEMS |= {"anchor_items": False, "deleted": False}
 """Whether the columns of items are texts."""
 
 _NEEDED: Mapping[str, tuple[str, ...]] = {
-    "graphs": ("neighbours",),
     "artifacts/anchors": ("queries", "scores"),
 }
 """Columns that are read without looking whether they are there."""

@@ -11,10 +11,10 @@ import numpy as np
 
 import crossknn as ck
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.index.stored import StoredMatrix
 from crossknn.retrievers.base import CandidateLists
 from crossknn.scorers import CallableScorer, CrossEncoder, HttpScorer, MatrixScorer, as_scorer
 from crossknn.scores.stored import StoredScorer
+from crossknn_lab.stored import StoredMatrix
 
 LONG = "x" * 5000
 HUGE = "9" * 30
@@ -111,8 +111,6 @@ COMMANDS: dict[str, Iterable[str]] = {
     "index build docs.jsonl {} --encoder none": ("a\0b", LONG, "docs.jsonl"),
     "index build docs.jsonl new.index --encoder {}": ("absent/x/y", "", "docs.index"),
     f"{BUILD} --limit {{}}": NUMBERS[:-1],
-    f"{BUILD} --graph {{}}": NUMBERS[:-1],
-    f"{BUILD} --graph 3 --graph-from {{}}": ("nothing", "a\0b", LONG),
     f"{BUILD} --lsa {{}}": ("-1", "x", "1.5"),
     f"{BUILD} --template {{}}": ("{", "{0}", "{nothing}", "{text.x}", "}"),
     f"{BUILD} --text-field {{}}": ("nothing", "a\0b"),
@@ -240,7 +238,6 @@ def calls() -> Calls:
     yield from _each("CrossEncoder", CrossEncoder, models)
     options = {"max_length": (0, "x"), "threads": (0, 1.5), "tokens_per_run": (0,), "nothing": (1,)}
     yield from _with(CrossEncoder, options)
-    yield from _each("graph", lambda k: _index(texts).add_graph("bm25", k), (0, -1, 1.5, "x"))
     scorer = CallableScorer(lambda pairs: [1.0] * len(pairs), "n")
     yield from _each(
         "collect_anchors",

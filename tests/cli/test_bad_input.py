@@ -69,12 +69,10 @@ CASES = """
 2 --budget: SEARCH --budgets 5
 2 create it first: SEARCH --run absent/run.trec
 2 is a folder: SEARCH --run docs.index
-2 absent: collect docs.index --anchors queries.txt --queries queries.txt --out absent/new.npz
 2 equal to 1000: demo --budget 5000
 2 query 0 is '': demo --search ''
 2 docs.jsonl is a file: demo --folder docs.jsonl
 2 torch-model: index build docs.jsonl torch-model
-2 did you mean bm25: index build docs.jsonl new.index --graph 2 --graph-from bm52
 2 did you mean rerank: serve --offer rerankk
 2 give 30 or less: try docs.jsonl --budget 70
 2 --zzz (see: SEARCH --zzz 5
@@ -115,19 +113,12 @@ CASES = """
 2 .png: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --plot r.txt
 2 nothing to make: index prepare docs.index
 2 --name: index prepare docs.index --tfidf --name x
-2 --graph N: index build docs.jsonl new.index --graph-from bm25
 2 KEY=VALUE: SEARCH --scorer-option batch
 2 CROSSKNN_API_KEY: SEARCH --scorer-option api_key=x
 2 either as arguments: SEARCH --queries queries.txt
 2 --queries FILE: SEARCH --lists ids.txt
 2 --measures: compare docs.index --queries queries.txt --measures nDCG@10
 2 nothing to score: collect docs.index
-2 --queries: collect docs.index --out new.npz
-2 good.npz: collect docs.index --queries queries.txt --out good.npz
-2 absent: collect docs.index --queries queries.txt --out absent/new.npz
-2 n_anchors is 5: collect docs.index --queries queries.txt --out new.npz --n-anchors 5
-2 fingerprint: collect docs.index --queries queries.txt --out new.npz --scorer URL/few
-2 50: collect docs.index --item-scores 50
 2 budgets: compare docs.index --queries queries.txt --budgets 5,0
 2 give --qrels FILE: compare docs.index --queries queries.txt --no-exact
 2 leave out -k, --plot: compare docs.index --queries queries.txt --qrels qrels.tsv --no-exact -k 1 --plot r.png

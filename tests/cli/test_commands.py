@@ -21,7 +21,6 @@ from crossknn.cli import app as application
 from crossknn.cli import output as printing
 from crossknn.cli.app import run
 from crossknn.data.dataset import Dataset
-from crossknn.index.stored import read_arrays
 
 TOPICS = ("archives", "threads", "files", "strings", "queues")
 N = 40
@@ -139,33 +138,16 @@ def test_standard_input_is_read_and_standard_output_can_be_piped(folder, capsys,
 
 
 @pytest.mark.slow
-def test_anchors_and_item_scores_are_collected_with_limits(build, command):
+def test_anchors_are_collected_with_limits(build, command):
     build()
     collecting = ("collect", "docs.index", "--anchors", "train.txt")
     calls = [command(*collecting, "--max-calls", "50")[0]["calls"] for _ in range(3)]
     assert calls == [50, 2 * N - 50, 0]
     again = build()
     assert (again["anchor_queries"], again["scores"]) == (2, 2 * N)
-    assert command("collect", "docs.index", "--item-scores", "6")[0]["calls"] == 6 * N
-    for method in ("adacur", "anncur", "kriging(retriever=bm25)", "itemcur", "fixeditem"):
+    for method in ("adacur", "anncur", "kriging(retriever=bm25)"):
         found = command("search", "docs.index", "open files", "--method", method, "--budget", "15")
         assert found[0]["n_scored"] == 15
-
-
-def test_a_score_matrix_costs_only_what_the_index_lacks(build, command, folder, capsys):
-    build("--graph", "4", "--graph-from", "bm25")
-    command("search", "docs.index", "about threads", *BM25, "--budget", "7", "-k", "3")
-    making = ("collect", "docs.index", "--queries", "queries.jsonl", "--out", "m.npz")
-    (made,) = command(*making, "--qrels", "qrels.tsv", "--n-anchors", "3", "--item-scores", "4")
-    assert (made["calls"], made["reused"], made["complete"]) == (9 * N - 7, 7, True)
-    arrays = read_arrays(folder / "m.npz")
-    assert arrays["scores"].shape == (5, N)
-    assert arrays["scores"].dtype == np.float32
-    assert arrays["qrels"].tolist() == [[1, 1, 1], [1, -1, 1]]
-    assert arrays["graph_bm25"].shape == (N, 4)
-    assert command(*making)[0]["calls"] == 0
-    # Rows of a matrix become anchors, without a call.
-    assert command("collect", "docs.index", "--anchors", "queries.jsonl")[0]["calls"] == 0
 
 
 def test_an_approximate_index_is_built_on_request_and_for_many_items(command, build, monkeypatch):
@@ -185,15 +167,10 @@ def test_an_approximate_index_is_built_on_request_and_for_many_items(command, bu
     assert run(["index", "prepare", "docs.index"]) == 2
 
 
-def test_graphs_and_words_are_added_without_encoding_again(build, command, folder, capsys):
+def test_words_are_added_without_encoding_again(build, command, folder, capsys):
     build()
-    options = ("--method", "gar(retriever=bm25, neighbours=4, batch=2)", "--budget", "6", "-k", "3")
-    assert run(["search", "docs.index", "a part", *options]) == 2
-    assert "no item graph 'lsa' here (there are: none); make it" in capsys.readouterr().err
-    (made,) = command("index", "prepare", "docs.index", "--graph", "4", "--tfidf")
-    assert (made["graphs"], made["retrievers"]) == ({"lsa": 4}, ["bm25", "lsa", "tfidf"])
-    assert command("search", "docs.index", "a part", *options)[0]["n_calls"] == 6
-    assert build()["graphs"] == {"lsa": 4}
+    (made,) = command("index", "prepare", "docs.index", "--tfidf")
+    assert made["retrievers"] == ["bm25", "lsa", "tfidf"]
     (whole,) = command("index", "verify", "docs.index")
     assert whole["damages"] == []
     largest = max((folder / "docs.index").rglob("*.npy"), key=lambda path: path.stat().st_size)
@@ -666,12 +643,11 @@ def test_try_takes_queries_and_judgements_of_yours(folder, capsys):
 
 
 def test_items_come_and_go(command, build, folder, capsys):
-    build("--lsa", "8", "--graph", "3")
+    build("--lsa", "8")
     new = [{"id": "d1", "text": "walruses on files"}, {"id": "w", "text": "about a walrus"}]
     jsonl(folder / "new.jsonl", new)
     made = command("index", "insert", "docs.index", "new.jsonl", "--replace")[0]
     assert (made["items"], made["deleted"]) == (N + 1, 1)
-    assert made["added_since_fit"] == {"graphs/lsa": 2}
     search = ("search", "docs.index", "walrus", "-k", "1", "--method", "retrieve(retriever=bm25)")
     assert command(*search)[0]["results"][0]["hits"][0]["id"] == "w"
     (folder / "gone.txt").write_text("w\nd7\n")

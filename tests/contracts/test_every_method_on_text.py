@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 from golden.cases import TEXT_QUERIES as QUERIES
-from golden.cases import N, corpus, overlap
+from golden.cases import N, add_item_scores, corpus, overlap
 from synthetic import METHODS
 
 import crossknn as ck
-from crossknn.fitting.anchors import collect_anchors, collect_item_scores
+from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.base import Scale
 from crossknn.index.vectors import ItemVectors
 from crossknn.scores.collect import exact_scores
@@ -30,8 +30,7 @@ def setting(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("text") / "words.index"
     index.save(folder)
     collect_anchors(index, scorer, ["copy a file", "merge lists", "find a path", "parse a string"])
-    collect_item_scores(index, scorer, np.arange(0, N, 12))
-    index.add_graph("dense", 8)
+    add_item_scores(index, scorer, np.arange(0, N, 12))
     if request.param == "fitted":
         moved = index.vectors["dense"] + np.float32(0.01) * index.vectors["dense"][::-1]
         options = {"method": "als", "base": "dense", "scale": Scale(alpha=1.0, beta=0.1)}

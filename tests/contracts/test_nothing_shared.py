@@ -65,7 +65,7 @@ class Touchy:
         self._index, self._readable, self.touched = index, set(readable), set()
 
     def __getattr__(self, name):
-        if name in ("anchors", "anchored", "item_scores"):
+        if name in ("anchors", "anchored"):
             self._touch({"anchored": "anchors"}.get(name, name))
         return getattr(self._index, name)
 
@@ -116,7 +116,6 @@ def test_a_plan_reads_the_exact_scores_that_it_says(spec):
 )
 def test_whoever_reads_the_anchors_is_charged_with_them(spec):
     data = matrix()
-    index, _, scores = data.rows(0, 1)
-    seen = Replayed(index, scores)
+    seen = Replayed(data)
     parse_method(spec).plan(seen, 20, 0)
     assert seen.calls == 20 * 80

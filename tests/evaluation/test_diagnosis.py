@@ -14,12 +14,13 @@ import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.evaluation.diagnosis import diagnose_parts, verdict_of
 from crossknn.evaluation.measures import bootstrap_ratio, holm, paired
-from crossknn.evaluation.replay import Part, parts_of
+from crossknn.evaluation.replay import Part
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.extend import Queries, open_retriever
 from crossknn.retrievers.base import WeightedSum
 from crossknn.scorers import MatrixScorer
 from crossknn.search.fusion import Fusion
+from crossknn_lab.replay import parts_of
 
 METHOD = "axn(retriever=lsa, rounds=3, ridge=0.3)"
 

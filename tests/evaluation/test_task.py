@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from crossknn.errors import InputError
 from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures
-from crossknn.index.stored import StoredMatrix
 
 QRELS = {"q1": {"a": 2, "c": 1, "x": 0}, "q2": {"d": 1, "gone": 1}, "q4": {"b": 0}}
 QUERIES = ("q1", "q2", "q3", "q4")
@@ -34,20 +32,6 @@ def test_what_is_left_out_is_counted():
     assert values["R@2"] == pytest.approx([0.5, 0, np.nan, 0], nan_ok=True)  # "gone" is a miss
     assert values["accuracy"] == pytest.approx([0, 0, np.nan, 0], nan_ok=True)
     assert values["accuracy_normalised"] == pytest.approx([0, *[np.nan] * 3], nan_ok=True)
-
-
-def test_judgements_of_a_matrix_are_those_of_the_qrels():
-    qrels = [[0, 1, 3], [1, 0, 2], [1, 2, 1], [1, 4, 0], [2, 3, 1], [2, -1, 1], [4, 1, 0]]
-    data = StoredMatrix(
-        np.zeros((5, 5)), 1, None, None, {}, ("q0", *QUERIES), labels=np.zeros(5, int)
-    )
-    made = Judgements.from_matrix(replace(data, qrels=np.array(qrels)))
-    assert made.notes() == judged().notes()
-    names = ["nDCG@10", "R@2", "Rprec", "accuracy", "accuracy_normalised"]
-    found, wanted = (TaskMeasures(j, names).values(RANKED) for j in (made, judged()))
-    assert all(np.array_equal(found[name], wanted[name], equal_nan=True) for name in names)
-    assert Judgements.from_matrix(data).rows == ({"0": 1},) * 4  # the labels
-    assert Judgements.from_matrix(replace(data, labels=None)) is None
 
 
 def by_definition(name: str, answer: list[int], row: dict[str, int]) -> float:

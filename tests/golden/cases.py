@@ -14,16 +14,20 @@ import numpy as np
 from late_helpers import WordStates, vector
 
 import crossknn as ck
-from crossknn.fitting.anchors import collect_anchors, collect_item_scores
+from crossknn.data.queries import item_as_query
+from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.kriging import fit_prior
-from crossknn.index.base import ItemScores, Scale
-from crossknn.index.stored import StoredMatrix
+from crossknn.index.base import Scale
 from crossknn.index.vectors import ItemVectors
 from crossknn.methods import parse_method
 from crossknn.retrievers.base import CandidateLists, ItemPriors
+from crossknn.scores.collect import exact_scores
+from crossknn.scores.store import ScoreStore
 from crossknn.search.loop import Search
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM
+from crossknn_lab.rivals.item_scores import ITEM_SCORES, item_scores_artifact
+from crossknn_lab.stored import StoredMatrix
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data"
 ANCHORS, QUERIES, BUDGETS, TEXT_BUDGETS = 40, 4, (20, 50), (8, 20)
@@ -213,10 +217,12 @@ def matrix(name):
     where = np.full(data.scores.shape[1], NO_ITEM)
     where[chosen] = np.arange(n)
     queries = np.r_[0:ANCHORS, data.n_anchors : data.n_anchors + QUERIES]
-    order, pairs = where[data.anchor_items], data.item_scores
-    if pairs is not None:
-        here = where[pairs.items]
-        pairs = ItemScores(here[here >= 0], pairs.scores[here >= 0][:, chosen])
+    order, artifacts = where[data.anchor_items], {}
+    if ITEM_SCORES in data.artifacts:
+        pairs = data.artifacts[ITEM_SCORES].arrays
+        here = where[pairs["items"]]
+        scores = pairs["scores"][here >= 0][:, chosen]
+        artifacts = {ITEM_SCORES: item_scores_artifact(here[here >= 0], scores)}
     cut = StoredMatrix(
         scores=data.scores[queries][:, chosen],
         n_anchors=ANCHORS,
@@ -225,7 +231,7 @@ def matrix(name):
         firsts={"bm25": data.firsts["bm25"][queries][:, chosen]},
         query_ids=tuple(data.query_ids[query] for query in queries),
         anchor_items=order[order >= 0],
-        item_scores=pairs,
+        artifacts=artifacts,
     )
     # Vectors of another space, and some that queries have none beside.
     items, exact = cut.dense_items, cut.scores[:ANCHORS]
@@ -266,6 +272,15 @@ def overlap(pairs):
     ]
 
 
+def add_item_scores(index, scorer, positions):
+    """Score items, as if they were queries, with every item: what `itemcur` and `fixeditem` read."""
+    texts = [item_as_query(index.items.texts[position]) for position in positions]
+    scores = exact_scores(ScoreStore(), scorer, texts, index.items.texts)
+    made = item_scores_artifact(positions, scores)
+    meta = {**made.meta, "fingerprint": scorer.fingerprint}
+    index.put_artifact(ITEM_SCORES, meta, made.arrays)
+
+
 @cache
 def text_index(learned=None):
     """(index with all that methods use, scorer); with the prior of kriging fitted if named."""
@@ -278,8 +293,7 @@ def text_index(learned=None):
     rng = np.random.default_rng(1)
     ids = index.items.ids
     collect_anchors(index, scorer, ANCHOR_TEXTS)
-    collect_item_scores(index, scorer, np.arange(0, N, 3))
-    index.add_graph("own", 8)
+    add_item_scores(index, scorer, np.arange(0, N, 3))
     fitted = ItemVectors(
         values=own + np.float32(0.2) * own[::-1],
         method="als",
@@ -303,7 +317,6 @@ def bundled_index():
     scorer = ck.CrossEncoder()
     index = ck.ItemIndex.build(corpus(), encoder="bundled", tfidf=True)
     collect_anchors(index, scorer, ANCHOR_TEXTS[:4])
-    index.add_graph(None, 8)
     return index, scorer
 
 

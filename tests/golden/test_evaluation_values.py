@@ -11,7 +11,7 @@ from synthetic import aligned_matrix, matrix
 from crossknn.data.queries import QuerySet
 from crossknn.data.reading import read_items
 from crossknn.evaluation import measures
-from crossknn.evaluation.replay import Replayed, compare, outcome, parts_of, replay, truth_of
+from crossknn.evaluation.replay import Replayed, compare, outcome, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import top_k
@@ -26,7 +26,8 @@ from crossknn_lab.analysis import (
     recall_by_split,
     retrieved,
 )
-from crossknn_lab.cells import judgements_of
+from crossknn_lab.replay import judgements_of, parts_of, replay
+from crossknn_lab.rivals.oracles import WithOracles
 
 CLOSE = 2e-6
 NAMES = (
@@ -172,7 +173,7 @@ def test_analyses():
     distinct = {k: {share: of.recall[k] for share, of in made.items()} for k in (1, 10)}
     found |= {"distinct": distinct, "paper": split}
     found["retrieved"] = retrieved(whole, parts, calls=12, depth=8)
-    seen = Replayed(index, scores)
+    seen = Replayed(WithOracles(index, scores))
     search = simulate(parse_method(SPECS["adacur"]).plan(seen, 12, 0), queries, scores)
     items = search.observed().items
     found["answer"] = [search.best(4).items, items, np.count_nonzero(items >= 0)]

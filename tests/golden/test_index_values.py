@@ -17,6 +17,7 @@ from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import as_scorer
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM, Queries
+from crossknn_lab.rivals.graphs import item_graph
 
 N, K = 120, 12
 WORDS = (  # noqa: SIM905
@@ -92,8 +93,6 @@ def index():
         seed=3,
     )
     made.add_late(MODELS["cmc"])
-    for name in GRAPHS:
-        made.add_graph(name, 5)
     collect_anchors(made, as_scorer(exact), TRAIN)
     made.add_retriever("mine", CandidateLists(LISTS, made.items.ids))
     return made
@@ -121,7 +120,7 @@ def values(index):
     scales = {name: index.scale(name) for name in ("dense", "lsa", "own")}
     found["scales"] = {name: [scale.alpha, scale.beta] for name, scale in scales.items()}
     found["scales"]["center"] = index.anchors.center
-    found["graphs"] = {name: index.graphs[name][::5, :5].tolist() for name in GRAPHS}
+    found["graphs"] = {name: item_graph(index, name, 5)[::5].tolist() for name in GRAPHS}
     for name, spec in SPECS.items():
         made = open_retriever(index, parse(spec), 7)
         top, few = made.top(Queries(QUERIES), K), made.top(Queries(QUERIES), 4, ALLOWED)

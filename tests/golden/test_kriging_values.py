@@ -15,7 +15,6 @@ import pytest
 from recorded import check
 
 from crossknn.fitting.factor_model import fit_sparse
-from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
 from crossknn.methods.kriging import process, record_curve
@@ -26,6 +25,7 @@ from crossknn.search.loop import simulate
 from crossknn.search.plan import Stop, expected_recall
 from crossknn.spec import parse
 from crossknn.types import Pairs
+from crossknn_lab.stored import StoredMatrix
 
 MATRIX = Path(__file__).parents[2] / "benchmarks" / "data" / "medquad-two.npz"
 N, ANCHORS, TESTS = 400, 40, 30

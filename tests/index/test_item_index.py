@@ -9,7 +9,6 @@ from late_helpers import WordStates
 
 from crossknn.data.items import Items
 from crossknn.errors import InputError
-from crossknn.index.graphs import nearest_neighbours
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.base import CandidateLists, ItemPriors
 from crossknn.types import Queries
@@ -68,8 +67,6 @@ def build(**given):
         (lambda i: i.add_late(WordStates(), "own"), "something else named 'own'; use another name"),
         (lambda i: i.add_late(WordStates(), "no name"), "cannot be named 'no name'"),
         (lambda i: i.add_late(object()), "is not a late-interaction model: give one"),
-        (lambda i: i.add_graph("bm26"), r"to make a graph of 'bm26' \(did you mean bm25"),
-        (lambda i: i.add_graph("own", 0), "neighbours is 0; it must be 1 or more"),
         (lambda _: build(vectors=np.ones((3, 2))), r"have the shape \(3, 2\); it must be \(2, d\)"),
         (lambda _: build(vectors=np.array([[1.0], [np.nan]])), "'vectors': row 1 holds a NaN"),
         (lambda _: build(vectors=[[1.0], [1.0, 2.0]]), "rows of several lengths"),
@@ -77,7 +74,6 @@ def build(**given):
         (lambda _: build(vectors=np.array([["x"], ["y"]])), "not of numbers"),
         (lambda _: build(query_vectors={"own": len}), "query_vectors names 'own'"),
         (lambda _: build(encoder=object()), "is not a dual encoder: give one"),
-        (lambda i: nearest_neighbours(i.graphs, "bm25", 4), r"no item graph 'bm25' .*--graph 16"),
     ],
 )
 def test_what_is_not_there_or_does_not_fit_is_named_and_changes_nothing(ask, sentence):
@@ -115,16 +111,18 @@ def test_building_again_encodes_new_texts_only_and_keeps_what_fits(tmp_path):
 
     seen = []
     index = ItemIndex.build(corpus(6), encoder=Counting(), bm25=False)
-    for name in ("kriging", "item_scores"):
-        index.put_artifact(name, {}, {"x": np.arange(3)})
+    index.put_artifact("kriging", {}, {"x": np.arange(3)})
+    scales = {"center": (1.0, 1.0)}
+    anchors = {"queries": ["q"], "scores": np.ones((1, 6))}
+    index.put_artifact("anchors", {"fingerprint": "f", "scales": scales}, anchors)
     index.save(tmp_path / "index")
     loaded = ItemIndex.load(tmp_path / "index")
     same = ItemIndex.build(corpus(6), encoder=Counting(), bm25=False, tfidf=True, previous=loaded)
     np.testing.assert_array_equal(same.vectors["dense"], index.vectors["dense"])
-    assert set(same.artifacts) == {"kriging", "item_scores"}
+    assert set(same.artifacts) == {"kriging", "anchors"}
     for changed in ({"bm25": True, "encoder": Counting()}, {"bm25": False, "lsa": 3}):
         other = ItemIndex.build(corpus(6), previous=loaded, **changed)
-        assert set(other.artifacts) == {"item_scores"}  # of the items alone
+        assert set(other.artifacts) == {"anchors"}  # of the items alone
     more = ItemIndex.build(corpus(8)[1:], encoder=Counting(), previous=loaded)
     assert seen == [list(index.items.texts), more.items.texts[-2:]]
     expected = LengthEncoder().encode_items(more.items.texts)

@@ -20,7 +20,7 @@ from references.living_items import LivingItems
 
 import crossknn as ck
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.fitting.anchors import collect_anchors, collect_item_scores
+from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.fit import fit as fit_vectors
 from crossknn.fitting.kriging import fit_prior
 from crossknn.index import storage, updates
@@ -172,9 +172,6 @@ def full(tmp_path=None, n=30):
     """An index with all that is made of items."""
     index = ItemIndex.build(corpus(n), encoder=LengthEncoder(), lsa=4, tfidf=True)
     collect_anchors(index, FormulaScorer(), ["one cat", "two dogs", "three birds"])
-    collect_item_scores(index, FormulaScorer(), np.array([3, 1]))
-    for name in ("dense", "bm25"):
-        index.add_graph(name, 3)
     fit_prior(index)
     if tmp_path is not None:
         index.save(tmp_path / "index")
@@ -193,15 +190,11 @@ def test_everything_that_an_index_has_takes_in_new_items(tmp_path, saved):
     assert (index.n, len(index)) == (n, 36)
     np.testing.assert_array_equal(index.vectors["dense"], at_once.vectors["dense"])
     assert index.vectors["lsa"].shape == (n, 4)
-    assert index.anchors is index.item_scores is None  # stale: exact scores are not predicted
-    assert index.graphs["dense"].shape == index.graphs["bm25"].shape == (n, 3)
+    assert index.anchors is None  # stale: exact scores are not predicted
     assert index.added == {
         f"{kind}/{name}": 8
         for kind, name in [
-            ("graphs", "dense"),
-            ("graphs", "bm25"),
             ("artifacts", "anchors"),
-            ("artifacts", "item_scores"),
             ("artifacts", "kriging"),
         ]
     }
@@ -209,7 +202,6 @@ def test_everything_that_an_index_has_takes_in_new_items(tmp_path, saved):
     for method in (
         "kriging",
         "axn(rounds=3)",
-        "gar(neighbours=3)",
         "rerank(retriever=bm25)",
     ):
         hits = ck.Searcher(index, scorer, method).search("a cat in a tree", k=5, budget=20)[0]
@@ -228,26 +220,23 @@ def test_everything_that_an_index_has_takes_in_new_items(tmp_path, saved):
     np.testing.assert_array_equal(stale.arrays["scores"], kept[:, old])
     np.testing.assert_array_equal(index.vectors["dense"], at_once.vectors["dense"][living])
     assert list(index.items.ids) == [f"i{i}" for i in living]
-    assert index.graphs["dense"].max() < 36
     assert sorted(index.anchor_items) == list(range(29))
     collect_anchors(index, scorer, ["one cat"])  # the scores of items that were added, too
     assert "artifacts/anchors" not in index.added
     exact = [score_of("two dogs", text) for text in index.items.texts]
     row = list(index.anchors.queries.texts).index("two dogs")
     np.testing.assert_array_equal(index.anchors.scores[row], np.float32(exact))
-    collect_item_scores(index, scorer, np.array([5]))
-    for method in ("anncur", "itemcur"):
-        assert len(ck.Searcher(index, scorer, method).search("a cat", k=5, budget=20)[0]) == 5
+    assert len(ck.Searcher(index, scorer, "anncur").search("a cat", k=5, budget=20)[0]) == 5
 
 
 @pytest.mark.parametrize("saved", [False, True])
-@pytest.mark.parametrize("fitted", ["prior", "anchors", "graph", "vectors"])
+@pytest.mark.parametrize("fitted", ["prior", "anchors", "vectors"])
 def test_what_was_fitted_to_other_items_is_refused(tmp_path, monkeypatch, saved, fitted):
     """As many items as before, but others: one is deleted and one added while something is made."""
     index = full(tmp_path if saved else None)
     if saved:
         index = ItemIndex.load(tmp_path / "index", encoder=LengthEncoder())
-    before = dict(index.artifacts), dict(index.graphs), [*index.fitted]
+    before = dict(index.artifacts), [*index.fitted]
 
     def change(*given, **options):
         index.delete(["i3"])
@@ -260,17 +249,15 @@ def test_what_was_fitted_to_other_items_is_refused(tmp_path, monkeypatch, saved,
     where, fit = {
         "prior": ("fitting.kriging.fit_anchors", lambda: fit_prior(index)),
         "anchors": ("fitting.anchors.collect", lambda: collect_anchors(index, scorer, ["four"])),
-        "graph": ("index.building.graph_of", lambda: index.add_graph("dense", 5)),
         "vectors": ("fitting.fit.FitTask", lambda: fit_vectors(index, scorer, ["one cat"], "als")),
     }[fitted]
     make = pkgutil.resolve_name(made(where))
     monkeypatch.setattr(made(where), change)
     with pytest.raises(InputError, match="items were added or removed meanwhile"):
         fit()
-    after = index.artifacts, index.graphs, index.fitted
+    after = index.artifacts, index.fitted
     assert [[*kind] for kind in after] == [[*kind] for kind in before]
     assert index.artifacts["kriging"].meta["added"] == 1
-    assert index.graphs["dense"].shape == (30, 3)
     monkeypatch.undo()
     if fitted == "prior":
         collect_anchors(index, scorer, ["one cat"])  # they are stale
@@ -328,7 +315,6 @@ def test_states_and_fitted_vectors_of_new_items(tmp_path, saved):
     index.add_fitted("mapped", ItemVectors(values=moved(own), item_map=moved, **given))
     index.add_fitted("free", ItemVectors(values=moved(own).astype(np.float16), **given))
     index.add_late(WordStates())
-    index.add_graph("mapped", 2)
     if saved:
         index.save(tmp_path / "index")
     index.add(corpus(n + k)[n:])
@@ -339,8 +325,7 @@ def test_states_and_fitted_vectors_of_new_items(tmp_path, saved):
     new = base.encode_items([each["title"] + "\n" + each["text"] for each in corpus(n + k)[n:]])
     np.testing.assert_array_equal(index.vectors["mapped"][n:], moved(new))
     assert index.vectors["free"].dtype == np.float16
-    assert index.graphs["mapped"].shape == (n + k, 2)
-    assert index.added == {"vectors/mapped": k, "vectors/free": k, "graphs/mapped": k}
+    assert index.added == {"vectors/mapped": k, "vectors/free": k}
     for places in (np.arange(n + k), np.delete(np.arange(n + k), 2)):
         states, expected = index.late["cmc"].states, WordStates().encode_items(index.items.texts)
         np.testing.assert_array_equal(states.starts, expected.starts)

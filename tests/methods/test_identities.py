@@ -103,7 +103,7 @@ MISSING = (
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_scored(spec, words):
-    data = replace(matrix(), n_anchors=0, item_scores=None, dense_items=None)
+    data = replace(matrix(), n_anchors=0, artifacts={}, dense_items=None)
     index, queries, _ = (data if (spec, words) in MISSING else aligned_matrix()).rows(0, 2)
     with pytest.raises(InputError, match=words):
         Search(parse_method(spec).plan(index, 10, 0), queries, index.n).ask()

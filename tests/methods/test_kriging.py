@@ -10,7 +10,6 @@ import pytest
 from synthetic import first_scores, matrix, run
 
 from crossknn.errors import InputError, SpecError
-from crossknn.index.stored import StoredMatrix
 from crossknn.methods import parse_method
 from crossknn.methods.base import equal_rounds
 from crossknn.methods.gp import GaussianProcess
@@ -26,6 +25,7 @@ from crossknn.retrievers.specs import open_retriever
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, Stop
 from crossknn.spec import parse
+from crossknn_lab.stored import StoredMatrix
 
 WITH, FUSED, *_ = SPECS = (
     "kriging(retriever=dense, mean=dense)",

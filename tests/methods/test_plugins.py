@@ -7,12 +7,13 @@ import sys
 
 import pytest
 
-from crossknn import Method, SpecError, parse_method, parse_methods
+from crossknn import SpecError, parse_method, parse_methods
+from crossknn.extend import Method
 from crossknn.methods import PLUGINS, _plugins
 
 MODULE = """
 from dataclasses import dataclass
-from crossknn import Method
+from crossknn.extend import Method
 
 @dataclass(frozen=True, kw_only=True)
 class Own(Method):
@@ -70,11 +71,11 @@ def test_its_options_are_checked_as_ours_are(installed):
     [
         (
             "renamed",
-            "own_methods:Own must be a subclass of crossknn.Method whose name is 'renamed'",
+            "own_methods:Own must be a subclass of crossknn.extend.Method whose name is 'renamed'",
         ),
         ("no-class", "'no-class' .* cannot be loaded: AttributeError: .*MODULE"),
         ("no-module", "'no-module' .* cannot be loaded: ModuleNotFoundError: No module named"),
-        ("text", "'text': json:__name__ must be a subclass of crossknn.Method"),
+        ("text", "'text': json:__name__ must be a subclass of crossknn.extend.Method"),
         ("own-methods", "unknown method 'own-methods': did you mean own-method"),
     ],
 )

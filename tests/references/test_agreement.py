@@ -18,9 +18,10 @@ import pytest
 from synthetic import run
 from threadpoolctl import threadpool_limits
 
-from crossknn.index.stored import StoredMatrix
 from crossknn.spec import Spec, parse
 from crossknn.types import NO_ITEM
+from crossknn_lab.rivals.item_scores import ITEM_SCORES
+from crossknn_lab.stored import StoredMatrix
 from references import acurank, cur, gaussian_process, graph, kriging, reformulations, vectors
 from references.problem import Batch, Problem, Rank, best_first, equal_batches
 
@@ -154,6 +155,7 @@ def known_of(name: str) -> dict[str, np.ndarray]:
     """What all problems of a matrix share; neighbours are by cosine, ties by position."""
     data = stored(name)
     items, queries = (a.astype(np.float64) for a in (data.dense_items, data.dense_queries))
+    pairs = data.artifacts.get(ITEM_SCORES)
     unit = items / np.linalg.norm(items, axis=1, keepdims=True)
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -np.inf)
@@ -162,8 +164,8 @@ def known_of(name: str) -> dict[str, np.ndarray]:
         "anchor_scores": data.scores[: data.n_anchors].astype(np.float64),
         "anchor_queries": queries[: data.n_anchors],
         "neighbours": np.argsort(-cosines, axis=1, kind="stable")[:, :16],
-        "item_scores": data.item_scores and data.item_scores.scores.astype(np.float64),
-        "item_queries": data.item_scores and data.item_scores.items,
+        "item_scores": pairs and pairs.arrays["scores"].astype(np.float64),
+        "item_queries": pairs and pairs.arrays["items"],
     }
 
 
@@ -191,7 +193,7 @@ def problem_of(name: str, query: int, case: Case) -> Problem:
         orders = (np.argsort(-scores[row], kind="stable") for scores in cheap.values())
         retriever = sum(1 / (61 + np.argsort(order)) for order in orders)
     else:
-        order = data.anchor_items if case.retriever == "fixed" else data.item_scores.items
+        order = data.anchor_items if case.retriever == "fixed" else known_of(name)["item_queries"]
         retriever = np.full(data.scores.shape[1], -1e9)
         retriever[order] = -np.arange(len(order), dtype=np.float64)
     known = known_of(name)
@@ -269,7 +271,7 @@ def one_thread(monkeypatch):
 @pytest.mark.parametrize("name", ["medquad-two", "wordnet-artifact"])
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_method_scores_what_its_reference_scores(name, spec):
-    if spec.startswith(("fixeditem", "itemcur")) and stored(name).item_scores is None:
+    if spec.startswith(("fixeditem", "itemcur")) and ITEM_SCORES not in stored(name).artifacts:
         name = "medquad-two"  # the one matrix with scores of items in the query's place
     varied = "=R" in spec or "=B" in spec
     # As many scores as the mean has columns leave it to rounding where these are nearly alike.

@@ -7,10 +7,10 @@ import pytest
 from scipy.stats import chisquare
 from synthetic import matrix
 
-from crossknn.evaluation.replay import OracleRetriever, OracleSoftMax, OracleTopK
 from crossknn.methods import parse_method
 from crossknn.search.loop import Search
 from crossknn.types import Queries
+from crossknn_lab.rivals.oracles import OracleRetriever, OracleSoftMax, OracleTopK
 from references import cur, oracle
 from references.problem import Batch, Problem
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import crossknn as ck
-from crossknn.index.stored import StoredMatrix
 from crossknn.models.tokens import Tokenizer
+from crossknn_lab.stored import StoredMatrix
 
 MEMORY = 6 << 30
 """Bytes of address space of a process that reads such a file: a reading of gigabytes ends it."""

@@ -16,11 +16,11 @@ import crossknn as ck
 from crossknn.data.dataset import Dataset
 from crossknn.errors import CrossknnError
 from crossknn.extend import Pairs, ScoreStore
-from crossknn.fitting.anchors import collect_matrix
 from crossknn.index.storage import MANIFEST, _checksum
 from crossknn.models.folder import check_files, json_in
 from crossknn.page import Page, write_page
 from crossknn.scorers.opening import bundled_folder
+from crossknn_lab.collecting import collect_matrix
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 TEXTS = [f"how to {verb} a {noun}" for verb in ("zip", "sort", "read") for noun in ("file", "list")]

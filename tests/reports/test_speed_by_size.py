@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
 from crossknn.methods.base import POOLED
 from crossknn.search.loop import simulate
+from crossknn_lab.stored import StoredMatrix
 
 D = 16
 

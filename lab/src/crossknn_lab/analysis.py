@@ -12,19 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import recall
-from crossknn.evaluation.replay import Part, Replayed
+from crossknn.evaluation.replay import Part
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import Method
 from crossknn.methods.base import part
 from crossknn.search.loop import simulate
 from crossknn.types import FloatArray, IntArray, Observed, Queries
+from crossknn_lab.rivals.oracles import WithOracles
 
 BANDS = (10, 100, 1000)
 """Where the bands of ranks end."""
@@ -310,7 +311,7 @@ def approximate(
     figures 6 to 8). For the approximation from k_i anchor items: `anncur(anchor_share=1)` with the
     budget k_i. A method that learns nothing answers with its retriever's scores.
     """
-    plan = method.plan(Replayed(index, scores), budget, seed)
+    plan = method.plan(cast(Index, WithOracles(index, scores)), budget, seed)
     watched: Any = _Watched(plan.predictor)
     search = simulate(replace(plan, predictor=watched), queries, scores)
     state = watched.start(queries) if watched.state is None else watched.state

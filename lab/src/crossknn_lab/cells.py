@@ -15,14 +15,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import crossknn
-from crossknn.data.queries import Qrels
 from crossknn.errors import CrossknnError, InputError
-from crossknn.evaluation.replay import Outcome, Part, RecallRow, check, outcome, parts_of, truth_of
+from crossknn.evaluation.replay import Outcome, Part, RecallRow, check, outcome, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.files import open_given, parse_json
-from crossknn.index.stored import StoredMatrix
 from crossknn.methods import Method
 from crossknn.types import IntArray
+from crossknn_lab.replay import judgements_of, parts_of
+from crossknn_lab.rivals.item_scores import ITEM_SCORES
+from crossknn_lab.stored import StoredMatrix
 
 FORMAT = 1
 """Of what `CellResult` holds and how it is computed: cells of another one are computed again."""
@@ -74,7 +75,7 @@ class MatrixFile:
             fitted=tuple(matrix.fitted),
             retrievers=tuple(matrix.firsts),
             vectors=tuple(matrix.spaces),
-            items_by_items=matrix.item_scores is not None,
+            items_by_items=ITEM_SCORES in matrix.artifacts,
         )
 
 
@@ -316,17 +317,3 @@ def _data(
         truth=truth_of(parts, k),
         judged=None if judged is None else judged.take(0, queries),
     )
-
-
-def judgements_of(matrix: StoredMatrix, qrels: Qrels | None = None) -> Judgements | None:
-    """Of a matrix's test queries: by `qrels`, or else its own; None without either.
-
-    Raises InputError if the matrix lacks the ids that qrels need.
-    """
-    if qrels is None:
-        return Judgements.from_matrix(matrix)
-    if matrix.item_ids is None:
-        raise InputError(
-            "qrels name items by id, and the matrix has no ids: it needs the key 'item_ids'"
-        )
-    return Judgements.from_qrels(qrels, matrix.query_ids[matrix.n_anchors :], matrix.item_ids)

@@ -14,6 +14,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
+from crossknn.cli import options as o
 from crossknn.cli.app import run as run_app
 from crossknn.cli.options import (
     AsJson,
@@ -27,7 +28,7 @@ from crossknn.cli.options import (
 from crossknn.cli.output import answer, err, note, out, print_json, progress, say
 from crossknn.errors import TRAIN, InputError, needs_extra
 from crossknn.files import write_file
-from crossknn.index.stored import StoredMatrix
+from crossknn_lab.stored import StoredMatrix
 
 FEW = ("n_queries", "n_items", "mean", "std", "rank", "effective_rank")
 HEADS = ("queries", "items", "mean", "std", "rank", "eff. rank", "90%", "99%", "skew")
@@ -86,10 +87,10 @@ def _replay(
 ) -> None:
     """Replay methods on stored scores: one JSON object per line for each method, budget and k."""
     from crossknn.data.reading import read_qrels
-    from crossknn.evaluation.replay import check, parts_of, replay
+    from crossknn.evaluation.replay import check
     from crossknn.evaluation.task import LABELLED, TaskMeasures, measure_names
     from crossknn.methods import parse_methods
-    from crossknn_lab.cells import judgements_of
+    from crossknn_lab.replay import judgements_of, parts_of, replay
 
     chosen, costs = parse_methods(methods), numbers(budgets, "budgets")
     matrix = StoredMatrix.load(file)
@@ -105,6 +106,57 @@ def _replay(
             err.print(sentence, soft_wrap=True)
     for row in replay(matrix, chosen, costs, ks, seed=seed, queries=queries, task=task):
         print_json(row.as_dict())
+
+
+@app.command("collect-matrix")
+@o.grouped
+def _collect_matrix(
+    folder: o.Folder,
+    *,
+    queries: Annotated[Path, typer.Option(help="Queries to score with every item.")],
+    file: Annotated[Path, typer.Option("--out", help="The matrix file to write (.npz).")],
+    n_anchors: Annotated[
+        int | None,
+        typer.Option(help="The first so many queries are anchor queries; by default half."),
+    ] = None,
+    qrels: Annotated[Path | None, typer.Option(help="Judgements to save in the file.")] = None,
+    item_scores: Annotated[
+        int,
+        typer.Option(min=0, help="Score so many items, as if they were queries, with every item."),
+    ] = 0,
+    limits: o.LimitOptions,
+    replace: o.Replace = False,
+    scorer: o.ScorerOptions,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Score queries with every item of an index, and write all scores to a matrix file.
+
+    The scores are stored in the index as they are computed: run the same command again to resume.
+    """
+    from crossknn.data.reading import read_qrels
+    from crossknn.index.item_index import ItemIndex
+    from crossknn_lab.collecting import collect_matrix
+
+    check_path("--out", file)
+    index, exact = ItemIndex.load(folder), scorer.open(workers=o.threads(limits.workers))
+    with progress("scoring queries", "pairs") as report:
+        found = collect_matrix(
+            file,
+            index,
+            scorer.scorer if limits.ray else exact,
+            o.read_queries(queries),
+            n_anchors=n_anchors,
+            qrels=None if qrels is None else read_qrels(qrels),
+            item_scores=item_scores,
+            replace=replace,
+            seed=seed,
+            limits=limits.limits(),
+            progress=report,
+        )
+    answer({**asdict(found), "complete": found.complete, "matrix": str(file)}, as_json)
+    if not found.complete:
+        note("not finished: run the same command again to resume")
 
 
 @app.command("sweep")

@@ -26,9 +26,9 @@ from threadpoolctl import threadpool_limits
 
 from crossknn.errors import InputError, nearest
 from crossknn.files import is_file, make_folder, parse_json, read_file, write_file
-from crossknn.index.stored import StoredMatrix
 from crossknn.types import Progress
 from crossknn_lab.cells import MatrixFile, code
+from crossknn_lab.stored import StoredMatrix
 from crossknn_lab.sweep import run_sweep
 from crossknn_lab.sweep_file import Sweep
 from crossknn_lab.table import CELLS, Group, Table, write_table

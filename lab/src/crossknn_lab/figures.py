@@ -15,9 +15,8 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate, bootstrap, recall
-from crossknn.evaluation.replay import parts_of, truth_of
+from crossknn.evaluation.replay import truth_of
 from crossknn.evaluation.task import ACCURACY
-from crossknn.index.stored import StoredMatrix
 from crossknn.linalg import inner, top_k
 from crossknn.methods import parse_method
 from crossknn.page import Block, Cell, Table, draw
@@ -37,6 +36,8 @@ from crossknn_lab.analysis import (
 )
 from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.experiment import Experiment, retrievers_of
+from crossknn_lab.replay import parts_of
+from crossknn_lab.stored import StoredMatrix
 from crossknn_lab.sweep_report import CALLS, curve_of, percent
 from crossknn_lab.table import Group, Of
 

@@ -12,20 +12,21 @@ from typing import Any
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate
-from crossknn.evaluation.replay import outcome, parts_of, truth_of
+from crossknn.evaluation.replay import outcome, truth_of
 from crossknn.evaluation.task import TaskMeasures
 from crossknn.fitting.factors import Targets, als, inner_products, per_item, per_query
 from crossknn.index.base import Scale
-from crossknn.index.stored import StoredMatrix
 from crossknn.methods import parse_method
 from crossknn.page import Block, Table, draw
 from crossknn.plots import Curve, curves
 from crossknn.retrievers.dense import ArrayStore, DenseRetriever
 from crossknn.scores.store import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries
-from crossknn_lab.cells import MatrixFile, divided, judgements_of
+from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.experiment import Experiment
 from crossknn_lab.figures import TASK, nearest_value
+from crossknn_lab.replay import judgements_of, parts_of
+from crossknn_lab.stored import StoredMatrix
 from crossknn_lab.sweep_report import percent
 
 MS_PER_CALL = 2.0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EPILOG = o.examples(
     "crossknn collect docs.index --anchors train-queries.jsonl --max-calls 100000",
-    "crossknn collect docs.index --queries queries.jsonl --out scores.npz",
+    "crossknn collect docs.index --queries queries.jsonl --deadline 30m",
 )
 
 
@@ -28,29 +28,12 @@ def command(
     anchors: Annotated[
         Path | None, Option(help="File of anchor queries to score with every item.")
     ] = None,
-    item_scores: Annotated[
-        int | None,
-        Option(min=1, help="Use this many items as queries, and score them with every item."),
-    ] = None,
     queries: Annotated[
         Path | None, Option(help="File of queries to score with every item.")
     ] = None,
-    file: Annotated[
-        Path | None,
-        Option("--out", help="Write the scores of --queries to this matrix file (.npz)."),
-    ] = None,
-    n_anchors: Annotated[
-        int | None,
-        Option(
-            help="How many of --queries, from the first, are anchor queries in --out; by default "
-            "half."
-        ),
-    ] = None,
-    qrels: Annotated[Path | None, Option(help="Relevance judgements to save in --out.")] = None,
     limits: o.LimitOptions,
     replace: o.Replace = False,
     scorer: o.ScorerOptions,
-    seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
     """Score queries with every item, and store the exact scores in the index.
@@ -59,28 +42,17 @@ def command(
     the prior of the method kriging, which then finds more. Run the same command
     again to resume after an interruption: no pair is scored twice.
     """
-    from crossknn.data.reading import read_qrels
-    from crossknn.fitting.anchors import collect_anchors, collect_item_scores, collect_matrix
+    from crossknn.fitting.anchors import collect_anchors
     from crossknn.fitting.learning import fit_from_store
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import collect
 
-    if anchors is None and item_scores is None and queries is None:
-        raise InputError("nothing to score: give --anchors FILE, --item-scores N or --queries FILE")
-    matrix = {"out": file, "n-anchors": n_anchors, "qrels": qrels}
-    for name, value in matrix.items():
-        if value is not None and (file is None or queries is None):
-            raise InputError(
-                f"--{name} applies only to a score matrix: give --queries and --out, too"
-            )
-    o.check_path("--out", file)
+    if anchors is None and queries is None:
+        raise InputError("nothing to score: give --anchors FILE or --queries FILE")
     index = ItemIndex.load(folder)
-    if item_scores is not None and item_scores > index.n:
-        raise InputError(f"--item-scores is {item_scores}, but the index has only {index.n} items")
     exact = scorer.open(workers=o.threads(limits.workers))
     asked = scorer.scorer if limits.ray else exact
     given = None if queries is None else o.read_queries(queries)
-    judged = None if qrels is None else read_qrels(qrels)
     reports: list[CollectReport] = []
 
     def score(what: str, collecting: Callable[..., CollectReport], *of: Any, **how: Any) -> None:
@@ -92,17 +64,9 @@ def command(
     if anchors is not None:
         texts = o.read_queries(anchors).texts
         score("anchor queries", collect_anchors, index, asked, texts, replace=replace)
-    if file is not None and given is not None:
-        options: dict[str, Any] = {"qrels": judged, "item_scores": item_scores or 0, "seed": seed}
-        options |= {"n_anchors": n_anchors, "replace": replace}
-        score("queries", collect_matrix, file, index, asked, given, **options)
-    else:
-        if item_scores is not None:
-            chosen = index.anchor_items[:item_scores]
-            score("items with items", collect_item_scores, index, asked, chosen, replace=replace)
-        if given is not None:
-            pairs, source = (given.texts, index.items.texts), scorer.scorer if limits.ray else None
-            score("queries", collect, index.scores, exact, *pairs, source=source)
+    if given is not None:
+        pairs, source = (given.texts, index.items.texts), scorer.scorer if limits.ray else None
+        score("queries", collect, index.scores, exact, *pairs, source=source)
     own = index.for_scorer(exact.fingerprint)
     enough = len(own.anchor_queries) > 1 and own.retrievers and own.vectors
     if anchors is not None and enough:
@@ -116,7 +80,6 @@ def command(
         "seconds": round(sum(report.seconds for report in reports), 2),
         "index": str(folder),
         "anchor_queries": len(own.anchor_queries),
-        "matrix": None if file is None else str(file),
     }
     answer(summary, json)
     if not complete:

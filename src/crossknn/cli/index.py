@@ -16,7 +16,6 @@ from typer import Argument, Option
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, print_json, progress, say
 from crossknn.errors import InputError, counted
-from crossknn.errors import nearest as nearest_name
 from crossknn.index.nearest import CENTROIDS, LARGE
 from crossknn.index.storage import check_target
 
@@ -25,14 +24,13 @@ if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
 
 LEARNING = "learning"
-OF_SCORERS = "anchors", "item_scores", "kriging", LEARNING, "fusion", "calibration"
+OF_SCORERS = "anchors", "kriging", LEARNING, "fusion", "calibration"
 """Artefacts that belong to a cross-encoder."""
 
 LATEST = 5
 """Fits to searches that `index info` shows, at most."""
 
 _SAID = {
-    "graphs": "item graphs, by neighbours",
     "late": "late-interaction models",
     "anchor_queries": "queries scored with every item",
     "scores": "stored scores",
@@ -55,27 +53,12 @@ Items = Annotated[
     ),
 ]
 Tfidf = Annotated[bool, Option("--tfidf", help="Add the TF-IDF retriever.")]
-Graph = Annotated[
-    int | None,
-    Option(
-        min=1,
-        help="Add an item graph with this many nearest neighbours per item; the methods gar, "
-        "ladr and greedy need one.",
-    ),
-]
 Nearest = Annotated[
     bool | None,
     Option(
         "--nearest/--no-nearest",
         help="Build an approximate index of the vectors (extra faiss), which large corpora need "
         "for quick searches; by default for 200,000 items or more.",
-    ),
-]
-GraphFrom = Annotated[
-    str | None,
-    Option(
-        help="Vectors or retriever that --graph compares items with: dense, lsa, bm25, ...; by "
-        "default the vectors that were not fitted."
     ),
 ]
 
@@ -112,8 +95,6 @@ def build(
             "function in the environment variable CROSSKNN_TOKENIZER."
         ),
     ] = "unicode",
-    graph: Graph = None,
-    graph_from: GraphFrom = None,
     nearest: Nearest = None,
     workers: o.Workers = None,
     ray: o.Ray = None,
@@ -133,11 +114,6 @@ def build(
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import Limits
 
-    if graph_from is not None and graph is None:
-        raise InputError("--graph-from needs a graph: give --graph N, too")
-    known = ("dense", "lsa", "bm25", "tfidf")
-    if graph_from not in (None, *known):
-        raise InputError(f"--graph-from is {graph_from!r}: {nearest_name(graph_from, known)}")
     if nearest:
         o.check_extra("--nearest", "faiss", "faiss")
     if nearest and encoder == "none" and lsa == 0:
@@ -161,7 +137,6 @@ def build(
             folder=folder,
             progress=report,
         )
-    _add_graph(index, graph, graph_from)
     index.save(folder)
     _add_nearest(index, nearest)
     if previous is not None:
@@ -175,15 +150,13 @@ def build(
 @app.command(
     "prepare",
     epilog=o.examples(
-        "crossknn index prepare docs.index --graph 16",
+        "crossknn index prepare docs.index --tfidf",
         "crossknn index prepare docs.index --late models/cmc",
     ),
 )
 def prepare(
     folder: o.Folder,
     tfidf: Tfidf = False,
-    graph: Graph = None,
-    graph_from: GraphFrom = None,
     nearest: Nearest = None,
     late: Annotated[
         str | None,
@@ -198,7 +171,7 @@ def prepare(
     replace: o.Replace = False,
     json: o.AsJson = False,
 ) -> None:
-    """Make TF-IDF, an item graph, an approximate index or a late model's states of the items.
+    """Make TF-IDF, an approximate index or a late model's states of the items.
 
     Methods that need one say so. New items are added with `crossknn index insert`.
 
@@ -208,19 +181,16 @@ def prepare(
     """
     from crossknn.index.item_index import ItemIndex
 
-    if not (tfidf or graph or late or nearest):
-        raise InputError(
-            "there is nothing to make: give --tfidf, --graph N, --nearest or --late MODEL"
-        )
-    if (graph_from and not graph) or (name and not late):
-        raise InputError("--graph-from needs --graph N, and --name needs --late MODEL")
+    if not (tfidf or late or nearest):
+        raise InputError("there is nothing to make: give --tfidf, --nearest or --late MODEL")
+    if name and not late:
+        raise InputError("--name needs --late MODEL")
     if nearest:
         o.check_extra("--nearest", "faiss", "faiss")
     began = time.perf_counter()
     index = ItemIndex.load(folder)
     if tfidf:
         index.add_words("tfidf")
-    _add_graph(index, graph, graph_from)
     _add_nearest(index, bool(nearest))
     if late is not None:
         with progress("encoding", "items") as report:
@@ -310,7 +280,7 @@ def compact(folder: o.Folder, json: o.AsJson = False) -> None:
     epilog=o.examples("crossknn index info docs.index", "crossknn index info d.index --json"),
 )
 def info(folder: o.Folder, json: o.AsJson = False) -> None:
-    """Show what an index contains: items, retrievers, vectors, graphs and exact scores."""
+    """Show what an index contains: items, retrievers, vectors and exact scores."""
     from crossknn.fitting.learning import LEAST, history
     from crossknn.index.item_index import ItemIndex
 
@@ -406,12 +376,6 @@ def _resumable() -> Iterator[None]:
         raise
 
 
-def _add_graph(index: ItemIndex, neighbours: int | None, name: str | None) -> None:
-    if neighbours is not None:
-        with progress("finding neighbours", "items") as report:
-            index.add_graph(name, neighbours, progress=report)
-
-
 def _add_nearest(index: ItemIndex, wanted: bool | None) -> None:
     """As `wanted`; if nothing is said, for a large index, where faiss is installed."""
     from crossknn.fitting.kriging import add_points
@@ -447,7 +411,6 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
         "vectors": sorted(index.vectors),
         "retrievers": sorted({*index.retrievers, *index.vectors}),
         "tokenizer": index.tokenizer,
-        "graphs": {name: int(graph.shape[1]) for name, graph in index.graphs.items()},
         "late": sorted(index.late),
         "anchor_queries": len(index.anchor_queries),
         **_store(index),

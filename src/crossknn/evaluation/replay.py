@@ -1,7 +1,7 @@
 """Methods by what they find of exact search and by the task's measures, for what number of calls.
 
 `compare` has the exact scores of your own queries, or asks a scorer for the pairs that the methods
-choose; `replay` has those of a stored matrix.
+choose.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from typing import Any
 import numpy as np
 
 from crossknn.data.queries import Qrels, QuerySet, Texts, query_set
-from crossknn.errors import InputError, SpecError
+from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate, bootstrap, recall
 from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures
 from crossknn.index.base import Index, Scale
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.stored import StoredMatrix
-from crossknn.linalg import mask, top_k
+from crossknn.linalg import top_k
 from crossknn.methods import Method
 from crossknn.methods.base import planned
 from crossknn.methods.rerank import Exact
-from crossknn.retrievers.base import AllScores, Retriever
 from crossknn.retrievers.dense import VectorStore
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
@@ -33,16 +31,12 @@ from crossknn.scores.store import ScoreStore
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.fusion import Fusion
 from crossknn.search.loop import Search, drive
-from crossknn.spec import Spec, build
 from crossknn.types import (
     NO_ITEM,
     Artifact,
-    BoolArray,
-    Candidates,
     FloatArray,
     IntArray,
     Named,
-    Neighbours,
     Pairs,
     Progress,
     Queries,
@@ -168,68 +162,13 @@ def _ends(found: Estimate) -> tuple[float, float]:
     return round(found.low, 5), round(found.high, 5)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OracleTopK:
-    """The best items after the first `masked`, but a share `epsilon` of them at random.
-
-    What anchor items would be best (ADACUR 3.2, figure 5): wherever all exact scores are known
-    (`replay`, sweeps, `compare`) it can be named like any retriever. ADACUR writes
-    TopK^O_{k_m, epsilon} and SoftMax^O_{k_m, epsilon}, where k_m is `masked`.
-    """
-
-    masked: int = 0
-    epsilon: float = 0.0
-
-
-class OracleSoftMax(OracleTopK):
-    """The same, sampled without replacement by softmax of the exact scores."""
-
-
-_ORACLES = {"oracle_topk": OracleTopK, "oracle_softmax": OracleSoftMax}
-
-
-class OracleRetriever(AllScores):
-    """Samples by exact scores (m, n): row r belongs to the r-th query of the batch.
-
-    Of `count` items, `round(epsilon * count)` are uniformly random among those neither masked nor
-    chosen before. Where fewer than `count` are not masked, rows are short. Randomness is by the
-    query's text and the seed.
-    """
-
-    def __init__(self, options: OracleTopK, exact: FloatArray, seed: int) -> None:
-        self.options, self.exact, self.seed = options, exact, seed
-
-    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        left = top_k(mask(self.of_all(queries), None, allowed), self.exact.shape[1])
-        rows = []
-        for q, (items, scores) in enumerate(zip(left.items, left.scores, strict=True)):
-            items, scores = items[items != NO_ITEM], scores[items != NO_ITEM]
-            generator, order = queries.generator(q, self.seed), np.arange(len(items))
-            if isinstance(self.options, OracleSoftMax):  # Gumbel noise: the top is a softmax sample
-                order = np.argsort(-scores - generator.gumbel(size=len(items)), kind="stable")
-            found = min(count, len(items))
-            random = round(self.options.epsilon * found)
-            drawn = generator.choice(order[found - random :], random, replace=False)
-            chosen = np.concatenate([order[: found - random], drawn])
-            rows.append((items[chosen], scores[chosen]))
-        return Candidates.from_rows(rows)
-
-    def of_all(self, queries: Queries) -> FloatArray:
-        """The exact scores (m, n) float32, -inf for the masked items."""
-        scores = np.array(self.exact, np.float32)
-        return mask(scores, top_k(scores, self.options.masked).items, None)
-
-
 class Replayed:
-    """Stands for an index in a search, and knows the queries' exact scores (m, n), if anyone does.
-
-    It offers, beside its own retrievers, those that know the scores. It notes what is read of what
-    had cost cross-encoder calls (AXN, 3): anchors, item scores, fitted vectors and artifacts. A
-    stored matrix does not say what its fitted vectors had cost: they count as nothing.
+    """Stands for an index in a search, and notes what is read of what had cost cross-encoder calls
+    (AXN, 3): anchors, fitted vectors and artifacts.
     """
 
-    def __init__(self, index: Index, exact: FloatArray | None) -> None:
-        self._index, self._exact = index, exact
+    def __init__(self, index: Index) -> None:
+        self._index = index
         self._read: set[str] = set()
         fitted = index.fitted if isinstance(index, ItemIndex) else {}
         self._costs = {name: vectors.cost.calls for name, vectors in fitted.items()}
@@ -237,15 +176,6 @@ class Replayed:
     def __getattr__(self, name: str) -> Any:
         self._read.add(name)
         return getattr(self._index, name)
-
-    def offered(self, spec: Spec, seed: int) -> Retriever | None:
-        """The oracle's retriever of that name; `SpecError` for options that it does not have."""
-        if spec.name not in _ORACLES or self._exact is None:
-            return None
-        options, n = build(spec, _ORACLES, "retriever"), self._exact.shape[1]
-        if not (0 <= options.epsilon <= 1 and 0 <= options.masked < n):
-            raise SpecError(f"{spec}: epsilon must lie in 0 to 1, and masked in 0 to {n - 1}")
-        return OracleRetriever(options, self._exact, seed)
 
     @property
     def vectors(self) -> Named[FloatArray]:
@@ -262,11 +192,6 @@ class Replayed:
         """What fits have left, by name."""
         return self._noting(self._index.artifacts)
 
-    @property
-    def graphs(self) -> Named[Neighbours]:
-        """Item graphs (n, k) by the vectors or words that they are made of."""
-        return self._noting(self._index.graphs)
-
     def scale(self, name: str) -> Scale | None:
         """The scale of vectors: fitted with them, or on the anchors."""
         self._read.add(name if name in self._costs else "anchors")
@@ -279,8 +204,6 @@ class Replayed:
         anchors = index.anchors if "anchors" in read else None
         pairs = [a.meta.get("pairs", 0) for name, a in index.artifacts.items() if name in read]
         calls = max(anchors.scores.size if anchors else 0, *pairs, 0)  # fits include the anchors
-        item_scores = index.item_scores if "item_scores" in read else None
-        calls += item_scores.scores.size if item_scores else 0
         return calls + sum(cost for name, cost in self._costs.items() if name in read)
 
     def _noting(self, values: Mapping[str, Value]) -> Named[Value]:
@@ -343,20 +266,11 @@ def outcome(
     )
 
 
-def parts_of(matrix: StoredMatrix, queries: int | None = None) -> list[Part]:
-    """The first `queries` test queries of a matrix, or all of them, in batches."""
-    if queries is not None and queries < 1:
-        raise InputError(f"queries is {queries}; it must be 1 or more")
-    tests = matrix.n_tests if queries is None else min(queries, matrix.n_tests)
-    stops = range(0, tests, BATCH)
-    return [Part.known(*matrix.rows(s, min(s + BATCH, tests))) for s in stops]
-
-
 def _searched(
     part: Part, method: Method, budget: int, seed: int, fusion: Fusion | None
 ) -> tuple[Search, Replayed, float]:
     """The search of a part at its end, what it read of the index, and seconds outside scoring."""
-    seen, scoring, began = Replayed(part.index, part.exact), 0.0, time.perf_counter()
+    seen, scoring, began = Replayed(part.index), 0.0, time.perf_counter()
 
     def score(pairs: Pairs) -> FloatArray:
         nonlocal scoring
@@ -387,7 +301,7 @@ def truth_of(parts: Sequence[Part], k: int, fusion: Fusion | None = None) -> Int
 def check(parts: Sequence[Part], methods: Mapping[str, Method], budget: int, seed: int) -> None:
     """Plan every method once: what one of them lacks is said before anything is searched."""
     for method in methods.values():
-        planned(method, Replayed(parts[0].index, parts[0].exact), budget, seed)
+        planned(method, Replayed(parts[0].index), budget, seed)
 
 
 def outcomes(
@@ -411,23 +325,6 @@ def outcomes(
     for name, method in methods.items():
         for budget in budgets if method.calls else (0,):
             yield outcome(name, method, parts, truth, budget=budget, **options)
-
-
-def replay(
-    matrix: StoredMatrix,
-    methods: Mapping[str, Method],
-    budgets: Sequence[int],
-    ks: Sequence[int],
-    *,
-    seed: int = 0,
-    queries: int | None = None,
-    task: TaskMeasures | None = None,
-    fusion: Fusion | None = None,
-) -> Iterator[RecallRow]:
-    """Rows of every method, budget and k, over the first `queries` test queries of a matrix."""
-    parts = parts_of(matrix, queries)
-    for found in outcomes(parts, methods, budgets, ks, seed=seed, task=task, fusion=fusion):
-        yield from found.rows()
 
 
 def compare(

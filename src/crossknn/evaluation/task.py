@@ -21,7 +21,6 @@ from crossknn.data.queries import (
     without_own,
 )
 from crossknn.errors import InputError
-from crossknn.index.stored import StoredMatrix
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray
 
 ACCURACY, NORMALISED = "accuracy", "accuracy_normalised"
@@ -83,19 +82,6 @@ class Judgements:
         own = None if keep_own else own_items(given, item_ids, qrels)
         absent = sum(not item.isdigit() for row in rows for item in row)
         return cls(rows, absent, own if own is not None and (own != NO_ITEM).any() else None)
-
-    @classmethod
-    def from_matrix(cls, matrix: StoredMatrix) -> Judgements | None:
-        """Of a matrix's test queries: its `qrels`, or else its labels; None without either."""
-        if matrix.qrels is None:
-            known = matrix.labels
-            return None if known is None else cls.from_labels(known[matrix.n_anchors :])
-        tests = matrix.qrels[matrix.qrels[:, 0] >= matrix.n_anchors]
-        rows: list[dict[str, int]] = [{} for _ in range(matrix.n_tests)]
-        for number, (query, item, grade) in enumerate(tests.tolist()):
-            name = f"absent {number}" if item == NO_ITEM else str(item)
-            rows[query - matrix.n_anchors][name] = grade
-        return cls(tuple(rows), absent=int((tests[:, 1] == NO_ITEM).sum()))
 
     def take(self, start: int, stop: int) -> Judgements:
         """Those of the queries from `start` to `stop`."""

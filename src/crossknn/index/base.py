@@ -12,10 +12,10 @@ import numpy as np
 from crossknn.errors import counted
 from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.specs import Searchable
-from crossknn.types import Artifact, FloatArray, IntArray, Neighbours, Queries, Value
+from crossknn.types import Artifact, FloatArray, Queries, Value
 
 ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
-COLUMNS = ("artifacts/anchors", "artifacts/item_scores")
+COLUMNS = ("artifacts/anchors",)
 """Artifacts with something for each item: rows of these arrays, or columns of `scores`, exact ones,
 which are stale once items are `added`, until they are collected again."""
 
@@ -82,14 +82,6 @@ class Anchors:
     queries: Queries = field(default_factory=lambda: Queries(()))
 
 
-@dataclass(frozen=True, slots=True)
-class ItemScores:
-    """Exact scores (a, n) of `items` (a,), each put in the query's place, against every item."""
-
-    items: IntArray
-    scores: FloatArray
-
-
 def lacking(index: Index, name: str) -> str:
     """Says of how many items, added since, an artifact has no exact scores; "" if of none."""
     known = index.artifacts.get(name)
@@ -108,20 +100,12 @@ def n_items(key: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> int
 class Index(Searchable, Protocol):
     """Items by position, what retrievers are made of, and what methods read beside them."""
 
-    @property
-    def graphs(self) -> Mapping[str, Neighbours]:
-        """The nearest other items of every item (n, k), by the vectors or words they are of."""
-
     def scale(self, name: str) -> Scale | None:
         """Brings exact scores to the scale of `vectors[name]`; None if nothing is known of it."""
 
     @property
     def anchors(self) -> Anchors | None:
         """Scores of anchor queries, if the index has them."""
-
-    @property
-    def item_scores(self) -> ItemScores | None:
-        """Item x item scores, if the index has them."""
 
     @property
     def artifacts(self) -> Mapping[str, Artifact]:

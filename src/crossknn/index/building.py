@@ -20,13 +20,11 @@ from crossknn.errors import InputError
 from crossknn.files import as_path
 from crossknn.index.base import plain
 from crossknn.index.database import ItemStore, TextsOf, items_in, parts_beside
-from crossknn.index.graphs import nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states
 from crossknn.index.parts import (
     ANCHORS,
     DUAL_ENCODER,
     GIVEN,
-    ITEM_SCORES,
     LSA_NAME,
     WORDS,
     Parts,
@@ -43,13 +41,13 @@ from crossknn.retrievers.lexical import Tokenizer, tokenizer_named
 from crossknn.retrievers.lsa import LSA, LSA_DIMENSIONS
 from crossknn.retrievers.specs import unfitted
 from crossknn.scores.collect import Limits
-from crossknn.types import Artifact, FloatArray, IntArray, Progress, Queries, States, as_count
+from crossknn.types import FloatArray, IntArray, Progress, States, as_count
 
 logger = logging.getLogger(__name__)
 
 COMPOSED = ("random", "fixed", "hybrid")
 """Retrievers that every index has; nothing else may have their names."""
-_TAKEN = {DUAL_ENCODER, *WORDS, "lists", "auto", ANCHORS, ITEM_SCORES, *COMPOSED}
+_TAKEN = {DUAL_ENCODER, *WORDS, "lists", "auto", ANCHORS, *COMPOSED}
 N_ANCHOR_ITEMS = 10_000
 
 
@@ -142,18 +140,6 @@ def states_of(
     return known.states
 
 
-def graph_of(parts: Parts, name: str, k: int, progress: Progress | None) -> Artifact:
-    """The k nearest other items of every item, by vectors or a word model."""
-    if name in parts.vectors:
-        found = nearest_by_vectors(parts.vectors[name], k, progress)
-    elif name in parts.matchers:
-        items = Queries(parts.items.texts)
-        found = nearest_items(parts.open("words", name), items, k, progress=progress)
-    else:
-        raise unknown("vectors or words to make a graph of", name, parts.matchers)
-    return Artifact({"neighbours": k}, {"neighbours": found})
-
-
 def matcher_of(parts: Parts, name: str) -> Any:
     """A word model of the items that is a retriever itself."""
     if name not in WORDS or name == LSA_NAME:
@@ -221,16 +207,13 @@ def _keeping(mine: Parts, other: Parts) -> Parts:
 
 def _fits(mine: Parts, other: Parts, kind: str, name: str, part: Any) -> bool:
     """Whether a part of other parts of the same items fits what these are made of."""
-    if kind == "graphs":
-        same_words = name in mine.matchers and mine.tokenizer == other.tokenizer
-        return same_words or _same_space(mine, other, name)
     if kind == "artifacts":
         base = unfitted(other)
         has_words = "bm25" in mine.matchers
         same_words = has_words == ("bm25" in other.matchers)
         same_words &= not has_words or mine.tokenizer == other.tokenizer
         same = base == unfitted(mine) and _same_space(mine, other, base) and same_words
-        return same or name in (ANCHORS, ITEM_SCORES)
+        return same or name == ANCHORS
     base = part.base if kind == "vectors" else None
     own = {own for own in mine.vectors if own not in mine.fitted}
     free = name not in {*own, *mine.matchers}

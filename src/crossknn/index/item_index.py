@@ -27,17 +27,15 @@ from crossknn.data.records import Entries
 from crossknn.errors import IndexFormatError, InputError, counted
 from crossknn.files import as_path
 from crossknn.index import building, updates
-from crossknn.index.base import Anchors, Cache, ItemScores, Scale, n_items
+from crossknn.index.base import Anchors, Cache, Scale, n_items
 from crossknn.index.database import ItemStore, TextsOf, having_text
 from crossknn.index.filters import Fields, field_columns, parse_filter
-from crossknn.index.graphs import NEIGHBOURS
 from crossknn.index.late import LateStates, work_folder
 from crossknn.index.nearest import CENTROIDS, FaissStore, build_lists, fingerprint, write_lists
 from crossknn.index.parts import (
     ANCHORS,
     DUAL_ENCODER,
     GIVEN,
-    ITEM_SCORES,
     Parts,
     fingerprint_of,
     refusing,
@@ -56,10 +54,8 @@ from crossknn.types import (
     BoolArray,
     FloatArray,
     IntArray,
-    Neighbours,
     Progress,
     Queries,
-    as_count,
 )
 
 logger = logging.getLogger(__name__)
@@ -540,11 +536,6 @@ class ItemIndex:
         return self._parts.named("late", lambda part: Late(part.encoder.get(), part.states))
 
     @property
-    def graphs(self) -> Mapping[str, Neighbours]:
-        """Item graphs (n, k) by name."""
-        return self._parts.named("graphs", lambda part: part.arrays["neighbours"])
-
-    @property
     def artifacts(self) -> Mapping[str, Artifact]:
         """Results of fits, such as kriging's prior, by name."""
         return dict(self._parts.named("artifacts", lambda part: part))
@@ -618,15 +609,6 @@ class ItemIndex:
         known = self.artifacts.get(ANCHORS)
         return () if known is None else known.arrays["queries"]
 
-    @property
-    def item_scores(self) -> ItemScores | None:
-        """Exact scores (a, n) of items in the query's place, if there are any of all items."""
-        found = self.artifacts.get(ITEM_SCORES)
-        if found is None or found.meta.get("added"):
-            return None
-        scores = self.cache.get((ITEM_SCORES,), (found,), lambda: found.arrays["scores"])
-        return ItemScores(found.arrays["items"], scores)
-
     def scorer_fingerprint(self, name: str) -> str | None:
         """Which cross-encoder's scores something was made with.
 
@@ -691,8 +673,6 @@ class ItemIndex:
     def add_fitted(self, name: str, fitted: ItemVectors, *, replace: bool = False) -> None:
         """Offer fitted item vectors to methods; an index in a folder keeps them there.
 
-        The item graph of vectors that they replace is dropped.
-
         Args:
             name: What methods call them: `axn(vectors=name)`.
             fitted: The vectors, and what they were fitted to.
@@ -711,7 +691,7 @@ class ItemIndex:
             raise InputError(
                 f"the index has fitted vectors {name!r}; use another name, or replace them"
             )
-        self._put({f"vectors/{name}": fitted, f"graphs/{name}": None})
+        self._put({f"vectors/{name}": fitted})
 
     def add_late(
         self,
@@ -748,37 +728,6 @@ class ItemIndex:
         if self.folder is not None:
             shutil.rmtree(work_folder(self.folder, given.name), ignore_errors=True)
         return given.name
-
-    def add_graph(
-        self,
-        name: str | None = None,
-        neighbours: int = NEIGHBOURS,
-        *,
-        progress: Progress | None = None,
-    ) -> str:
-        """Find every item's nearest other items: the graph that `gar`, `ladr` and `greedy` walk.
-
-        A graph that has as many neighbours stays.
-
-        Args:
-            name: What items are compared by: the cosine of these vectors, or `bm25` or `tfidf` with
-                items as queries. By default vectors that were not fitted, or else `bm25`.
-            neighbours: Neighbours of each item.
-            progress: Called with (items done, n).
-
-        Returns:
-            The name.
-
-        Raises:
-            InputError: There are no such vectors or words, fewer than 1 neighbour, or no room.
-        """
-        k = min(as_count(neighbours, "neighbours"), max(1, self.n - 1))
-        name = name or unfitted(self) or "bm25"
-        if name in self.graphs and self.graphs[name].shape[1] >= k:
-            return name
-        parts = self._parts
-        self._put({f"graphs/{name}": building.graph_of(parts, name, k, progress)}, parts)
-        return name
 
     def add_nearest(
         self, name: str | None = None, rows: Any = None, *, progress: Progress | None = None
@@ -869,7 +818,7 @@ class ItemIndex:
 
     def description(self) -> dict[str, Any]:
         """What the index holds, as values for JSON: the `meta` of parts, by kind."""
-        kinds = "words", "vectors", "late", "graphs", "artifacts"
+        kinds = "words", "vectors", "late", "artifacts"
         parts: dict[str, Any] = {kind: {} for kind in kinds}
         for key, meta in self._parts.metas.items():
             kind, _, name = key.partition("/")
@@ -899,7 +848,7 @@ class ItemIndex:
         """A part as the folder has it now, where another process may have put it.
 
         Args:
-            kind: Kind of the part: "vectors", "graphs", "artifacts", ...
+            kind: Kind of the part: "vectors", "artifacts", ...
             name: Its name.
 
         Returns:

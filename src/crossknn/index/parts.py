@@ -4,7 +4,6 @@ they are opened when first needed.
     vectors/dense      item vectors, the index's own and fitted ones    `ItemVectors`
     words/bm25         word models                                      BM25, TF-IDF, LSA
     late/cmc           states of late-interaction models                `LateStates`
-    graphs/dense       item graphs, by the vectors or words             neighbours (n, k)
     artifacts/anchors  what fits and collecting have left               `Artifact`
 
 What belongs to a cross-encoder is kept once for each of them, under `kind/name-<digest of its
@@ -46,8 +45,8 @@ from crossknn.types import Artifact, FloatArray, Named, Queries, Value
 logger = logging.getLogger(__name__)
 
 DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
-ANCHORS, ITEM_SCORES = "anchors", "item_scores"
-"""Artifacts: exact scores of train queries, and of items in the query's place, with every item."""
+ANCHORS = "anchors"
+"""Artifact: exact scores of anchor queries with every item."""
 
 WORDS: Mapping[str, Any] = {"bm25": BM25, "tfidf": TFIDF, LSA_NAME: LSA}
 

@@ -5,7 +5,7 @@
     work-<name>/             vectors, or states, of the items encoded so far (see `work`, `late`)
     scores.db                exact scores (see `crossknn.scores`), for good
 
-An index is a number of named parts (`vectors/dense`, `graphs/bm25`, ...), each an `Artifact`:
+An index is a number of named parts (`vectors/dense`, `words/bm25`, ...), each an `Artifact`:
 values for JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 blob with uint64
 offsets). A writing fills a data folder, or adds rows at the end of files, and then replaces the
 manifest, the one atomic step; it removes data folders that the manifest does not name. Who has

@@ -9,7 +9,6 @@ is compacted; an update deletes and adds. What is made of an item comes by its t
                 item vectors that are not fitted, from those who were there when it was fitted; so
                 are the rows of kriging's prior
     anchors     nothing: exact scores are stale, and not used, until they are collected again
-    graphs      the new item's neighbours, but it becomes no neighbour of an older one
 
 Everything fitted says in `added` how many of its items came after the fit.
 
@@ -31,7 +30,6 @@ from crossknn.data.items import Items
 from crossknn.errors import InputError
 from crossknn.index.base import COLUMNS, ROWS, plain
 from crossknn.index.filters import field_columns
-from crossknn.index.graphs import nearest_by_vectors, nearest_items
 from crossknn.index.late import LateStates, encode_states
 from crossknn.index.parts import Parts
 from crossknn.index.storage import Growth, changing, columns_of, commit, read_parts
@@ -46,7 +44,6 @@ from crossknn.types import (
     IntArray,
     Named,
     Progress,
-    Queries,
 )
 
 LEARN_FROM = 20_000
@@ -147,19 +144,6 @@ def growth(
             values = {name: arrays[name] for name in ROWS.get(plain(key), ()) if name in arrays}
             rows = {name: regressed(added)(each) for name, each in values.items()}
             grown[key] = Growth({**part.meta, "added": added + k}, rows)
-    for key, part in parts.items():
-        kind, _, name = key.partition("/")
-        if kind == "graphs":
-            width = part.arrays["neighbours"].shape[1]
-            if (of := index.keys.get(f"vectors/{name}")) is not None:
-                both = np.concatenate([parts[of].values, grown[of].rows["values"]])
-                near = nearest_by_vectors(both, width, first=n)
-            else:
-                matcher = parts[f"words/{name}"]
-                longer = type(matcher).of(grown[f"words/{name}"].of(matcher.artifact()))
-                near = nearest_items(longer, Queries(new.texts), width, first=n)
-            meta = {**part.meta, "added": part.meta.get("added", 0) + k}
-            grown[key] = Growth(meta, {"neighbours": near})
     return grown
 
 
@@ -229,13 +213,8 @@ def compacted(index: Parts) -> dict[str, Artifact]:
             meta["states"] = int(counts[rows].sum())
             taken["values"] = partial(_rows, values, np.repeat(alive, counts))
             taken["starts"] = partial(np.append, 0, np.cumsum(counts[rows]))
-        elif key.startswith("graphs/"):
-            taken["neighbours"] = partial(_neighbours, arrays["neighbours"], rows, place)
         elif plain(key) in COLUMNS and "scores" in arrays:
             kept = np.ones(len(arrays["scores"]), np.bool_)
-            if "items" in arrays:
-                kept = alive[arrays["items"]]
-                taken["items"] = partial(_rows, place, arrays["items"][kept])
             taken["scores"] = partial(_scores, arrays, kept, rows)
             taken["queries"] = partial(list, compress(arrays["queries"], kept))
         for name in set(ROWS.get(plain(key), ())) & set(arrays):
@@ -279,13 +258,6 @@ def _rows(values: Any, rows: Any) -> Any:
 
 def _scores(arrays: Mapping[str, Any], kept: BoolArray, rows: IntArray) -> FloatArray:
     return arrays["scores"][kept][:, rows[rows < arrays["scores"].shape[1]]]
-
-
-def _neighbours(neighbours: Any, rows: IntArray, place: IntArray) -> IntArray:
-    """Rows of a graph by the new positions, without the items that are gone."""
-    moved = place[neighbours[rows]]
-    order = np.argsort(moved == NO_ITEM, axis=1, kind="stable")
-    return np.take_along_axis(moved, order, axis=1).astype(np.int32)
 
 
 def _made(taken: Mapping[str, Callable[[], Any]], arrays: Mapping[str, Any], name: str) -> Any:

@@ -7,17 +7,12 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from crossknn.errors import SpecError, nearest
-from crossknn.methods.acurank import AcuRank
 from crossknn.methods.adacur import ADACUR
 from crossknn.methods.axn import AXN
 from crossknn.methods.base import Method
-from crossknn.methods.cur import ANNCUR, FixedItem, ItemCUR
-from crossknn.methods.feedback import Feedback, ReFIT
-from crossknn.methods.gar import GAR
+from crossknn.methods.cur import ANNCUR
 from crossknn.methods.gp import GP
-from crossknn.methods.graph import LADR, Greedy
 from crossknn.methods.kriging import Kriging
-from crossknn.methods.reformir import ReformIR
 from crossknn.methods.rerank import Exact, Rerank, Retrieve
 from crossknn.methods.tour import TOUR
 from crossknn.retrievers.base import KINDS
@@ -29,11 +24,7 @@ DEFAULT = "auto"
 """What a search does unless it is told otherwise: `kriging`, which uses what the index knows."""
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind
-    for kind in (
-        *(Exact, Retrieve, Rerank, ANNCUR, ADACUR, AXN, TOUR, FixedItem, ItemCUR),
-        *(GAR, LADR, Greedy, GP, Kriging, Feedback, ReFIT, ReformIR, AcuRank),
-    )
+    kind.name: kind for kind in (Exact, Retrieve, Rerank, ANNCUR, ADACUR, AXN, TOUR, GP, Kriging)
 }
 
 
@@ -92,8 +83,8 @@ def method_named(name: str) -> type[Method]:
         ) from error
     if not (isinstance(loaded, type) and issubclass(loaded, Method) and loaded.name == name):
         raise SpecError(
-            f"method {name!r}: {point.value} must be a subclass of crossknn.Method whose name is "
-            f"{name!r}"
+            f"method {name!r}: {point.value} must be a subclass of crossknn.extend.Method whose "
+            f"name is {name!r}"
         )
     return loaded
 

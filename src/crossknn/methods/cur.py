@@ -5,8 +5,6 @@ R_anc            index.anchors.scores (k_q, n)
 I_anc, k_i       the first batch: `anchor_share` of the budget
 c_test U R_anc   `cur_predictor` (section 2.2, eq. 5)
 k_r              the second batch: the rest of the budget
-itemCUR          `ItemCUR` (section 3.2)
-fixedITEM        `FixedItem` (section 3.2, figure 7)
 """
 
 from __future__ import annotations
@@ -14,14 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-import numpy as np
-
 from crossknn.errors import InputError
-from crossknn.index.base import Anchors, Index, ItemScores, Scale, lacking
+from crossknn.index.base import Anchors, Index, Scale, lacking
 from crossknn.linalg import least_squares
 from crossknn.methods.base import Method, part
 from crossknn.methods.vectors import Scored, VectorPredictor
-from crossknn.retrievers.base import Retriever, fixed_order
+from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.dense import ArrayStore
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import Plan
@@ -79,52 +75,6 @@ class ANNCUR(TwoRounds):
         return self.two_rounds(open_retriever(index, self.retriever, seed), predictor, budget)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ItemCUR(TwoRounds):
-    """CUR of the item x item matrix: items, others than the anchor items, in the place of queries.
-
-    Args:
-        anchor_share: See `TwoRounds`.
-        center: `none` is CUR as published; `auto` subtracts the mean of the matrix first.
-        rcond: Cut of the pseudo-inverse, by default that of `RCOND`.
-    """
-
-    name = "itemcur"
-    reads = ("item_scores",)
-    center: Center = "auto"
-    rcond: float | None = None
-
-    def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        scores = _item_scores(index, self.name).scores
-        rows = Anchors(scores, center=float(scores.mean(dtype=np.float64)))
-        predictor = cur_predictor(rows, self.center, self.rcond)
-        return self.two_rounds(open_retriever(index, FIXED, seed), predictor, budget)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FixedItem(TwoRounds):
-    """Represent items and query by their exact scores with fixed items, and rank by dot product
-    (ANNCUR, section 3.2).
-
-    Args:
-        anchor_share: See `TwoRounds`.
-    """
-
-    name = "fixeditem"
-    reads = ("item_scores",)
-
-    def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        known = _item_scores(index, self.name)
-
-        def fit(scored: Scored) -> tuple[FloatArray, float]:
-            vector = np.zeros(index.n)  # 0 where the query is not scored yet
-            vector[scored.items] = scored.scores
-            return vector[known.items], 0.0
-
-        predictor = VectorPredictor(ArrayStore(known.scores.T), fit)
-        return self.two_rounds(fixed_order(known.items, index.n), predictor, budget)
-
-
 def cur_predictor(rows: Anchors, center: Center, rcond: float | None) -> VectorPredictor:
     """c pinv(R[:, S]) R: least squares on the scored columns S of R_anc (k_q, n).
 
@@ -151,14 +101,3 @@ def anchors_of(index: Index, method: str) -> Anchors:
             "crossknn collect INDEX --anchors QUERIES  (in a matrix file: n_anchors)"
         )
     return index.anchors
-
-
-def _item_scores(index: Index, method: str) -> ItemScores:
-    if index.item_scores is None:
-        raise InputError(
-            f"{method} needs item x item scores, and there are none"
-            f"{lacking(index, 'item_scores')}: add them with  "
-            "crossknn collect INDEX --item-scores N  (in a matrix file: item_scores, "
-            "item_score_items)"
-        )
-    return index.item_scores

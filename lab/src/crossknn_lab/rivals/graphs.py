@@ -6,6 +6,7 @@ Axes: n items, k neighbours, d dimensions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,7 @@ from crossknn.linalg import top_k
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.dense import ArrayStore, DenseRetriever
 from crossknn.retrievers.specs import unfitted
-from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours, Progress, Queries
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours, Queries
 
 NEIGHBOURS = 16
 """GAR's k."""
@@ -30,18 +31,10 @@ RANKED = 100
 _CELLS = 1 << 23
 
 
-def nearest_items(
-    retriever: Retriever,
-    items: Queries,
-    k: int,
-    at_once: int = 64,
-    progress: Progress | None = None,
-    first: int = 0,
-) -> Neighbours:
+def nearest_items(retriever: Retriever, items: Queries, k: int, at_once: int = 64) -> Neighbours:
     """The k best other items of a retriever with each of n items as its query: (n, k).
 
-    Padded where it finds fewer, e.g. BM25 only items that share a word. `first` is the position of
-    the first of the n items.
+    Padded where it finds fewer, e.g. BM25 only items that share a word.
     """
     n = len(items)
     neighbours = np.full((n, k), NO_ITEM, np.int32)
@@ -49,27 +42,22 @@ def nearest_items(
         rows = np.arange(start, min(start + at_once, n))
         found = retriever.top(items.take(rows), k + 1).items
         for item, ranked in zip(rows, found, strict=True):
-            others = ranked[(ranked != first + item) & (ranked != NO_ITEM)][:k]
+            others = ranked[(ranked != item) & (ranked != NO_ITEM)][:k]
             neighbours[item, : len(others)] = others
-        if progress:
-            progress(int(rows[-1]) + 1, n)
     return neighbours
 
 
-def nearest_by_vectors(
-    vectors: FloatArray, k: int, progress: Progress | None = None, first: int = 0
-) -> Neighbours:
-    """The k nearest other items by cosine, ties by position: (n, d) -> (n, k), padded; or those of
-    the items from `first` on, (n - first, k).
+def nearest_by_vectors(vectors: FloatArray, k: int) -> Neighbours:
+    """The k nearest other items by cosine, ties by position: (n, d) -> (n, k), padded.
 
     Exact, n^2 d multiplications; a block of rows at a time, never an (n, n) array.
     """
     n, single = len(vectors), vectors.astype(np.float32)
     lengths = np.linalg.norm(single, axis=1, keepdims=True)
     unit = single / np.where(lengths > 0, lengths, 1)
-    items = Queries([""] * (n - first), {"unit": unit[first:]})
+    items = Queries([""] * n, {"unit": unit})
     retriever = DenseRetriever(ArrayStore(unit), lambda queries: queries.vectors["unit"])
-    return nearest_items(retriever, items, k, max(1, _CELLS // n), progress, first)
+    return nearest_items(retriever, items, k, max(1, _CELLS // n))
 
 
 def nearest_by_rankings(scores: FloatArray, k: int) -> Neighbours:
@@ -123,26 +111,40 @@ def check_neighbours(neighbours: IntArray, what: str) -> Neighbours:
     return found.astype(np.int32)
 
 
-def nearest_neighbours(graphs: Mapping[str, Neighbours], name: str, k: int) -> Neighbours:
-    """The first k of each row of the graph `name`; `InputError` where there are fewer, or none."""
-    if name not in graphs:
-        raise InputError(
-            f"there is no item graph {name!r} here (there are: {', '.join(graphs) or 'none'}); "
-            f"make it with  crossknn index prepare INDEX --graph {NEIGHBOURS} --graph-from {name}  "
-            f"(in a matrix file: the key graph_{name})"
+def item_graph(index: Index, name: str, k: int) -> Neighbours:
+    """The k nearest other items of each item (n, k): the graph that a matrix file holds as `name`,
+    or else that of the vectors or the words `name`, made once and kept in memory.
+
+    `InputError` where there are no such vectors or words, or the file's graph has fewer neighbours.
+    """
+    stored: Mapping[str, Neighbours] = getattr(index, "stored_graphs", {})
+    if name in stored:
+        if k > (width := stored[name].shape[1]):
+            raise InputError(
+                f"the item graph {name!r} has {width} neighbours of each item, not {k}: use "
+                f"neighbours={width}"
+            )
+        return stored[name][:, :k]
+    k = min(k, max(1, index.n - 1))
+    if name in index.vectors:
+        vectors = index.vectors[name]
+        return index.cache.get(
+            ("graph", name, k), (vectors,), partial(nearest_by_vectors, vectors, k)
         )
-    graph = graphs[name]
-    if k > (stored := graph.shape[1]):
-        raise InputError(
-            f"the item graph {name!r} has {stored} neighbours of each item, not {k}: use "
-            f"neighbours={stored}, or make it again with  crossknn index prepare INDEX --graph {k}"
-        )
-    return graph[:, :k]
+    items, matchers = getattr(index, "items", None), index.retrievers
+    if items is not None and name in matchers:
+        make = partial(nearest_items, matchers[name], Queries(items.texts), k)
+        return index.cache.get(("graph", name, k), (items,), make)
+    words = () if items is None else matchers
+    raise InputError(
+        f"there is nothing to make an item graph {name!r} of (there are: "
+        f"{', '.join([*stored, *index.vectors, *words]) or 'none'}; in a matrix file: graph_{name})"
+    )
 
 
 def default_graph(index: Index, name: str) -> str:
-    """`name`; for `auto` the graph of the vectors that are not fitted, or else the first one."""
+    """`name`; for `auto` the graph of the vectors that are not fitted, of a matrix without vectors
+    the first that its file holds, or else that of BM25."""
     if name != "auto":
         return name
-    usual = unfitted(index) or "bm25"
-    return usual if usual in index.graphs else next(iter(index.graphs), usual)
+    return unfitted(index) or next(iter(getattr(index, "stored_graphs", ())), "bm25")

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
-from crossknn.index.stored import StoredMatrix
 from crossknn.methods import parse_method
 from crossknn.search.loop import Search
 from crossknn.types import NO_ITEM
+from crossknn_lab.stored import StoredMatrix
 
 EXACT = [1, 5, 0, 2, 9, 3, 8, 7]
 GRAPH = [[3, 2], [4, 5], [0, 1], [0, 7], [6, 1], [1, 0], [7, 4], [6, 3]]
@@ -122,9 +122,9 @@ def test_the_graph_is_that_of_the_vectors_by_default():
         for graph in ("dense", "auto")
     )
     assert named == auto
-    with pytest.raises(InputError, match=r"no item graph .* here .there are: none"):
+    with pytest.raises(InputError, match=r"nothing to make an item graph .* of .there are: none"):
         run("gar(retriever=bm25)", replace(data, dense_items=None), 10)
-    with pytest.raises(InputError, match="no item graph 'other' here"):
+    with pytest.raises(InputError, match="nothing to make an item graph 'other' of"):
         run("ladr(retriever=bm25, graph=other)", data, 10)
     with pytest.raises(InputError, match="needs scores of anchor queries"):
         run("gar(retriever=words, graph=scores)", by_hand(), 4)

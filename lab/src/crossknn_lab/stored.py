@@ -6,7 +6,7 @@ queries; and, optional, `item_vectors` (n, d) and `query_vectors` (q, d) (the re
 `first_<name>` (q, n) cheap scores of another retriever, `graph_<name>` (n, k) item graphs,
 `anchor_items` (a,), `item_ids` (n,), `query_ids` (q,), judgements `qrels` (j, 3) or, one item for
 each query, `labels` (q,), and for item x item methods `item_score_items` (a,) and `item_scores`
-(a, n). `crossknn.fitting.anchors` writes such files.
+(a, n). `collect_matrix` writes such files.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ import numpy as np
 from crossknn.data.queries import LARGEST_GRADE
 from crossknn.errors import InputError
 from crossknn.files import as_path, npz_arrays, open_given
-from crossknn.index.base import Anchors, Cache, ItemScores, Scale
-from crossknn.index.graphs import check_neighbours, nearest_by_vectors
+from crossknn.index.base import Anchors, Cache, Scale
 from crossknn.linalg import LARGEST, inner, usable
 from crossknn.retrievers.base import Late, Retriever, StoredRetriever
 from crossknn.retrievers.dense import ArrayStore
-from crossknn.types import NO_ITEM, Artifact, FloatArray, IntArray, Named, Neighbours, Queries
+from crossknn.types import NO_ITEM, Artifact, FloatArray, IntArray, Neighbours, Queries
+from crossknn_lab.rivals.graphs import check_neighbours
+from crossknn_lab.rivals.item_scores import ITEM_SCORES, item_scores_artifact
 
 DUAL_ENCODER = "dense"
-DEPTH = 64
-"""Neighbours in a graph that is not stored, but made of vectors."""
 
 _NUMBERS, _POSITIONS, _TEXTS = ("fiu", "numbers"), ("iu", "whole numbers"), ("USiu", "texts")
 _KEYS = {
@@ -79,7 +78,6 @@ class StoredMatrix:
     anchor_items: IntArray | None = None
     labels: IntArray | None = None
     qrels: IntArray | None = None
-    item_scores: ItemScores | None = None
     item_ids: tuple[str, ...] | None = None
     fitted: Mapping[str, StoredVectors] = field(default_factory=dict)
     stored_graphs: Mapping[str, Neighbours] = field(default_factory=dict)
@@ -99,7 +97,7 @@ class StoredMatrix:
         def named(prefix: str) -> dict[str, Any]:
             return {k.removeprefix(prefix): arrays[k] for k in arrays if k.startswith(prefix)}
 
-        items, of_items = read("item_score_items", np.int64), read("item_scores")
+        chosen, of_items = read("item_score_items", np.int64), read("item_scores")
         made = cls(
             scores=read("scores"),
             n_anchors=arrays["n_anchors"].item() if "n_anchors" in arrays else 0,
@@ -110,12 +108,14 @@ class StoredMatrix:
             anchor_items=read("anchor_items", np.int64),
             labels=read("labels", np.int64),
             qrels=read("qrels", np.int64),
-            item_scores=None if of_items is None else ItemScores(items, of_items),
             item_ids=tuple(map(str, arrays["item_ids"])) if "item_ids" in arrays else None,
             stored_graphs={
                 name: check_neighbours(values, f"{path}: 'graph_{name}'")
                 for name, values in named("graph_").items()
             },
+            artifacts={}
+            if of_items is None
+            else {ITEM_SCORES: item_scores_artifact(chosen, of_items)},
         )
         fitted = dict[str, StoredVectors]()
         for name, items in named("item_vectors_").items():
@@ -170,11 +170,6 @@ class StoredMatrix:
         """Retrievers whose scores are stored."""
         return {name: StoredRetriever(f"first_{name}") for name in self.firsts}
 
-    @property
-    def graphs(self) -> Mapping[str, Neighbours]:
-        """Item graphs (n, k): those that are stored, and of all vectors, made once."""
-        return Named({**self.stored_graphs, **self.spaces}, self._graph)
-
     def queries(self, where: slice) -> Queries:
         """The queries in the rows `where`, with their vectors and the retrievers' scores."""
         spaces = self.spaces.items()
@@ -220,12 +215,6 @@ class StoredMatrix:
         """The matrix as an index, test queries start..stop (0-based), and their scores."""
         where = slice(self.n_anchors + start, self.n_anchors + min(stop, self.n_tests))
         return self, self.queries(where), self.scores[where]
-
-    def _graph(self, name: str) -> Neighbours:
-        if name in self.stored_graphs:
-            return self.stored_graphs[name]
-        items = self.spaces[name].items
-        return self.cache.get(("graph", name), (items,), lambda: nearest_by_vectors(items, DEPTH))
 
     def _scale_of(self, items: FloatArray | None, queries: FloatArray | None) -> Scale | None:
         """From the anchors' exact scores to inner products."""

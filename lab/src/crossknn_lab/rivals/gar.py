@@ -18,10 +18,12 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.index.graphs import cosines, default_graph
 from crossknn.linalg import softmax
 from crossknn.methods.base import part
-from crossknn.methods.graph import (
+from crossknn.retrievers.specs import open_retriever, unfitted
+from crossknn.search.plan import Plan
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours
+from crossknn_lab.rivals.graph_methods import (
     Expand,
     Frontier,
     GraphMethod,
@@ -31,9 +33,7 @@ from crossknn.methods.graph import (
     in_batches,
     reach,
 )
-from crossknn.retrievers.specs import open_retriever, unfitted
-from crossknn.search.plan import Plan
-from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours
+from crossknn_lab.rivals.graphs import cosines, default_graph
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,13 +28,6 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index, lacking
-from crossknn.index.graphs import (
-    NEIGHBOURS,
-    SCORES,
-    default_graph,
-    nearest_by_rankings,
-    nearest_neighbours,
-)
 from crossknn.methods.base import Method, part
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import AUTO, open_retriever
@@ -49,6 +42,13 @@ from crossknn.types import (
     Neighbours,
     Observed,
     Queries,
+)
+from crossknn_lab.rivals.graphs import (
+    NEIGHBOURS,
+    SCORES,
+    default_graph,
+    item_graph,
+    nearest_by_rankings,
 )
 
 
@@ -83,8 +83,7 @@ class GraphMethod(Method):
                 )
             make = partial(nearest_by_rankings, anchors.scores, self.neighbours)
             return index.cache.get((SCORES, self.neighbours), (anchors.scores,), make)
-        name = default_graph(index, self.graph)
-        return nearest_neighbours(index.graphs, name, self.neighbours)
+        return item_graph(index, default_graph(index, self.graph), self.neighbours)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,19 @@ import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.methods.base import Method
-from crossknn.methods.graph import Expand, Frontier, GraphPredictor, best_first, in_batches
 from crossknn.retrievers.base import Retriever, stages_of
 from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.specs import AUTO, default_vectors, open_retriever
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
+from crossknn_lab.rivals.graph_methods import (
+    Expand,
+    Frontier,
+    GraphPredictor,
+    best_first,
+    in_batches,
+)
 
 Listed: TypeAlias = tuple[IntArray, FloatArray]
 """Items (c,) of a list, best first, `NO_ITEM` where it ends, and their scores (c,)."""

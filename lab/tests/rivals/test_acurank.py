@@ -16,8 +16,8 @@ from synthetic import matrix, run
 
 import crossknn as ck
 from crossknn.errors import SpecError
-from crossknn.methods.acurank import level
 from crossknn.retrievers.base import ItemPriors
+from crossknn_lab.rivals.acurank import level
 
 BUDGET, BATCH, TESTS = 120, 12, 20
 

@@ -10,9 +10,9 @@ from synthetic import aligned_matrix, matrix, run
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index, Scale
-from crossknn.index.stored import StoredMatrix
 from crossknn.methods import parse_method
 from crossknn.retrievers.specs import default_vectors
+from crossknn_lab.stored import StoredMatrix
 
 
 def test_vectors_by_name_with_their_own_scale():

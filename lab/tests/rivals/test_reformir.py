@@ -12,7 +12,7 @@ from references.reformulations import bounded
 from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
-from crossknn.methods.reformir import weights_of
+from crossknn_lab.rivals.reformir import weights_of
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,1 @@
+"""Methods of other authors, which specs name once this package is installed."""

@@ -163,7 +163,6 @@ LARGE = {
         "scores.store.ScoreStore",
     },
     "function": {
-        "adapters.mcp.create_server",
         "cli.collect.command",
         "cli.compare.command",
         "cli.compare.run",

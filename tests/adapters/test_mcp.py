@@ -105,8 +105,8 @@ def test_answers_are_short_enough_and_long_texts_come_in_parts(letter):
         assert f"offset {len(read)} " in body(part)["note"]
     assert read == index.items.texts[0]
     sizes = [len(answer.content[0].text.encode()) for answer in answers]
-    assert max(sizes) <= server_of.MOST_BYTES
-    assert len(answers) < 3 + len(json.dumps(long)) * 3 / server_of.MOST_BYTES
+    assert max(sizes) <= server_of.MAX_BYTES
+    assert len(answers) < 3 + len(json.dumps(long)) * 3 / server_of.MAX_BYTES
 
 
 def test_a_filter_that_allows_nothing_is_noted(searcher):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from crossknn.errors import InputError
 from crossknn.search.results import Hit
+from crossknn.searcher.rerank import rerank
 from crossknn.searcher.searcher import Budget
 
 T = TypeVar("T")
@@ -14,9 +15,7 @@ T = TypeVar("T")
 PREFIX = "crossknn_"
 """Of what adapters add to metadata: other names are the user's, who may have a `score`, too."""
 
-PREDICTED, SCORE, RETRIEVAL_SCORE = (
-    f"{PREFIX}{name}" for name in ("predicted", "score", "retrieval_score")
-)
+PREDICTED, SCORE = f"{PREFIX}predicted", f"{PREFIX}score"
 
 
 def metadata_of(hit: Hit) -> dict[str, Any]:
@@ -26,16 +25,54 @@ def metadata_of(hit: Hit) -> dict[str, Any]:
     return title | {**hit.extra} | ({PREDICTED: True} if hit.predicted else {})
 
 
-def reranked(metadata: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata of a document after `ck.rerank` gave it an `entry`; an earlier reranker may have
-    predicted what was scored now."""
-    known = {name: value for name, value in metadata.items() if name != PREDICTED}
-    return known | ({PREDICTED: True} if "predicted" in entry else {})
+def rerank_documents(
+    query: str,
+    documents: Sequence[T],
+    texts: Sequence[str],
+    metadata_of: Callable[[T], Mapping[str, Any]],
+    *,
+    budget: int | Budget | Mapping[str, Any] | None,
+    scorer: Any,
+    top_k: int | None,
+    embeddings: Sequence[Any] = (None,),
+    query_embedding: Any = None,
+) -> Iterator[tuple[T, float, dict[str, Any]]]:
+    """Yields documents, their scores and their new metadata, the best first; see `ck.rerank`.
+
+    Args:
+        query: A text.
+        documents: n of them, of the framework's class.
+        texts: Of the documents (n).
+        metadata_of: Returns the metadata of a document.
+        budget: Documents that are scored; None scores all. Or a `Budget`, also as the mapping that
+            frameworks save.
+        scorer: Whatever `Searcher` takes; None is the bundled cross-encoder.
+        top_k: Documents to return; None returns all.
+        embeddings: Of the documents (n); they are used if each document has one.
+        query_embedding: Of the query, by the encoder of the documents' embeddings.
+    """
+    embedded = all(embedding is not None for embedding in embeddings)
+    ranked = rerank(
+        query,
+        texts,
+        Budget(**budget) if isinstance(budget, Mapping) else budget,
+        scorer=scorer,
+        top_k=top_k,
+        vectors=embeddings if embedded and documents else None,
+        query_vector=query_embedding if embedded else None,
+    )
+    for entry in ranked:
+        document = documents[entry["corpus_id"]]
+        metadata = {**metadata_of(document)}
+        metadata.pop(PREDICTED, None)  # an earlier reranker may have predicted what was scored now
+        if "predicted" in entry:
+            metadata[PREDICTED] = True
+        yield document, entry["score"], metadata
 
 
 def of_kind(given: Iterable[Any], kind: type[T], example: str) -> list[T]:
     """The entries; `InputError` for one that is not of the framework's class, or if `given` itself
-    is one. `example` has one."""
+    is one. `example` says how one is made."""
     if isinstance(given, kind) or not isinstance(given, Iterable):
         raise InputError(
             f"a {type(given).__name__} is given, where a list is needed: give [{example}]"
@@ -48,8 +85,3 @@ def of_kind(given: Iterable[Any], kind: type[T], example: str) -> list[T]:
                 f"give {example}"
             )
     return entries
-
-
-def budget_of(given: int | Budget | Mapping[str, Any] | None) -> int | Budget | None:
-    """A budget, which frameworks save as a mapping."""
-    return Budget(**given) if isinstance(given, Mapping) else given

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.adapters import SCORE, metadata_of, of_kind, reranked
+from crossknn.adapters import SCORE, metadata_of, of_kind, rerank_documents
 from crossknn.errors import needs_extra
 from crossknn.search.results import Results
-from crossknn.searcher.rerank import rerank
 from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.langchain", "langchain"):
@@ -21,16 +20,10 @@ with needs_extra("crossknn.adapters.langchain", "langchain"):
 
 
 class CrossknnRetriever(BaseRetriever):
-    """Searches an index; documents carry `id`, and as metadata the item's title and fields,
+    """Searches an index. Documents have the item's id, and in their metadata its title and fields,
     `crossknn_score`, and `crossknn_predicted` where a document was not scored.
 
-    `invoke` takes `k`, `budget`, `filter` and the other options of `Searcher.search`, too.
-
-    Args:
-        searcher: Of the index.
-        k: Documents to return; by default 10, or all there are.
-        budget: Pairs that a query may score, or a `Budget`.
-        filter: See `Searcher.search`.
+    `k`, `budget` and `filter` are those of `Searcher.search`; `invoke` takes all of its options.
     """
 
     searcher: Searcher
@@ -54,23 +47,17 @@ class CrossknnRetriever(BaseRetriever):
 
 def _documents(results: Results) -> list[Document]:
     return [
-        Document(
-            hit.text,
-            id=hit.id,
-            metadata=metadata_of(hit) | {SCORE: hit.final_score},
-        )
+        Document(hit.text, id=hit.id, metadata=metadata_of(hit) | {SCORE: hit.final_score})
         for hit in results[0]
     ]
 
 
 class CrossknnReranker(BaseDocumentCompressor):
-    """Orders documents by `ck.rerank`; metadata get `crossknn_score`, a raw logit, and
+    """Orders documents by `ck.rerank`. Their metadata get `crossknn_score`, a raw logit, and
     `crossknn_predicted` where a document was not scored.
 
-    Args:
-        scorer: Whatever `Searcher` takes; the bundled cross-encoder by default.
-        top_n: Documents to return; None returns all.
-        budget: Documents that are scored; None scores all. Or a `Budget`.
+    `scorer` is whatever `Searcher` takes, None the bundled cross-encoder; `top_n` documents are
+    returned, and `budget` of them scored, None being all.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -84,18 +71,16 @@ class CrossknnReranker(BaseDocumentCompressor):
     ) -> list[Document]:
         """The documents, the best first."""
         documents = of_kind(documents, Document, "Document(page_content=text)")
-        if not documents:
-            return []
-        found = rerank(
+        ranked = rerank_documents(
             query,
+            documents,
             [document.page_content for document in documents],
-            self.budget,
+            lambda document: document.metadata,
+            budget=self.budget,
             scorer=self.scorer,
             top_k=self.top_n,
         )
-        ranked = []
-        for entry in found:
-            document = documents[entry["corpus_id"]]
-            said = reranked(document.metadata, entry) | {SCORE: entry["score"]}
-            ranked.append(document.model_copy(update={"metadata": said}))
-        return ranked
+        return [
+            document.model_copy(update={"metadata": metadata | {SCORE: score}})
+            for document, score, metadata in ranked
+        ]

@@ -43,31 +43,22 @@ class CrossknnSearch:
         name: str = "crossknn/search",
     ) -> None:
         self.scorer, self.encoder, self.method, self.budget = scorer, encoder, method, budget
-        # What MTEB keeps results under: those of another model are not this one's.
-        settings = {
-            "method": str(method or "auto"),
-            "budget": str(budget),
-            "scorer": _named(scorer),
-            "encoder": _named(encoder),
-        }
+        # MTEB keeps results by these settings, so that it takes none of another search for ours.
+        settings = {"method": str(method or "auto"), "budget": str(budget)}
+        settings |= {"scorer": _name(scorer), "encoder": _name(encoder)}
         overwrites = {"name": name, "revision": __version__, "experiment_kwargs": settings}
         self.mteb_model_meta = ModelMeta.create_empty(overwrites)
-        self._corpus: list[dict[str, Any]] = []
+        self._corpus: dict[str, dict[str, Any]] = {}
         self._searcher: Searcher | None = None
 
     def index(self, corpus: Iterable[Mapping[str, Any]], **options: Any) -> None:
-        """Keep the corpus of a task; it is encoded when a query is searched.
-
-        Args:
-            corpus: Documents with `id`, `text`, and `title` if they have one.
-            options: Of MTEB; not needed here.
-        """
-        fields, rows = ("id", "title", "text"), [*corpus]
-        for row in rows:
-            _id(row, "document")
-        self._corpus = [
-            {"text": ""} | {f: row[f] for f in fields if not is_missing(row.get(f))} for row in rows
-        ]
+        """Read the corpus of a task: `id`, `text`, and `title`; `options` are MTEB's."""
+        documents = []
+        for row in corpus:
+            given = {n: row[n] for n in ("title", "text") if not is_missing(row.get(n))}
+            documents.append({"id": _id(row, "document"), "text": ""} | given)
+        self._corpus = {document["id"]: document for document in documents}
+        self._items = items_from(given_records(documents), allow_empty=True)
         self._searcher = None
 
     def search(
@@ -78,20 +69,13 @@ class CrossknnSearch:
         top_ranked: Mapping[str, list[str]] | None = None,
         **options: Any,
     ) -> dict[str, dict[str, float]]:
-        """Documents of each query with their final scores.
+        """Final scores of each query's documents, by the ids of the query and of the document.
 
         Args:
             queries: With `id`, `text`, and `instruction` if they have one.
             top_k: Documents of each query.
             top_ranked: Documents to rerank, by query, in reranking tasks.
-            options: Of MTEB; not needed here.
-
-        Returns:
-            By query, the scores by document.
-
-        Raises:
-            InputError: The corpus was not indexed, or a query is no text.
-            ScorerError: The scorer failed.
+            options: Of MTEB.
         """
         if not self._corpus:
             raise InputError("there is no corpus: call index before search")
@@ -102,50 +86,31 @@ class CrossknnSearch:
                 raise InputError(f"two queries have the id {query!r}; ids must differ")
             texts[query] = _text(row)
         if top_ranked is not None:
-            return self._reranked(texts, top_ranked, top_k)
+            return {q: self._rerank(q, texts[q], top_ranked.get(q, []), top_k) for q in texts}
         if self._searcher is None:
-            items = items_from(given_records(self._corpus), allow_empty=True)
-            index = ItemIndex.build(items, encoder=self.encoder)
+            index = ItemIndex.build(self._items, encoder=self.encoder)
             self._searcher = Searcher(index, self.scorer, self.method)
-        found = self._searcher.search(texts, top_k, self.budget)
-        found.check()
-        return {
-            query: {hit.id: hit.final_score for hit in hits}
-            for query, hits in zip(texts, found, strict=True)
-        }
+        results = self._searcher.search(texts, top_k, self.budget)
+        results.check()
+        found = zip(texts, results, strict=True)
+        return {query: {hit.id: hit.final_score for hit in hits} for query, hits in found}
 
-    def _reranked(
-        self, texts: Mapping[str, str], top_ranked: Mapping[str, list[str]], top_k: int
-    ) -> dict[str, dict[str, float]]:
-        documents = {row["id"]: row for row in self._corpus}
-        answers: dict[str, dict[str, float]] = {}
-        for query, text in texts.items():
-            ids = top_ranked.get(query, [])
-            if not ids:
-                answers[query] = {}
-                continue
-            if unknown := [i for i in ids if i not in documents]:
-                raise InputError(
-                    f"query {query!r} is to rank the document {unknown[0]!r}, which is not in the "
-                    "corpus: index all documents that are to be ranked"
-                )
-            given = [documents[i] for i in ids]
-            found = rerank(text, given, self.budget, scorer=self.scorer, top_k=top_k)
-            found.results.check()
-            answers[query] = {ids[entry["corpus_id"]]: entry["score"] for entry in found}
-        return answers
+    def _rerank(self, query: str, text: str, ids: list[str], top_k: int) -> dict[str, float]:
+        if unknown := [i for i in ids if i not in self._corpus]:
+            raise InputError(
+                f"query {query!r} is to rank the document {unknown[0]!r}, which is not in the "
+                "corpus: index all documents that are to be ranked"
+            )
+        documents = [self._corpus[i] for i in ids]
+        ranked = rerank(text, documents, self.budget, scorer=self.scorer, top_k=top_k)
+        ranked.results.check()
+        return {ids[entry["corpus_id"]]: entry["score"] for entry in ranked}
 
 
 def _id(row: Mapping[str, Any], what: str) -> str:
-    if not isinstance(found := row.get("id"), str):
-        raise InputError(f"the {what} id {found!r:.80} is no text, as MTEB's are: give str(id)")
-    return found
-
-
-def _named(model: Any) -> str:
-    """What tells a scorer or an encoder from others."""
-    known = getattr(model, "fingerprint", None) or getattr(model, "name", None)
-    return str(model) if isinstance(model, str | Path) else str(known or type(model).__name__)
+    if not isinstance(name := row.get("id"), str):
+        raise InputError(f"the {what} id {name!r:.80} is no text, as MTEB's are: give str(id)")
+    return name
 
 
 def _text(row: Mapping[str, Any]) -> str:
@@ -154,3 +119,9 @@ def _text(row: Mapping[str, Any]) -> str:
     if not isinstance(text, str):
         raise InputError(f"query {row['id']!r} is {text!r:.80}: give a text, not a conversation")
     return f"{text} {row['instruction']}" if row.get("instruction") else text
+
+
+def _name(model: Any) -> str:
+    """What tells a scorer or an encoder from others."""
+    known = getattr(model, "fingerprint", None) or getattr(model, "name", None)
+    return str(model) if isinstance(model, str | Path) else str(known or type(model).__name__)

@@ -16,14 +16,14 @@ with needs_extra("crossknn.adapters.pyterrier", "pyterrier"):
     import pandas as pd
     import pyterrier as pt
 
-_FOUND = ["docno", "score", "rank", f"{PREFIX}iteration", "text"]
+_ADDED = ["docno", "score", "rank", f"{PREFIX}iteration", "text"]
 
 
 class CrossknnRetriever(pt.Transformer):
     """Searches an index: queries in, results out.
 
-    To the columns of the queries come `docno`, `score` (the final score), `rank` from 0,
-    `crossknn_iteration` (the round in which the item was picked, from 0), and `text`.
+    It adds the columns `docno`, `score` (the final score), `rank` from 0, `crossknn_iteration` (the
+    round in which the item was picked, from 0), and `text`.
 
     Args:
         searcher: Of the index.
@@ -40,36 +40,30 @@ class CrossknnRetriever(pt.Transformer):
         filter: Any = None,
     ) -> None:
         super().__init__()
-        self.searcher = searcher
-        self.num_results = num_results
-        self.budget = budget
-        self.filter = filter
+        self.searcher, self.num_results = searcher, num_results
+        self.budget, self.filter = budget, filter
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """The results of all queries.
-
-        Args:
-            inp: Queries, with `qid` and `query`.
-        """
+        """The results of queries, which have `qid` and `query`."""
         pt.validate.query_frame(inp, extra_columns=["query"])
         _check_qids(inp)
         _check_texts(inp, "query")
         queries = inp.reset_index(drop=True)
         rows: list[tuple[Any, ...]] = []
         if len(queries):
-            asked = queries["query"].tolist()
-            k = self.num_results
-            found = self.searcher.search(asked, k, self.budget, filter=self.filter)
+            found = self.searcher.search(
+                queries["query"].tolist(), self.num_results, self.budget, filter=self.filter
+            )
             found.check()
             rows = [
                 (q, hit.id, hit.final_score, rank, hit.round - 1, hit.text)
                 for q, hits in enumerate(found)
                 for rank, hit in enumerate(hits)
             ]
-        results = pd.DataFrame(rows, columns=["_query", *_FOUND])
-        kept = queries.drop(columns=_FOUND, errors="ignore")
-        taken = kept.take(results.pop("_query").astype(int)).reset_index(drop=True)
-        return pd.concat([taken, results], axis=1)
+        results = pd.DataFrame(rows, columns=["_query", *_ADDED])
+        own = queries.drop(columns=_ADDED, errors="ignore")
+        own = own.take(results.pop("_query").astype(int)).reset_index(drop=True)
+        return pd.concat([own, results], axis=1)
 
 
 class CrossknnReranker(pt.Transformer):
@@ -93,16 +87,10 @@ class CrossknnReranker(pt.Transformer):
         text_field: str | None = "text",
     ) -> None:
         super().__init__()
-        self.scorer = scorer
-        self.budget = budget
-        self.text_field = text_field or "text"
+        self.scorer, self.budget, self.text_field = scorer, budget, text_field or "text"
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """The same results in their new order.
-
-        Args:
-            inp: Results, with `qid`, `query`, `docno`, and the column of texts.
-        """
+        """The same results in their new order."""
         pt.validate.result_frame(inp, extra_columns=["query", self.text_field])
         _check_qids(inp)
         if inp.empty:
@@ -121,21 +109,20 @@ class CrossknnReranker(pt.Transformer):
             given = given.sort_values("score", kind="stable", ascending=False)
         if given["query"].nunique() > 1:
             raise InputError(f"the qid {given['qid'].iloc[0]!r} has several queries: give each one")
-        texts = given[self.text_field].tolist()
         has_vectors = {"doc_vec", "query_vec"} <= {*given}
-        found = rerank(
+        ranked = rerank(
             given["query"].iloc[0],
-            texts,
+            given[self.text_field].tolist(),
             self.budget,
             scorer=self.scorer,
             vectors=given["doc_vec"].tolist() if has_vectors else None,
             query_vector=given["query_vec"].iloc[0] if has_vectors else None,
         )
-        found.results.check()
-        return given.iloc[[entry["corpus_id"] for entry in found]].assign(
-            score=[entry["score"] for entry in found],
-            rank=range(len(found)),
-            **{PREDICTED: ["predicted" in entry for entry in found]},
+        ranked.results.check()
+        return given.iloc[[entry["corpus_id"] for entry in ranked]].assign(
+            score=[entry["score"] for entry in ranked],
+            rank=range(len(ranked)),
+            **{PREDICTED: ["predicted" in entry for entry in ranked]},
         )
 
 
@@ -160,19 +147,12 @@ def _check_texts(frame: pd.DataFrame, *names: str) -> None:
 
 
 def as_scorer(transformer: pt.Transformer, text_field: str = "text") -> CallableScorer:
-    """A transformer of PyTerrier that scores results, such as monoT5 or ELECTRA, as our scorer.
-
-    Args:
-        transformer: It reads `query` and the column of texts, and writes `score`.
-        text_field: The column of texts.
-    """
+    """A transformer of PyTerrier as our scorer, such as monoT5 or ELECTRA: it reads `query` and the
+    column `text_field`, and writes `score`."""
 
     def score(pairs: Sequence[tuple[str, str]]) -> list[float]:
         frame = pd.DataFrame(pairs, columns=["query", text_field])
-        queries = {
-            query: f"q{number}" for number, query in enumerate(dict.fromkeys(frame["query"]))
-        }
-        frame["qid"] = frame["query"].map(queries)
+        frame["qid"] = [f"q{number}" for number in pd.factorize(frame["query"])[0]]
         frame["docno"] = [str(number) for number in range(len(frame))]
         scored = transformer(frame).set_index("docno")["score"]
         return [float(value) for value in scored.loc[frame["docno"]]]

@@ -79,31 +79,6 @@ class Group:
 Condition: TypeAlias = Among | Between | Missing | Group
 
 
-def comparison(field: str, how: str, value: Any) -> dict[str, Any]:
-    """A filter on one field, as other packages write theirs.
-
-    Args:
-        field: Its name.
-        how: `eq`, `ne`, `in`, `nin` (not in), or a bound.
-        value: What it is compared with.
-    """
-    if how in ("eq", "in"):
-        return {field: value}
-    return {field: {"not": value}} if how in ("ne", "nin") else {field: {how: value}}
-
-
-def joined(parts: Sequence[dict[str, Any]], *, any: bool) -> dict[str, Any]:
-    """A filter of several: any of them, or all, which is not any of their contraries.
-
-    Args:
-        parts: Filters.
-        any: One of them is enough.
-    """
-    if any:
-        return {"any": list(parts)}
-    return {"not": {"any": [{"not": part} for part in parts]}}
-
-
 def parse_filter(given: Any) -> Condition:
     """The condition that a filter says (see the module); `InputError` for what is none."""
     try:

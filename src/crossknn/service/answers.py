@@ -23,9 +23,8 @@ MAX_MESSAGE = 2000  # characters
 DESCRIBED: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": description}
     for status, description in {
-        400: "The body is not JSON.",
+        400: "The body is not JSON, or the Host header is wrong.",
         401: "The API key is missing or wrong.",
-        403: "Without keys the service answers only under the names of its machine.",
         404: "There is no such index or item.",
         413: "The body is too large.",
         415: "The body is not sent as JSON.",

@@ -44,7 +44,7 @@ GROUPS = {
 
 RETURNED = {
     "Evaluation": (
-        *("evaluation.diagnosis.Verdict", "evaluation.diagnosis.Claim"),
+        *("evaluation.verdict.Verdict", "evaluation.verdict.Claim"),
         *("evaluation.diagnosis.Figures", "evaluation.measures.Comparison"),
     ),
 }

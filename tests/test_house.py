@@ -170,7 +170,6 @@ LARGE = {
         "cli.index.build",
         "cli.search.command",
         "cli.trial.command",
-        "evaluation.diagnosis.verdict_of",
         "fitting.anchors.collect_matrix",
         "fitting.calibration.fit_calibration",
         "fitting.fit.fit",

@@ -16,18 +16,18 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.evaluation.diagnosis import Verdict, verdict_of
 from crossknn.evaluation.measures import Comparison, bootstrap, holm, paired
+from crossknn.evaluation.verdict import RERANK, RETRIEVER, SEARCH, Verdict, Way, verdict_of
 from crossknn.types import FloatArray
 
 ROOT = Path(__file__).parents[2]
 SHOWN = ("nDCG@10", "R@10", "R@20")
 WAYS = {
-    "retriever": "retriever",
-    "retriever fused": "retriever fused",
-    "rerank": "rerank",
-    "rerank fused": "rerank fused first",
-    "search fused": "search fused",
+    RETRIEVER: "retriever",
+    replace(RETRIEVER, fused=True): "retriever fused",
+    RERANK: "rerank",
+    replace(RERANK, fused=True): "rerank fused first",
+    replace(SEARCH, fused=True): "search fused",
 }
 """Ways of a diagnosis, by their names in `reach.py`."""
 RIVALS = {
@@ -81,7 +81,7 @@ def row(ways: Ways, budget: int) -> dict[str, Any]:
     }
 
 
-def check(verdict: Verdict, test: Mapping[str, FloatArray]) -> dict[str, Any]:
+def check(verdict: Verdict, test: Mapping[Way, FloatArray]) -> dict[str, Any]:
     """The verdict's claims on other queries: it is wrong if one is clear the other way round."""
     claims = [claim for claim in verdict.claims if claim.budget == verdict.budget]
     others = [paired(test[c.way] - test[c.than]) for c in claims]
@@ -90,8 +90,8 @@ def check(verdict: Verdict, test: Mapping[str, FloatArray]) -> dict[str, Any]:
     both = list(zip(claims, others, strict=True))
     return {
         "sentence": verdict.sentence,
-        "claims": [[c.way, c.than, said(c.found), said(other)] for c, other in both],
-        "right": all(c.found.sign * other.sign >= 0 for c, other in both),
+        "claims": [[str(c.way), str(c.than), said(c.difference), said(other)] for c, other in both],
+        "right": all(c.difference.sign * other.sign >= 0 for c, other in both),
     }
 
 

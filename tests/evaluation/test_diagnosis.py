@@ -8,30 +8,30 @@ import re
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
-from synthetic import matrix
 
 import crossknn as ck
 from crossknn.errors import InputError
-from crossknn.evaluation.diagnosis import diagnose_parts, verdict_of
 from crossknn.evaluation.measures import bootstrap_ratio, holm, paired
-from crossknn.evaluation.replay import Part
 from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.evaluation.verdict import RERANK, RETRIEVER, SEARCH, Way, verdict_of
 from crossknn.extend import Queries, open_retriever
-from crossknn.retrievers.base import WeightedSum
 from crossknn.scorers import MatrixScorer
-from crossknn.search.fusion import Fusion
-from crossknn_lab.replay import parts_of
 
 METHOD = "axn(retriever=lsa, rounds=3, ridge=0.3)"
 
 
+def way_of(name):
+    kind, _, fused = name.partition("_")
+    return Way(kind, fused=bool(fused))
+
+
 def ways(budgets=(20, 50), m=200, seed=0, **means):
-    """Values of m queries: noise around the means given by way, `rerank_fused` for `rerank fused`;
-    one mean for all budgets, or one for each."""
+    """Values of m queries: noise around the means given by way, such as `rerank_fused`; one mean for
+    all budgets, or one for each."""
     rng, base = np.random.default_rng(seed), np.random.default_rng(1).normal(size=m)
     return {
         b: {
-            way.replace("_", " "): mean[place] + base + 0.1 * rng.normal(size=m)
+            way_of(way): mean[place] + base + 0.1 * rng.normal(size=m)
             for way, mean in ((w, np.broadcast_to(v, len(budgets))) for w, v in means.items())
         }
         for place, b in enumerate(budgets)
@@ -92,13 +92,13 @@ PLAIN = {"retriever": 0.5, "rerank": 0.6}
 def test_verdicts_say_what_is_clear_and_that_they_cannot_tell(means, expected, says):
     values = ways(**means)
     found = verdict_of(values, measure="M", retriever="dense")
-    assert (found.way, found.budget, found.than) == expected
+    assert (str(found.way), found.budget, str(found.than)) == expected
     assert says in found.sentence
     assert found.gain == paired(values[found.budget][found.way] - values[found.budget][found.than])
     others = ways(**means, seed=7)
     for claim in found.claims:  # what is clear is not the contrary on other queries
         again = paired(others[claim.budget][claim.way] - others[claim.budget][claim.than]).sign
-        assert claim.found.sign * again >= 0
+        assert claim.difference.sign * again >= 0
 
 
 @pytest.mark.parametrize("mean", [0.53, 0.52, 0.51, 0.5])
@@ -109,11 +109,11 @@ def test_an_unclear_verdict_says_how_many_queries_would_tell(mean):
     [found] = re.findall(r"about (\d+) judged queries would tell \(20 now", said)
     times = -(-int(found) // 20)  # the same differences, so many times
     many = verdict_of({20: {way: np.tile(values, times) for way, values in few.items()}})
-    assert many.way == "rerank"
+    assert many.way == RERANK
     assert "would tell" not in many.sentence
     if times > 2:
         half = verdict_of({20: {way: np.tile(values, times // 2) for way, values in few.items()}})
-        assert half.way == "retriever"
+        assert half.way == RETRIEVER
 
 
 def test_corrected_p_values_and_ratios():
@@ -149,31 +149,14 @@ def test_figures_by_their_definitions(world):
         assert at.reach.mean == pytest.approx(np.mean(reach))
         assert at.beyond.mean == pytest.approx(np.mean(beyond))
         assert at.relevant.mean == pytest.approx(right / sum(beyond))
-        trust = at.means["rerank"] - at.means["retriever"]
+        trust = at.means[RERANK] - at.means[RETRIEVER]
         assert at.trust.difference == pytest.approx(trust)
     assert found.queries == 69
     assert f"{found.figures[0].reach.mean:.0%}" in str(found)
     assert str(found).splitlines()[0].split()[:4] == ["calls", "retriever", "rerank", "search"]
     said = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert said["sentence"] == found.verdict.sentence
-    assert set(said["verdict"]["claims"][0]) == {"budget", "way", "than", "found"}
-
-
-def test_a_matrix_and_a_scorer_give_the_same_diagnosis_with_fusion_too():
-    data = matrix(tests=70)
-    index, queries, exact = data.rows(0, 70)
-    fusion = Fusion(WeightedSum([open_retriever(index, "bm25")], [0.5]))
-    labels = np.argsort(-exact, axis=1)[np.arange(70), np.arange(70) % 7]
-    options = (Judgements.from_labels(labels), ck.AXN(retriever="dense", rounds=3), fusion, [20])
-    found = diagnose_parts(parts_of(data), *options)
-    score = lambda pairs: exact[pairs.query, pairs.item]  # noqa: E731
-    again = diagnose_parts([Part(index, queries, score)], *options)
-    assert again.as_dict() == found.as_dict()
-    assert [*found.figures[0].means] == [
-        *("retriever", "rerank", "search", "rerank fused", "search fused")
-    ]
-    for way, values in found.values[20].items():
-        assert found.figures[0].means[way] == values.mean()
+    assert set(said["verdict"]["claims"][0]) == {"budget", "way", "than", "difference"}
 
 
 def test_fused_ways_are_those_of_a_fused_search(world):
@@ -185,13 +168,15 @@ def test_fused_ways_are_those_of_a_fused_search(world):
     assert (found.retriever, len(found.figures[0].means)) == ("bm25", 6)
     task = TaskMeasures(Judgements.from_qrels(qrels, queries.ids, index.items.ids), ["nDCG@10"])
     searcher = ck.Searcher(index, scorer, fuse="auto")
-    for way, spec in (("rerank fused", "rerank"), ("search fused", method)):
+    for way, spec in ((Way("rerank", fused=True), "rerank"), (Way("search", fused=True), method)):
         hits = searcher.search(queries, k=10, budget=20, method=spec)
         items = np.array([[index.items.position(hit.id) for hit in row] for row in hits])
         [ours] = task.values(items).values()
         np.testing.assert_allclose(found.values[20][way], ours[:69])
     plain = ck.diagnose(index, scorer, queries, qrels, budgets=[20], method=method, fuse=None)
-    assert plain.figures[0].means == {w: found.figures[0].means[w] for w in PLAIN | {"search": 0}}
+    assert plain.figures[0].means == {
+        w: found.figures[0].means[w] for w in (RETRIEVER, RERANK, SEARCH)
+    }
 
 
 def test_scores_of_another_cross_encoder_are_not_read(world):
@@ -200,7 +185,7 @@ def test_scores_of_another_cross_encoder_are_not_read(world):
     fitted = {"weights": {"bm25": 1}, "deviations": {"exact": 1, "bm25": 1}}
     index.put_artifact("fusion", fitted | {"fingerprint": "another"}, {})
     found = ck.diagnose(index, MatrixScorer(scores), queries, qrels, budgets=[20], method=METHOD)
-    assert not any("fused" in way for way in found.figures[0].means)
+    assert not any(way.fused for way in found.figures[0].means)
 
 
 def test_without_judgements_it_says_what_it_cannot_say(world):

@@ -9,6 +9,7 @@ import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.data.queries import own_items
 from crossknn.evaluation.replay import compare
+from crossknn.evaluation.verdict import RERANK
 from crossknn.fitting.learning import searched_scores
 from crossknn.types import Pairs
 
@@ -58,8 +59,8 @@ def test_the_verdict(index):
     with_it = ck.diagnose(
         index, SCORER, QUERIES, QRELS, budgets=[10], measure="RR@10", keep_own=True
     )
-    assert found.figures[0].means["rerank"] == 1.0
-    assert with_it.figures[0].means["rerank"] == 0.5
+    assert found.figures[0].means[RERANK] == 1.0
+    assert with_it.figures[0].means[RERANK] == 0.5
 
 
 def test_run_files(index, tmp_path, capsys):

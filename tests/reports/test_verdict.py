@@ -4,17 +4,18 @@ import numpy as np
 import pytest
 
 from crossknn.cli.app import run
-from crossknn.evaluation.diagnosis import ENOUGH, verdict_of
+from crossknn.evaluation.diagnosis import ENOUGH
 from crossknn.evaluation.measures import Comparison, fewest_queries, paired
+from crossknn.evaluation.verdict import RERANK, RETRIEVER, SEARCH, Way, verdict_of
 from crossknn.trial import _said
 
 
-def values(m, lower, **ways):
+def values(m, lower):
     """Values of m queries by way; reranking is `lower` for two thirds, and higher for the rest."""
     rng = np.random.default_rng(2)
     base = rng.uniform(0.3, 0.6, m)
     worse = np.where(np.arange(m) % 3 < 2, -lower, lower / 2) * rng.uniform(0.5, 1.5, m)
-    return {100: {"retriever": base, "rerank": base + worse, "search": base + worse, **ways}}
+    return {100: {RETRIEVER: base, RERANK: base + worse, SEARCH: base + worse}}
 
 
 def test_a_cross_encoder_that_hurts():
@@ -31,7 +32,7 @@ def test_an_interval_below_zero_that_a_test_of_signs_does_not_confirm():
     """The issue's example: -0.163 [-0.291, -0.040] is never "cannot tell if it is better"."""
     base = np.full(9, 0.5)
     change = np.array([-0.6, -0.5, -0.3, -0.2, -0.1, 0.05, 0.05, 0.02, 0.02])
-    ways = {"retriever": base, "rerank": base + change, "search": base + change}
+    ways = {RETRIEVER: base, RERANK: base + change, SEARCH: base + change}
     found = paired(change)
     assert (found.high < 0, found.sign) == (True, 0)
     said = verdict_of({100: ways}).sentence
@@ -43,7 +44,7 @@ def test_an_interval_below_zero_that_a_test_of_signs_does_not_confirm():
 def test_with_a_fusion_the_fused_retriever_is_named():
     """Where a fusion was weighed, fitting one is no news."""
     ways = values(40, 0.3)[100]
-    better = {f"{way} fused": of + 0.2 * (way == "retriever") for way, of in ways.items()}
+    better = {Way(way.kind, fused=True): of + 0.2 * (way == RETRIEVER) for way, of in ways.items()}
     said = verdict_of({100: {**ways, **better}}).sentence
     assert "answer with the fused retriever alone." in said
 
@@ -59,7 +60,7 @@ def test_no_query_differs():
 
 def test_five_queries():
     """Of five queries no difference can be clear, and it is said how many are needed."""
-    five = {w: np.array([0.1, 0.2, 0.3, 0.4, 0.5]) + 0.3 * (w != "retriever") for w in WAYS}
+    five = {w: np.array([0.1, 0.2, 0.3, 0.4, 0.5]) + 0.3 * (w != RETRIEVER) for w in WAYS}
     said = verdict_of({20: five}).sentence
     assert "with 5 queries no difference can be clear: judge 7 or more" in said
     said = _said(Comparison(difference=0.2, low=0.08, high=0.32, p_value=0.063, n=5), "of it")
@@ -67,7 +68,7 @@ def test_five_queries():
     assert "of 6 or more it can" in said
 
 
-WAYS = "retriever", "rerank", "search"
+WAYS = RETRIEVER, RERANK, SEARCH
 
 
 @pytest.mark.parametrize("claims", [1, 3, 4])

@@ -1,0 +1,256 @@
+"""The verdict on a set of judged queries: keep the retriever, rerank its items, or search deeper.
+
+    verdict = verdict_of({50: {Way("retriever"): ..., Way("rerank"): ..., Way("search"): ...}})
+
+At each budget the three kinds are compared in pairs; what is advised is clearly better than what
+costs less, at the smallest budget that is not clearly worse than the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from crossknn.evaluation.measures import Comparison, fewest_queries, holm, paired
+from crossknn.types import FloatArray
+
+Kind: TypeAlias = Literal["retriever", "rerank", "search"]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to answer a query: by the retriever alone, by reranking its items, or by searching;
+    `fused` orders the answer by the final score instead of the exact one."""
+
+    kind: Kind
+    fused: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind} fused" if self.fused else self.kind
+
+    def name(self, budget: int, retriever: str) -> str:
+        """What a sentence calls it, such as `rerank 50 fused`."""
+        if self.kind == "retriever":
+            return "the fused retriever" if self.fused else retriever
+        return f"{self.kind} {budget} fused" if self.fused else f"{self.kind} {budget}"
+
+
+RETRIEVER, RERANK, SEARCH = Way("retriever"), Way("rerank"), Way("search")
+
+Values: TypeAlias = Mapping[int, Mapping[Way, FloatArray]]
+"""A measure of every query (m,) by budget and way, NaN where a query has no value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """That one way is better than another at a budget: clearly so if `difference.sign` is 1.
+
+    Attributes:
+        budget: Calls per query.
+        way: What is claimed to be better.
+        than: What it is compared with.
+        difference: In the measure; its p-value is corrected (Holm) for all claims at this budget.
+    """
+
+    budget: int
+    way: Way
+    than: Way
+    difference: Comparison
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        ways = {"way": str(self.way), "than": str(self.than)}
+        return {"budget": self.budget, **ways, "difference": asdict(self.difference)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What to do, by a measure.
+
+    Attributes:
+        way: The way that is advised.
+        budget: Its calls per query.
+        than: What its gain is over.
+        gain: The difference in the measure.
+        claims: All that was tested, at every budget.
+        sentence: The same in words.
+    """
+
+    way: Way
+    budget: int
+    than: Way
+    gain: Comparison
+    claims: tuple[Claim, ...]
+    sentence: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return {
+            "way": str(self.way),
+            "budget": self.budget,
+            "than": str(self.than),
+            "gain": asdict(self.gain),
+            "claims": [claim.as_dict() for claim in self.claims],
+            "sentence": self.sentence,
+        }
+
+
+def verdict_of(
+    values: Values, *, measure: str = "the measure", retriever: str = "retriever", seed: int = 0
+) -> Verdict:
+    """What to do by a measure of the queries, at which budget, and with which gain.
+
+    At each budget retriever, reranking and search count in their better order, with fusion or
+    without, and it is tested, with Holm's correction, whether fusion improves reranking, the search
+    reranking, and either of them the retriever. The search is advised if it is clearly better than
+    reranking and than the retriever, reranking if it is clearly better than the retriever; else the
+    retriever, which costs no calls. The budget is the smallest at which what is advised is not
+    clearly worse than at the largest. The gain is over reranking without fusion, or its own.
+
+    Args:
+        values: By budget and way, each (m,); without the fused ways where there is no fusion.
+        measure, retriever: Their names, for the sentence.
+        seed: Draws the resamples of the intervals and the signs of the tests.
+
+    Raises:
+        InputError: No query has values.
+    """
+    claims = {b: _claims(b, values[b], seed) for b in sorted(values)}
+    advised = {b: way for b, of in claims.items() if (way := _advised(of)) != of[-1].than}
+    largest = max(advised or claims)
+    best = {b: values[b][way] for b, way in advised.items()}
+    enough = (b for b in best if paired(best[b] - best[largest], seed=seed).sign >= 0)
+    budget = next(enough, largest)
+    way = advised.get(budget, claims[budget][-1].than)
+    than = RETRIEVER if way == RERANK else RERANK
+    gain = paired(values[budget][way] - values[budget][than], seed=seed)
+    names = {w: w.name(budget, retriever) for w in values[budget]}
+    said = [
+        _advice(way, claims[budget], values[budget], names, measure, seed),
+        *_comparisons(way, claims[budget], names),
+        *_more_queries(way, claims[budget], gain.n),
+        *_harm(claims[budget], names),
+    ]
+    return Verdict(
+        way=way,
+        budget=budget,
+        than=than,
+        gain=gain,
+        claims=tuple(claim for of in claims.values() for claim in of),
+        sentence=f"{'; '.join(said)}.",
+    )
+
+
+def _claims(budget: int, values: Mapping[Way, FloatArray], seed: int) -> tuple[Claim, ...]:
+    """Of a budget; the last three: search and reranking, and each of them and the retriever."""
+
+    def better(way: Way) -> Way:
+        """The better of its two orders; the fused one if they are equal."""
+        orders = [w for w in (replace(way, fused=True), way) if w in values]
+        return max(orders, key=lambda w: float(np.nanmean(values[w])))
+
+    alone, rerank, search = map(better, (RETRIEVER, RERANK, SEARCH))
+    pairs = [(search, rerank), (search, alone), (rerank, alone)]
+    if (fused := replace(RERANK, fused=True)) in values:
+        pairs.insert(0, (fused, RERANK))
+    differences = [paired(values[one] - values[other], seed=seed) for one, other in pairs]
+    corrected = holm([each.p_value for each in differences])
+    return tuple(
+        Claim(budget=budget, way=one, than=other, difference=replace(each, p_value=p))
+        for (one, other), each, p in zip(pairs, differences, corrected, strict=True)
+    )
+
+
+def _advised(claims: Sequence[Claim]) -> Way:
+    *_, deeper, searching, reranking = claims
+    if deeper.difference.sign > 0 and searching.difference.sign > 0:
+        return searching.way
+    return reranking.way if reranking.difference.sign > 0 else reranking.than
+
+
+def _advice(
+    way: Way,
+    claims: Sequence[Claim],
+    values: Mapping[Way, FloatArray],
+    names: Mapping[Way, str],
+    measure: str,
+    seed: int,
+) -> str:
+    """What to do, with the gains over what it is compared with."""
+    alone = claims[-1].than
+    if way == alone:
+        unclear = [c.difference for c in claims if c.than == way and not c.difference.sign]
+        until = " until more queries are judged" if any(d.difference > 0 for d in unclear) else ""
+        why = ": nothing is proven better, and it costs no calls" if unclear else ""
+        return f"Keep {names[way]}{until}{why}"
+    others = dict.fromkeys([alone, RERANK, *(c.than for c in claims if c.way == way)])
+    gains = {w: paired(values[way] - values[w], seed=seed) for w in others if w != way}
+    over = [f"{in_words(g)}{_doubt(g)} over {names[w]}" for w, g in gains.items()]
+    return f"{names[way].capitalize()}: {measure} {', '.join(over)}"
+
+
+def _comparisons(way: Way, claims: Sequence[Claim], names: Mapping[Way, str]) -> list[str]:
+    """How the other ways compare with the one that is advised, and with each other."""
+    said = []
+    for claim in claims:
+        one, other = names[claim.way], names[claim.than]
+        sign = claim.difference.sign
+        if claim.than == way and sign <= 0:
+            said.append(_compared(one, claim.difference))
+        elif way == claims[-1].than and sign > 0:
+            said.append(f"{one} is better than {other}, {in_words(claim.difference)}")
+    return said
+
+
+def _more_queries(way: Way, claims: Sequence[Claim], n: int) -> list[str]:
+    """How many judged queries would decide what `n` of them leave open."""
+    said = []
+    unclear = [c.difference for c in claims if c.than == way and not c.difference.sign]
+    # An interval's half-width falls with 1 / sqrt(n); Holm's correction asks half as many more.
+    needed = [1.5 * d.n * (1 - d.low / d.difference) ** 2 for d in unclear if d.difference > 0]
+    if needed:
+        enough = math.ceil(max(*needed, n + 1) / 10) * 10
+        said.append(f"if it stays so, about {enough:,} judged queries would tell ({n} now)")
+    if n < (fewest := fewest_queries(len(claims))):
+        said.append(f"with {n} queries no difference can be clear: judge {fewest} or more")
+    return said
+
+
+def _harm(claims: Sequence[Claim], names: Mapping[Way, str]) -> list[str]:
+    """What to do if the cross-encoder's order is worse than the retriever's."""
+    reranking = claims[-1]
+    if reranking.difference.high >= 0:
+        return []
+    weighed = any(way.fused for way in names)
+    fusion = "" if weighed else ", or let a fusion weigh its scores (crossknn fit INDEX fusion)"
+    return [f"this cross-encoder hurts here: answer with {names[reranking.than]} alone{fusion}"]
+
+
+def _compared(one: str, found: Comparison) -> str:
+    """How a way compares with the one that is kept, in words that fit the interval."""
+    if found.high < 0:
+        doubt = "" if found.sign else f" (p = {found.p_value:.2g})"
+        return f"{one} is worse, {in_words(found)}{doubt}"
+    if found.low > 0:
+        chance = f"but may be so by chance (p = {found.p_value:.2g})"
+        return f"{one} looks better, {in_words(found)}, {chance}"
+    if found.low == found.high == 0:  # the interval of no query that differs
+        return f"{one} makes no difference, {in_words(found)}"
+    return f"cannot tell if {one} is better, {in_words(found)}"
+
+
+def _doubt(found: Comparison) -> str:
+    """What is to be said of a difference that is not clear."""
+    if found.sign:
+        return ""
+    within = found.low <= 0 <= found.high
+    return " (unclear)" if within else f" (unclear, p = {found.p_value:.2g})"
+
+
+def in_words(found: Comparison) -> str:
+    """A difference with its interval: `+0.041 [+0.012, +0.070]`."""
+    return f"{found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"

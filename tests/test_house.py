@@ -19,6 +19,7 @@ SRC = Path(ck.__file__).parent
 IDEAS = {
     "data.formats": "published layouts of data",
     "demo": "the documentation of Python as a corpus",
+    "evaluation.verdict": "what to do, by a measure of judged queries",
     "fitting.calibration": "probabilities of relevance from judgements",
     "fitting.cur": "item vectors by CUR",
     "fitting.fusion": "weights of retrievers beside the exact score",

@@ -41,7 +41,6 @@ IDEAS = {
     "service.connections": "bounded connections, and what is logged of them",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
-    "searcher.divided": "a search that looks at the clock between queries",
 }
 """Modules that one other module imports, and the idea that each of them is. Commands, methods
 and the kinds of `plots` have one importer by design."""
@@ -157,7 +156,6 @@ LARGE = {
         "methods.kriging",
         "retrievers.lexical",
         "scores.store",
-        "searcher.searcher",
     },
     "class": {
         "index.item_index.ItemIndex",
@@ -179,7 +177,6 @@ LARGE = {
         "methods.prior.fit_dense",
         "searcher.rerank.rerank",
         "scores.collect.collect",
-        "searcher.searcher.Searcher.search",
     },
 }
 """What is still larger than `AT_MOST`: this list only shrinks."""

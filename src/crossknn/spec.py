@@ -12,7 +12,7 @@ import re
 import types
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, lru_cache
 from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -39,6 +39,7 @@ class Spec:
 Value: TypeAlias = Spec | int | float
 
 
+@lru_cache(maxsize=256)
 def parse(text: str) -> Spec:
     """One spec; `SpecError` says where it breaks off.
 

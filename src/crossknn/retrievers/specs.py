@@ -185,10 +185,11 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
     """The retrievers that `spec` comes to on this index: `hybrid` is `bm25, dense`."""
-    if spec == AUTO:
-        spec = Spec(_auto(index))
-    if spec.name == FUSED:
-        return tuple(index.artifacts[FUSION].meta["weights"])
+    if spec in (AUTO, Spec(FUSED)):
+        name = _auto(index) if spec == AUTO else FUSED
+        return tuple(index.artifacts[FUSION].meta["weights"]) if name == FUSED else (name,)
+    if spec == HYBRID:
+        return _rank_fused(index)
     return tuple(map(str, _stages(index, spec) if spec.name == "hybrid" else (spec,)))
 
 
@@ -263,8 +264,14 @@ def _stages(index: Searchable, spec: Spec) -> tuple[Spec, ...]:
     """The parts of `hybrid`."""
     if wrong := [str(part) for part in spec.args if not isinstance(part, Spec)]:
         raise SpecError(f"retriever {str(spec)!r}: {wrong[0]} is not a retriever")
+    return cast(tuple[Spec, ...], spec.args) or tuple(map(Spec, _rank_fused(index)))
+
+
+def _rank_fused(index: Searchable) -> tuple[str, ...]:
+    """The parts of `hybrid` alone: `bm25` and the vectors that are not fitted."""
     vectors = unfitted(index)
-    found = ["bm25"] * ("bm25" in index.retrievers) + ([] if vectors is None else [vectors])
-    if not (spec.args or found):
+    words = ("bm25",) if "bm25" in index.retrievers else ()
+    names = words if vectors is None else (*words, vectors)
+    if not names:
         raise InputError("hybrid needs an index with bm25 or with item vectors")
-    return cast(tuple[Spec, ...], spec.args) or tuple(map(Spec, found))
+    return names

@@ -7,9 +7,9 @@ Axes: m queries, n items, b pairs asked of a query so far, p pairs, s items of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ from crossknn.types import (
 JOINING = 4
 """Items that may join a shortlist before each round, for each item that the largest round scores;
 and at least so many that four rounds double the shortlist."""
+
+NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -145,7 +147,7 @@ class Search:
                 self._state, pairs = self._pick(self._state)
                 if len(pairs):
                     return pairs
-        return Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
+        return NO_PAIRS
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
         """Record the exact scores (p,) of pairs that were asked, in any order and any part of them.
@@ -354,6 +356,65 @@ def joined(pool: IntArray, *more: IntArray) -> IntArray:
         _, first = np.unique(items, return_index=True)
         rows.append(items[np.sort(first)])
     return Candidates.from_rows([(row, np.zeros(len(row))) for row in rows]).items
+
+
+class SearchGroup:
+    """Searches of a few queries each, which are asked in turn and whose pairs are scored together.
+
+    Args:
+        starts: Positions of the queries with which the searches begin.
+        options: As of `Search`.
+    """
+
+    def __init__(
+        self, plan: Plan, texts: Sequence[str], n: int, *, starts: Sequence[int], **options: Any
+    ) -> None:
+        ends = pairwise([*starts, len(texts)])
+        self.searches = [Search(plan, Queries(texts[a:b]), n, **options) for a, b in ends]
+        self._starts = np.array(starts, np.int64)
+        self.round, self._next = 0, 0
+        self.asked, self.begun = set[int](), set[int]()
+        """Positions of the searches that took part in this round, and of those that have begun."""
+
+    def each(self, name: str) -> Any:
+        """What the searches have as `name`, an array (m,) of all queries."""
+        return np.concatenate([getattr(search, name) for search in self.searches])
+
+    def not_begun(self) -> IntArray:
+        """Queries whose searches have not begun."""
+        begun = [number in self.begun for number in range(len(self.searches))]
+        return np.flatnonzero(np.repeat(~np.array(begun), [len(s.queries) for s in self.searches]))
+
+    def ask(self, go_on: Callable[[bool], bool] = lambda some: True) -> Pairs:
+        """The next round of all searches, or of those before `go_on` says no: it is told whether
+        there are `some` pairs. The others come first when the group is asked again."""
+        self.round, self.asked, found = self.round + 1, set(), list[Pairs]()
+        for _ in self.searches:
+            if not go_on(bool(found)):
+                break
+            search, start = self.searches[self._next], self._starts[self._next]
+            self.asked.add(self._next)
+            if search.plan.batches:
+                self.begun.add(self._next)
+            if len(pairs := search.ask()):
+                found.append(Pairs(pairs.query + start, pairs.item))
+            self._next = (self._next + 1) % len(self.searches)
+        found = found or [NO_PAIRS]
+        query, item = (np.concatenate([getattr(p, of) for p in found]) for of in ("query", "item"))
+        return Pairs(query, item)
+
+    def tell(self, pairs: Pairs, scores: FloatArray) -> None:
+        """Record exact scores (p,); see `Search.tell`."""
+        owner = np.searchsorted(self._starts, pairs.query, side="right") - 1
+        for number in np.unique(owner).tolist():
+            own = np.flatnonzero(owner == number)
+            part = Pairs(pairs.query[own] - self._starts[number], pairs.item[own])
+            self.searches[number].tell(part, np.asarray(scores)[own])
+
+    def end(self, query: int) -> None:
+        """Ask no more pairs of the query at this position."""
+        number = int(np.searchsorted(self._starts, query, side="right")) - 1
+        self.searches[number].end(query - int(self._starts[number]))
 
 
 def drive(search: Search, score: Callable[[Pairs], FloatArray]) -> Search:

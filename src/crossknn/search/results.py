@@ -6,8 +6,9 @@ Axes: m queries, k hits of a query, n items.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,25 @@ class Results:
 
     def __iter__(self) -> Iterator[list[Hit]]:
         return iter(self.hits)
+
+
+REASONS = "cancelled", "deadline", "store", "scorer", "budget", "target"
+"""Why searches stop. The answer of several names the first of these that one of them has."""
+
+
+def merged(parts: Sequence[Results]) -> Results:
+    """The answers to all queries of several results of one search."""
+    lists = ("queries", "query_ids", "hits", "errors", "best_scores", "trace", "none_relevant")
+    counts = ("n_calls", "n_scored", "n_failed", "n_backfilled", "truncated", "scoring_seconds")
+    first, whole = parts[0], dict[str, Any]()
+    if len(parts) == 1:
+        return first
+    for name in lists:
+        if getattr(first, name) is not None:
+            whole[name] = tuple(chain.from_iterable(getattr(part, name) for part in parts))
+    whole |= {name: sum(getattr(part, name) for part in parts) for name in counts}
+    stopped_by = min((part.stopped_by for part in parts), key=REASONS.index)
+    return replace(first, **whole, stopped_by=stopped_by)
 
 
 def hits_of(

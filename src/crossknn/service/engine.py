@@ -28,7 +28,8 @@ from crossknn.scores.stored import StoredScorer
 from crossknn.search.results import Hit, Results
 from crossknn.searcher.fresh import FreshSearcher
 from crossknn.searcher.rerank import rerank
-from crossknn.searcher.searcher import Budget, K, OnRound, Searcher
+from crossknn.searcher.run import OnRound
+from crossknn.searcher.searcher import Budget, K, Searcher
 from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics
 from crossknn.service.shapes import (

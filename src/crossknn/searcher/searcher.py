@@ -158,7 +158,11 @@ class Searcher:
         return execute(snapshot, replace(request, **how))
 
     async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:
-        """`search` in a worker thread; cancelling the task stops it at the next batch."""
+        """`search` in a worker thread; cancelling the task stops it at the next batch.
+
+        Args:
+            queries, args, options: As of `search`.
+        """
         cancel = options["cancel"] = options.get("cancel") or threading.Event()
         try:
             return await asyncio.to_thread(self.search, queries, *args, **options)

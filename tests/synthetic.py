@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossknn.index.base import Scale
 from crossknn.methods import parse_method
 from crossknn.search.loop import Search
-from crossknn.types import Observed
+from crossknn.types import Observed, Scale
 from crossknn_lab.rivals.item_scores import ITEM_SCORES, item_scores_artifact
 from crossknn_lab.stored import StoredMatrix
 

@@ -41,11 +41,12 @@ IDEAS = {
     "service.connections": "bounded connections, and what is logged of them",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
+    "scores.ray": "scoring on a cluster",
 }
 """Modules that one other module imports, and the idea that each of them is. Commands, methods
 and the kinds of `plots` have one importer by design."""
 
-MOST_FILES = {"a query": 23, "an index with anchors and a prior": 32}
+MOST_FILES = {"a query": 23, "an index with anchors and a prior": 31}
 """Files of crossknn that may be entered: by a search with the default method, and by building,
 saving and loading an index of a few texts, collecting anchors and fitting kriging's prior."""
 
@@ -144,21 +145,16 @@ def test_few_files_are_entered(works, work):
 
 LARGE = {
     "module": {
-        "cli.index",
-        "columns",
         "data.records",
         "evaluation.diagnosis",
         "evaluation.replay",
         "fitting.fit",
-        "index.item_index",
-        "index.parts",
         "fitting.factor_model",
         "methods.kriging",
         "retrievers.lexical",
         "scores.store",
     },
     "class": {
-        "index.item_index.ItemIndex",
         "scores.store.ScoreStore",
     },
     "function": {
@@ -166,14 +162,12 @@ LARGE = {
         "cli.compare.command",
         "cli.compare.run",
         "cli.fit.command",
-        "cli.index.build",
         "cli.search.command",
         "cli.trial.command",
         "fitting.anchors.collect_matrix",
         "fitting.calibration.fit_calibration",
         "fitting.fit.fit",
         "fitting.fusion.weigh",
-        "index.updates.growth",
         "methods.prior.fit_dense",
         "searcher.rerank.rerank",
         "scores.collect.collect",

@@ -38,11 +38,10 @@ from overhead import SyntheticIndex
 from crossknn.fitting.anchors import _scales
 from crossknn.fitting.factors import Targets, als
 from crossknn.fitting.kriging import from_searches
-from crossknn.index.base import Anchors
 from crossknn.methods.kriging import fit_anchors
 from crossknn.scores.store import SparseScores
 from crossknn.spec import parse
-from crossknn.types import Pairs, Queries
+from crossknn.types import Anchors, Pairs, Queries
 
 PAIRS, SEARCHED = 30_000, 300
 BLOCK = 10_000

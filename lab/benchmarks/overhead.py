@@ -31,10 +31,9 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.index.base import Anchors, Cache, Scale
 from crossknn.methods import parse_method
 from crossknn.search.loop import Search
-from crossknn.types import Queries
+from crossknn.types import Anchors, Cache, Queries, Scale
 
 SPECS = (
     ("axn(retriever=dense, rounds={rounds}, blend=0.5)", 0),

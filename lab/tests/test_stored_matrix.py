@@ -9,9 +9,10 @@ import pytest
 from synthetic import aligned_matrix, matrix, run
 
 from crossknn.errors import InputError
-from crossknn.index.base import Index, Scale
+from crossknn.index.base import Index
 from crossknn.methods import parse_method
 from crossknn.retrievers.specs import default_vectors
+from crossknn.types import Scale
 from crossknn_lab.stored import StoredMatrix
 
 

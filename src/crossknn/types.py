@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import date, time
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
+from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,6 +217,56 @@ class Queries:
             A generator seeded with `seed` and the query's text.
         """
         return np.random.default_rng([seed, zlib.crc32(self.texts[query].encode())])
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Linear normalization of exact scores: `beta * (score - alpha)` (AXN A.2)."""
+
+    alpha: float = 0.0
+    beta: float = 1.0
+
+    @classmethod
+    def match(cls, scores: FloatArray, target: FloatArray) -> Scale:
+        """The scale on which `scores` get the mean and standard deviation of `target`.
+
+        >>> Scale.match(np.array([10.0, 14.0]), np.array([0.0, 1.0]))
+        Scale(alpha=10.0, beta=0.25)
+        """
+        exact, wanted = np.asarray(scores, np.float64), np.asarray(target, np.float64)
+        spread, aim = float(exact.std()), float(wanted.std())
+        beta = aim / spread if spread > 0 and aim > 0 else 1.0
+        return cls(alpha=float(exact.mean()) - float(wanted.mean()) / beta, beta=beta)
+
+
+class Cache:
+    """What is computed from an index once and kept with it in memory.
+
+    Each value stays as long as what it was made of is the same.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, tuple[tuple[object, ...], Any]] = {}
+
+    def get(self, key: Hashable, of: tuple[object, ...], make: Callable[[], Value]) -> Value:
+        """The value made `of` these objects (not of equal ones), made now if it is not there."""
+        parts, value = self._made.get(key, ((), None))
+        if len(parts) != len(of) or any(a is not b for a, b in zip(parts, of, strict=True)):
+            value = make()
+            self._made[key] = of, value
+        return cast(Value, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """R_anc: exact scores (k_q, n) of anchor (train) queries against every item (ANNCUR 2.2).
+
+    CUR has no intercept, so it matters where zero lies: methods subtract `center` first.
+    """
+
+    scores: FloatArray
+    center: float = 0.0
+    queries: Queries = field(default_factory=lambda: Queries(()))
 
 
 @dataclass(frozen=True, slots=True)

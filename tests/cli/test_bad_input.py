@@ -107,8 +107,6 @@ CASES = """
 2 fits no item vectors: fit docs.index fusion --queries queries.txt --name x
 2 fits no item vectors: fit docs.index calibration --queries queries.txt --strategy i
 2 leave out --ray: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --ray local
-2 --workers needs --ray: index build docs.jsonl new.index --workers 2
-2 --ray needs an --encoder: index build docs.jsonl new.index --encoder none --ray local
 2 --plot applies only to calibration: fit docs.index fusion --queries queries.txt --plot r.png
 2 .png: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --plot r.txt
 2 nothing to make: index prepare docs.index
@@ -166,7 +164,7 @@ def _make_indexes():
     largest.write_bytes(largest.read_bytes()[:-5])
     manifest = Path("newer.index", storage.MANIFEST)
     changed = json.loads(manifest.read_text()) | {"version": 99}
-    manifest.write_text(json.dumps(changed | {"checksum": storage._checksum(changed)}))
+    manifest.write_text(json.dumps(changed | {"checksum": storage.checksum_of(changed)}))
     Path("no-index").mkdir()
     Path("unfinished.index", "data-0123456789abcdef").mkdir(parents=True)
     index = ItemIndex.build("docs.jsonl")

@@ -12,10 +12,10 @@ from synthetic import METHODS
 
 import crossknn as ck
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.index.base import Scale
 from crossknn.index.vectors import ItemVectors
 from crossknn.scores.collect import exact_scores
 from crossknn.scores.store import ScoreStore
+from crossknn.types import Scale
 
 BUDGET = 8
 

@@ -95,13 +95,11 @@ def test_a_scorer_without_a_name_serves_an_index_in_memory_once():
 
 def test_an_index_built_again_keeps_scores_and_what_fits(saved):
     collect_anchors(saved, FormulaScorer(), QUERIES[:2])
-    same = ItemIndex.build(corpus(N), encoder=LengthEncoder(), lsa=3, previous=saved)
-    same.save(saved.folder)
+    same = ItemIndex.build(corpus(N), encoder=LengthEncoder(), lsa=3, folder=saved.folder)
     fit_scales(same)
     assert same.scale("lsa") is not None
     check(same, QUERIES[:2])
-    more = ItemIndex.build(corpus(N + 5), encoder=LengthEncoder(), previous=load(same))
-    more.save(saved.folder)
+    more = ItemIndex.build(corpus(N + 5), encoder=LengthEncoder(), folder=saved.folder)
     assert more.anchors is None
     assert collect_anchors(more, FormulaScorer(), QUERIES).calls == 2 * 5 + N + 5
     check(more)

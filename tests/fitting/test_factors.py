@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from crossknn.errors import InputError, TrainingError
 from crossknn.fitting.factors import Targets, als, error, per_item, per_query
-from crossknn.index.base import Scale
 from crossknn.retrievers.base import RandomItems
 from crossknn.retrievers.dense import ArrayStore, DenseRetriever
 from crossknn.retrievers.lexical import BM25
 from crossknn.scores.store import SparseScores
-from crossknn.types import Pairs, Queries
+from crossknn.types import Pairs, Queries, Scale
 
 QUERIES = Queries([f"query {q}" for q in range(7)])
 

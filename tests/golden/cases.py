@@ -17,7 +17,6 @@ import crossknn as ck
 from crossknn.data.queries import item_as_query
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.kriging import fit_prior
-from crossknn.index.base import Scale
 from crossknn.index.vectors import ItemVectors
 from crossknn.methods import parse_method
 from crossknn.retrievers.base import CandidateLists, ItemPriors
@@ -25,7 +24,7 @@ from crossknn.scores.collect import exact_scores
 from crossknn.scores.store import ScoreStore
 from crossknn.search.loop import Search
 from crossknn.spec import parse
-from crossknn.types import NO_ITEM
+from crossknn.types import NO_ITEM, Scale
 from crossknn_lab.rivals.item_scores import ITEM_SCORES, item_scores_artifact
 from crossknn_lab.stored import StoredMatrix
 

@@ -1,10 +1,12 @@
 """An index gives back what it was built from, from memory and from the disk."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from index_helpers import LengthEncoder, corpus
+from index_helpers import LengthEncoder, build_over, corpus
 from late_helpers import WordStates
 
 from crossknn.data.items import Items
@@ -116,14 +118,14 @@ def test_building_again_encodes_new_texts_only_and_keeps_what_fits(tmp_path):
     anchors = {"queries": ["q"], "scores": np.ones((1, 6))}
     index.put_artifact("anchors", {"fingerprint": "f", "scales": scales}, anchors)
     index.save(tmp_path / "index")
-    loaded = ItemIndex.load(tmp_path / "index")
-    same = ItemIndex.build(corpus(6), encoder=Counting(), bm25=False, tfidf=True, previous=loaded)
+    over = partial(build_over, tmp_path / "index", encoder=Counting(), bm25=False)
+    same = over(tmp_path / "same", corpus(6), tfidf=True)
     np.testing.assert_array_equal(same.vectors["dense"], index.vectors["dense"])
     assert set(same.artifacts) == {"kriging", "anchors"}
-    for changed in ({"bm25": True, "encoder": Counting()}, {"bm25": False, "lsa": 3}):
-        other = ItemIndex.build(corpus(6), previous=loaded, **changed)
+    for number, changed in enumerate(({"bm25": True}, {"encoder": None, "lsa": 3})):
+        other = over(tmp_path / f"other{number}", corpus(6), **changed)
         assert set(other.artifacts) == {"anchors"}  # of the items alone
-    more = ItemIndex.build(corpus(8)[1:], encoder=Counting(), previous=loaded)
+    more = over(tmp_path / "more", corpus(8)[1:], bm25=True)
     assert seen == [list(index.items.texts), more.items.texts[-2:]]
     expected = LengthEncoder().encode_items(more.items.texts)
     np.testing.assert_array_equal(more.vectors["dense"], expected)

@@ -1,21 +1,18 @@
-"""A Qdrant collection behind a search, embedded and by its client, beside the vectors in memory."""
+"""What is Qdrant's own: filters, distances, points that come and go, and failures."""
 
 from __future__ import annotations
 
 import json
-import uuid
 from functools import partial
 
 import numpy as np
 import pytest
+from database_helpers import IDS, PAYLOADS, VECTORS, D, N, collection, shard
 from hypothesis import given, settings
 from index_helpers import FormulaScorer
 from qdrant_client import QdrantClient, models
 from qdrant_edge import (
     Distance,
-    EdgeConfig,
-    EdgeShard,
-    EdgeVectorParams,
     Point,
     UpdateOperation,
 )
@@ -29,117 +26,17 @@ from crossknn.types import NO_ITEM
 
 pytestmark = pytest.mark.filterwarnings("ignore:Local mode performs exact")
 
-N, D = 3_000, 16
-VECTORS = np.random.default_rng(0).normal(size=(N, D)).astype(np.float32)
-IDS = [3 * i for i in range(N - 1)] + [str(uuid.UUID(int=5))]  # in the order of Qdrant
-PAYLOADS = [{"body": f"text {i}", "part": i % 7, "tags": [f"t{i % 3}"]} for i in range(N)]
 
-
-def shard(folder, vectors=VECTORS, ids=IDS, payloads=PAYLOADS, distance=Distance.Dot):
-    folder.mkdir()
-    parameters = EdgeVectorParams(size=vectors.shape[1], distance=distance)
-    made = EdgeShard.create(str(folder), EdgeConfig(vectors=parameters))
-    rows = zip(ids, vectors.tolist(), payloads, strict=True)
-    made.update(UpdateOperation.upsert_points([Point(*row) for row in rows]))
-    return made
-
-
-def collection(vectors=VECTORS, distance=models.Distance.DOT, name="docs"):
-    client = QdrantClient(":memory:")
-    parameters = models.VectorParams(size=vectors.shape[1], distance=distance)
-    client.create_collection(name, vectors_config=parameters)
-    rows = zip(IDS, vectors.tolist(), PAYLOADS, strict=True)
-    client.upsert(name, [models.PointStruct(id=i, vector=v, payload=p) for i, v, p in rows])
-    return client
-
-
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("qdrant") / "docs.shard"
-    return ck.QdrantStore(shard(folder), folder, exact=True)
-
-
-@pytest.fixture(scope="module", params=["embedded", "client"])
-def store(request):
-    if request.param == "embedded":
-        return request.getfixturevalue("embedded")
-    return ck.QdrantStore(collection(), "docs")
-
-
-def best(query, count, free):
-    products = np.where(free, VECTORS @ query, -np.inf)
-    order = np.argsort(-products, kind="stable")[:count]
-    return order, products[order]
-
-
-@pytest.mark.parametrize("allowed", [1.0, 0.9, 0.01, 0.0])
-def test_top_is_that_of_all_inner_products(store, allowed):
-    rng = np.random.default_rng(1)
-    queries, mask = rng.normal(size=(3, D)).astype(np.float32), rng.random(N) < allowed
-    exclude = np.array([best(query, 40, mask)[0][::3][:10] for query in queries])
-    exclude = np.pad(exclude, ((0, 0), (0, 2)), constant_values=NO_ITEM)
-    found = store.top(queries, 50, exclude, None if allowed == 1 else mask)
-    for q, query in enumerate(queries):
-        free = mask & ~np.isin(np.arange(N), exclude[q])
-        items, products = best(query, min(50, free.sum()), free)
-        kept = found.items[q] != NO_ITEM
-        assert found.items[q][kept].tolist() == items.tolist()
-        np.testing.assert_allclose(found.scores[q][kept], products, rtol=1e-4, atol=1e-4)
-
-
-def test_a_filter_goes_to_the_database_as_it_is(store):
+@pytest.mark.parametrize("kind", ["embedded", "client"])
+def test_a_filter_goes_to_the_database_as_it_is(kind, embedded):
+    store = embedded if kind == "embedded" else ck.QdrantStore(collection(), "docs")
+    assert store.id(N - 1) == IDS[-1]
     query = np.ones((1, D), np.float32)
     mask = store.allowed({"part": {"lt": 6}})
     assert mask.sum() > 2_000
     by_filter, by_mask = store.top(query, 500, None, mask), store.top(query, 500, None, mask.copy())
     assert by_filter.items.tolist() == by_mask.items.tolist()
     assert mask[by_filter.items].all()
-
-
-def test_what_is_read_is_what_was_put(store):
-    asked = np.array([[N - 1, 5], [0, 5]])
-    np.testing.assert_allclose(store.vectors(asked), VECTORS[asked], rtol=1e-6)
-    np.testing.assert_allclose(np.asarray(store), VECTORS, rtol=1e-6)
-    assert store.records([N - 1, 0]) == [PAYLOADS[N - 1], PAYLOADS[0]]
-    assert [store.id(i) for i in (0, 1, N - 1)] == [0, 3, IDS[-1]]
-    assert store.positions([4, IDS[-1], 3]).tolist() == [NO_ITEM, N - 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("spec", "whole"),
-    [
-        *(("axn(rounds=4)", 0), ("axn(blend=0.5)", 0), ("tour", 0), ("rerank", 0)),
-        *(("kriging(rounds=4,shortlist=300)", 0), ("gp(shortlist=300)", 0)),
-        *(("axn(rounds=4)", N), ("kriging(rounds=4)", N), ("gp", N), ("auto", N)),
-    ],
-)
-def test_a_search_picks_the_same_items_as_one_in_memory(store, spec, whole, monkeypatch):
-    monkeypatch.setattr(store, "whole", whole)
-    rng = np.random.default_rng(3)
-    asked = {f"query {i}": rng.normal(size=D).astype(np.float32) for i in range(3)}
-    exact = {text: VECTORS @ (v + rng.normal(size=D) / 2) for text, v in asked.items()}
-
-    def encode(texts):
-        return np.array([asked[text] for text in texts])
-
-    def score(pairs):
-        return [float(exact[query][int(text.split()[1])]) for query, text in pairs]
-
-    texts = [payload["body"] for payload in PAYLOADS]
-    memory = ck.ItemIndex.build(texts, vectors=VECTORS, query_vectors=encode, bm25=False)
-    over = ck.ItemIndex.over(store, "body", query_vectors=encode)
-    found = [
-        ck.Searcher(index, score, spec).search(
-            [*asked], k=20, budget=60, trace=True, filter=allowed
-        )
-        for index, allowed in ((memory, np.arange(N) % 7 < 5), (over, {"part": {"lt": 5}}))
-    ]
-    for one, two in zip(found[0].trace, found[1].trace, strict=True):
-        assert {hit.position for hit in one} == {hit.position for hit in two}
-    assert [hit.text for hit in found[0][0]] == [hit.text for hit in found[1][0]]
-    hit = found[1][0][0]
-    place = hit.position
-    assert (hit.id, hit.extra["tags"]) == (str(IDS[place]), [f"t{place % 3}"])
 
 
 def test_cosine_collections_have_unit_vectors(tmp_path):
@@ -204,9 +101,9 @@ def test_what_belongs_to_the_items_is_kept_beside(embedded, tmp_path):
     assert again.artifacts["found"].meta == {"x": 1}
     ck.Searcher(again, ck.StoredScorer(scorer, again.scores), "rerank").search("a query", budget=20)
     assert len(scorer.asked) == 20
-    assert again.description()["vectors"]["vectors"]["d"] == D
+    assert again.vectors["vectors"].shape[1] == D
     for _ in range(2):
-        with pytest.raises(ck.IndexFormatError, match=r"open it with  ItemIndex.over\(store"):
+        with pytest.raises(ck.IndexFormatError, match=r"open it with ItemIndex.over\(store"):
             ck.ItemIndex.load(tmp_path / "beside")
     for change in (lambda: again.save(tmp_path / "o"), lambda: again.delete(["0"])):
         with pytest.raises(

@@ -14,7 +14,7 @@ from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index import storage
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.storage import MANIFEST, VERSION, _checksum
+from crossknn.index.storage import MANIFEST, VERSION, checksum_of
 from crossknn.types import Queries
 
 
@@ -88,7 +88,7 @@ def test_changed_bytes_are_noticed_when_they_are_read_and_by_verify(folder):
 
 def edit(folder, **changes):
     manifest = {**json.loads((folder / MANIFEST).read_text()), **changes}
-    manifest["checksum"] = _checksum(manifest)
+    manifest["checksum"] = checksum_of(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 

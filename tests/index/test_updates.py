@@ -23,8 +23,8 @@ from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.fit import fit as fit_vectors
 from crossknn.fitting.kriging import fit_prior
-from crossknn.index import storage, updates
 from crossknn.index.item_index import ItemIndex
+from crossknn.index.storage import Growth, IndexFolder
 from crossknn.index.updates import regression
 from crossknn.index.vectors import ItemVectors, Linear
 from crossknn.methods.kriging import Kriging, fit_anchors
@@ -370,7 +370,7 @@ def test_words_of_added_items_weigh_what_the_fit_gave_them(words):
     fitted = words.fit(texts)
     meta, rows = fitted.rows([texts[7], "an entirely new word", texts[7], ""])
     assert meta["n"] == 44
-    grown = words.of(storage.Growth(meta, rows).of(fitted.artifact()))
+    grown = words.of(Growth(meta, rows).of(fitted.artifact()))
     queries = Queries(["cat dog 7", "new", "house light", "cat entirely"])
     before, after = fitted.scores(queries), grown.scores(queries)
     np.testing.assert_array_equal(after[0::2, :40], before[0::2])
@@ -501,16 +501,16 @@ def test_during_a_compaction_searches_go_on_and_writers_wait(tmp_path, monkeypat
 
     index, other, scorer = load(), load(), FormulaScorer()
     index.delete(["i3"])
-    before, real = nearest(index, "query", 29), updates.commit
+    before, real = nearest(index, "query", 29), IndexFolder.commit
     held, go = threading.Event(), threading.Event()
 
     def commit(*given):
-        monkeypatch.setattr(updates, "commit", real)
+        monkeypatch.setattr(IndexFolder, "commit", real)
         held.set()
         assert go.wait(60)
         return real(*given)
 
-    monkeypatch.setattr(updates, "commit", commit)
+    monkeypatch.setattr(IndexFolder, "commit", commit)
     with ThreadPoolExecutor(3) as pool:
         try:
             compaction = pool.submit(index.compact)

@@ -14,7 +14,7 @@ from index_helpers import FormulaScorer, LengthEncoder, contents, corpus
 import crossknn as ck
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.index.base import Index, Scale
+from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import (
     GatedSkip,
@@ -27,7 +27,7 @@ from crossknn.index.vectors import (
 from crossknn.retrievers.specs import default_vectors, stage_names
 from crossknn.scorers.opening import bundled_folder
 from crossknn.spec import parse
-from crossknn.types import Queries
+from crossknn.types import Queries, Scale
 
 N = 20
 TEXTS = ["one fish", "two", "red fish and more"]
@@ -180,8 +180,7 @@ def test_an_index_built_again_keeps_what_starts_from_the_same(saved, caplog, enc
     }
     for name, fitted in given.items():
         saved.add_fitted(name, fitted)
-    again = ItemIndex.build(corpus(items), encoder=encoder, lsa=4, previous=load(saved))
-    again.save(saved.folder)
+    ItemIndex.build(corpus(items), encoder=encoder, lsa=4, folder=saved.folder)
     loaded = ItemIndex.load(saved.folder)
     assert set(loaded.fitted) == kept
     dropped = [f"dropped vectors/{name}" for name in given if name not in kept]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from synthetic import aligned_matrix, matrix, run
 
 from crossknn.errors import InputError
-from crossknn.index.base import Scale
 from crossknn.methods import parse_method
 from crossknn.search.loop import Search
+from crossknn.types import Scale
 
 
 @settings(max_examples=20, deadline=None)

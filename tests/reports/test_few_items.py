@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,7 +37,8 @@ def test_nearest_with_few_items(tmp_path, capsys, caplog, n, command):
     found = ck.Searcher(index, overlap).search("group 2", k=k, budget=n)
     assert len(found[0]) == k
     own = ck.Searcher(index, overlap, "retrieve(retriever=dense)").search("group 2", k=k)[0]
-    exact = ck.ItemIndex.load(folder, exact=True)
+    exact = ck.ItemIndex.load(folder)
+    shutil.rmtree(Path(folder) / "nearest-dense", ignore_errors=True)
     right = ck.Searcher(exact, overlap, "retrieve(retriever=dense)").search("group 2", k=k)[0]
     assert len(own) == len(right)
     if n < 16:

@@ -16,7 +16,7 @@ import crossknn as ck
 from crossknn.data.dataset import Dataset
 from crossknn.errors import CrossknnError
 from crossknn.extend import Pairs, ScoreStore
-from crossknn.index.storage import MANIFEST, _checksum
+from crossknn.index.storage import MANIFEST, checksum_of
 from crossknn.models.folder import check_files, json_in
 from crossknn.page import Page, write_page
 from crossknn.scorers.opening import bundled_folder
@@ -62,7 +62,7 @@ def rewrite(folder, change):
     """The manifest, changed by somebody who knows how its checksum is made."""
     manifest = json.loads((folder / MANIFEST).read_bytes())
     change(manifest)
-    manifest["checksum"] = _checksum(manifest)
+    manifest["checksum"] = checksum_of(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 

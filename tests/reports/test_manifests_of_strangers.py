@@ -15,7 +15,7 @@ import pytest
 import crossknn as ck
 from crossknn.errors import CrossknnError
 from crossknn.extend import Pairs, ScoreStore
-from crossknn.index.storage import MANIFEST, _checksum
+from crossknn.index.storage import MANIFEST, checksum_of
 from crossknn.scores.store import StoreFullError
 
 TEXTS = [f"how to {verb} a {noun}" for verb in ("zip", "sort", "read") for noun in ("file", "list")]
@@ -43,7 +43,7 @@ def places(value, at=()):
 
 
 def changed(folder, manifest):
-    manifest["checksum"] = _checksum(manifest)
+    manifest["checksum"] = checksum_of(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 

@@ -1,7 +1,5 @@
 """An index that has learned from one cross-encoder serves any other, and keeps what is each's."""
 
-import json
-
 import numpy as np
 import pytest
 from faulty_server import Faulty, good
@@ -30,7 +28,7 @@ def learned(tmp_path_factory):
     index, texts = str(folder / "i"), [" ".join(rng.choice(WORDS, 3)) for _ in range(LEAST)]
     assert run(["index", "build", str(folder / "items.txt"), index, "--encoder", "none"]) == 0
     assert run(["search", index, *texts, "--budget", "20"]) == 0
-    assert "artifacts" in json.dumps(ck.ItemIndex.load(index).description())
+    assert ck.ItemIndex.load(index).artifacts
     assert len(history(ck.ItemIndex.load(index))) == 1
     return index
 

@@ -15,13 +15,12 @@ from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.replay import outcome, truth_of
 from crossknn.evaluation.task import TaskMeasures
 from crossknn.fitting.factors import Targets, als, inner_products, per_item, per_query
-from crossknn.index.base import Scale
 from crossknn.methods import parse_method
 from crossknn.page import Block, Table, draw
 from crossknn.plots import Curve, curves
 from crossknn.retrievers.dense import ArrayStore, DenseRetriever
 from crossknn.scores.store import SparseScores
-from crossknn.types import FloatArray, Pairs, Queries
+from crossknn.types import FloatArray, Pairs, Queries, Scale
 from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.experiment import Experiment
 from crossknn_lab.figures import TASK, nearest_value

@@ -22,11 +22,20 @@ import numpy as np
 from crossknn.data.queries import LARGEST_GRADE
 from crossknn.errors import InputError
 from crossknn.files import as_path, npz_arrays, open_given
-from crossknn.index.base import Anchors, Cache, Scale
 from crossknn.linalg import LARGEST, inner, usable
 from crossknn.retrievers.base import Late, Retriever, StoredRetriever
 from crossknn.retrievers.dense import ArrayStore
-from crossknn.types import NO_ITEM, Artifact, FloatArray, IntArray, Neighbours, Queries
+from crossknn.types import (
+    NO_ITEM,
+    Anchors,
+    Artifact,
+    Cache,
+    FloatArray,
+    IntArray,
+    Neighbours,
+    Queries,
+    Scale,
+)
 from crossknn_lab.rivals.graphs import check_neighbours
 from crossknn_lab.rivals.item_scores import ITEM_SCORES, item_scores_artifact
 

@@ -17,30 +17,16 @@ from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, print_json, progress, say
 from crossknn.errors import InputError, counted
 from crossknn.index.nearest import CENTROIDS, LARGE
-from crossknn.index.storage import check_target
 
 if TYPE_CHECKING:
-    from crossknn.fitting.learning import Learned
     from crossknn.index.item_index import ItemIndex
 
 LEARNING = "learning"
 OF_SCORERS = "anchors", "kriging", LEARNING, "fusion", "calibration"
-"""Artefacts that belong to a cross-encoder."""
+"""Artifacts that belong to a cross-encoder."""
 
 LATEST = 5
 """Fits to searches that `index info` shows, at most."""
-
-_SAID = {
-    "late": "late-interaction models",
-    "anchor_queries": "queries scored with every item",
-    "scores": "stored scores",
-    "scored_queries": "of queries",
-    "query_texts_kept": "of these with their texts",
-    "store_mb": "store, MB",
-    "store_limit_mb": "store's limit, MB",
-    "dropped_queries": "queries dropped",
-}
-"""Entries of a summary that have other names where a person reads them."""
 
 app = typer.Typer(help="Build, extend, inspect and verify an index.", no_args_is_help=True)
 
@@ -63,6 +49,25 @@ Nearest = Annotated[
 ]
 
 
+Encoder = Annotated[
+    str,
+    Option(help="Dual encoder of the item vectors: 'bundled', a folder, a hub name, or none."),
+]
+Lsa = Annotated[
+    int | None,
+    Option(min=0, help="Dimensions of LSA vectors, 0 for none; by default 128 without an encoder."),
+]
+Tokenizer = Annotated[
+    str,
+    Option(
+        help="What splits texts into words: 'unicode', which reads every script, 'whitespace', or "
+        "a Python function, 'package.module:function'; to search the index later, name that "
+        "function in the environment variable CROSSKNN_TOKENIZER."
+    ),
+]
+Limit = Annotated[int | None, Option(min=1, help="Read only this many items, from the first.")]
+
+
 @app.command(
     "build",
     epilog=o.examples(
@@ -75,34 +80,14 @@ def build(
     items: Items,
     folder: Annotated[Path, Argument(metavar="INDEX", help="Folder to save the index in.")],
     *,
-    encoder: Annotated[
-        str,
-        Option(help="Dual encoder of the item vectors: 'bundled', a folder, a hub name, or none."),
-    ] = "bundled",
-    lsa: Annotated[
-        int | None,
-        Option(
-            min=0,
-            help="Dimensions of LSA vectors, 0 for none; by default 128 without an encoder.",
-        ),
-    ] = None,
+    encoder: Encoder = "bundled",
+    lsa: Lsa = None,
     tfidf: Tfidf = False,
-    tokenizer: Annotated[
-        str,
-        Option(
-            help="What parts texts into words: 'unicode', which reads every script, 'whitespace', "
-            "or a Python function, 'package.module:function'; to search the index later, name that "
-            "function in the environment variable CROSSKNN_TOKENIZER."
-        ),
-    ] = "unicode",
+    tokenizer: Tokenizer = "unicode",
     nearest: Nearest = None,
-    workers: o.Workers = None,
-    ray: o.Ray = None,
     template: o.Template = "{title}\\n{text}",
     fields: o.FieldOptions,
-    limit: Annotated[
-        int | None, Option(min=1, help="Read only this many items, from the first.")
-    ] = None,
+    limit: Limit = None,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
@@ -111,19 +96,14 @@ def build(
     If INDEX exists already, it is replaced. Vectors of unchanged texts and all
     exact scores are kept.
     """
+    from crossknn.fitting.anchors import fit_scales
     from crossknn.index.item_index import ItemIndex
-    from crossknn.scores.collect import Limits
 
-    if nearest:
-        o.check_extra("--nearest", "faiss", "faiss")
+    _check_nearest(nearest)
     if nearest and encoder == "none" and lsa == 0:
         raise InputError("--nearest needs item vectors: give an --encoder, or --lsa 128")
-    if (workers and not ray) or (ray and encoder == "none"):
-        raise InputError("--workers needs --ray, and --ray needs an --encoder, which it encodes by")
-    check_target(folder)  # before anything is encoded
     began = time.perf_counter()
     read = fields.read(items, template=template.replace("\\n", "\n"), limit=limit)
-    previous = ItemIndex.replaced_in(folder)  # if it is no index, `save` says what is wrong with it
     with _resumable(), progress("encoding", "items") as report:
         index = ItemIndex.build(
             read,
@@ -132,17 +112,11 @@ def build(
             tfidf=tfidf,
             tokenizer=tokenizer,
             seed=seed,
-            previous=previous,
-            limits=Limits(workers=o.threads(workers), ray=ray),
             folder=folder,
             progress=report,
         )
-    index.save(folder)
     _add_nearest(index, nearest)
-    if previous is not None:
-        from crossknn.fitting.anchors import fit_scales
-
-        fit_scales(index)
+    fit_scales(index)  # of anchors that were collected before
     _answer(index, folder, json, began)
     note(f'next: crossknn search {folder} "your query"')
 
@@ -179,23 +153,18 @@ def prepare(
     late-interaction model reranks the candidates of another retriever, for
     example with --method "rerank(retriever=cmc(retriever=bm25))".
     """
-    from crossknn.index.item_index import ItemIndex
-
     if not (tfidf or late or nearest):
         raise InputError("there is nothing to make: give --tfidf, --nearest or --late MODEL")
     if name and not late:
         raise InputError("--name needs --late MODEL")
-    if nearest:
-        o.check_extra("--nearest", "faiss", "faiss")
-    began = time.perf_counter()
-    index = ItemIndex.load(folder)
-    if tfidf:
-        index.add_words("tfidf")
-    _add_nearest(index, bool(nearest))
-    if late is not None:
-        with progress("encoding", "items") as report:
-            index.add_late(late, name, replace=replace, progress=report)
-    _answer(index, folder, json, began)
+    _check_nearest(nearest)
+    with _changing(folder, json) as index:
+        if tfidf:
+            index.add_words("tfidf")
+        _add_nearest(index, bool(nearest))
+        if late is not None:
+            with progress("encoding", "items") as report:
+                index.add_late(late, name, replace=replace, progress=report)
 
 
 @app.command(
@@ -222,13 +191,10 @@ def insert(
     new items. Fits take them in by their vectors: `crossknn index info` shows
     how many items each fit has not seen.
     """
-    from crossknn.index.item_index import ItemIndex
-
-    began, index = time.perf_counter(), ItemIndex.load(folder)
-    new = fields.read(items, template=index.items.template)
-    with _resumable(), progress("encoding", "items") as report:
-        index.add(new, replace=replace, progress=report)
-    _answer(index, folder, json, began)
+    with _changing(folder, json) as index:
+        new = fields.read(items, template=index.items.template)
+        with _resumable(), progress("encoding", "items") as report:
+            index.add(new, replace=replace, progress=report)
 
 
 @app.command(
@@ -246,16 +212,13 @@ def delete(
     json: o.AsJson = False,
 ) -> None:
     """Delete items of an index. They keep their room until `crossknn index compact`."""
-    from crossknn.index.item_index import ItemIndex
-
     given = o.typed(ids or [])
     if file is not None:
         given += o.read_ids(file)
     if not given:
         raise InputError("there is nothing to delete: give ids, or a file of them with --ids")
-    began, index = time.perf_counter(), ItemIndex.load(folder)
-    index.delete(given)
-    _answer(index, folder, json, began)
+    with _changing(folder, json) as index:
+        index.delete(given)
 
 
 @app.command(
@@ -268,11 +231,8 @@ def compact(folder: o.Folder, json: o.AsJson = False) -> None:
     Searches go on meanwhile; adding and deleting waits. If it is killed, the
     index is as it was.
     """
-    from crossknn.index.item_index import ItemIndex
-
-    began, index = time.perf_counter(), ItemIndex.load(folder)
-    index.compact()
-    _answer(index, folder, json, began)
+    with _changing(folder, json) as index:
+        index.compact()
 
 
 @app.command(
@@ -281,19 +241,23 @@ def compact(folder: o.Folder, json: o.AsJson = False) -> None:
 )
 def info(folder: o.Folder, json: o.AsJson = False) -> None:
     """Show what an index contains: items, retrievers, vectors and exact scores."""
-    from crossknn.fitting.learning import LEAST, history
+    from crossknn.fitting.learning import LEAST
     from crossknn.index.item_index import ItemIndex
 
     index = ItemIndex.load(folder)
+    made = [part for name in OF_SCORERS for part in index.each(name)]
+    views = {
+        fingerprint: index.for_scorer(fingerprint)
+        for fingerprint in dict.fromkeys(part.meta.get("fingerprint") for part in made)
+    }
     if json:
-        learned = {"learned": [asdict(fit) for fit in history(index)]}
-        kept = {"cross_encoders": {str(by): _kept(index, by) for by in _cross_encoders(index)}}
-        print_json(_summary(index, folder) | learned | kept | {"details": index.description()})
+        kept = {str(fingerprint): _kept(view) for fingerprint, view in views.items()}
+        print_json(_summary(index, folder) | {"cross_encoders": kept})
         return
-    _say_summary(_summary(index, folder))
-    for by in _cross_encoders(index):
-        say(f"of the cross-encoder {by or 'without a name'}:")
-        for line in _said_of(index, by):
+    _print(_summary(index, folder))
+    for fingerprint, view in views.items():
+        say(f"of the cross-encoder {fingerprint or 'without a name'}:")
+        for line in _described(view):
             say(f"  {line}")
     if not index.each(LEARNING) and index.vectors:
         say(f"nothing learned yet: that takes the scores of {LEAST} searched queries")
@@ -340,10 +304,7 @@ def prune(
     index = ItemIndex.load(folder)
     dropped = index.scores.prune(keep=keep, before=before, private=private)
     summary = {"index": str(folder), "dropped_queries": dropped, **_store(index)}
-    if json:
-        print_json(summary)
-    else:
-        _say_summary(summary)
+    _print(summary, json)
 
 
 @app.command(
@@ -364,6 +325,16 @@ def verify(
     answer({"index": str(folder), "damages": damages, "repaired": repair}, json)
     if damages:
         raise typer.Exit(6)
+
+
+@contextmanager
+def _changing(folder: Path, json: bool) -> Iterator[ItemIndex]:
+    """An index that is opened, changed inside, and summarized."""
+    from crossknn.index.item_index import ItemIndex
+
+    began, index = time.perf_counter(), ItemIndex.load(folder)
+    yield index
+    _answer(index, folder, json, began)
 
 
 @contextmanager
@@ -389,17 +360,21 @@ def _add_nearest(index: ItemIndex, wanted: bool | None) -> None:
                 add_points(index, report)
 
 
+def _check_nearest(nearest: bool | None) -> None:
+    if nearest:
+        o.check_extra("--nearest", "faiss", "faiss")
+
+
 def _answer(index: ItemIndex, folder: Path, json: bool, began: float) -> None:
-    summary = _summary(index, folder) | {"seconds": round(time.perf_counter() - began, 2)}
+    _print(_summary(index, folder) | {"seconds": round(time.perf_counter() - began, 2)}, json)
+
+
+def _print(summary: dict[str, Any], json: bool = False) -> None:
+    """The summary as JSON, or a line for each entry that says something."""
     if json:
         print_json(summary)
     else:
-        _say_summary(summary)
-
-
-def _say_summary(summary: dict[str, Any]) -> None:
-    """A line for each thing that an index holds."""
-    answer({_SAID.get(name, name): value for name, value in summary.items() if value}, False)
+        answer({name.replace("_", " "): v for name, v in summary.items() if v}, False)
 
 
 def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
@@ -420,75 +395,51 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
 def _store(index: ItemIndex) -> dict[str, Any]:
     """What the store of exact scores holds."""
     store, (queries, texts) = index.scores, index.scores.n_queries()
-    if not queries:
-        return {"scores": len(store)}
-    return {
-        "scores": len(store),
+    sizes = {
         "scored_queries": queries,
         "query_texts_kept": texts,
         "store_mb": round(store.used_bytes() / 2**20, 1),
         "store_limit_mb": store.limit // 2**20,
     }
+    return {"scores": len(store), **(sizes if queries else {})}
 
 
-def _cross_encoders(index: ItemIndex) -> list[str | None]:
-    """The cross-encoders whose scores something in the index was made with."""
-    made = (part for name in OF_SCORERS for part in index.each(name))
-    return [*dict.fromkeys(part.meta.get("fingerprint") for part in made)]
-
-
-def _kept(index: ItemIndex, by: str | None) -> dict[str, Any]:
-    """What the index keeps of a cross-encoder, as values for JSON."""
+def _kept(view: ItemIndex) -> dict[str, Any]:
+    """What the index keeps of one cross-encoder, as values for JSON."""
     from crossknn.fitting.learning import history
 
-    own = index.for_scorer(by)
-    found: dict[str, Any] = {name: dict(own.artifacts[name].meta) for name in own.artifacts}
-    found["anchor_queries"] = len(own.anchor_queries)
-    return found | {"learned": [asdict(fit) for fit in history(own)]}
+    metas: dict[str, Any] = {name: dict(part.meta) for name, part in view.artifacts.items()}
+    metas["anchor_queries"] = len(view.anchor_queries)
+    return metas | {"learned": [asdict(fit) for fit in history(view)]}
 
 
-def _said_of(index: ItemIndex, by: str | None) -> Iterator[str]:
-    """A line for each thing that the index keeps of a cross-encoder."""
+def _described(view: ItemIndex) -> Iterator[str]:
+    """A line for each thing that the index keeps of one cross-encoder."""
     from crossknn.fitting.learning import history
 
-    own = index.for_scorer(by)
-    if own.anchor_queries:
-        yield f"{counted(len(own.anchor_queries), 'query')} scored with every item"
-    fits = history(own)
+    if view.anchor_queries:
+        yield f"{counted(len(view.anchor_queries), 'query')} scored with every item"
+    fits = history(view)
     for fit in fits[-LATEST:]:
-        yield f"learned from {fit.queries:,} queries, {fit.pairs:,} scores{_worth(fit)}"
-    if (measured := [fit.helps for fit in fits if fit.helps is not None]) and own.vectors:
-        yield f"learning {_help(measured[-1])}"
-    if (fusion := own.artifacts.get("fusion")) is not None:
-        weights = ", ".join(
-            f"{name} {weight:.2g}" for name, weight in fusion.meta["weights"].items()
-        )
-        known = fusion.meta.get("ndcg", {})
-        alone = ", in which the retrievers decide the order" * ("note" in fusion.meta)
-        ndcg = f"{alone}; nDCG@10 " + ", ".join(
-            f"{way} {value:.3f}" for way, value in known.items()
-        )
-        yield f"fusion: {weights}, of {fusion.meta['queries']} queries{ndcg if known else ''}"
-    if (known := own.artifacts.get("calibration")) is not None:
-        yield (
-            f"calibration: by {known.meta['way']}, of {known.meta['queries']} queries, expected "
-            f"error {known.meta['ece']:.3f}"
-        )
+        yield f"learned from {fit.queries:,} queries, {fit.pairs:,} scores"
+    if (measured := [fit.helps for fit in fits if fit.helps is not None]) and view.vectors:
+        yield f"learning {_effect(measured[-1])}"
+    if (fusion := view.artifacts.get("fusion")) is not None:
+        meta = fusion.meta
+        weights = ", ".join(f"{name} {weight:.2g}" for name, weight in meta["weights"].items())
+        line = f"fusion: {weights}, of {meta['queries']} queries"
+        if meta.get("ndcg"):
+            line += ", in which the retrievers decide the order" if "note" in meta else ""
+            ndcg = ", ".join(f"{way} {value:.3f}" for way, value in meta["ndcg"].items())
+            line += f"; nDCG@10 {ndcg}"
+        yield line
+    if (calibration := view.artifacts.get("calibration")) is not None:
+        meta = calibration.meta
+        of, error = meta["queries"], meta["ece"]
+        yield f"calibration: by {meta['way']}, of {of} queries, expected error {error:.3f}"
 
 
-def _worth(fit: Learned) -> str:
-    """What a fit was worth, if that was measured: the one before, or one without some queries."""
-    if fit.explained is None or fit.without is None:
-        return ""
-    which = "the previous fit" if fit.previous else "a fit without them"
-    new = "new" if fit.previous else "of these"
-    return (
-        f"; from half the scores of each of {fit.measured} {new} queries, {which} explained "
-        f"{fit.explained:.0%} of the variance of the other half, and no fit {fit.without:.0%}"
-    )
-
-
-def _help(less: float) -> str:
+def _effect(less: float) -> str:
     """How much less a search errs with what was learned, in words."""
     if abs(less) < 0.005:
         return "makes no difference yet: scores of new queries are predicted as well without it"

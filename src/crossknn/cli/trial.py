@@ -189,10 +189,7 @@ def command(
     if index is None or list(index.items.texts) != list(given.texts):
         with progress("encoding", "items") as report:
             name = None if encoder == "none" else encoder
-            index = ItemIndex.build(
-                given, encoder=name, previous=index, folder=saved, progress=report
-            )
-        index.save(saved)
+            index = ItemIndex.build(given, encoder=name, folder=saved, progress=report)
     stored = StoredScorer(exact, o.open_store(exact, index, None))
     rows: list[Any] = []
     until = time.monotonic() + 60 * minutes

@@ -18,7 +18,7 @@ from crossknn.data.queries import Qrels, QuerySet, Texts, query_set
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate, bootstrap, recall
 from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures
-from crossknn.index.base import Index, Scale
+from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import top_k
 from crossknn.methods import Method
@@ -40,6 +40,7 @@ from crossknn.types import (
     Pairs,
     Progress,
     Queries,
+    Scale,
     Value,
 )
 

@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from crossknn.fitting.factors import Fit
-from crossknn.index.base import Scale
 from crossknn.index.vectors import Linear
-from crossknn.types import FloatArray, IntArray
+from crossknn.types import FloatArray, IntArray, Scale
 
 _COLUMNS = 4_096
 _SAMPLE = 4_096

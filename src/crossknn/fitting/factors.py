@@ -30,11 +30,10 @@ from scipy.sparse import csr_array
 
 from crossknn.errors import InputError
 from crossknn.files import scratch
-from crossknn.index.base import Scale
 from crossknn.index.vectors import Linear, QueryMap, Same
 from crossknn.retrievers.base import Retriever
 from crossknn.scores.store import SparseScores
-from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries, Scale
 
 _CHUNK = 2_048
 _QUERIES_AT_ONCE = 256

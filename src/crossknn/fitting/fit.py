@@ -29,7 +29,6 @@ from crossknn.fitting.factors import (
     per_item,
     per_query,
 )
-from crossknn.index.base import Anchors, Scale
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost, ItemVectors, Same
 from crossknn.linalg import solvable
@@ -40,7 +39,7 @@ from crossknn.scorers.base import Scorer
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
 from crossknn.scores.store import ScoreStore, SparseScores
 from crossknn.spec import Spec, build, parse, text_of
-from crossknn.types import BoolArray, FloatArray, Pairs, Progress, Queries
+from crossknn.types import Anchors, BoolArray, FloatArray, Pairs, Progress, Queries, Scale
 
 OpenProgress: TypeAlias = Callable[[str, str], AbstractContextManager[Progress | None]]
 """Opens the progress of a stage: (what is done, in which unit)."""

@@ -1,4 +1,4 @@
-"""Building an index: from items, and what is given of them, to its parts.
+"""Building the contents of an index from items.
 
 Axes: n items, d dimensions, k neighbours.
 """
@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import logging
 import secrets
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from crossknn.data.items import Items
-from crossknn.errors import InputError
+from crossknn.data.reading import read_items
+from crossknn.data.records import Entries
+from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import as_path
-from crossknn.index.base import plain
-from crossknn.index.database import ItemStore, TextsOf, items_in, parts_beside
+from crossknn.index.database import DatabaseStore, TextsOf, items_in
 from crossknn.index.late import LateStates, encode_states
 from crossknn.index.parts import (
     ANCHORS,
@@ -28,8 +30,10 @@ from crossknn.index.parts import (
     LSA_NAME,
     WORDS,
     Parts,
+    plain,
     unknown,
 )
+from crossknn.index.storage import MANIFEST, IndexFolder
 from crossknn.index.vectors import (
     EncodeQueries,
     GivenModel,
@@ -37,11 +41,17 @@ from crossknn.index.vectors import (
     RememberedModel,
     check_vectors,
 )
-from crossknn.retrievers.lexical import Tokenizer, tokenizer_named
+from crossknn.index.view import IndexView
+from crossknn.retrievers.lexical import (
+    TOKENIZERS,
+    Tokenizer,
+    as_tokenizer,
+    same_function,
+    tokenizer_named,
+)
 from crossknn.retrievers.lsa import LSA, LSA_DIMENSIONS
 from crossknn.retrievers.specs import unfitted
-from crossknn.scores.collect import Limits
-from crossknn.types import FloatArray, IntArray, Progress, States, as_count
+from crossknn.types import Artifact, FloatArray, IntArray, Progress, States, as_count
 
 logger = logging.getLogger(__name__)
 
@@ -49,54 +59,65 @@ COMPOSED = ("random", "fixed", "hybrid")
 """Retrievers that every index has; nothing else may have their names."""
 _TAKEN = {DUAL_ENCODER, *WORDS, "lists", "auto", ANCHORS, *COMPOSED}
 N_ANCHOR_ITEMS = 10_000
+_ITEMS_OF_STORE = "store/items"
+
+
+class Recipe(NamedTuple):
+    """What an index is built with; see `ItemIndex.build`."""
+
+    encoder: GivenModel | None
+    vectors: FloatArray | Mapping[str, FloatArray] | None
+    query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None
+    lsa: int | None
+    bm25: bool
+    tfidf: bool
+    tokenizer: str | Callable[[str], Sequence[str]]
+    seed: int
+    progress: Progress | None
 
 
 def build_parts(
-    items: Items,
-    encoder: GivenModel | None,
-    vectors: Mapping[str, FloatArray],
-    encode: Mapping[str, EncodeQueries],
-    words: Sequence[str],
-    tokenizer: Tokenizer,
-    lsa: int | None,
-    seed: int,
-    previous: Parts | None,
-    progress: Progress | None,
-    limits: Limits | None,
-    folder: Path | None,
+    items: Items | str | Path | Entries, recipe: Recipe, folder: IndexFolder | None
 ) -> Parts:
-    """The parts of a new index; see `ItemIndex.build`. `words` names the word models, whose words
-    `tokenizer` makes."""
-    if limits is not None and (limits.max_calls, limits.deadline) != (None, None):
-        raise InputError("building an index encodes all items: limits may have ray and workers")
-    n, made, vectors = len(items), dict[str, Any](), dict(vectors)
-    encoded = None if encoder is None else vectors.pop(DUAL_ENCODER, None)
-    for name, values in vectors.items():
+    """The parts of a new index that will be saved in `folder`, if any, in place of another one."""
+    tokenizer = as_tokenizer(recipe.tokenizer)
+    items = items if isinstance(items, Items) else read_items(items)
+    previous = None if folder is None else _previous(folder)
+    parts = _vectors(items, recipe, folder, previous)
+    default_lsa = 0 if parts else LSA_DIMENSIONS
+    lsa = as_count(default_lsa if recipe.lsa is None else recipe.lsa, "lsa", 0)
+    for name, wanted in (("bm25", recipe.bm25), ("tfidf", recipe.tfidf)):
+        if wanted:
+            parts[f"words/{name}"] = WORDS[name].fit(items.texts, tokenizer)
+    if lsa:
+        words, values = LSA.fit(items.texts, tokenizer, dimensions=lsa)
+        parts |= {f"words/{LSA_NAME}": words, f"vectors/{LSA_NAME}": ItemVectors(values=values)}
+    encode = by_name(recipe.query_vectors, GIVEN)
+    built = Parts(items, _drawn(len(items), recipe.seed), parts, secrets.token_hex(8), encode)
+    return built if previous is None else _keeping_fits(built, previous)
+
+
+def _vectors(
+    items: Items, recipe: Recipe, folder: IndexFolder | None, previous: Parts | None
+) -> dict[str, Any]:
+    """The parts of the user's own vectors and the encoder's."""
+    n, parts, given = len(items), dict[str, Any](), by_name(recipe.vectors, GIVEN)
+    encoded = None if recipe.encoder is None else given.pop(DUAL_ENCODER, None)
+    for name, values in given.items():
         check_name(name, "your own vectors")
         values = check_vectors(values, n, None, f"the vectors {name!r}", half=True)
-        made[f"vectors/{name}"] = ItemVectors(values=values)
-    if encoder is not None:
-        model = RememberedModel.of("dual encoder", encoder)
+        parts[f"vectors/{name}"] = ItemVectors(values=values)
+    if recipe.encoder is not None:
+        model = RememberedModel.of("dual encoder", recipe.encoder)
         if encoded is None:
-            how: dict[str, Any] = {"progress": progress, "limits": limits, "folder": folder}
-            encode_new = partial(model.encode_items, **how)
-            encoded = _encode_items(model, items.texts, previous, encode_new)
+            encoded = _encode_items(model, items.texts, recipe, folder, previous)
         values = check_vectors(encoded, n, model.dimensions, "the encoder's vectors")
-        made[f"vectors/{DUAL_ENCODER}"] = ItemVectors(values=values, encoder=model)
-    if lsa is None:
-        lsa = 0 if made else LSA_DIMENSIONS
-    as_count(lsa, "lsa", 0)
-    for name in words:
-        made[f"words/{name}"] = WORDS[name].fit(items.texts, tokenizer)
-    if lsa:
-        made[f"words/{LSA_NAME}"], values = LSA.fit(items.texts, tokenizer, dimensions=lsa)
-        made[f"vectors/{LSA_NAME}"] = ItemVectors(values=values)
-    parts = Parts(items, _drawn(n, seed), made, secrets.token_hex(8), encode)
-    return parts if previous is None else _keeping(parts, previous)
+        parts[f"vectors/{DUAL_ENCODER}"] = ItemVectors(values=values, encoder=model)
+    return parts
 
 
 def parts_over(
-    store: ItemStore,
+    store: DatabaseStore,
     texts: str | TextsOf,
     folder: str | Path | None,
     encoder: GivenModel | None,
@@ -104,8 +125,6 @@ def parts_over(
     seed: int,
 ) -> Parts:
     """The parts of an index whose items stay in a database; see `ItemIndex.over`."""
-    if not hasattr(store, "records"):
-        raise InputError(f"{store!r:.80} is not a database of items: give a QdrantStore, say")
     model = None if encoder is None else RememberedModel.of("dual encoder", encoder)
     n, d = store.shape
     if model is not None and model.dimensions != d:
@@ -114,14 +133,33 @@ def parts_over(
             f"{store.name} have {d}: give the encoder that made them"
         )
     values: Any = store
-    items = items_in(store, texts)
     name, build, parts = DUAL_ENCODER if model else GIVEN, secrets.token_hex(8), dict[str, Any]()
+    place = None
     if folder is not None:
-        folder = as_path(folder, "the folder of the index")
-        build, parts = parts_beside(folder, store, build)
+        place = IndexFolder(as_path(folder, "the folder of the index"))
+        build, parts = _parts_beside(place, store, build)
     parts = {f"vectors/{name}": ItemVectors(values=values, encoder=model)} | parts
     given = {} if encode is None else {name: encode}
-    return Parts(items, _drawn(n, seed), parts, build, given, folder)
+    return Parts(items_in(store, texts), _drawn(n, seed), parts, build, given, place)
+
+
+def _parts_beside(
+    folder: IndexFolder, store: DatabaseStore, build: str
+) -> tuple[str, dict[str, Artifact]]:
+    """The build and the parts that a folder keeps beside a database; a new folder is made.
+    `InputError` for a folder of other items."""
+    meta = {"n": store.shape[0], "ids": zlib.crc32(np.ascontiguousarray(store.keys).tobytes())}
+    if not (folder.path / MANIFEST).exists():
+        folder.write({_ITEMS_OF_STORE: Artifact(meta, {})}, build)
+    build, parts = folder.read()
+    items = parts.pop(_ITEMS_OF_STORE, None)
+    if items is None or items.meta != meta:
+        what = "an index of its own" if items is None else f"of {items.meta['n']:,} items"
+        raise InputError(
+            f"the folder {folder.path} is {what}, and {store.name} has {store.shape[0]:,} items, "
+            "whose ids do not match: give another folder, or collect and fit anew in a new one"
+        )
+    return build, parts
 
 
 def states_of(
@@ -130,14 +168,14 @@ def states_of(
     """The states of all items by a late-interaction model; see `ItemIndex.add_late`."""
     before = None if replace else parts.newest("late", model.name)
     if before is None:
-        return encode_states(model, parts.items.texts, parts.folder, progress)
-    known = LateStates.of(before, model.name)
-    if not known.encoder.same_as(model):
+        return encode_states(model, parts.items.texts, parts.path, progress)
+    late = LateStates.of(before, model.name)
+    if not late.encoder.same_as(model):
         raise InputError(
             f"the index has states {model.name!r} of another model (fingerprint "
-            f"{known.encoder.fingerprint}); use another name, or replace them (--replace)"
+            f"{late.encoder.fingerprint}); use another name, or replace them (--replace)"
         )
-    return known.states
+    return late.states
 
 
 def matcher_of(parts: Parts, name: str) -> Any:
@@ -147,17 +185,56 @@ def matcher_of(parts: Parts, name: str) -> Any:
     return WORDS[name].fit(parts.items.texts, tokenizer_named(parts.tokenizer))
 
 
+def use_tokenizer(parts: Parts, tokenizer: Tokenizer) -> None:
+    """Split texts by this tokenizer of the user where the index names it. `IndexFormatError` for
+    one of another name, or one that makes other words of the first items."""
+    stored = parts.tokenizer
+    by = f"the words of {parts.path} were parted by the tokenizer {stored}, "
+    advice = "give the same one, or build the index again"
+    if stored is None or not same_function(tokenizer.name, stored):
+        raise IndexFormatError(f"{by}not by {tokenizer.name}: {advice}")
+    before, TOKENIZERS[stored] = TOKENIZERS.get(stored), tokenizer
+    for name in parts.names("words"):
+        known = parts.open("words", name).vocabulary.number
+        for text in islice(parts.items.texts, 3):
+            if other := next((word for word in tokenizer.split(text) if word not in known), None):
+                TOKENIZERS.pop(stored)
+                if before is not None:
+                    TOKENIZERS[stored] = before
+                raise IndexFormatError(
+                    f"{by}which was another function: {other!r:.40} is none of the words that the "
+                    f"index has of {text!r:.40}; {advice}"
+                )
+
+
+def checked_folder(folder: str | Path | None) -> IndexFolder | None:
+    """The folder, if one is given; `InputError` if it holds something else than an index."""
+    if folder is None:
+        return None
+    place = IndexFolder(as_path(folder, "the folder of the index"))
+    place.check_target()
+    return place
+
+
 def check_name(name: str, what: str) -> None:
     """Refuse a name that a spec could not say, or that means something else there."""
     if not name.isidentifier() or name in _TAKEN:
         raise InputError(f"{what} cannot be named {name!r}; use another name")
 
 
-def by_name(given: Any, alone: str) -> dict[str, Any]:
-    """What was given by name; what was given `alone` has that name."""
+def by_name(given: Any, default_name: str) -> dict[str, Any]:
+    """Values by name; a single value gets the default name."""
     if given is None:
         return {}
-    return dict(given) if isinstance(given, Mapping) else {alone: given}
+    return dict(given) if isinstance(given, Mapping) else {default_name: given}
+
+
+def _previous(folder: IndexFolder) -> Parts | None:
+    """The index that is to be replaced, whatever tokenizer it has; None if none can be read."""
+    try:
+        return Parts.read(folder, {})
+    except IndexFormatError:
+        return None
 
 
 def _drawn(n: int, seed: int) -> IntArray:
@@ -168,63 +245,72 @@ def _drawn(n: int, seed: int) -> IntArray:
 def _encode_items(
     model: RememberedModel,
     texts: Sequence[str],
+    recipe: Recipe,
+    folder: IndexFolder | None,
     previous: Parts | None,
-    encode: Callable[[Sequence[str]], FloatArray],
 ) -> FloatArray:
     """Vectors (n, d) of the items; those of texts that `previous` has by this model are its own."""
-    before = None if previous is None else previous.model_of(DUAL_ENCODER)
-    if previous is None or before is None or not before.same_as(model):
+
+    def encode(texts: Sequence[str]) -> FloatArray:
+        path = None if folder is None else folder.path
+        return model.encode_items(texts, recipe.progress, path)
+
+    before = None if previous is None else IndexView(previous)
+    old_model = None if before is None else before.model_of(DUAL_ENCODER)
+    if before is None or old_model is None or not old_model.same_as(model):
         return encode(texts)
-    rows = {text: row for row, text in enumerate(previous.items.texts)}
-    places = np.array([rows.get(text, -1) for text in texts])
-    vectors: FloatArray = previous.vectors[DUAL_ENCODER][places]
-    new = np.flatnonzero(places < 0)
+    rows = {text: row for row, text in enumerate(before.items.texts)}
+    old_rows = np.array([rows.get(text, -1) for text in texts])
+    vectors: FloatArray = before.vectors[DUAL_ENCODER][old_rows]
+    new = np.flatnonzero(old_rows < 0)
     if len(new):
         vectors[new] = encode([texts[p] for p in new.tolist()])
     return vectors
 
 
-def _keeping(mine: Parts, other: Parts) -> Parts:
-    """The parts with what was fitted to those that they replace, as far as it still fits."""
-    same_items = [*mine.items.ids, *mine.items.texts] == [*other.items.ids, *other.items.texts]
-    words = [key for key in other.held if key.startswith("words/")]  # of whatever tokenizer
-    parts = replace(
-        other, held={k: part for k, part in other.held.items() if k not in words}
-    ).opened
-    for key in sorted(parts, key=lambda key: not key.startswith("vectors/")):
+def _keeping_fits(built: Parts, previous: Parts) -> Parts:
+    """The parts with the fits of the index that they replace, as far as these still hold."""
+    pairs = ((built.items.ids, previous.items.ids), (built.items.texts, previous.items.texts))
+    same_items = all([*new] == [*old] for new, old in pairs)
+    words = {key for key in previous.held if key.startswith("words/")}  # of whatever tokenizer
+    others = {key: part for key, part in previous.held.items() if key not in words}
+    opened = replace(previous, held=others).all_opened()
+    for key in sorted(opened, key=lambda key: not key.startswith("vectors/")):
         kind, _, name = plain(key).partition("/")
-        if kind == "vectors" and parts[key].method is None:
+        part, now = opened[key], IndexView(built)
+        if kind == "vectors" and part.method is None:
             continue
-        part = parts[key] if _fits(mine, other, kind, name, parts[key]) else None
-        if part is not None and not same_items:
-            part = part.of_items(mine.vectors) if kind == "vectors" else None
+        if not _still_holds(now, IndexView(previous), kind, name, part):
+            part = None
+        elif not same_items:
+            part = part.of_items(now.vectors) if kind == "vectors" else None
         if part is None:
             logger.warning("dropped %s: the items have changed, or what it is made of", plain(key))
         else:
-            mine = mine.put({key: part})
-    return mine
+            built = built.put({key: part})
+    return built
 
 
-def _fits(mine: Parts, other: Parts, kind: str, name: str, part: Any) -> bool:
-    """Whether a part of other parts of the same items fits what these are made of."""
+def _still_holds(built: IndexView, previous: IndexView, kind: str, name: str, part: Any) -> bool:
+    """Whether a part of a previous index of the same items fits a newly built one."""
     if kind == "artifacts":
-        base = unfitted(other)
-        has_words = "bm25" in mine.matchers
-        same_words = has_words == ("bm25" in other.matchers)
-        same_words &= not has_words or mine.tokenizer == other.tokenizer
-        same = base == unfitted(mine) and _same_space(mine, other, base) and same_words
-        return same or name == ANCHORS
+        if name == ANCHORS:
+            return True
+        words = [index.tokenizer if "bm25" in index.matchers else "" for index in (built, previous)]
+        base = unfitted(previous)
+        same_base = base == unfitted(built) and _same_space(built, previous, base)
+        return words[0] == words[1] and same_base
     base = part.base if kind == "vectors" else None
-    own = {own for own in mine.vectors if own not in mine.fitted}
-    free = name not in {*own, *mine.matchers}
-    return free and (base is None or _same_space(mine, other, base))
+    own = {own for own in built.vectors if own not in built.fitted}
+    is_free = name not in {*own, *built.matchers}
+    return is_free and (base is None or _same_space(built, previous, base))
 
 
-def _same_space(one: Parts, two: Parts, name: str | None) -> bool:
-    """Whether both make the same vectors `name`: by one encoder, or else the items' agree."""
+def _same_space(one: IndexView, two: IndexView, name: str | None) -> bool:
+    """Whether both have the same vectors `name`: by one encoder, or else equal ones."""
     if name is None or name not in one.vectors or name not in two.vectors:
         return False
-    mine, other = one.model_of(name), two.model_of(name)
-    if mine is not None and other is not None and mine.fingerprint and other.fingerprint:
-        return mine.same_as(other)
+    model, other = one.model_of(name), two.model_of(name)
+    if model is not None and other is not None and model.fingerprint and other.fingerprint:
+        return model.same_as(other)
     return np.array_equal(one.vectors[name], two.vectors[name])

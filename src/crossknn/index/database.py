@@ -13,24 +13,20 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.errors import CrossknnError, InputError, StoreError, counted, nearest
 from crossknn.index.filters import Condition, fields_of, parse_filter
-from crossknn.index.storage import MANIFEST, read_parts, write_parts
-from crossknn.retrievers.dense import WHOLE, VectorStore
+from crossknn.retrievers.dense import WHOLE
 from crossknn.types import (
     NO_ITEM,
-    Artifact,
     BoolArray,
     Candidates,
     FloatArray,
@@ -55,31 +51,16 @@ items and drops those that are not allowed."""
 _KEPT = 20_000  # vectors, and records, that are kept in memory
 _BLOCK = 1_000  # items that are read at once
 _MASKS = 16  # masks of filters that are kept
-_ITEMS = "store/items"
-
-
-class ItemStore(VectorStore, Protocol):
-    """A vector store that knows the ids, texts and fields of its items: `ItemIndex.over` has it."""
-
-    name: str
-    """What messages call it."""
-    keys: Any
-    """The ids (n,), in the order of positions: an array of whole numbers, or of bytes."""
-
-    def id(self, item: int) -> Id:
-        """The id of the item at a position."""
-
-    def records(self, items: Sequence[int]) -> list[Mapping[str, Any]]:
-        """The fields of the items at these positions."""
-
-    def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
-        """Mask (n,) of the items that meet conditions (see `ItemIndex.allowed`)."""
 
 
 class DatabaseStore(ABC):
-    """Item vectors in a database, which searches them; a `VectorStore`.
+    """Items in a database, with their vectors, which it searches; a `VectorStore`.
 
     Subclasses say how one database searches, reads and filters.
+
+    Attributes:
+        name: What messages call it.
+        keys: The ids (n,), in the order of positions: an array of whole numbers, or of bytes.
     """
 
     whole = WHOLE
@@ -311,11 +292,13 @@ class Column(Sequence[T]):
 _ADVICE = "texts= must be the field that holds the texts, or a function from ids to texts"
 
 
-def having_text(store: ItemStore, texts: str | TextsOf) -> ItemStore:
+def having_text(store: DatabaseStore, texts: str | TextsOf) -> DatabaseStore:
     """The store, without the items whose text is null or missing in its field `texts`."""
     if not isinstance(texts, str) and not callable(texts):
         raise InputError(f"texts is {texts!r:.80}: {_ADVICE}")
-    if not isinstance(store, DatabaseStore) or not isinstance(texts, str):
+    if not isinstance(store, DatabaseStore):
+        raise InputError(f"{store!r:.80} is not a database of items: give a QdrantStore, say")
+    if not isinstance(texts, str):
         return store
     try:
         lacking = store.allowed({texts: None})
@@ -337,7 +320,7 @@ def having_text(store: ItemStore, texts: str | TextsOf) -> ItemStore:
     return store.without(lacking)
 
 
-def items_in(store: ItemStore, texts: str | TextsOf) -> Items:
+def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
     """The items of a store: their texts are a field of it, or what a function makes of ids. An item
     whose text is null has an empty one."""
     n = store.shape[0]
@@ -345,17 +328,9 @@ def items_in(store: ItemStore, texts: str | TextsOf) -> Items:
     def ids(items: Sequence[int]) -> list[str]:
         return [str(store.id(item)) for item in items]
 
-    def told(items: Sequence[int]) -> list[str]:
+    def read_texts(items: Sequence[int]) -> list[str]:
         if callable(texts):
-            given: Any = texts(ids(items))
-            if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-                raise InputError(
-                    f"texts= made a {type(given).__name__} of {counted(len(items), 'id')}: it gets "
-                    "a list of ids, and is to give a list of texts"
-                )
-            made: list[Any] = [*given]
-            if len(made) != len(items):
-                raise InputError(f"texts= made {len(made)} texts of {len(items)} ids")
+            made = _made_texts(texts(ids(items)), len(items))
         else:
             made = [record.get(texts) for record in store.records(items)]
         for item, text in zip(items, made, strict=True):
@@ -366,32 +341,28 @@ def items_in(store: ItemStore, texts: str | TextsOf) -> Items:
                 )
         return [text if isinstance(text, str) else "" for text in made]
 
-    def others(items: Sequence[int]) -> list[Mapping[str, Any]]:
+    def extra(items: Sequence[int]) -> list[Mapping[str, Any]]:
         return [{k: v for k, v in r.items() if k != texts} for r in store.records(items)]
 
     return Items(
         ids=Column(n, ids),
-        texts=Column(n, Recent(told) if callable(texts) else told),
+        texts=Column(n, Recent(read_texts) if callable(texts) else read_texts),
         titles=Column(n, lambda items: [""] * len(items)),
-        extra=Column(n, others),
+        extra=Column(n, extra),
     )
 
 
-def parts_beside(folder: Path, store: ItemStore, build: str) -> tuple[str, dict[str, Any]]:
-    """What names the building in `folder`, and what is kept there beside a store; a new folder is
-    made, as `build`. `InputError` for a folder that was made over other items."""
-    digest = zlib.crc32(np.ascontiguousarray(store.keys).tobytes())
-    if not (folder / MANIFEST).exists():
-        write_parts(folder, {_ITEMS: Artifact({"n": store.shape[0], "ids": digest}, {})}, build)
-    build, parts = read_parts(folder)
-    known = parts.pop(_ITEMS, None)
-    if known is None or known.meta != {"n": store.shape[0], "ids": digest}:
-        what = "an index of its own" if known is None else f"of {known.meta['n']:,} items"
+def _made_texts(given: Any, count: int) -> list[Any]:
+    """The texts that the user's function made of so many ids; `InputError` for another number."""
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise InputError(
-            f"the folder {folder} is {what}, and {store.name} has {store.shape[0]:,} items, whose "
-            "ids do not match: give another folder, or collect and fit anew in a new one"
+            f"texts= made a {type(given).__name__} of {counted(count, 'id')}: it gets a list of "
+            "ids, and is to give a list of texts"
         )
-    return build, parts
+    texts = [*given]
+    if len(texts) != count:
+        raise InputError(f"texts= made {len(texts)} texts of {count} ids")
+    return texts
 
 
 def plain_id(key: Any) -> Id:

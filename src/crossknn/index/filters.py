@@ -23,22 +23,21 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain
 from numbers import Real
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
+from crossknn.columns import StoredRecords
 from crossknn.errors import InputError, nearest
 from crossknn.files import parse_json
-from crossknn.index.parts import StoredRecords
 from crossknn.types import BoolArray, IntArray
 
 T = TypeVar("T")
 Scalar: TypeAlias = str | bool | float
 Kind: TypeAlias = Literal["text", "truth value", "number"]
-KINDS: tuple[Kind, ...] = ("text", "truth value", "number")
-FEW, MOST, LONG = 10_000, 64, 64
+FEW, MOST_FIELDS, MOST_CHARACTERS = 10_000, 64, 64
 """A folder keeps columns from so many items on, of so many fields at most, whose distinct values
-have in all at most so many characters for each item."""
+have together at most so many characters for each item."""
 MOST_CONDITIONS, MOST_VALUES, MOST_DEPTH = 1000, 100_000, 50
 """In a filter: more conditions would only say what a list of values says sooner."""
 Bound: TypeAlias = Literal["gt", "gte", "lt", "lte"]
@@ -144,131 +143,133 @@ def kind_of(value: object) -> Kind | None:
 
 
 def field_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a folder keeps of the fields of many records: `fields` names the most common ones, and
-    of the i-th, `field<i>.missing` (n,) says who lacks it, and of each kind of values
-    `field<i>.<kind>.values` are the distinct ones, ascending, as JSON; `ranks` and `rows` (p,) say
-    which of them a record has. Fields of long texts are left to the records."""
-    if len(records) < FEW:
-        return {}
-    common = Counter(key for record in records for key in record).most_common(MOST)
-    made, kept = dict[str, Any](), list[str]()
+    """The columns that a folder keeps of the most common fields of `FEW` records or more, but for
+    fields of long texts (see `docs/reference/formats.md`)."""
+    common = Counter(key for record in records for key in record).most_common(MOST_FIELDS)
+    columns, kept = dict[str, Any](), list[str]()
     for name, column in Fields(records).read([name for name, _ in common], 0).items():
-        known = [(kind, *part) for kind, parts in column.known.items() for part in parts]
-        told = [[json.dumps(value) for value in values] for _, values, _, _ in known]
-        if sum(len(value) for values in told for value in values) > LONG * len(records):
+        texts = {kind: [json.dumps(v) for v in run[0]] for kind, (run,) in column.runs.items()}
+        if sum(len(text) for run in texts.values() for text in run) > MOST_CHARACTERS * len(
+            records
+        ):
             continue
         at = f"field{len(kept)}"
         kept.append(json.dumps(name))
-        made[f"{at}.missing"] = column.missing
-        for (kind, _, ranks, rows), values in zip(known, told, strict=True):
-            columns = {"values": values, "ranks": ranks.astype("<i4"), "rows": rows.astype("<i4")}
-            made |= {f"{at}.{kind.split()[0]}.{what}": each for what, each in columns.items()}
-    return made | {"fields": kept}
+        columns[f"{at}.missing"] = column.missing
+        for kind, [(_, ranks, rows)] in column.runs.items():
+            prefix = f"{at}.{kind.split()[0]}"
+            columns[f"{prefix}.values"] = texts[kind]
+            columns |= {
+                f"{prefix}.ranks": ranks.astype("<i4"),
+                f"{prefix}.rows": rows.astype("<i4"),
+            }
+    return columns | {"fields": kept}
 
 
 class Fields:
     """The fields of n records, each read into a column when a filter first names it."""
 
     def __init__(self, records: Sequence[Mapping[str, object]]) -> None:
-        self.records, self._kept = records, getattr(records, "columns", {})
-        self._names = [parse_json(name) for name in self._kept.get("fields", ())]
+        self.records, self._stored = records, getattr(records, "columns", {})
+        self._stored_names = [parse_json(name) for name in self._stored.get("fields", ())]
         self._columns = dict[str, _Column]()
 
     def mask(self, condition: Condition) -> BoolArray:
-        """(n,) which records meet the condition.
+        """Which records (n,) meet the condition; `InputError` if no record has a field of it, or
+        none has a value there that could be compared.
 
-        The first condition on a field reads its column in a folder, or else all records, 3 s for a
-        million; the next ones take milliseconds.
-
-        Raises:
-            InputError: No record has the field, or none has a value that could be compared.
+        The first condition on a field reads its column in a folder, or else all records; the next
+        ones take milliseconds. (SQLite's JSON functions take 150 times as long.)
         """
-        if new := [name for name in fields_of(condition) if name not in self._columns]:
-            known = {name: self._stored(name) for name in new if name in self._names}
-            self._columns |= known | self.read([name for name in new if name not in known], 0)
+        new = [name for name in fields_of(condition) if name not in self._columns]
+        stored = {name: self._open(name) for name in new if name in self._stored_names}
+        self._columns |= stored | self.read([name for name in new if name not in stored], 0)
         # Masks are folded as they come: there may be many, of many items.
         group = combined(
             partial(reduce, np.logical_and), partial(reduce, np.logical_or), np.logical_not
         )
         return evaluate(condition, lambda leaf: self._columns[leaf.field].mask(leaf), group)
 
-    def _stored(self, name: str) -> _Column:
-        """A column that a folder keeps, and what later records have."""
-        at, kept = f"field{self._names.index(name)}", self._kept
-        missing = kept[f"{at}.missing"]
+    def _open(self, name: str) -> _Column:
+        """A column that a folder keeps, with what later records have."""
+        at, stored = f"field{self._stored_names.index(name)}", self._stored
+        missing = stored[f"{at}.missing"]
         column = self.read([name], len(missing))[name]
         column.missing[: len(missing)] = missing
-        for kind in KINDS:
-            if (part := f"{at}.{kind.split()[0]}") + ".ranks" in kept:
-                values = StoredRecords(kept[f"{part}.values"], objects=False)
-                first = values, kept[f"{part}.ranks"], kept[f"{part}.rows"]
-                column.known.setdefault(kind, []).insert(0, first)
+        for kind in get_args(Kind):
+            if (prefix := f"{at}.{kind.split()[0]}") + ".ranks" in stored:
+                values = StoredRecords(stored[f"{prefix}.values"], objects=False)
+                run = values, stored[f"{prefix}.ranks"], stored[f"{prefix}.rows"]
+                column.runs.setdefault(kind, []).insert(0, run)
         return column
 
     def read(self, names: Sequence[str], start: int) -> dict[str, _Column]:
-        """Columns of the fields `names`, of the records from `start` on."""
+        """The columns of fields, of the records from `start` on."""
         if not names:
             return {}
-        found = {name: _Column(name, len(self.records)) for name in names}
-        some = (self.records[row] for row in range(start, len(self.records)))
-        for row, record in enumerate(some if start else self.records, start):
-            for name, column in found.items():
+        columns = {name: _Column(name, len(self.records)) for name in names}
+        later = (self.records[row] for row in range(start, len(self.records)))
+        for row, record in enumerate(later if start else self.records, start):
+            for name, column in columns.items():
                 if (value := record.get(name)) is not None:
                     column.add(row, value)
-        for name, column in found.items():
-            if not start and column.missing.all() and not any(name in r for r in self.records):
-                known = {key for record in self.records for key in record}
-                there = nearest(name, known) if known else "they have only ids, titles and texts"
-                raise InputError(f"the filter names {name!r}, a field of no item ({there})")
+        for name, column in columns.items():
+            is_empty = not start and column.missing.all()
+            if is_empty and not any(name in record for record in self.records):
+                names_there = {key for record in self.records for key in record}
+                hint = "they have only ids, titles and texts"
+                hint = nearest(name, names_there) if names_there else hint
+                raise InputError(f"the filter names {name!r}, a field of no item ({hint})")
             column.sort()
-        return found
+        return columns
 
 
 class _Column:
-    """A field of n records; `known` has of each kind the distinct values, ascending, and who has
-    which: those that a folder keeps, and others."""
+    """A field of n records. `runs` has, by kind of value, the distinct values, ascending, the ranks
+    (p,) among them of all values, and the rows (p,) that have these: of the items that a folder
+    keeps columns of, and of others."""
 
     def __init__(self, name: str, n: int) -> None:
         self.name, self.missing = name, np.ones(n, np.bool_)
-        self._read: dict[Kind, tuple[list[Any], list[int]]] = {}
-        self.known: dict[Kind, list[tuple[Sequence[Any], IntArray, IntArray]]] = {}
+        self.runs: dict[Kind, list[tuple[Sequence[Any], IntArray, IntArray]]] = {}
+        self._values: dict[Kind, tuple[list[Any], list[int]]] = {}
 
     def add(self, row: int, value: Any) -> None:
         """Record the value, or the values of a list."""
         for entry in value if isinstance(value, list | tuple) else (value,):
             self.missing[row] = False
             if (kind := kind_of(entry)) is not None:
-                values, rows = self._read.setdefault(kind, ([], []))
+                values, rows = self._values.setdefault(kind, ([], []))
                 values.append(entry)
                 rows.append(row)
 
     def sort(self) -> None:
-        """Replace the values by their ranks among the distinct ones, (p,) beside rows (p,)."""
-        for kind, (values, rows) in self._read.items():
+        """Replace the values by their ranks among the distinct ones."""
+        for kind, (values, rows) in self._values.items():
             distinct = sorted(set(values))
             rank = {value: position for position, value in enumerate(distinct)}
             ranks = np.fromiter(map(rank.__getitem__, values), np.int64, len(values))
-            self.known[kind] = [(distinct, ranks, np.array(rows, np.int64))]
-        self._read = {}
+            self.runs[kind] = [(distinct, ranks, np.array(rows, np.int64))]
+        self._values = {}
 
     def mask(self, leaf: Among | Between | Missing) -> BoolArray:
-        """(n,) which records meet the condition."""
+        """Which records (n,) meet the condition."""
         if isinstance(leaf, Missing):
             return self.missing.copy()
         met = np.zeros(len(self.missing), np.bool_)
-        asked = leaf.values if isinstance(leaf, Among) else [*leaf.bounds.values()]
-        for kind in {kind_of(value): value for value in asked}:
-            if kind not in self.known:
-                value = next(value for value in asked if kind_of(value) == kind)
-                held = [f"{kind}s such as {some[0][0][0]!r}" for kind, some in self.known.items()]
+        compared: dict[Kind | None, list[Any]] = {}
+        for value in leaf.values if isinstance(leaf, Among) else leaf.bounds.values():
+            compared.setdefault(kind_of(value), []).append(value)
+        for kind, values in compared.items():
+            if kind not in self.runs:
+                held = [f"{kind}s such as {runs[0][0][0]!r}" for kind, runs in self.runs.items()]
                 raise InputError(
-                    f"the filter compares the field {self.name!r} with the {kind} {value!r}, but "
-                    f"items have {' and '.join(held) or 'nothing that can be compared'} there"
+                    f"the filter compares the field {self.name!r} with the {kind} {values[0]!r}, "
+                    f"but items have {' and '.join(held) or 'nothing that can be compared'} there"
                 )
-            mine = [value for value in asked if kind_of(value) == kind]
-            for distinct, ranks, rows in self.known[kind]:
+            for distinct, ranks, rows in self.runs[kind]:
                 wanted = np.zeros(len(distinct), np.bool_)
-                for start, stop in _ranges(leaf, distinct, mine):
+                for start, stop in _ranges(leaf, distinct, values):
                     wanted[start:stop] = True
                 met[rows[wanted[ranks]]] = True
         return met

@@ -44,11 +44,14 @@ LARGE = 200_000
 """Items from which on the command line builds an approximate index by itself."""
 
 PROBES, READ, SCORED = 256, 64_000, 100
-"""A search reads so many lists at least, and lists that hold so many items: in proportion more once
+"""A search reads at least so many lists, and lists that hold so many items: in proportion more once
 more than `SCORED` items are excluded, since what many scores point to lies in many lists."""
 
-SURPLUS, LEAST = 4, 200
-"""Candidates for each item that is asked for, and more than that at least."""
+SURPLUS, MIN_SURPLUS = 4, 200
+"""Candidates for each item that is asked for, and at least so many more than items."""
+
+CENTROIDS = 16
+"""Of the codes of vectors (4 bits): of fewer items there is no approximate index."""
 
 FEW = 20_000
 """So few allowed items are searched exactly."""
@@ -74,8 +77,8 @@ class FaissStore:
 
     def vectors(self, items: IntArray) -> FloatArray:
         """See `VectorStore.vectors`."""
-        found: FloatArray = self.rows[items.ravel()]
-        return found.reshape(*items.shape, self.shape[1])
+        rows: FloatArray = self.rows[items.ravel()]
+        return rows.reshape(*items.shape, self.shape[1])
 
     def top(
         self,
@@ -85,95 +88,83 @@ class FaissStore:
         allowed: BoolArray | None = None,
     ) -> Candidates:
         """See `VectorStore.top`: approximate, but for a few allowed items."""
+        m, n = len(vectors), self.shape[0]
         if allowed is not None and (few := np.flatnonzero(allowed[:])).size <= FEW:
-            return self._among(vectors, count, np.tile(few, (len(vectors), 1)), exclude)
-        extra = 0 if exclude is None else exclude.shape[1]
-        surplus = max(SURPLUS * count, count + LEAST) if self._rescored else count
-        wanted = min(surplus + extra, self.shape[0])
-        scores, found = self._found(_even(vectors), wanted, extra, allowed)
-        later = np.arange(self._lists.ntotal, self.shape[0])  # added since, and searched exactly
+            return self._best(vectors, count, np.tile(few, (m, 1)), None, exclude)
+        n_excluded = 0 if exclude is None else exclude.shape[1]
+        surplus = max(SURPLUS * count, count + MIN_SURPLUS) if self._rescored else count
+        wanted = min(surplus + n_excluded, n)
+        scores, items = self._candidates(_even(vectors), wanted, n_excluded, allowed)
+        later = np.arange(self._lists.ntotal, n)  # added since, and searched exactly
         later = later if allowed is None else later[allowed[later]]
-        found = np.hstack([found, np.tile(later, (len(vectors), 1))])
+        items = np.hstack([items, np.tile(later, (m, 1))])
         if self._rescored:
-            return self._among(vectors, count, found, exclude)
+            return self._best(vectors, count, items, None, exclude)
         scores = np.hstack([scores, inner(vectors, self.vectors(later))])
-        rows = []
-        for q, (items, known) in enumerate(zip(found, scores, strict=True)):
-            out = items == NO_ITEM
-            if exclude is not None:
-                out |= np.isin(items, exclude[q])
-            best = top_k(np.where(out, -np.inf, known)[None], count)
-            rows.append((items[best.items[0]], best.scores[0]))
-        return Candidates.from_rows(rows)
+        return self._best(vectors, count, items, scores, exclude)
 
-    def _found(
-        self, vectors: FloatArray, wanted: int, extra: int, allowed: BoolArray | None
+    def _candidates(
+        self, vectors: FloatArray, wanted: int, n_excluded: int, allowed: BoolArray | None
     ) -> tuple[FloatArray, IntArray]:
-        """Scores by the codes, and candidates, (m, c) each; `NO_ITEM` where the lists held too
-        few."""
+        """Scores by the codes, and items, (m, c) each; `NO_ITEM` where the lists held too few."""
         import faiss
 
+        n, n_lists = self.shape[0], self._lists.nlist
         share = 1.0 if allowed is None else float(allowed.mean())
-        read = items_read(self.shape[0], self._lists.nlist, wanted, extra) / share
-        probes = round(min(read / self.shape[0], 1) * self._lists.nlist)
-        options: dict[str, Any] = {"nprobe": probes}
+        read = items_read(n, n_lists, wanted, n_excluded) / share
+        options: dict[str, Any] = {"nprobe": round(min(read / n, 1) * n_lists)}
         if allowed is not None:
             options["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))  # type: ignore
         parameters = faiss.SearchParametersIVF(**options)
-        scores, found = self._lists.search(vectors, wanted, params=parameters)
-        return scores, np.where(found < self.shape[0], found, NO_ITEM)  # of a damaged file
+        scores, items = self._lists.search(vectors, wanted, params=parameters)
+        return scores, np.where(items < n, items, NO_ITEM)  # of a damaged file
 
-    def _among(
-        self, vectors: FloatArray, count: int, found: IntArray, exclude: IntArray | None
+    def _best(
+        self,
+        vectors: FloatArray,
+        count: int,
+        items: IntArray,
+        scores: FloatArray | None,
+        exclude: IntArray | None,
     ) -> Candidates:
-        """The best of the candidates (m, c) by exact inner products, ties by position."""
+        """The best of the candidates (m, c) by their scores, or by exact inner products, ties by
+        position."""
         rows = []
-        for q, (vector, items) in enumerate(zip(vectors, found, strict=True)):
-            kept = np.sort(items[items != NO_ITEM])
+        for q, candidates in enumerate(items):
+            kept = candidates != NO_ITEM
             if exclude is not None:
-                kept = kept[~np.isin(kept, exclude[q])]
-            best = top_k(inner(vector[None], self.vectors(kept)), count)
-            rows.append((kept[best.items[0]], best.scores[0]))
+                kept &= ~np.isin(candidates, exclude[q])
+            order = np.flatnonzero(kept)
+            order = order[np.argsort(candidates[order], kind="stable")]
+            positions = candidates[order]
+            if scores is None:
+                values = inner(vectors[q][None], self.vectors(positions))
+            else:
+                values = scores[q][order][None]
+            best = top_k(values, count)
+            rows.append((positions[best.items[0]], best.scores[0]))
         return Candidates.from_rows(rows)
 
 
-CENTROIDS = 16
-"""Of the codes of vectors (4 bits): of fewer items there is no approximate index."""
-
-
 def items_read(n: int, lists: int, wanted: int = 0, extra: int = 0) -> float:
-    """How many of n items' codes a search reads that finds so many and excludes `extra` more."""
+    """Estimate how many of n codes in `lists` to read to return `wanted` items after dropping
+    `extra` excluded ones."""
     least = max(PROBES * n / lists, READ * max(1.0, extra / SCORED))
     return min(max(least, SURPLUS * wanted), n)
 
 
 def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None = None) -> Any:
-    """The inverted lists of vectors (n, d); with a `folder`, a killed building goes on there.
+    """The inverted lists of vectors (n, d), float32 or float16, that are read by slices.
 
-    Args:
-        rows: Vectors by positions or slices, float32 or float16.
-        progress: Called with (items in the lists, n).
-
-    Raises:
-        MissingExtraError: Without faiss.
+    With a `folder`, what was built is kept there now and then, and a killed building is resumed.
+    `progress` is called with (items in the lists, n).
     """
     with needs_extra("approximate search", "faiss"):
         import faiss
 
-    n, d = len(rows), rows.shape[1]
-    if folder is not None and is_file(folder, _BEGUN):
-        lists = _read(folder, _BEGUN, rows)
-    else:
-        count = max(1, min(int(4 * np.sqrt(n)), n // _PER_LIST))
-        even = d + d % 2
-        quantizer = faiss.IndexFlatIP(even)
-        lists = faiss.IndexIVFPQFastScan(
-            quantizer, even, count, even // 2, 4, faiss.METRIC_INNER_PRODUCT
-        )
-        lists.cp.niter, lists.cp.seed = _ROUNDS, 0
-        lists.cp.min_points_per_centroid = lists.pq.cp.min_points_per_centroid = 1
-        chosen = np.random.default_rng(0).permutation(n)[: _PER_LIST * count]
-        lists.train(_even(rows[np.sort(chosen)]))
+    n = len(rows)
+    begun = folder is not None and is_file(folder, _BEGUN)
+    lists = _read(folder, _BEGUN, rows) if folder is not None and begun else _trained(rows, faiss)
     saved = lists.ntotal
     for start in range(lists.ntotal, n, _BLOCK):
         lists.add(_even(rows[start : start + _BLOCK]))
@@ -185,41 +176,50 @@ def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None
     return lists
 
 
-def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> None:
-    """Build the lists of vectors (n, d) in `folder`, unless they are there.
+def _trained(rows: Any, faiss: Any) -> Any:
+    """Empty lists, trained on a sample of the vectors."""
+    n, d = len(rows), rows.shape[1]
+    count = max(1, min(int(4 * np.sqrt(n)), n // _PER_LIST))
+    even = d + d % 2
+    lists = faiss.IndexIVFPQFastScan(
+        faiss.IndexFlatIP(even), even, count, even // 2, 4, faiss.METRIC_INNER_PRODUCT
+    )
+    lists.cp.niter, lists.cp.seed = _ROUNDS, 0
+    lists.cp.min_points_per_centroid = lists.pq.cp.min_points_per_centroid = 1
+    sample = np.random.default_rng(0).permutation(n)[: _PER_LIST * count]
+    lists.train(_even(rows[np.sort(sample)]))
+    return lists
 
-    Raises `InputError` for a full disk, or if another process builds them.
-    """
+
+def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> None:
+    """Build the lists of vectors (n, d) in `folder`, unless they are there; vectors that were added
+    go into the lists of those before."""
     with translate_os_errors(folder, "the approximate index"):
         make_folder(folder)
         with exclusive_lock(folder, what="an approximate index"):
             remove_parts(folder)
-            count, there = _held(folder, rows), is_file(folder, _FILE)
+            count, whole = _count_listed(folder, rows), is_file(folder, _FILE)
+            if count == len(rows) and whole:
+                return
             if count is None:
-                there = False
                 for old in folder.iterdir():  # of other vectors
                     old.unlink()
-            elif count < len(rows) and there:  # rows were added: they go into its lists
-                there = False
+            elif count < len(rows) and whole:
                 os.replace(folder / _FILE, folder / _BEGUN)
-            if count != len(rows):
-                write_file(folder, _ABOUT, json.dumps(_wanted(rows)).encode())
-            if not there:
-                import faiss
+            write_file(folder, _ABOUT, json.dumps(_about(rows, len(rows))).encode())
+            import faiss
 
-                lists = build_lists(rows, folder, progress)
-                write_file(folder, _FILE, faiss.serialize_index(lists).tobytes())
-                (folder / _BEGUN).unlink(missing_ok=True)
+            lists = build_lists(rows, folder, progress)
+            write_file(folder, _FILE, faiss.serialize_index(lists).tobytes())
+            (folder / _BEGUN).unlink(missing_ok=True)
 
 
 def open_lists(folder: Path, rows: Any) -> Any:
     """The lists in `folder`, mapped if they are long; None where there are none of these vectors.
-
-    Raises `InputError` for a link, and for what is no such lists.
-    """
+    `InputError` for a link, and for a file that holds no such lists."""
     if not is_file(folder.parent, f"{folder.name}/{_FILE}"):
         return None
-    if _held(folder, rows) is None:
+    if _count_listed(folder, rows) is None:
         logger.warning(
             "%s is an approximate index of other vectors, and is not used: build it again with  "
             "crossknn index prepare INDEX --nearest",
@@ -267,31 +267,23 @@ def fingerprint(rows: Any, count: int | None = None) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _wanted(rows: Any, count: int | None = None) -> dict[str, Any]:
-    shape = [len(rows) if count is None else count, int(rows.shape[1])]
+def _about(rows: Any, count: int) -> dict[str, Any]:
+    """What a folder says of lists of the first `count` rows."""
+    shape = [count, int(rows.shape[1])]
     return {"version": 1, "vectors": fingerprint(rows, count), "shape": shape}
 
 
-def _held(folder: Path, rows: Any) -> int | None:
-    """How many of the first rows the lists in `folder` are of; None for lists of others."""
-    about = _about(folder)
+def _count_listed(folder: Path, rows: Any) -> int | None:
+    """Of how many of the first rows the lists in `folder` are; None for lists of others."""
     try:
+        about = parse_json(read_file(folder, _ABOUT))
         count = int(about["shape"][0])
-        same = 0 < count <= len(rows) and about == _wanted(rows, count)
-    except (TypeError, LookupError, ValueError):
+        same = 0 < count <= len(rows) and about == _about(rows, count)
+    except InputError:  # a link, or something else than a file
+        raise
+    except (FileNotFoundError, TypeError, LookupError, ValueError):
         return None
     return count if same else None
-
-
-def _about(folder: Path) -> Any:
-    try:
-        return parse_json(read_file(folder, _ABOUT))
-    except FileNotFoundError:
-        return None
-    except InputError:
-        raise
-    except ValueError:
-        return None
 
 
 def _even(vectors: FloatArray) -> FloatArray:

@@ -1,16 +1,18 @@
-"""An index on disk: a folder of plain files that is replaced in one step.
+"""An index on disk: a folder of plain files that changes in one atomic step.
 
-    crossknn-index.json      the manifest: what there is, where, how long, and its checksums
+    crossknn-index.json      the manifest: the parts, their files, the files' lengths and checksums
     data-<token>/            the files of one writing; the bytes that a manifest names never change
-    work-<name>/             vectors, or states, of the items encoded so far (see `work`, `late`)
-    scores.db                exact scores (see `crossknn.scores`), for good
+    nearest-<name>/          approximate indexes of vectors (see `nearest`)
+    work-<name>/             vectors or states of the items encoded so far (see `work`, `late`)
+    scores.db                exact scores (see `crossknn.scores`)
 
-An index is a number of named parts (`vectors/dense`, `words/bm25`, ...), each an `Artifact`:
-values for JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 blob with uint64
-offsets). A writing fills a data folder, or adds rows at the end of files, and then replaces the
-manifest, the one atomic step; it removes data folders that the manifest does not name. Who has
-opened the index before goes on with the bytes that the old manifest names: they are mapped, and
-POSIX keeps a mapped file that is removed.
+An index consists of named parts (`items`, `vectors/dense`, ...), each an `Artifact`: values for
+JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 blob with uint64 offsets).
+
+Why readers need no lock: a writing fills a new data folder, or adds rows behind the bytes that the
+manifest names, and then replaces the manifest, the one atomic step; data folders that the new
+manifest does not name are removed. Whoever opened the index before keeps the bytes that the old
+manifest names: they are mapped, and POSIX keeps a mapped file that is removed.
 """
 
 from __future__ import annotations
@@ -48,18 +50,19 @@ from crossknn.files import (
     sync,
     write_file,
 )
+from crossknn.index.work import WORK
 from crossknn.types import Artifact
 
 MANIFEST = "crossknn-index.json"
 SCORES = "scores.db"
-VERSION = 3
+VERSION = 4
 
 _PATH = re.compile(r"data-[0-9a-f]+/[\w.-]+")
 _OURS = re.compile(r"(data|work|nearest)-[\w-]+|" + re.escape(SCORES) + r".*|.*\.part")
 
 
 class Growth(NamedTuple):
-    """Rows that are added to the columns of a part, or begin one that it lacks; its new `meta`."""
+    """Rows to add to the columns of a part (or first rows of a new column), and its new `meta`."""
 
     meta: Mapping[str, Any]
     rows: Mapping[str, Any]
@@ -68,245 +71,246 @@ class Growth(NamedTuple):
         """The part with the rows, in memory."""
         arrays: dict[str, Any] = dict(part.arrays)
         for name, rows in self.rows.items():
-            known = arrays.get(name)
-            if isinstance(known, np.ndarray):
-                arrays[name] = np.concatenate([known, np.asarray(rows, known.dtype)])
+            before = arrays.get(name)
+            if isinstance(before, np.ndarray):
+                arrays[name] = np.concatenate([before, np.asarray(rows, before.dtype)])
             else:
-                arrays[name] = rows if known is None else [*known, *rows]
+                arrays[name] = rows if before is None else [*before, *rows]
         return Artifact(self.meta, arrays)
 
 
-def read_parts(folder: Path, build: str | None = None) -> tuple[str, dict[str, Artifact]]:
-    """What names this building of the index in `folder`, and its parts, every file mapped.
+class IndexFolder:
+    """The folder of an index, the one place that reads and writes its manifest and parts."""
 
-    Raises `IndexFormatError` unless it is whole, and this `build` if one is named; reads once more
-    if it was replaced meanwhile.
-    """
-    while True:
-        manifest = read_manifest(folder, build)
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def stamp(self) -> tuple[int, int, int] | None:
+        """A value that differs once another manifest was written; None without a manifest."""
         try:
-            parts = {key: _open(folder, part, key) for key, part in manifest["parts"].items()}
-            return manifest["build"], parts
-        except IndexFormatError:
-            if read_manifest(folder)["checksum"] == manifest["checksum"]:
+            state = (self.path / MANIFEST).stat()
+        except OSError:
+            return None
+        return state.st_ino, state.st_mtime_ns, state.st_size
+
+    def manifest(self, build: str | None = None) -> dict[str, Any]:
+        """The manifest; `IndexFormatError` if there is none, or it is not of this `build`."""
+        path = self.path
+        try:
+            manifest: dict[str, Any] = parse_json(read_file(path, MANIFEST))
+            changed = manifest["checksum"] != checksum_of(manifest)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            begun = path.is_dir() and any((*path.glob("data-*"), *path.glob("work-*")))
+            why = "it is still being written, or that was interrupted" if begun else error.strerror
+            why = "that is a file" if path.is_file() else why
+            raise IndexFormatError(
+                f"there is no index {path} ({MANIFEST}: {why}); make it with crossknn index build"
+            ) from error
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise InputError(f"the index {path} cannot be read: {why}") from error
+        except InputError:  # a link, a pipe
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            changed = True
+        if changed:
+            raise IndexFormatError(f"the index {path} is damaged: {MANIFEST} has been changed")
+        if manifest.get("version") != VERSION:
+            raise IndexFormatError(
+                f"the index {path} was written by another version of crossknn (its format is "
+                f"{manifest.get('version')}, not {VERSION}); use that version or build the index "
+                "again"
+            )
+        if not isinstance(manifest.get("parts"), dict) or not isinstance(
+            manifest.get("build"), str
+        ):
+            raise IndexFormatError(f"the index {path} is damaged: {MANIFEST} names no parts")
+        if build is not None and manifest["build"] != build:
+            raise IndexFormatError(f"the index {path} was replaced; load it again")
+        return manifest
+
+    def read(self, build: str | None = None) -> tuple[str, dict[str, Artifact]]:
+        """The name of the build, and all parts, every file mapped.
+
+        Reads once more if the index was replaced meanwhile. `IndexFormatError` unless it is whole,
+        and of this `build` if one is named.
+        """
+        while True:
+            manifest = self.manifest(build)
+            try:
+                parts = {key: self._open(part, key) for key, part in manifest["parts"].items()}
+                return manifest["build"], parts
+            except IndexFormatError:
+                if self.manifest()["checksum"] == manifest["checksum"]:
+                    raise
+
+    def write(
+        self, parts: Mapping[str, Artifact | None], build: str, *, keep: bool = False
+    ) -> None:
+        """Write parts and make them the index, in one atomic step; the folder may be a new one.
+
+        Args:
+            parts: By key; None drops the part.
+            build: Names this building of the index.
+            keep: Keep the other parts of the index, if it is still of the same `build`.
+
+        Raises:
+            InputError: The disk is full, the folder cannot be written or is no index, or a part
+                cannot be stored; the folder stays as it was.
+            IndexFormatError: With `keep`, if the index was replaced.
+        """
+        self.check_target()
+        is_new = not self.path.exists()
+        try:
+            with self._writing():
+                self.path.mkdir(parents=True, exist_ok=True)
+                with self.changing():
+                    self.commit(parts, build, build if keep else None)
+        finally:
+            if is_new:
+                with suppress(OSError):  # an index was written into it
+                    self.path.rmdir()
+
+    def check_target(self) -> None:
+        """`InputError` if there is something else than an index, which would be replaced."""
+        path = self.path
+        if path.is_dir() and not (path / MANIFEST).is_file():
+            foreign = sorted(p.name for p in path.iterdir() if not _OURS.fullmatch(p.name))
+            if foreign:
+                raise InputError(
+                    f"{path} is not an index and not empty (it holds {foreign[0]!r}), so it is not "
+                    "replaced; choose another folder"
+                )
+        if any(part.is_file() for part in (path, *path.parents)):
+            raise InputError(f"the index {path} cannot be written: a part of this path is a file")
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """One process and thread at a time changes the index; readers need not wait. Whatever the
+        manifest does not name at the end is removed."""
+        with exclusive_lock(self.path, wait=True):
+            try:
+                yield
+            finally:
+                self._remove_unused()
+
+    def commit(
+        self,
+        parts: Mapping[str, Artifact | Growth | None],
+        build: str,
+        keep: str | None = None,
+    ) -> None:
+        """`write` while the folder is `changing`.
+
+        Args:
+            parts: By key; a `Growth` adds rows to a part that is there, None drops it.
+            build: Names this building of the index.
+            keep: Keep the other parts of the index, if it is still of this build.
+        """
+        before = {} if keep is None else self.manifest(keep)["parts"]
+        written, grown_files = dict[str, Any](), list[dict[str, Any]]()
+        with self._writing():
+            data = self.path / f"data-{secrets.token_hex(8)}"
+            data.mkdir()
+            try:
+                for key, part in parts.items():
+                    if isinstance(part, Growth):
+                        columns = before[key]["columns"]
+                        grown_files += [entry for column in columns.values() for entry in column]
+                        written[key] = self._grow(data, key, part, columns)
+                    elif part is not None:
+                        written[key] = _write(data, key, part)
+                sync(data)
+            except BaseException:
+                for entry in grown_files:  # a full disk gets its room back
+                    with (
+                        suppress(OSError, InputError),
+                        open_file(self.path, entry["path"], "r+b") as file,
+                    ):
+                        file.truncate(entry["bytes"])
                 raise
+            kept = {key: part for key, part in before.items() if key not in parts}
+            manifest = {"version": VERSION, "build": build, "parts": kept | written}
+            manifest["checksum"] = checksum_of(manifest)
+            write_file(self.path, MANIFEST, json.dumps(manifest, indent=1).encode())
+
+    def remove_work(self, name: str = WORK) -> None:
+        """Remove what an encoding kept in order to be resumed: it is in the index now."""
+        shutil.rmtree(self.path / name, ignore_errors=True)
+
+    def _open(self, part: Mapping[str, Any], key: str = "") -> Artifact:
+        columns, what = dict[str, StoredArray | StoredTexts](), f"the index {self.path}"
+        try:
+            if re.search(r"[\\\0]|/.*/", key) is not None:
+                raise IndexFormatError(f"{what} names a part outside its folder")
+            for name, entries in part["columns"].items():
+                if not all(_PATH.fullmatch(entry["path"]) for entry in entries):
+                    raise IndexFormatError(f"{what} names a file outside its folder")
+                files = [CheckedFile(self.path, entry, what) for entry in entries]
+                columns[name] = StoredTexts(*files) if len(files) == 2 else StoredArray(*files)
+            return Artifact(dict(part["meta"]), StoredColumns(columns))
+        except InputError:
+            raise
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise IndexFormatError(f"{what} is damaged: {MANIFEST} describes no files") from error
+
+    def _grow(
+        self, data: Path, key: str, part: Growth, columns: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Add rows to columns of a part, or write new columns; the part's entry in the manifest."""
+        before = self._open({"meta": {}, "columns": columns}).arrays.columns  # type: ignore[attr-defined]
+        new = {name: rows for name, rows in part.rows.items() if name not in before}
+        entries = dict(columns) | _write(data, key, Artifact({}, new))["columns"]
+        for name in part.rows.keys() & before.keys():
+            rows, column = part.rows[name], before[name]
+            if isinstance(column, StoredTexts):
+                with _refusing_surrogates(key, name):
+                    entries[name] = append_texts(self.path, columns[name], rows)
+            else:
+                [entry] = columns[name]
+                rows = np.asarray(rows, column.dtype).reshape(-1, *column.shape[1:])
+                entries[name] = [append_array(self.path, entry, rows)]
+        return {"meta": dict(part.meta), "columns": entries}
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = error.strerror or error
+            raise InputError(
+                f"the index {self.path} cannot be written: {why}; nothing was changed"
+            ) from error
+
+    def _remove_unused(self) -> None:
+        """Remove data folders that the manifest does not name; none if it cannot be read."""
+        remove_parts(self.path)
+        try:
+            manifest = read_file(self.path, MANIFEST)
+            parse_json(manifest)
+        except FileNotFoundError:
+            manifest = b""
+        except (OSError, ValueError):
+            return
+        for data in self.path.glob("data-*"):
+            if data.name.encode() not in manifest and not data.is_symlink():
+                shutil.rmtree(data, ignore_errors=True)
 
 
 def damages(parts: Mapping[str, Artifact]) -> list[str]:
     """Check every chunk of the parts' files: a sentence for each file that is damaged."""
-    found = []
+    sentences = []
     columns = [c for part in parts.values() for c in part.arrays.columns.values()]  # type: ignore[attr-defined]
     for file in (file for column in columns for file in column.files):
         try:
             file.touch()
         except IndexFormatError as error:
-            found.append(str(error))
-    return found
-
-
-def read_manifest(folder: Path, build: str | None = None) -> dict[str, Any]:
-    """The manifest of `folder`, or one sentence on why it is no index, or not this `build`."""
-    try:
-        manifest: dict[str, Any] = parse_json(read_file(folder, MANIFEST))
-        changed = manifest["checksum"] != _checksum(manifest)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        begun = folder.is_dir() and any((*folder.glob("data-*"), *folder.glob("work-*")))
-        why = "it is still being written, or that was interrupted" if begun else error.strerror
-        why = "that is a file" if folder.is_file() else why
-        raise IndexFormatError(
-            f"there is no index {folder} ({MANIFEST}: {why}); make it with crossknn index build"
-        ) from error
-    except OSError as error:
-        raise InputError(f"the index {folder} cannot be read: {error.strerror or error}") from error
-    except InputError:  # a link, a pipe
-        raise
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        changed = True
-    if changed:
-        raise IndexFormatError(f"the index {folder} is damaged: {MANIFEST} has been changed")
-    if manifest.get("version") != VERSION:
-        raise IndexFormatError(
-            f"the index {folder} was written by another version of crossknn (its format is "
-            f"{manifest.get('version')}, not {VERSION}); use that version or build the index again"
-        )
-    if not isinstance(manifest.get("parts"), dict) or not isinstance(manifest.get("build"), str):
-        raise IndexFormatError(f"the index {folder} is damaged: {MANIFEST} names no parts")
-    if build is not None and manifest["build"] != build:
-        raise IndexFormatError(f"the index {folder} was replaced; load it again")
-    return manifest
-
-
-def stamp_of(folder: Path) -> tuple[int, int, int] | None:
-    """Tells whether another manifest has been written since; None where there is none."""
-    try:
-        found = (folder / MANIFEST).stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def write_parts(
-    folder: Path, parts: Mapping[str, Artifact | None], build: str, *, keep: bool = False
-) -> None:
-    """Write `parts` into `folder` and make them its index, in one atomic step.
-
-    Args:
-        parts: By key; None drops the part.
-        keep: Keep the other parts of the index, if it is still the same `build`.
-
-    Raises:
-        InputError: If the disk is full, the folder cannot be written or is something else than an
-            index, or a part cannot be stored; the folder stays as it was.
-        IndexFormatError: With `keep`, if the index was replaced.
-    """
-    check_target(folder)
-    is_new = not folder.exists()
-    try:
-        with _writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            with changing(folder):
-                commit(folder, parts, build, build if keep else None)
-    finally:
-        if is_new:
-            with suppress(OSError):  # an index was written into it
-                folder.rmdir()
-
-
-def check_target(folder: Path) -> None:
-    """`InputError` if there is something else than an index, which would have to be replaced."""
-    if folder.is_dir() and not (folder / MANIFEST).is_file():
-        foreign = sorted(p.name for p in folder.iterdir() if not _OURS.fullmatch(p.name))
-        if foreign:
-            raise InputError(
-                f"{folder} is not an index and not empty (it holds {foreign[0]!r}), so it "
-                "is not replaced; choose another folder"
-            )
-    if any(part.is_file() for part in (folder, *folder.parents)):
-        raise InputError(f"the index {folder} cannot be written: a part of this path is a file")
-
-
-@contextmanager
-def changing(folder: Path) -> Iterator[None]:
-    """One process and thread at a time changes the index in `folder`; readers need not wait. What
-    the manifest does not name at the end is removed."""
-    with exclusive_lock(folder, wait=True):
-        try:
-            yield
-        finally:
-            _remove_unused(folder)
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"the index {folder} cannot be written: {error.strerror or error}; nothing was changed"
-        ) from error
-
-
-def commit(
-    folder: Path,
-    parts: Mapping[str, Artifact | Growth | None],
-    build: str,
-    keep: str | None = None,
-) -> None:
-    """`write_parts` while the folder is `changing`.
-
-    Args:
-        parts: A `Growth` adds rows to a part that is there.
-        keep: Keep the other parts of the index, if it is still this build.
-    """
-    before = {} if keep is None else read_manifest(folder, keep)["parts"]
-    written, longer = dict[str, Any](), list[dict[str, Any]]()
-    with _writing(folder):
-        data = folder / f"data-{secrets.token_hex(8)}"
-        data.mkdir()
-        try:
-            for key, part in parts.items():
-                if isinstance(part, Growth):
-                    longer += [
-                        entry for column in before[key]["columns"].values() for entry in column
-                    ]
-                    written[key] = _grow(folder, data, key, part, before[key]["columns"])
-                elif part is not None:
-                    written[key] = _write(data, key, part)
-            sync(data)
-        except BaseException:
-            for entry in longer:  # a full disk gets its room back
-                with suppress(OSError, InputError), open_file(folder, entry["path"], "r+b") as file:
-                    file.truncate(entry["bytes"])
-            raise
-        kept = {key: part for key, part in before.items() if key not in parts}
-        manifest = {"version": VERSION, "build": build, "parts": kept | written}
-        manifest["checksum"] = _checksum(manifest)
-        write_file(folder, MANIFEST, json.dumps(manifest, indent=1).encode())
-
-
-def _open(folder: Path, part: Mapping[str, Any], key: str = "") -> Artifact:
-    columns, what = dict[str, StoredArray | StoredTexts](), f"the index {folder}"
-    try:
-        if re.search(r"[\\\0]|/.*/", key) is not None:
-            raise IndexFormatError(f"{what} names a part outside its folder")
-        for name, entries in part["columns"].items():
-            if not all(_PATH.fullmatch(entry["path"]) for entry in entries):
-                raise IndexFormatError(f"{what} names a file outside its folder")
-            files = [CheckedFile(folder, entry, what) for entry in entries]
-            columns[name] = StoredTexts(*files) if len(files) == 2 else StoredArray(*files)
-        return Artifact(dict(part["meta"]), StoredColumns(columns))
-    except InputError:
-        raise
-    except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise IndexFormatError(f"{what} is damaged: {MANIFEST} describes no files") from error
-
-
-def _grow(
-    folder: Path, data: Path, key: str, part: Growth, columns: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Add rows to columns of a part, or write new columns; what the manifest says of it."""
-    known = _open(folder, {"meta": {}, "columns": columns}).arrays.columns  # type: ignore[attr-defined]
-    new = {name: rows for name, rows in part.rows.items() if name not in known}
-    made = dict(columns) | _write(data, key, Artifact({}, new))["columns"]
-    for name in part.rows.keys() & known.keys():
-        rows, entries, column = part.rows[name], columns[name], known[name]
-        if isinstance(column, StoredTexts):
-            with _as_text(key, name):
-                made[name] = append_texts(folder, entries, rows)
-        else:
-            [entry] = entries
-            rows = np.asarray(rows, column.dtype).reshape(-1, *column.shape[1:])
-            made[name] = [append_array(folder, entry, rows)]
-    return {"meta": dict(part.meta), "columns": made}
-
-
-@contextmanager
-def _as_text(key: str, name: str) -> Iterator[None]:
-    try:
-        yield
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{key}: {name} hold half a surrogate pair, which is no text: {error.object!r:.80}"
-        ) from None
-
-
-def _write(data: Path, key: str, part: Artifact) -> dict[str, Any]:
-    """Write the columns of a part; what the manifest says of it."""
-    columns = dict[str, list[dict[str, Any]]]()
-    for name, values in part.arrays.items():
-        path = f"{data.name}/{key.replace('/', '.')}.{name}"
-        if not isinstance(values, np.ndarray | np.generic | StoredArray):
-            with _as_text(key, name):
-                columns[name] = write_texts(data.parent, f"{path}.utf8", values)
-        elif values.dtype.hasobject:
-            raise InputError(f"{key}: {name} is an array of Python objects: it is not stored")
-        else:
-            columns[name] = [write_array(data.parent, f"{path}.npy", np.asarray(values))]
-    return {"meta": dict(part.meta), "columns": columns}
+            sentences.append(str(error))
+    return sentences
 
 
 def columns_of(items: Items) -> dict[str, Any]:
-    """What is kept of items; `InputError` for fields that JSON cannot have."""
+    """The columns that are kept of items; `InputError` for fields that JSON cannot have."""
     columns: dict[str, Any] = {name: getattr(items, name) for name in ("ids", "texts", "titles")}
     columns["extra"] = [as_json(record, "extra") for record in items.extra]
     if items.alive is not None:
@@ -322,22 +326,32 @@ def as_json(values: Mapping[str, Any], what: str) -> str:
         raise InputError(f"{what} cannot be stored as JSON: {error}") from error
 
 
-def _checksum(manifest: Mapping[str, Any]) -> int:
+def checksum_of(manifest: Mapping[str, Any]) -> int:
     """CRC-32 of the manifest without its checksum."""
     content = {key: value for key, value in manifest.items() if key != "checksum"}
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
 
-def _remove_unused(folder: Path) -> None:
-    """Remove the data folders that the manifest does not name; none if it cannot be read."""
-    remove_parts(folder)
+@contextmanager
+def _refusing_surrogates(key: str, name: str) -> Iterator[None]:
     try:
-        named = read_file(folder, MANIFEST)
-        parse_json(named)
-    except FileNotFoundError:
-        named = b""
-    except (OSError, ValueError):
-        return
-    for data in folder.glob("data-*"):
-        if data.name.encode() not in named and not data.is_symlink():
-            shutil.rmtree(data, ignore_errors=True)
+        yield
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{key}: {name} hold half a surrogate pair, which is no text: {error.object!r:.80}"
+        ) from None
+
+
+def _write(data: Path, key: str, part: Artifact) -> dict[str, Any]:
+    """Write the columns of a part; its entry in the manifest."""
+    columns = dict[str, list[dict[str, Any]]]()
+    for name, values in part.arrays.items():
+        path = f"{data.name}/{key.replace('/', '.')}.{name}"
+        if not isinstance(values, np.ndarray | np.generic | StoredArray):
+            with _refusing_surrogates(key, name):
+                columns[name] = write_texts(data.parent, f"{path}.utf8", values)
+        elif values.dtype.hasobject:
+            raise InputError(f"{key}: {name} is an array of Python objects: it is not stored")
+        else:
+            columns[name] = [write_array(data.parent, f"{path}.npy", np.asarray(values))]
+    return {"meta": dict(part.meta), "columns": columns}

@@ -1,14 +1,14 @@
 """Adding and deleting items without building an index again.
 
 An item that is added gets the next position, and one that is deleted keeps its own until the index
-is compacted; an update deletes and adds. What is made of an item comes by its text and its vectors:
+is compacted; an update deletes and adds. Parts take in new items as follows:
 
-    vectors     by the encoder, LSA folds in; your own come with the items
+    vectors     by the encoder; LSA folds in; your own come with the items
     words       by the idf and the average length that the model was fitted with
-    fitted      by the map of items, if the fit has one (MF_IND), or else by ridge regression on the
-                item vectors that are not fitted, from those who were there when it was fitted; so
-                are the rows of kriging's prior
-    anchors     nothing: exact scores are stale, and not used, until they are collected again
+    fitted      by the map of items, if the fit has one, or else by ridge regression on the item
+                vectors that are not fitted, learned from the items of the fit; so do the rows of
+                kriging's prior
+    anchors     not at all: exact scores are stale, and not used, until they are collected again
 
 Everything fitted says in `added` how many of its items came after the fit.
 
@@ -17,10 +17,11 @@ Axes: n items, k new items, d dimensions, r values of an item.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import compress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,23 +29,17 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.errors import InputError
-from crossknn.index.base import COLUMNS, ROWS, plain
-from crossknn.index.filters import field_columns
+from crossknn.index.filters import FEW, field_columns
 from crossknn.index.late import LateStates, encode_states
-from crossknn.index.parts import Parts
-from crossknn.index.storage import Growth, changing, columns_of, commit, read_parts
-from crossknn.index.vectors import ItemVectors, check_vectors
+from crossknn.index.parts import COLUMNS, ROWS, Parts, plain
+from crossknn.index.storage import Growth, columns_of
+from crossknn.index.vectors import ItemVectors, RememberedModel, check_vectors
+from crossknn.index.view import IndexView
 from crossknn.retrievers.lexical import WordMatcher
 from crossknn.retrievers.specs import unfitted
-from crossknn.types import (
-    NO_ITEM,
-    Artifact,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Named,
-    Progress,
-)
+from crossknn.types import Artifact, FloatArray, IntArray, Named, Progress
+
+logger = logging.getLogger(__name__)
 
 LEARN_FROM = 20_000
 """Items that a regression on item vectors is fitted to, at most."""
@@ -52,9 +47,8 @@ LEARN_FROM = 20_000
 RIDGE = 30.0
 """Items of average length that the ridge counts for, as in kriging's prior."""
 
-
 Change: TypeAlias = Callable[[Parts], Mapping[str, Growth | Artifact]]
-"""Says what becomes of the parts of an index: each anew, or what is added to it."""
+"""Returns the parts of an index that change: whole, or what is added to them."""
 
 
 def changed(parts: Parts, make: Change, *, whole: bool = False) -> Parts:
@@ -65,22 +59,37 @@ def changed(parts: Parts, make: Change, *, whole: bool = False) -> Parts:
         for key, part in make(parts).items():
             made = part.of(stored[key]) if isinstance(part, Growth) else part
             stored[key] = Artifact(made.meta, dict(made.arrays))
-        return Parts.of(build, stored, parts.encode, None).after(parts)
-    with changing(folder):
-        before, known = read_parts(folder)
-        newest = Parts.of(before, known, parts.encode, folder).after(parts)
-        commit(folder, make(newest), build, None if whole else before)
-        return Parts.of(*read_parts(folder), parts.encode, folder).after(parts)
+        return carried_over(parts, Parts.of(build, stored, parts.encode, None))
+    with folder.changing():
+        newest = carried_over(parts, Parts.read(folder, parts.encode))
+        folder.commit(make(newest), build, None if whole else newest.build)
+        return carried_over(parts, Parts.read(folder, parts.encode))
 
 
-def deletion(index: Parts, ids: Sequence[str]) -> dict[str, Growth]:
+def carried_over(before: Parts, now: Parts) -> Parts:
+    """The parts of `now` with the opened models, approximate indexes and retrievers that `before`
+    has in memory."""
+    for key, part in before.held.items():
+        model = getattr(part, "encoder", None)
+        if model is not None and model.opened is not None and key in now.held:
+            same: RememberedModel | None = now.opened(key).encoder
+            if same is not None and same.state() == model.state():
+                same.opened = model.opened
+    added = before.added
+    if added and not now.same_items(before):
+        added = {}
+        logger.warning("dropped the retrievers %s: add them again", ", ".join(before.added))
+    return replace(now, lists=before.lists, added=added)
+
+
+def deletion(parts: Parts, ids: Sequence[str]) -> dict[str, Growth]:
     """What deleting items adds to the parts of an index; `InputError` for an unknown id."""
-    items = index.items
+    items = parts.items
     return {"items": Growth({"template": items.template}, {"deleted": items.positions(ids)})}
 
 
 def growth(
-    index: Parts,
+    parts: Parts,
     new: Items,
     given: Mapping[str, FloatArray],
     *,
@@ -90,81 +99,94 @@ def growth(
     """What k new items add to each part of an index of n items.
 
     Args:
+        parts: The index's.
+        new: The items.
         given: Vectors (k, d) of the new items, by name: those that nothing else makes.
         replace: Items whose ids the index has take the place of these.
         progress: Called with (items encoded, k).
-
-    Raises:
-        InputError: For an id that the index has (unless `replace`), without the vectors that must
-            be given, or for others that do not fit.
     """
-    parts, items, base = index.opened, index.items, unfitted(index)
-    n, k = len(items), len(new)
+    items, opened = parts.items, parts.all_opened()
     old = [items.position(i) for i in new.ids if i in items]
     if old and not replace:
         raise InputError(
             f"the index has an item {items.ids[old[0]]!r} already: give another id, or "
             "replace it (replace=True, --replace)"
         )
-    own = {key[8:]: part for key, part in parts.items() if _is_own(key, part)}
+    own = [key[8:] for key, part in opened.items() if _is_own_vectors(key, part)]
     if unknown := sorted(set(given) - set(own)):
         raise InputError(
             f"vectors are given for {unknown[0]!r}, but the index has {', '.join(own) or 'none'}"
         )
-    made = {name: _vectors(parts, name, new, given, progress, index.folder) for name in own}
+    vectors = {name: _vectors(opened, name, new, given, progress, parts.path) for name in own}
+    base = unfitted(IndexView(parts))
+    old_base = None if base is None else opened[f"vectors/{base}"].values
+    new_base = vectors.get(base or "")
+    predictor = cache(partial(regression, old_base, new_base, len(new)))  # solved once for a fit
+    arrival = _Arrival(len(items), new, vectors, predictor, progress)
+
     deleted = {"deleted": np.array(old, np.int64)} if old else {}
     grown = {"items": Growth({"template": items.template}, columns_of(new) | deleted)}
-
-    known, vectors = (None, None) if base is None else (own[base].values, made[base])
-    regressed = cache(lambda added: regression(known, vectors, k, n - added))
-
-    for key, part in parts.items():
-        kind, _, name = key.partition("/")
-        if kind == "vectors":
-            meta = part.artifact().meta
-            if name in own:
-                grown[key] = Growth(meta, {"values": made[name]})
-                continue
-            if part.item_map is not None and part.base in made:
-                values = part.item_map(made[part.base])
-            else:
-                values = regressed(part.added)(part.values)
-            grown[key] = Growth({**meta, "added": part.added + k}, {"values": values})
-        elif isinstance(part, WordMatcher):
-            grown[key] = Growth(*part.rows(new.texts))
-        elif isinstance(part, LateStates):
-            states = encode_states(part.encoder, new.texts, None, progress)
-            total = len(part.states.values)
-            rows = {"values": states.values, "starts": states.starts[1:] + total}
-            grown[key] = Growth(
-                {**part.artifact().meta, "states": total + len(states.values)}, rows
-            )
-        elif plain(key) in {*ROWS, *COLUMNS}:
-            added, arrays = part.meta.get("added", 0), part.arrays
-            values = {name: arrays[name] for name in ROWS.get(plain(key), ()) if name in arrays}
-            rows = {name: regressed(added)(each) for name, each in values.items()}
-            grown[key] = Growth({**part.meta, "added": added + k}, rows)
+    for key, part in opened.items():
+        if (rows := arrival.growth_of(key, part)) is not None:
+            grown[key] = rows
     return grown
 
 
+@dataclass(frozen=True, eq=False)
+class _Arrival:
+    """k new items of an index of n: their own `vectors` by name, and a `predictor` of what a fit
+    would have given them, by the number of items of the fit."""
+
+    n: int
+    new: Items
+    vectors: Mapping[str, FloatArray]
+    predictor: Callable[[int], Callable[[FloatArray], FloatArray]]
+    progress: Progress | None
+
+    def growth_of(self, key: str, part: Any) -> Growth | None:
+        """What the items add to a part; None if nothing."""
+        kind, _, name = key.partition("/")
+        k = len(self.new)
+        if kind == "vectors":
+            meta = part.artifact().meta
+            if name in self.vectors:
+                return Growth(meta, {"values": self.vectors[name]})
+            if part.item_map is not None and part.base in self.vectors:
+                values = part.item_map(self.vectors[part.base])
+            else:
+                values = self.predictor(self.n - part.added)(part.values)
+            return Growth({**meta, "added": part.added + k}, {"values": values})
+        if isinstance(part, WordMatcher):
+            return Growth(*part.rows(self.new.texts))
+        if isinstance(part, LateStates):
+            states = encode_states(part.encoder, self.new.texts, None, self.progress)
+            total = len(part.states.values)
+            rows = {"values": states.values, "starts": states.starts[1:] + total}
+            meta = {**part.artifact().meta, "states": total + len(states.values)}
+            return Growth(meta, rows)
+        if plain(key) in {*ROWS, *COLUMNS}:
+            added, arrays = part.meta.get("added", 0), part.arrays
+            names = [name for name in ROWS.get(plain(key), ()) if name in arrays]
+            predict = self.predictor(self.n - added)
+            rows = {name: predict(arrays[name]) for name in names}
+            return Growth({**part.meta, "added": added + k}, rows)
+        return None
+
+
 def regression(
-    known: FloatArray | None, new: FloatArray | None, k: int, n: int
+    old: FloatArray | None, new: FloatArray | None, k: int, n: int
 ) -> Callable[[FloatArray], FloatArray]:
-    """Ridge regression on vectors: from values (n or more, r) of items, or (n or more,), to those
-    of the k new ones, (k, r) or (k,).
+    """Ridge regression on vectors, `old` (n or more, d) and `new` (k, d): a function from values
+    (n or more, r) or (n or more,) of the old items to those of the k new ones, (k, r) or (k,).
 
     With X the vectors of the first n items, or of `LEARN_FROM` of them, about their mean, and Y the
-    values about theirs: mean + (new - mean X) (X'X + ridge I)^-1 X'Y. Without vectors, the mean.
-
-    Args:
-        known: Vectors (n or more, d) of the items.
-        new: Those of the new ones, (k, d).
+    values about theirs: mean Y + (new - mean X) (X'X + ridge I)^-1 X'Y. Without vectors, mean Y.
     """
     chosen: IntArray | slice = slice(0, n)
     if n > LEARN_FROM:
         chosen = np.sort(np.random.default_rng(0).choice(n, LEARN_FROM, replace=False))
-    if known is not None and new is not None:
-        vectors = np.asarray(known[chosen], np.float64)
+    if old is not None and new is not None:
+        vectors = np.asarray(old[chosen], np.float64)
         centre = vectors.mean(axis=0)
         vectors -= centre
         products = vectors.T @ vectors
@@ -176,35 +198,35 @@ def regression(
     def predicted(values: FloatArray) -> FloatArray:
         target = np.asarray(values[chosen], np.float64)
         middle = target.mean(axis=0)
-        found = np.broadcast_to(middle, (k, *target.shape[1:]))
+        predictions = np.broadcast_to(middle, (k, *target.shape[1:]))
         if new is not None:
-            found = found + (new - centre) @ (inverse @ (vectors.T @ (target - middle)))
-        return found.astype(np.float32)
+            slopes = inverse @ (vectors.T @ (target - middle))
+            predictions = predictions + (new - centre) @ slopes
+        return predictions.astype(np.float32)
 
     return predicted
 
 
-def compacted(index: Parts) -> dict[str, Artifact]:
+def compacted(parts: Parts) -> dict[str, Artifact]:
     """The parts of an index without its deleted items, in the same order; each array is made when
     it is asked for. Word models are fitted again, and so forget which items were added.
     """
-    parts, items, order = index.opened, index.items, np.asarray(index.anchor_items)
+    items, order = parts.items, np.asarray(parts.anchor_items)
     n = len(items)
     alive = np.ones(n, np.bool_) if items.alive is None else items.alive
-    rows, place = np.flatnonzero(alive), np.full(n + 1, NO_ITEM)  # the last one for NO_ITEM
-    place[rows] = np.arange(len(rows))
+    rows, place = np.flatnonzero(alive), np.cumsum(alive) - 1
     texts, left = [items.texts[row] for row in rows.tolist()], items.take(rows.tolist())
     columns = columns_of(left) | {"anchor_items": place[order[alive[order]]]}
-    columns |= field_columns(left.extra)
-    found = {"items": Artifact({"template": items.template}, columns)}
-    for key, part in parts.items():
+    columns |= field_columns(left.extra) if len(left) >= FEW else {}
+    compact = {"items": Artifact({"template": items.template}, columns)}
+    for key, part in parts.all_opened().items():
         artifact = part if isinstance(part, Artifact) else part.artifact()
         arrays, taken = artifact.arrays, dict[str, Callable[[], Any]]()
         meta = dict(artifact.meta)
         if "added" in meta:
             meta["added"] = int(alive[n - meta["added"] :].sum())
         if isinstance(part, WordMatcher):
-            found[key] = type(part).fit(texts, part.vocabulary.tokenizer).artifact()  # type: ignore[attr-defined]
+            compact[key] = type(part).fit(texts, part.vocabulary.tokenizer).artifact()  # type: ignore[attr-defined]
             continue
         if isinstance(part, ItemVectors):
             taken["values"] = partial(_rows, part.values, rows)
@@ -214,16 +236,15 @@ def compacted(index: Parts) -> dict[str, Artifact]:
             taken["values"] = partial(_rows, values, np.repeat(alive, counts))
             taken["starts"] = partial(np.append, 0, np.cumsum(counts[rows]))
         elif plain(key) in COLUMNS and "scores" in arrays:
-            kept = np.ones(len(arrays["scores"]), np.bool_)
-            taken["scores"] = partial(_scores, arrays, kept, rows)
-            taken["queries"] = partial(list, compress(arrays["queries"], kept))
+            columns_kept = rows[rows < arrays["scores"].shape[1]]
+            taken["scores"] = partial(_columns, arrays["scores"], columns_kept)
         for name in set(ROWS.get(plain(key), ())) & set(arrays):
             taken[name] = partial(_rows, arrays[name], rows)
-        found[key] = Artifact(meta, Named(list(arrays), partial(_made, taken, arrays)))
-    return found
+        compact[key] = Artifact(meta, Named(list(arrays), partial(_made, taken, arrays)))
+    return compact
 
 
-def _is_own(key: str, part: Any) -> bool:
+def _is_own_vectors(key: str, part: Any) -> bool:
     return key.startswith("vectors/") and part.method is None
 
 
@@ -256,8 +277,8 @@ def _rows(values: Any, rows: Any) -> Any:
     return values[rows]
 
 
-def _scores(arrays: Mapping[str, Any], kept: BoolArray, rows: IntArray) -> FloatArray:
-    return arrays["scores"][kept][:, rows[rows < arrays["scores"].shape[1]]]
+def _columns(values: Any, columns: IntArray) -> Any:
+    return values[:, columns]
 
 
 def _made(taken: Mapping[str, Callable[[], Any]], arrays: Mapping[str, Any], name: str) -> Any:

@@ -14,13 +14,11 @@ import numpy as np
 
 from crossknn.columns import rows_of
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.index.base import Scale
 from crossknn.index.work import encode_kept
 from crossknn.linalg import LARGEST, usable
 from crossknn.retrievers.base import LateEncoder
 from crossknn.scorers.base import Encoder
-from crossknn.scores.collect import Limits
-from crossknn.types import Artifact, FloatArray, Progress
+from crossknn.types import Artifact, FloatArray, Progress, Scale
 
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
 """Texts (m) -> vectors (m, d)."""
@@ -97,21 +95,14 @@ class RememberedModel:
         self,
         texts: Sequence[str],
         progress: Progress | None,
-        limits: Limits | None = None,
         folder: Path | None = None,
     ) -> FloatArray:
-        """A dual encoder's vectors (n, d) of items, on Ray if `limits` say so; else they are kept
-        in the `folder` of the index meanwhile."""
-        if limits is None or limits.ray is None:
-            encode = self.get().encode_items
-            if folder is None or self.fingerprint is None:
-                return encode(texts, progress)
-            how = folder, self.fingerprint, self.dimensions
-            return encode_kept(*how, texts, encode, progress)
-        from crossknn.scores.ray import encode_on_ray
-
-        place = limits.workers, limits.ray
-        return encode_on_ray(self.source, self.fingerprint, texts, *place, progress)
+        """A dual encoder's vectors (n, d) of items, kept in the `folder` of the index meanwhile."""
+        encode = self.get().encode_items
+        if folder is None or self.fingerprint is None:
+            vectors: FloatArray = encode(texts, progress)
+            return vectors
+        return encode_kept(folder, self.fingerprint, self.dimensions, texts, encode, progress)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,7 @@ digests (b, 16), and their vectors (b, d). The key names the model; other files 
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -28,9 +27,7 @@ from crossknn.files import (
 from crossknn.types import FloatArray, Progress
 
 WORK = "work-vectors"
-_SECONDS = 5.0
-"""Of encoding between two writings, about."""
-_FEWEST, _MOST = 64, 4096
+_AT_ONCE = 512
 """Texts of a file."""
 _Encode: TypeAlias = Callable[[Sequence[str], Progress], FloatArray]
 
@@ -58,41 +55,29 @@ def encode_kept(
         missing = {name: text for name, text in missing.items() if name not in known}
         before, total = len({*digests}) - len(missing), len({*digests})
 
-        def report(done: int, _: int) -> None:
-            if progress is not None:
-                progress(before + done, total)
-
-        for names, vectors in _in_parts(missing, encode, report):
-            if vectors.shape != (len(names), d) or not np.isfinite(vectors).all():
+        names = [*missing]
+        for start in range(0, len(names), _AT_ONCE):
+            batch = names[start : start + _AT_ONCE]
+            report = partial(_report, progress, before + start, total)
+            vectors = encode([missing[name] for name in batch], report)
+            if vectors.shape != (len(batch), d) or not np.isfinite(vectors).all():
                 raise InputError(
-                    f"the encoder made {len(names)} vectors of the shape {vectors.shape}: they "
-                    f"must be ({len(names)}, {d}), and finite"
+                    f"the encoder made {len(batch)} vectors of the shape {vectors.shape}: they "
+                    f"must be ({len(batch)}, {d}), and finite"
                 )
-            ids = np.frombuffer(b"".join(names), np.uint8).reshape(-1, 16)
+            ids = np.frombuffer(b"".join(batch), np.uint8).reshape(-1, 16)
             with (
                 translate_os_errors(work, "vectors"),
                 new_file(work, f"{key}-{secrets.token_hex(8)}.npz") as file,
             ):
                 np.savez(file, texts=ids, vectors=vectors)
-            known |= zip(names, vectors, strict=True)
+            known |= zip(batch, vectors, strict=True)
     return np.stack([known[name] for name in digests])
 
 
-def _in_parts(
-    texts: dict[bytes, str], encode: _Encode, report: Progress
-) -> Iterator[tuple[list[bytes], FloatArray]]:
-    """Digests (b) of texts and their vectors (b, d), about `_SECONDS` of work at a time."""
-    names, size, start = [*texts], _FEWEST, 0
-    while part := names[start : start + size]:
-        began = time.monotonic()
-        yield part, encode([texts[name] for name in part], partial(_after, report, start))
-        start += len(part)
-        most = size * _SECONDS / max(time.monotonic() - began, 1e-3)
-        size = int(min(max(most, _FEWEST), 4 * size, _MOST))
-
-
-def _after(report: Progress, before: int, done: int, total: int) -> None:
-    report(before + done, total)
+def _report(progress: Progress | None, before: int, total: int, done: int, _: int) -> None:
+    if progress is not None:
+        progress(before + done, total)
 
 
 def _read(work: Path, key: str, d: int) -> dict[bytes, FloatArray]:

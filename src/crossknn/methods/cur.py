@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from crossknn.errors import InputError
-from crossknn.index.base import Anchors, Index, Scale, lacking
+from crossknn.index.base import Index, lacking
 from crossknn.linalg import least_squares
 from crossknn.methods.base import Method, part
 from crossknn.methods.vectors import Scored, VectorPredictor
@@ -22,7 +22,7 @@ from crossknn.retrievers.dense import ArrayStore
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec
-from crossknn.types import FloatArray
+from crossknn.types import Anchors, FloatArray, Scale
 
 Center: TypeAlias = Literal["auto", "none"]
 """What CUR subtracts from exact scores: the constant that the index knows, or nothing."""

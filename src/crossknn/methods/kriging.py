@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.base import Anchors, Index, lacking
+from crossknn.index.base import Index, lacking
 from crossknn.linalg import standardised, top_k
 from crossknn.methods.base import POOL, Method, Rehearsal, pool_size
 from crossknn.methods.features import Affine, Feature, PointStore, Spread, of_retriever
@@ -44,7 +44,7 @@ from crossknn.retrievers.specs import (
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, Stop
 from crossknn.spec import Spec, parse
-from crossknn.types import BoolArray, FloatArray, IntArray, Progress, Queries
+from crossknn.types import Anchors, BoolArray, FloatArray, IntArray, Progress, Queries
 
 logger = logging.getLogger(__name__)
 

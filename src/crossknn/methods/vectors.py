@@ -15,14 +15,14 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.base import Index, Scale
+from crossknn.index.base import Index
 from crossknn.linalg import inner
 from crossknn.methods.base import Method
 from crossknn.retrievers.dense import VectorStore
 from crossknn.retrievers.specs import AUTO, default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
-from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
+from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries, Scale
 
 Normalize: TypeAlias = Literal["auto", "anchors", "first", "none"]
 """How exact scores are brought to the scale of the vectors; fits have no intercept, so where zero

@@ -23,12 +23,11 @@ from crossknn.errors import InputError
 from crossknn.files import make_folder
 from crossknn.fitting.factors import inner_products
 from crossknn.fitting.fit import FitMethod, FitTask
-from crossknn.index.base import Scale
 from crossknn.index.vectors import ItemVectors, RememberedModel
 from crossknn.linalg import top_k
 from crossknn.scorers.token_models import TokenEncoder
 from crossknn.scores.store import SparseScores
-from crossknn.types import NO_ITEM, Candidates, IntArray, Progress
+from crossknn.types import NO_ITEM, Candidates, IntArray, Progress, Scale
 from crossknn_train import loop, run
 from crossknn_train.labelled import scale_of, vectors
 from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel, trainable
@@ -72,7 +71,7 @@ class Distill(FitMethod):
         seconds, encoder = time.perf_counter() - began, RememberedModel.of("dual encoder", self.out)
         began = time.perf_counter()
         with task.progress("encoding", "items") as report:
-            items = encoder.encode_items(texts, report, task.limits)
+            items = encoder.encode_items(texts, report)
         queries = encoder.get().encode_queries(scores.queries)
         task.vector_seconds = time.perf_counter() - began
         inner = inner_products(queries, items, scores.query, scores.item)

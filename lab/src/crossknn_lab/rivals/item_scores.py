@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.index.base import Anchors, Index
+from crossknn.index.base import Index
 from crossknn.methods.cur import FIXED, Center, TwoRounds, cur_predictor
 from crossknn.methods.vectors import Scored, VectorPredictor
 from crossknn.retrievers.base import fixed_order
 from crossknn.retrievers.dense import ArrayStore
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import Plan
-from crossknn.types import Artifact, FloatArray, IntArray
+from crossknn.types import Anchors, Artifact, FloatArray, IntArray
 
 ITEM_SCORES = "item_scores"
 """The artifact of an index with them: `items` (a,) put in the query's place, `scores` (a, n)."""

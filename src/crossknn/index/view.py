@@ -1,0 +1,332 @@
+"""What methods, retrievers and fits read of an index (`crossknn.index.base.Index`).
+
+Axes: m queries, n items, d dimensions.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossknn.columns import StoredArray, refusing, rows_of
+from crossknn.data.items import Items
+from crossknn.errors import InputError
+from crossknn.index.database import DatabaseStore
+from crossknn.index.filters import Fields, parse_filter
+from crossknn.index.nearest import LARGE, FaissStore, fingerprint, open_lists
+from crossknn.index.parts import (
+    ANCHORS,
+    DUAL_ENCODER,
+    LSA_NAME,
+    Parts,
+    check_positions,
+    fingerprint_of,
+    plain,
+)
+from crossknn.index.storage import SCORES, damages
+from crossknn.index.vectors import ItemVectors, RememberedModel, check_vectors
+from crossknn.retrievers.base import Late, Retriever
+from crossknn.retrievers.dense import ArrayStore, VectorStore
+from crossknn.scores.store import ScoreStore
+from crossknn.types import (
+    Anchors,
+    Artifact,
+    BoolArray,
+    Cache,
+    FloatArray,
+    IntArray,
+    Named,
+    Queries,
+    Scale,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class IndexView:
+    """The reading side of an index, over its parts as they are now.
+
+    Attributes:
+        database: Where the items are, if they stay in a database (`ItemIndex.over`).
+    """
+
+    def __init__(self, parts: Parts, database: DatabaseStore | None = None) -> None:
+        self._parts, self.database = parts, database
+        self._fields = Cache()  # which snapshots and later parts share
+
+    @property
+    def items(self) -> Items:
+        """Ids, texts, titles and further fields of the items."""
+        return self._parts.items
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the index is kept, if it is."""
+        return self._parts.path
+
+    @property
+    def cache(self) -> Cache:
+        """What methods computed from the index once, in memory."""
+        return self._parts.cache
+
+    @property
+    def n(self) -> int:
+        """Number of positions of items, those of deleted ones included."""
+        return len(self.items)
+
+    def __len__(self) -> int:
+        """Number of items that are not deleted."""
+        alive = self.items.alive
+        return self.n if alive is None else int(alive.sum())
+
+    def check_compact(self, what: str) -> None:
+        """Refuse an index with deleted items, for something (`what`) that would count them."""
+        if len(self) < self.n:
+            raise InputError(
+                f"{what} reads every item, and {self.n - len(self)} are deleted: compact the index "
+                "first (crossknn index compact INDEX)"
+            )
+
+    @property
+    def added(self) -> dict[str, int]:
+        """How many of its items each fit has not seen, by kind and name: those added since."""
+        return {key: meta["added"] for key, meta in self._parts.metas.items() if meta.get("added")}
+
+    @property
+    def anchor_items(self) -> IntArray:
+        """A random order of (at most 10,000) items, drawn when the index was built."""
+        with refusing("anchor_items"):
+            return check_positions(np.asarray(self._parts.anchor_items), len(self.items))
+
+    def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
+        """Mask (n,) of the items whose fields meet conditions.
+
+        Conditions are given by field, such as `{"lang": "en", "year": {"gte": 2020}}`;
+        `crossknn.index.filters` lists them all. The first filter on a field reads the records.
+        """
+        if self.database is not None:
+            return self.database.allowed(conditions)
+        condition = parse_filter(conditions)
+        records = self.items.extra
+        fields = self._fields.get("fields", (records,), lambda: Fields(records))
+        return fields.mask(condition)
+
+    @property
+    def scores(self) -> ScoreStore:
+        """The store of exact scores, in the index's folder if it has one. Searches use it with
+        `StoredScorer(scorer, index.scores)` as their scorer."""
+        return self._scores.current()
+
+    @cached_property
+    def _scores(self) -> ScoreStore:
+        return ScoreStore(None if self.folder is None else self.folder / SCORES)
+
+    def verify(self, *, repair: bool = False) -> list[str]:
+        """Check every file of the index against its checksums: a sentence for each damaged file.
+        With `repair`, damaged exact scores are removed; searches compute them again."""
+        place = self._parts.folder
+        return [] if place is None else damages(place.read()[1]) + self.scores.verify(repair=repair)
+
+    def stamp_now(self) -> tuple[int, int, int] | None:
+        """`stamp` of the folder as it is now; None without a folder."""
+        return None if self._parts.folder is None else self._parts.folder.stamp()
+
+    @property
+    def vectors(self) -> Mapping[str, FloatArray]:
+        """Item vectors (n, d) float32 or float16 by name."""
+        return self._parts.named("vectors", lambda part: np.asarray(part.values))
+
+    @property
+    def fitted(self) -> Mapping[str, ItemVectors]:
+        """Vectors fitted to a cross-encoder, by name, the latest last."""
+        parts = {name: self._parts.open("vectors", name) for name in self._parts.names("vectors")}
+        return {name: part for name, part in parts.items() if part.method}
+
+    @property
+    def of_others(self) -> frozenset[str]:
+        """Names of vectors that were fitted to another cross-encoder than that of `for_scorer`."""
+        parts = self._parts
+        scorer_of = {
+            name: fingerprint_of(parts.held[parts.keys[f"vectors/{name}"]])
+            for name in parts.names("vectors")
+        }
+        return frozenset(
+            name
+            for name, scorer in scorer_of.items()
+            if parts.scorers and scorer not in parts.scorers
+        )
+
+    @property
+    def matchers(self) -> list[str]:
+        """Word models that are retrievers themselves."""
+        return [name for name in self._parts.names("words") if name != LSA_NAME]
+
+    @property
+    def retrievers(self) -> Mapping[str, Retriever]:
+        """Retrievers that are not made of vectors: `matchers`, and those of `add_retriever`."""
+        added = self._parts.added
+        names = dict.fromkeys([*self.matchers, *added])
+        return Named(names, lambda name: added.get(name) or self._parts.open("words", name))
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Name of what splits texts into words; None if there are no word models."""
+        return self._parts.tokenizer if self._parts.names("words") else None
+
+    @property
+    def late(self) -> Mapping[str, Late]:
+        """Late-interaction models, opened, and the items' states, by name: `cmc`, ..."""
+        return self._parts.named("late", lambda part: Late(part.encoder.get(), part.states))
+
+    @property
+    def artifacts(self) -> Mapping[str, Artifact]:
+        """Results of fits, such as kriging's prior, by name."""
+        return dict(self._parts.named("artifacts", lambda part: part))
+
+    def each(self, name: str) -> list[Artifact]:
+        """Every artifact of this name, of whichever cross-encoder, the latest last."""
+        held = self._parts.held
+        return [held[key] for key in held if plain(key) == f"artifacts/{name}"]
+
+    @property
+    def anchors(self) -> Anchors | None:
+        """Exact scores (k_q, n) of the anchor queries. None where items were added since (`added`):
+        the scores are stale until `collect_anchors` scores these, too."""
+        artifact = self.artifacts.get(ANCHORS)
+        if artifact is None or artifact.meta.get("added"):
+            return None
+        scales, arrays = artifact.meta["scales"], artifact.arrays
+        center = scales.get(DUAL_ENCODER, scales["center"])[0]
+        scores = self.cache.get((ANCHORS,), (artifact,), lambda: arrays["scores"])  # one object
+        return Anchors(scores, center, Queries(arrays["queries"]))
+
+    @property
+    def anchor_queries(self) -> Sequence[str]:
+        """Texts (k_q) of the anchor queries, also of stale ones."""
+        artifact = self.artifacts.get(ANCHORS)
+        return () if artifact is None else artifact.arrays["queries"]
+
+    def scorer_fingerprint(self, name: str) -> str | None:
+        """The cross-encoder whose scores an artifact or fitted vectors were made with; a name of
+        neither stands for the anchors. None if it is not known."""
+        if name in self.fitted:
+            return self.fitted[name].fingerprint
+        artifact = self.artifacts.get(name) or self.artifacts.get(ANCHORS)
+        return None if artifact is None else artifact.meta.get("fingerprint")
+
+    def scale(self, name: str) -> Scale | None:
+        """Brings exact scores to the scale of inner products with the vectors `name`, as the
+        anchors or a fit say; None if they say nothing."""
+        if name in self.fitted:
+            return None if name in self.of_others else self.fitted[name].scale
+        anchors = self.artifacts.get(ANCHORS)
+        scale = None if anchors is None else anchors.meta["scales"].get(name)
+        return None if scale is None else Scale(*scale)
+
+    def model_of(self, name: str) -> RememberedModel | None:
+        """The model that made the vectors or states `name`, if it is known."""
+        kind = "late" if name in self._parts.names("late") else "vectors"
+        if name not in self._parts.names(kind):
+            return None
+        model: RememberedModel | None = self._parts.open(kind, name).encoder
+        return model
+
+    def has_query_vectors(self, name: str) -> bool:
+        """Whether the index can make query vectors in the space of `vectors[name]`."""
+        return name in self.vectors and self._encoder(name) is not None
+
+    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
+        """See `Embedded.query_vectors`."""
+        d, encode = self._parts.open("vectors", name).values.shape[1], self._encoder(name)
+        if name in queries.vectors:
+            made = queries.vectors[name]
+        elif encode is not None:
+            made = encode(queries)
+        else:
+            advice = "the encoder= that made them"
+            if "bm25" in self.matchers:
+                advice += ", or search with blend=0 and retriever=bm25"
+            raise InputError(
+                f"the index cannot make query vectors for its item vectors {name!r}: give "
+                f"ItemIndex.build, load or over query_vectors=, or {advice}"
+            )
+        what = f"the {name!r} query vectors"
+        queries.vectors[name] = check_vectors(made, len(queries), d, what)
+        return queries.vectors[name]
+
+    def _encoder(self, name: str) -> Callable[[Queries], FloatArray] | None:
+        """Makes query vectors in the space of `vectors[name]`; None if nothing does."""
+        parts = self._parts
+        if name in parts.encode:
+            return lambda queries: parts.encode[name](queries.texts)
+        if f"words/{name}" in parts.held:
+            return lambda queries: parts.open("words", name).encode_queries(queries.texts)
+        part: ItemVectors = parts.open("vectors", name)
+        encoder, base = part.encoder, part.base
+        if encoder is not None:
+            return lambda queries: part.map(encoder.get().encode_queries(queries.texts))
+        if base is not None and self.has_query_vectors(base):
+            return lambda queries: part.map(self.query_vectors(queries, base))
+        return None
+
+    def store(self, name: str) -> VectorStore:
+        """What searches the item vectors `name`: their approximate index if there is one (see
+        `ItemIndex.add_nearest`), or else all vectors."""
+        values: Any = self._parts.open("vectors", name).values
+        if isinstance(values, DatabaseStore):
+            return values
+        key = "store", self._key_of_lists(name)
+        return self.cache.get(key, (self.items,), lambda: self._open_store(name))
+
+    def lists(self, name: str, rows: Any = None) -> FaissStore | None:
+        """Searches item vectors by the codes of their approximate index alone; None where
+        `add_nearest` has built none. With `rows` (n, p): what was indexed as `name` instead."""
+        rows = self._rows(name) if rows is None else rows
+        lists = self._approximate(name, rows)
+        return None if lists is None else FaissStore(rows, lists, rescored=False)
+
+    def _open_store(self, name: str) -> VectorStore:
+        if (lists := self._approximate(name, rows := self._rows(name))) is not None:
+            return FaissStore(rows, lists)
+        if len(self.items) >= LARGE:
+            logger.warning(
+                "each round of a search multiplies all %s vectors; crossknn index prepare "
+                "INDEX --nearest (extra faiss) makes an index that finds the best of them "
+                "sooner",
+                f"{len(self.items):,}",
+            )
+        return ArrayStore(self.vectors[name])
+
+    def _rows(self, name: str) -> Any:
+        """The vectors `name`, by rows, mapped if there is a folder."""
+        rows = self._parts.open("vectors", name).values
+        if self._parts.folder is None or isinstance(rows, StoredArray):
+            return rows
+        part = self._parts.newest("vectors", name)  # fitted since the index was opened
+        assert part is not None
+        return rows_of(part.arrays, "values")
+
+    def _approximate(self, name: str, rows: Any) -> Any:
+        """The approximate index of the vectors `name`, or of other `rows`, if there is one."""
+        parts, key = self._parts, self._key_of_lists(name)
+        if (in_memory := parts.lists.get(key)) is not None:
+            digest, lists = in_memory
+            return lists if digest == fingerprint(rows, lists.ntotal) else None
+        if self.folder is None or not os.path.lexists(folder := self.folder / f"nearest-{key}"):
+            return None
+        return self.cache.get(("lists", name), (rows,), lambda: open_lists(folder, rows))
+
+    def _key_of_lists(self, name: str) -> str:
+        """Tells the approximate index of vectors, or of an artifact's rows, from those of other
+        cross-encoders under the same name."""
+        keys = (self._parts.keys.get(f"{kind}/{name}") for kind in ("vectors", "artifacts"))
+        return next((key.partition("/")[2] for key in keys if key is not None), name)
+
+    def __repr__(self) -> str:
+        return f"ItemIndex({len(self):,} items; {', '.join(self._parts.held)})"

@@ -9,7 +9,7 @@ import pytest
 from synthetic import matrix
 
 import crossknn as ck
-from crossknn.cli.search import show
+from crossknn.cli.answers import show
 from crossknn.errors import InputError
 
 TEXTS = [f"item {i} {'even' if i % 2 == 0 else 'odd'} {'x' * (i % 7)}" for i in range(60)]

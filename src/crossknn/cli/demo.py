@@ -13,9 +13,9 @@ from typer import Option
 
 from crossknn.cli import options as o
 from crossknn.cli import trial as shown
+from crossknn.cli.answers import show
 from crossknn.cli.estimate import pairs_per_second, texts_per_second
 from crossknn.cli.output import err, note, plain, progress, say
-from crossknn.cli.search import show
 from crossknn.errors import counted
 
 if TYPE_CHECKING:

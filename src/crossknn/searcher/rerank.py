@@ -67,6 +67,10 @@ def rerank(
 ) -> Reranked:
     """Order documents by a cross-encoder's scores, of which `budget` are computed.
 
+    The answer has the best first: `corpus_id`, the position in `documents`, and `score`, a raw
+    logit. An entry with `"predicted": True` was not scored: it comes after all that were, with an
+    approximate score below theirs. Documents that failed or that a deadline left come last.
+
     >>> overlap = lambda pairs: [len(set(q.split()) & set(t.split())) for q, t in pairs]
     >>> rerank("sort a list", ["zip a file", "sort a list", "lock"], scorer=overlap, top_k=1)
     [{'corpus_id': 1, 'score': 3.0}]
@@ -76,7 +80,7 @@ def rerank(
         documents: n texts, or mappings with `text`, and `title` and `embedding` if they have them,
             in the order of whatever retrieved them: a list, or another container that `read_items`
             takes. A text that is null is empty.
-        budget: Documents that are scored; None scores all of them. Or a `Budget`, such as
+        budget: Documents that are scored, all if it is None; or a `Budget`, such as
             `Budget(per_query=100, deadline=0.5)`.
         scorer: Whatever `Searcher` takes; the bundled cross-encoder by default. A model that is
             given by name stays open for the next call.
@@ -84,87 +88,84 @@ def rerank(
         return_documents: With `text`, as it was given (after its title).
         vectors: (n, d) of the documents; by default their `embedding`, or else LSA of the texts.
         query_vector: (d,) of the query, of the encoder that made the vectors.
-        method: What chooses the documents to score, a method or its spec; `order` names the given
-            order. By default `kriging` with the given order, BM25 and the vectors; `exact` if the
-            budget is enough for all of them and there is no deadline.
-        seed, progress, cancel: As of `Searcher.search`.
-
-    Returns:
-        A list, the best first, of `corpus_id`, the position in `documents`, and `score`, a raw
-        logit. An entry with `"predicted": True` was not scored: it comes after all that were, by
-        approximate score, and its `score` is less than that of the entry before it. The documents
-        that failed or that a deadline left come last, in the given order.
-
-    Raises:
-        InputError: A document is no text and no mapping, some have an embedding
-            and others not, or vectors, budget or `top_k` do not fit.
-        ScorerError: No document could be scored.
+        method: What chooses the documents to score; `order` names the given order. By default
+            `exact` or `kriging` with the given order, BM25 and the vectors.
+        seed, progress, cancel: As of `Searcher`.
     """
     began, kept = time.monotonic(), None if top_k is None else as_count(top_k, "top_k")
+    given, limits = _checked(query, documents, budget)
+    if not given:
+        return Reranked([], _nothing(query))
+    if method is None and limits.deadline is None and len(given) <= cast(int, limits.per_query):
+        method = "exact"
+    index = _index(given, limits, vectors, query_vector, texts_only=method == "exact")
+    if limits.deadline is not None:  # the index took a part of it
+        limits = replace(limits, deadline=max(limits.deadline - time.monotonic() + began, 1e-3))
+    model = _model(scorer) if scorer is None or isinstance(scorer, str | Path) else scorer
+    search = Searcher(index, model, method or _method(index), seed=seed).search
+    results = search(query, len(given), limits, progress=progress, cancel=cancel)
+    texts = None
+    if return_documents:
+        texts = [_shown(*both) for both in zip(given, index.items.texts, strict=True)]
+    return Reranked(_entries(results, len(given), texts)[:kept], results)
+
+
+def _checked(
+    query: str, documents: Entries, budget: int | Budget | None
+) -> tuple[list[Record], Budget]:
+    """The documents, and the budget with a number of pairs."""
     if not isinstance(query, str):
         raise InputError(f"the query is {query!r:.80}; give one text")
     if not is_container(documents):
         raise InputError(f"the documents are {documents!r:.80}; give a list of texts or mappings")
     given = [*given_records(documents).rows]
-    n = len(given)
     limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
     if limits.target_recall is not None:
         raise InputError("target_recall needs anchor queries, which given documents do not have")
-    if not n:
-        return Reranked([], _nothing(query))
-    texts = Records("the sequence", map(_text_of, given, count()))
-    items = items_from(texts, allow_empty=True)
-    pairs = n if limits.per_query is None else limits.per_query
-    limits = replace(limits, per_query=pairs)
-    if method is None and n <= pairs and limits.deadline is None:
-        method = "exact"
-    exact = method == "exact"  # nothing is chosen, so no words and vectors are needed
+    if limits.per_query is None and given:
+        limits = replace(limits, per_query=len(given))
+    return given, limits
+
+
+def _index(
+    given: Sequence[Record], limits: Budget, vectors: Any, query_vector: Any, *, texts_only: bool
+) -> ItemIndex:
+    """The index of the documents; with `texts_only`, without words and vectors to choose by."""
+    records = Records("the sequence", map(_text_of, given, count()))
+    items = items_from(records, allow_empty=True)
     if vectors is None:
         stored = _embeddings(given)
     else:
-        stored = check_vectors(cast(FloatArray, vectors), n, None, "the vectors", half=True)
-    encode = None if query_vector is None else lambda texts: np.asarray(query_vector)[None]
-    if stored is None and encode is not None:
+        stored = check_vectors(vectors, len(given), None, "the vectors", half=True)
+    if stored is None and query_vector is not None:
         raise InputError("query_vector is given, but the documents have no vectors: give both")
+    encode = None if query_vector is None else lambda texts: np.asarray(query_vector)[None]
     has_words = any(map(words, items.texts)) and _in_time(items.texts, limits.deadline)
+    read = has_words and not texts_only
     index = ItemIndex.build(
-        items,
-        vectors=stored,
-        query_vectors=encode,
-        bm25=has_words and not exact,
-        lsa=None if has_words and not exact else 0,
+        items, vectors=stored, query_vectors=encode, bm25=read, lsa=None if read else 0
     )
-    index.add_retriever(ORDER, ItemPriors(-np.log1p(np.arange(n))))
-    if method is None:
-        method = _method(index)
-    if isinstance(limits.deadline, int | float) and limits.deadline > 0:
-        left = limits.deadline - (time.monotonic() - began)  # the index took a part of it
-        limits = replace(limits, deadline=max(left, 1e-3))
-    model = _model(scorer) if scorer is None or isinstance(scorer, str | Path) else scorer
-    how: dict[str, Any] = {"seed": seed, "progress": progress, "cancel": cancel}
-    found = Searcher(index, model, method).search(query, n, limits, **how)
-    # What could not be scored, or was left when the time was up, is last.
-    places = [hit.position for hit in found[0]]
-    scores = [hit.final_score for hit in found[0]]
-    known = {*places}
-    rest = [place for place in range(n) if place not in known]
-    for _ in rest:
-        scores.append(below(scores[-1]) if scores else 0.0)
-    answer: list[dict[str, Any]] = []
-    for rank, place in enumerate([*places, *rest][:kept]):
-        found_it = rank < len(places)
-        entry: dict[str, Any] = {"corpus_id": place, "score": scores[rank]}
-        entry |= {"text": _shown(given[place], items.texts[place])} if return_documents else {}
-        predicted = not found_it or found[0][rank].predicted
+    index.add_retriever(ORDER, ItemPriors(-np.log1p(np.arange(len(given)))))
+    return index
+
+
+def _entries(results: Results, n: int, texts: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Position, score, text and whether it is predicted of all n documents; those that could not be
+    scored, or were left when the time was up, are last."""
+    ranked = [(hit.position, hit.final_score, hit.predicted) for hit in results[0]]
+    for place in sorted({*range(n)} - {place for place, *_ in ranked}):
+        ranked.append((place, below(ranked[-1][1]) if ranked else 0.0, True))
+    answer = []
+    for place, score, predicted in ranked:
+        entry: dict[str, Any] = {"corpus_id": place, "score": score}
+        entry |= {} if texts is None else {"text": texts[place]}
         answer.append(entry | ({"predicted": True} if predicted else {}))
-    return Reranked(answer, found)
+    return answer
 
 
 def _nothing(query: str) -> Results:
     """The results of no documents."""
     asked = query_set(query)
-    of_none: dict[str, Any] = {"n_calls": 0, "n_scored": 0, "n_failed": 0, "n_backfilled": 0}
-    of_none |= {"seconds": 0.0, "scoring_seconds": 0.0, "truncated": 0, "trace": None}
     return Results(
         queries=asked.texts,
         query_ids=asked.ids,
@@ -173,21 +174,20 @@ def _nothing(query: str) -> Results:
         method="exact",
         budget=0,
         stopped_by="budget",
-        **of_none,
     )
 
 
 def _method(index: ItemIndex) -> str:
     """What chooses the documents by default; without words and vectors the first ones."""
-    known = [*index.retrievers, *filter(index.has_query_vectors, index.vectors)]
     if not index.vectors:
         return f"rerank(retriever={ORDER})"
-    return f"kriging(retriever={ORDER}, mean=hybrid({', '.join(known)}))"
+    stages = [*index.retrievers, *filter(index.has_query_vectors, index.vectors)]
+    return f"kriging(retriever={ORDER}, mean=hybrid({', '.join(stages)}))"
 
 
 def _in_time(texts: Sequence[str], deadline: float | None) -> bool:
     """Whether there is time to read the words of the documents, besides scoring some."""
-    if not isinstance(deadline, int | float):
+    if deadline is None:
         return True
     needed = SECONDS_A_DOCUMENT * len(texts) + SECONDS_A_CHARACTER * sum(map(len, texts))
     return needed <= deadline * OF_THE_TIME

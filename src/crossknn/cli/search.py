@@ -37,16 +37,10 @@ class QuestionOptions:
     queries: Annotated[Path | None, Option(help="File of queries, or - for standard input.")] = None
     k: Annotated[
         int | None,
-        Option(
-            "-k",
-            "--k",
-            help="Number of items to return; by default 10 or all there are, and all with "
-            "--min-score.",
-        ),
+        Option("-k", "--k", help="Items to return: 10 by default, and all with --min-score."),
     ] = None
     min_score: Annotated[
-        float | None,
-        Option(help="Return only items with at least this score."),
+        float | None, Option(help="Return only items with at least this score.")
     ] = None
     budget: o.PerQuery = 100
     target_recall: Annotated[
@@ -166,8 +160,6 @@ def command(
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
     searcher = Searcher(index, exact, chosen, fuse=o.fuse_of(fuse), seed=seed)
     results = _searched(searcher, queries, question, file, explain=explain, json=json)
-    if exact is not None and exact.fingerprint is None and results.error is None:
-        note("scores are not kept: name the model behind the endpoint with --endpoint-model")
     if learn and isinstance(exact, StoredScorer) and exact.store is index.scores:
         _learn(index, exact)
     _end(results, json)
@@ -195,15 +187,15 @@ def _searched(
         )
     cut = tuple(hits[:k] for hits in results.hits) if one_more else results.hits
     show(replace(results, hits=cut), json)
+    scorer = searcher.scorer
+    if scorer is not None and scorer.fingerprint is None and results.error is None:
+        note("scores are not kept: name the model behind the endpoint with --endpoint-model")
     if question.filter is not None and not results.n_scored and not any(results):
         note("the filter allows no item")
     if file.run is not None:
         results.to_run(file.run, keep_own=file.keep_own)
         if one_more:
-            note(
-                f"{file.run} leaves out items that have the id of their query (--keep-own keeps "
-                "them)"
-            )
+            note(f"{file.run} leaves out items with the id of their query: --keep-own keeps them")
     return results
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from io import BytesIO
@@ -67,14 +66,6 @@ def test_a_picture_says_what_it_shows_and_is_the_same_each_time(kind):
     for word in ("The title", *KINDS[kind][2]):
         assert word in texts(made), word
     assert drawn(kind) == made
-
-
-def test_a_training_log(tmp_path):
-    lines = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}, {"step": 2, "dev": {"top_1": 0.4}}]
-    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    file = BytesIO()
-    base.training_curve(tmp_path / "log.jsonl", file)
-    assert "top 1" in texts(file.getvalue().decode())
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):

@@ -24,7 +24,6 @@ import numpy as np
 from crossknn.errors import SpecError, needs_extra
 from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.replay import RecallRow
-from crossknn.files import parse_json, read_given
 from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, parse
 
@@ -279,22 +278,6 @@ def _logarithmic(panel: Any, low: float, high: float) -> None:
     panel.set_xscale("log")
     panel.set_xticks(ticks, [f"{tick:,.10g}" for tick in ticks])
     panel.minorticks_off()
-
-
-def training_curve(log: str | Path, path: Target) -> None:
-    """Save a plot of a training log: the loss over the steps, and the dev measures beside it."""
-    lines = [parse_json(line) for line in read_given(Path(log)).splitlines()]
-    losses = np.array([(line["step"], line["loss"]) for line in lines if "loss" in line])
-    means = [part.mean(0) for part in np.array_split(losses, min(100, len(losses)))]
-    dev = [line for line in lines if "dev" in line]
-    with picture(path, title="Training", panels=2) as (left, right):
-        left.plot(*np.transpose(means), color=OTHERS[0])
-        left.set(ylabel="training loss", xlabel="step", ylim=(0, None))
-        for name, colour in zip(dev[0]["dev"] if dev else (), OTHERS, strict=False):
-            values = [100 * line["dev"][name] for line in dev]
-            right.plot([line["step"] for line in dev], values, "o-", ms=4, color=colour)
-            end_label(right, name.replace("_", " "), (dev[-1]["step"], values[-1]), colour)
-        right.set(ylabel="on dev queries (%)", xlabel="step")
 
 
 def reliability_plot(found: Mapping[str, Any], path: Target, *, title: str = "Reliability") -> None:

@@ -85,7 +85,6 @@ OUT = ("bad.toml", "--out", "x")
         ([*TRAIN, "no.toml"], "", "no.toml"),
         ([*TRAIN, *OUT], CROSS.replace("[data]", "[data]\ntrian = 'train'"), "data.trian"),
         ([*TRAIN, *OUT], CROSS.replace('"emb"', '"mean"'), "'mean'"),
-        ([*TRAIN, "bad.toml"], CROSS, "--out"),
         ([*TRAIN, *OUT], CROSS.replace('"zeshel"', '"nowhere"'), "nowhere"),
         ([*TRAIN, *OUT], CROSS.replace('"tfidf"', '"dual-encoder"'), "negatives.encoder"),
         ([*TRAIN, *OUT[:2], "model"], CROSS.replace("1e-3", "2e-3"), "other settings"),
@@ -114,7 +113,6 @@ def test_one_sentence_and_nothing_begun(place, capsys, arguments, settings, word
 def test_a_trained_model_is_indexed_searched_and_exported(place, capsys):
     assert not Path("model/head.safetensors").exists()  # [EMB] has no weights of its own
     assert {"README.md", "cross_encoder.json", "run"} <= set(os.listdir("model"))
-    assert (place / "model" / "run" / "loss.png").stat().st_size > 1000
     template = ["--template", "{title} [ENT] {text}"]
     items = "zeshel/documents/sea.json"
     assert run("index", "build", items, "sea.index", *template, "--encoder", "none") == 0
@@ -140,10 +138,6 @@ def test_late_interaction_models_are_trained(place, capsys, kind):
     options = "options = { layers = 1 }\n" if kind == "deformer" else ""
     (place / f"{kind}.toml").write_text(LATE.replace("[candidates]", f"{options}[candidates]"))
     train = ["run", kind, "--config", f"{kind}.toml"]
-    assert run(*train, "--dry-run", "--json") == 0
-    estimate = json.loads(capsys.readouterr().out)
-    assert (estimate["steps"], estimate["precision"]) == (4, "float32")
-    assert not (place / kind).exists()
     assert run(*train, "--out", kind, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["steps"] == 4

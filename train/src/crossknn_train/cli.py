@@ -10,8 +10,8 @@ import typer
 
 from crossknn import cli
 from crossknn.cli import options as o
-from crossknn.cli.output import answer, note, print_json, progress, say
-from crossknn.errors import InputError, MissingExtraError, nearest
+from crossknn.cli.output import answer, print_json, progress, say
+from crossknn.errors import InputError, nearest
 
 app = typer.Typer(
     name="crossknn-train",
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     "run",
     epilog=o.examples(
         "crossknn-train run cross-encoder --config text-emb-ce --out models/ce",
-        "crossknn-train run cmc --config my-settings.toml --dry-run",
+        "crossknn-train run cmc --config my-settings.toml --out models/cmc",
     ),
 )
 def train(
@@ -48,23 +48,13 @@ def train(
         str,
         typer.Option(help="Settings: a TOML file, or a name listed by `crossknn-train configs`."),
     ],
-    folder: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder to save the model in; required unless --dry-run."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Only time a few steps, and print the expected hours and memory."
-        ),
-    ] = False,
+    folder: Annotated[Path, typer.Option("--out", help="Folder to save the model in.")],
     json: o.AsJson = False,
 ) -> None:
     """Train a cross-encoder, a dual encoder or a late-interaction model.
 
     Run the same command again to resume after an interruption.
     """
-    from crossknn.plots import training_curve
     from crossknn_train import run, settings
 
     if kind not in KINDS:
@@ -74,18 +64,9 @@ def train(
     given = {"kind": kind} if KINDS[kind] == LATE else {}
     of = getattr(settings, KINDS[kind])
     wanted: Any = settings.read_settings(path, of, relative_to=base, given=given)
-    if dry_run:
-        answer(run.estimate(wanted), json)
-        return
-    if folder is None:
-        raise InputError("--out is missing: give the folder to save the model in")
     o.check_path("--out", folder, folder=True)
     with progress("training", "steps") as report:
         fitted = run.train(wanted, folder, progress=report)
-    try:
-        training_curve(folder / run.RUN / "log.jsonl", folder / run.RUN / "loss.png")
-    except MissingExtraError as error:
-        note(f"no loss plot: {error}")
     made = {"steps": fitted.step, "best_step": fitted.best_step, "seconds": fitted.seconds}
     answer({"model": str(folder), "dev": fitted.best, **made}, json)
 

@@ -83,22 +83,13 @@ class CrossEncoderTask(LabelledTask):
         return functional.cross_entropy(scores, scores.new_zeros(len(rows), dtype=torch.long))
 
     def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """Scores of queries (b,) with their lists (b, c), -inf at `NO_ITEM`: (b, c).
-
-        `negatives.residual` times the encoder's scores, cosines times 20, is in them.
-        """
+        """Scores of queries (b,) with their lists (b, c), -inf at `NO_ITEM`: (b, c)."""
         there = lists != NO_ITEM
         owner = np.repeat(np.arange(len(rows)), there.sum(1))
         pairs = Pairs(np.asarray(rows)[owner], lists[there])
         encoded = self.model.encoding.pairs(pairs, corpora.queries, corpora.items)
         found = in_passes(self.model, checked_rows(encoded), self.model.encode)
         table = found.new_full(lists.shape, float("-inf"))
-        weight = self.settings.negatives.residual
-        if weight and self.encoder:
-            queries = self.encoder.encode_queries([corpora.queries[row] for row in rows])
-            items = self.encoder.encode_items([corpora.items[item] for item in pairs.item])
-            first = UNIT_SCALE * np.einsum("pd,pd->p", queries[owner], items)
-            found = found + weight * torch.from_numpy(first).to(found)
         table[torch.from_numpy(there).to(found.device)] = found
         return table
 

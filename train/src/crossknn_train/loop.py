@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -203,18 +202,6 @@ def evaluate(task: Task, autocast: Autocast) -> Measures:
     task.model.eval()
     with torch.inference_mode(), autocast():
         return task.evaluate()
-
-
-def time_steps(task: Task, settings: TrainingSettings, steps: int) -> float:
-    """Seconds of one step, the mean of `steps` real ones after a first; weights are spoiled."""
-    run = _Steps(task, settings)
-    with TemporaryDirectory() as folder:
-        task.begin_epoch(0, Path(folder))
-    run.make(0)
-    began = time.perf_counter()
-    for step in range(1, steps + 1):
-        run.make(step)
-    return (time.perf_counter() - began) / steps
 
 
 def total_steps(n_queries: int, settings: TrainingSettings) -> int:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-import resource
-import sys
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from crossknn.scorers.base import Encoder
 from crossknn.scorers.opening import DualEncoder
 from crossknn.types import Progress
 from crossknn_train import loop
-from crossknn_train.corpora import LISTS, WORDS, read_corpora, sampled
+from crossknn_train.corpora import LISTS, WORDS, read_corpora
 from crossknn_train.labelled import CrossEncoderTask, DualEncoderTask, LabelledTask
 from crossknn_train.late_interaction import LateInteractionTask
 from crossknn_train.models.cross_encoder import CrossEncoderModel
@@ -65,38 +62,6 @@ def train(settings: RunSettings, folder: Path, *, progress: Progress | None = No
     return fitted
 
 
-def estimate(settings: RunSettings, steps: int = 3) -> dict[str, float | str]:
-    """What a run would take: its steps, and from `steps` real ones, on random negatives, its hours
-    and memory; nothing is kept.
-
-    Evaluations, the mining of negatives and what frozen towers make of their texts come on top.
-    """
-    (queries, dev), training = read_corpora(settings), settings.training
-    n_queries = sum(map(len, queries))
-    total = loop.total_steps(n_queries, training)
-    few = sampled(queries, training.batch * (steps + 1), 0), sampled(dev, 1, 0)
-    task = _task(_easy(settings), *few)
-    seconds = loop.time_steps(task, training, steps)
-    half = loop.autocast_of(task.model, training) is not nullcontext
-    return {
-        "steps": total,
-        "train_queries": n_queries,
-        "seconds_per_step": round(seconds, 3),
-        "hours": round(seconds * total / 3600, 2),
-        "gigabytes": round(_peak_memory(task.model.device) / 2**30, 2),
-        "precision": "bfloat16" if half else "float32",
-    }
-
-
-def _easy(settings: Any) -> Any:
-    """The settings with random wrong items, which need no mining."""
-    name = "candidates" if hasattr(settings, "candidates") else "negatives"
-    section = getattr(settings, name)
-    random = {"kind": "random", "retriever": "random", "encoder": None, "depth": section.count}
-    update = {key: value for key, value in random.items() if hasattr(section, key)}
-    return settings.model_copy(update={name: section.model_copy(update=update)})
-
-
 def _task(settings: Any, train: list[Dataset], dev: list[Dataset]) -> LabelledTask:
     """The task of the settings, with a new model."""
     device, (kind, task) = start_on(settings.training), _TRAINED[type(settings)]
@@ -117,11 +82,10 @@ def _encoder(settings: Any) -> Encoder | None:
         place, source = "teacher", settings.teacher
     elif isinstance(settings, CrossEncoderSettings):
         place, source = "negatives.encoder", settings.negatives.encoder
-        wanted = settings.negatives
-        if source is None and (wanted.kind == "dual-encoder" or wanted.residual):
-            what = "residual needs" if wanted.residual else "of kind 'dual-encoder' need"
+        if source is None and settings.negatives.kind == "dual-encoder":
             raise InputError(
-                f"negatives {what} a dual encoder: set negatives.encoder to its folder"
+                "negatives of kind 'dual-encoder' need a dual encoder: set negatives.encoder to "
+                "its folder"
             )
     else:
         known = (*WORDS, "random", LISTS)
@@ -149,14 +113,6 @@ def _config(kind: Any, given: Mapping[str, Any], head: Mapping[str, Any]) -> Any
         return kind(**given, **head)
     except TypeError as error:
         raise InputError(f"model: {error}") from None
-
-
-def _peak_memory(device: torch.device) -> int:
-    """Bytes this process has held at most, on the device."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def model_card(model: Any, story: str, settings: Settings, fitted: loop.State) -> str:

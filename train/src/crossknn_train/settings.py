@@ -75,16 +75,13 @@ class NegativesSettings(_Drawn):
     count: per query in a step (63 in ANNCUR, A.1), drawn from the `depth` nearest but for the first
     `skip`, where labels are incomplete. encoder: the dual encoder that ranks them (a folder, a hub
     name or "bundled"); training a dual encoder, its own is used. dev_candidates: how many items of
-    the encoder, or of TF-IDF, a checkpoint ranks for each dev query. residual: a cross-encoder's
-    weight of the encoder's score (cosines times 20), which is added to its own in the loss and on
-    dev, as fusion does in search: it learns what that score lacks.
+    the encoder, or of TF-IDF, a checkpoint ranks for each dev query.
     """
 
     kind: Literal["random", "tfidf", "dual-encoder"] = "dual-encoder"
     skip: NonNegativeInt = 0
     encoder: str | None = None
     dev_candidates: PositiveInt = 64
-    residual: NonNegativeFloat = 0.0
 
 
 class TrainingSettings(Settings):

@@ -96,23 +96,6 @@ def test_a_dual_encoder_mines_retrieves_and_is_where_others_start(bert, data, tm
         assert all(torch.equal(one, other) for one, other in both)
 
 
-@pytest.mark.parametrize("kind", OPENERS)
-def test_an_estimate_says_what_a_run_takes_and_leaves_nothing(
-    bert, data, tmp_path, monkeypatch, kind
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    changes = {}
-    if kind == "cmc":  # no retriever is needed
-        absent = CANDIDATES | {"retriever": "no/such/encoder"}
-        changes = {"candidates": absent, "freeze": "both"}
-    found = run.estimate(settings_of(kind, bert, data, **changes), steps=1)
-    assert (found["steps"], found["train_queries"], found["precision"]) == (4, 8, "float32")
-    assert found["hours"] == round(found["seconds_per_step"] * 4 / 3600, 2)
-    assert 0.05 < found["gigabytes"] < 100
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
     beir, zeshel = (data[name]["folder"] for name in ("beir", "zeshel"))
     both = {"folder": (beir, zeshel), "dev_folder": beir, "dev": "dev", "dev_queries": 2}
@@ -139,11 +122,6 @@ def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
         ("cross", {"training": {"batch": 9}}, "8 train queries, fewer than one batch"),
         ("dual", {"teacher": "bundled"}, "384 dimensions, the model's 32"),
         ("cross", {"negatives": {}}, r"set negatives\.encoder to its folder"),
-        (
-            "cross",
-            {"negatives": {"kind": "tfidf", "residual": 1}},
-            "negatives residual needs a dual",
-        ),
         ("dual", {"teacher": "./no"}, r"teacher: there is no model folder '\./no'"),
         ("cmc", {"model": {"kind": "poly"}}, "model: there is no setting 'kind'"),
         ("cmc", {"model": {"options": {"codes": 3}}}, "the head has no option 'codes'"),

@@ -34,34 +34,6 @@ def test_a_cross_encoders_loss_is_that_of_its_scores(bert, head):
     assert float(task.loss([0, 1, 2], lists).detach()) == pytest.approx(np.mean(expected), rel=1e-4)
 
 
-class Angles:
-    """An encoder of unit vectors: at the number of a text's letters, as an angle."""
-
-    fingerprint, dimensions = "angles", 2
-
-    def encode_queries(self, texts):
-        return np.array([[np.cos(len(text)), np.sin(len(text))] for text in texts])
-
-    def encode_items(self, texts, progress=None):
-        return self.encode_queries(texts)
-
-
-def test_the_residual_adds_the_encoders_weighted_scores(bert):
-    """Half of twenty times the cosine to every listed item."""
-    lists, rows = np.array([[0, 3, 4, 5], [1, 2, NO_ITEM, NO_ITEM]]), [2, 7]
-    told = [
-        make_task("cross", bert, negatives={"residual": 0.5}, teacher=t) for t in (Angles(), None)
-    ]
-    with torch.inference_mode():
-        found, own = (task.scores(task.train, rows, lists).numpy() for task in told)
-    train = told[0].train
-    letters = [
-        [len(train.items[i]) - len(train.queries[q]) for i in lists[r]] for r, q in enumerate(rows)
-    ]
-    np.testing.assert_allclose(found, own + 0.5 * 20 * np.cos(letters), rtol=1e-4)
-    assert not np.allclose(found[0], own[0])
-
-
 def test_a_dual_encoders_loss_is_that_of_its_inner_products(bert, tmp_path):
     """Twenty times the cosine; every item of the batch is a negative, but for right ones."""
     base, positives = corpus(4, 8), [[0, 1], [1], [2], [3]]

@@ -1,4 +1,4 @@
-"""Model folders: what is in those of ours, and how those of others are found, judged and loaded.
+"""Model folders: what is in those of ours, and how those of others are found and judged.
 
 A torch folder of ours is a Hugging Face folder with one of the settings files of `KINDS` and the
 head's weights; an ONNX folder has a manifest, graphs and a tokenizer (`crossknn_train.export`).
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from crossknn.errors import InputError, MissingExtraError, first_line, needs_extra
 from crossknn.files import as_path, open_given, parse_json, read_given
@@ -40,6 +40,13 @@ COMPARED = ("query", "query_mask", "items", "item_mask")
 DATA = ".data"
 """Behind the name of a graph: its weights, where they have a file of their own."""
 GRAPHS = (MODEL, QUERY_MODEL, COMPARE_MODEL, ITEM_MODEL)
+OUTPUTS = {
+    "cross-encoder": {MODEL: ["scores"]},
+    "dual-encoder": {MODEL: ["vectors"]},
+    "late-interaction": {QUERY_MODEL: ["states", "mask"], COMPARE_MODEL: ["scores"]},
+}
+"""The graphs of each kind of ONNX model, that of queries first, and what they give."""
+FORMAT = 1
 _MODEL_FILES = (MANIFEST, "config.json", "modules.json", *KINDS)
 """What shows that a folder holds a model."""
 _LONGEST_GRAPH, _LONGEST_DATA = 2**31, 2**36
@@ -52,8 +59,6 @@ _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.onnx", "model.on
 _CONVERT = "crossknn-lab convert CHECKPOINT FOLDER"
 _EMB = f"an [EMB] checkpoint is first made one by  {_CONVERT} --layout msmarco-emb"
 _HEADS = ("classifier", "score", "logits_proj", "classification_head")
-_YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
-_ITEM_PROMPTS = ("document", "passage", "corpus")
 
 
 def check_files(folder: Path) -> Path:
@@ -80,6 +85,27 @@ def check_files(folder: Path) -> Path:
                 f"{path} is a link, a device or a pipe: the files of a model must lie in its folder"
             )
     return folder
+
+
+def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
+    """The manifest of an ONNX folder that holds a complete model of the `kind`, or InputError."""
+    path = check_files(folder) / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{folder} is not a crossknn model folder: it has no {MANIFEST}")
+    manifest: dict[str, Any] = json_in(folder, MANIFEST, {})
+    if not isinstance(manifest.get("format"), int):
+        raise InputError(f"{path} is not a crossknn model description")
+    if manifest["format"] > FORMAT:
+        raise InputError(
+            f"{folder} has model format {manifest['format']}; this version of crossknn reads up to "
+            f"{FORMAT}: upgrade crossknn"
+        )
+    if manifest.get("kind") != kind:
+        raise InputError(f"{folder} holds a {manifest.get('kind')}, where a {kind} is needed")
+    for name in (*OUTPUTS[kind], TOKENIZER):
+        if not (folder / name).is_file() or not (folder / name).stat().st_size:
+            raise InputError(f"{folder} is incomplete: {name} is missing or empty")
+    return manifest
 
 
 def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
@@ -279,52 +305,3 @@ def _modules(folder: Path) -> list[str]:
     """Names of the modules of a sentence-transformers folder, in order; none of another folder."""
     modules = json_in(folder, "modules.json", [])
     return [str(module.get("type", "")).split(".")[-1] for module in modules]
-
-
-# Loading a model of others
-
-
-def open_library(
-    kind: Literal["SentenceTransformer", "CrossEncoder"],
-    source: str,
-    what: str,
-    **options: Any,
-) -> Any:
-    """The model in a folder, loaded by sentence-transformers; `what` is its name in errors.
-
-    Raises InputError if it cannot be loaded, or not without running Python code that it brings;
-    MissingExtraError without sentence-transformers.
-    """
-    with needs_extra(what):
-        import sentence_transformers as library
-    if "'trust_remote_code': True" in repr(options):  # at any depth
-        raise InputError(
-            f"{what} cannot be loaded with trust_remote_code: crossknn never runs Python code from "
-            f"a model folder; {_YOURSELF}"
-        )
-    try:
-        with refusing(f"cannot load {what}"):
-            return getattr(library, kind)(source, **options)
-    except InputError as error:
-        if "trust_remote_code" in str(error.__cause__):
-            raise InputError(f"{error}; {_YOURSELF}") from error.__cause__
-        raise
-
-
-def own_prompts(model: Any) -> tuple[str, str]:
-    """The texts that a bi-encoder's author puts before queries and before items, or "".
-
-    The library's `encode_document` stops at the empty "document" that it adds to every model.
-    """
-    item = next((model.prompts[name] for name in _ITEM_PROMPTS if model.prompts.get(name)), "")
-    return str(model.prompts.get("query") or ""), str(item)
-
-
-def settings(model: Any) -> str:
-    """What a model's answers depend on beside weights, tokenizer and prompts, as JSON: settings of
-    its modules, the length its vectors are cut to, its chat template."""
-    modules = [(type(module).__name__, module.get_config_dict()) for module in model]
-    size, template = getattr(model, "truncate_dim", None), None
-    if "message" in (getattr(model[0], "modality_config", None) or ()):
-        template = model.tokenizer.chat_template
-    return json.dumps([modules, size, template], default=lambda value: type(value).__name__)

@@ -1,30 +1,25 @@
-"""Models of sentence-transformers, and any object with `predict(pairs)`."""
+"""Scoring with models of sentence-transformers, and with any object with `predict(pairs)`."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.models.folder import check_outputs, open_library, own_prompts, settings
+from crossknn.models import library
+from crossknn.models.folder import check_outputs
 from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.scorers.token_models import check_finite
 from crossknn.types import FloatArray, IntArray, Progress, as_count
 
 _PAIRS_AT_ONCE = 1024
 _TEXTS_AT_ONCE = 4096
-_PROBES = [("red", "tree"), ("how are lists sorted", "sorted gives a new list of the items. " * 2)]
-_SAME = 1e-2
-"""So much of a score may differ in a batch, in bfloat16; a wrong side moves it by far more."""
 
 
 class PredictScorer(BatchedScorer):
@@ -32,10 +27,8 @@ class PredictScorer(BatchedScorer):
 
     A sentence-transformers `CrossEncoder` is made to give raw logits, whatever activation it was
     saved with. Other objects are taken at their word, and have a fingerprint only if `name` is
-    given. One call of `predict` at a time: models and their tokenizers are not thread-safe.
-
-    Raises:
-        InputError: a bi-encoder, or a model with other than one output.
+    given. One call of `predict` at a time: models and their tokenizers are not thread-safe. Raises
+    InputError for a bi-encoder, or a model with other than one output.
     """
 
     def __init__(self, model: Any, *, batch: int = 32, name: str | None = None) -> None:
@@ -48,36 +41,40 @@ class PredictScorer(BatchedScorer):
             )
         self._model, self._batch, self._given = model, as_count(batch, "batch"), name
         self._turn = threading.Lock()
-        library = sys.modules.get("sentence_transformers")
-        self._is_library = library is not None and isinstance(model, library.CrossEncoder)
+        module = sys.modules.get("sentence_transformers")
+        self._is_library = module is not None and isinstance(model, module.CrossEncoder)
         self._options: dict[str, Any] = {}
         if self._is_library:
-            import torch
+            self._prepare(shown)
 
-            raw = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
-            self._options = {"batch_size": self._batch, **raw}
-            check_outputs(model.num_labels, self.name)
-            last = list(model)[-1]
-            word = getattr(last, "true_token_id", None)
-            if word and word == last.false_token_id:
-                raise InputError(
-                    f"the tokenizer of {shown} has neither of the tokens whose logits give the "
-                    "score"
-                )
-            if word is None:
-                _pad(model, lambda pairs: model.predict(pairs, **self._options))
-            else:  # the library reads the last token's logits, and pads on the left
-                _count_positions(model)
+    def _prepare(self, shown: str) -> None:
+        """Let a model of the library give raw logits that do not depend on the batch."""
+        import torch
+
+        model = self._model
+        raw = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
+        self._options = {"batch_size": self._batch, **raw}
+        check_outputs(model.num_labels, self.name)
+        last = list(model)[-1]
+        word = getattr(last, "true_token_id", None)
+        if word and word == last.false_token_id:
+            raise InputError(
+                f"the tokenizer of {shown} has neither of the tokens whose logits give the score"
+            )
+        if word is None:
+            library.choose_padding_side(model, lambda pairs: model.predict(pairs, **self._options))
+        else:  # the library reads the last token's logits, and pads on the left
+            library.count_positions(model)
 
     @cached_property
     def fingerprint(self) -> str | None:
         """Hash of the weights and the tokenizer, precision and length limit of a torch model."""
         if not self._is_library:
             return None if self._given is None else f"predict:{self._given}"
-        model = self._model
+        model, about = self._model, library.settings(self._model)
         prompt = model.prompts.get(model.default_prompt_name)
-        parts = f"max_length={model.max_seq_length}|prompt={prompt!r}|settings={settings(model)}"
-        return f"cross-encoder:{_weights_hash(model)}|{parts}"
+        parts = f"max_length={model.max_seq_length}|prompt={prompt!r}|settings={about}"
+        return f"cross-encoder:{library.model_hash(model)}|{parts}"
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         """Pairs of similar length together, which saves padding, roughly in the order asked for."""
@@ -96,15 +93,12 @@ class SentenceTransformerEncoder:
     """Encodes with any sentence-transformers bi-encoder: a loaded model, a folder or a hub name.
 
     Queries and items are encoded as the model's author meant them, with the prompts of its
-    configuration. Loading runs no code from the model's folder. Needs the torch extra.
+    configuration. Loading runs no code from the model's folder; it needs the extra `torch`. Raises
+    InputError for what cannot be loaded or is no bi-encoder.
 
     Args:
         query_prefix, item_prefix: replace the model's own prompts; "" switches them off.
         options: go to `SentenceTransformer` if `model` is a folder or a name.
-
-    Raises:
-        InputError: the model cannot be loaded or is not a bi-encoder.
-        MissingExtraError: sentence-transformers is not installed.
     """
 
     def __init__(
@@ -119,19 +113,21 @@ class SentenceTransformerEncoder:
         self._name = str(model) if isinstance(model, (str, Path)) else type(model).__name__
         if isinstance(model, (str, Path)):
             what = f"the encoder {model}"
-            model = open_library("SentenceTransformer", str(model), what, **options)
+            model = library.open_library("SentenceTransformer", str(model), what, **options)
         if not hasattr(model, "encode_query"):
             raise InputError(
                 f"{self._name} is not a bi-encoder of sentence-transformers; cross-encoders are "
                 f"opened with CrossEncoder"
             )
-        if _pools(model) and model.tokenizer is not None:
+        self._pools = library.pools_tokens(model)
+        if self._pools and model.tokenizer is not None:
             # Padding on the left would make a vector depend on the longest text of its batch.
             model.tokenizer.padding_side = "right"
         elif getattr(getattr(model, "tokenizer", None), "padding_side", "right") == "left":
-            _pad(model, lambda pairs: model.encode([item for _, item in pairs]))
+            items = lambda pairs: model.encode([item for _, item in pairs])  # noqa: E731
+            library.choose_padding_side(model, items)
         self._model, self._batch, self._turn = model, batch, threading.Lock()
-        given, own = (query_prefix, item_prefix), own_prompts(model)
+        given, own = (query_prefix, item_prefix), library.own_prompts(model)
         self._prefixes = [a if a is not None else b for a, b in zip(given, own, strict=True)]
 
     @property
@@ -142,10 +138,9 @@ class SentenceTransformerEncoder:
     @property
     def fingerprint(self) -> str | None:
         """Hash of weights and tokenizer, length limit, prefixes and settings."""
-        found = _weights_hash(self._model, unread=".pooler." if _pools(self._model) else None)
-        limit, about = self._model.max_seq_length, settings(self._model)
-        parts = f"max_length={limit}|prefixes={self._prefixes}|settings={about}"
-        return f"bi-encoder:{found}|{parts}"
+        weights = library.model_hash(self._model, unread=".pooler." if self._pools else None)
+        limit, about = self._model.max_seq_length, library.settings(self._model)
+        return f"bi-encoder:{weights}|max_length={limit}|prefixes={self._prefixes}|settings={about}"
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
         """Texts (m) -> vectors (m, d) float32."""
@@ -163,88 +158,14 @@ class SentenceTransformerEncoder:
         if not len(texts):
             return np.empty((0, self.dimensions), dtype=np.float32)
         parts: list[FloatArray] = []
+        how = {"batch_size": self._batch, "show_progress_bar": False}
         prompt = self._prefixes[0 if what == "query" else 1]
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             window = list(texts[start : start + _TEXTS_AT_ONCE])
             with self._turn:
-                vectors = encode(
-                    window, batch_size=self._batch, show_progress_bar=False, prompt=prompt
-                )
-            parts.append(np.asarray(vectors, dtype=np.float32))
+                parts.append(np.asarray(encode(window, prompt=prompt, **how), dtype=np.float32))
             if progress:
                 progress(start + len(window), len(texts))
-        found = np.concatenate(parts)
-        check_finite(found, texts, what, self._name)
-        return found
-
-
-def _pools(model: Any) -> bool:
-    """Whether vectors come from the tokens' states: a BERT's own pooler, which the library fills
-    with random numbers where a folder has none, is then not read."""
-    return getattr(model[0], "module_output_name", None) == "token_embeddings"
-
-
-def _pad(model: Any, run: Callable[[list[tuple[str, str]]], Any]) -> None:
-    """Let a model's texts be padded on the right, where most models number positions and read
-    [CLS] as if there were no padding; on the left if it gives other scores so (XLNet).
-
-    Args:
-        model: Of the library.
-        run: Scores of pairs (p, ...) as a batch, with which the sides are compared.
-    """
-    tokenizer, moved = model.tokenizer, dict[str, float]()
-    if not hasattr(tokenizer, "padding_side"):
-        return
-    given = tokenizer.padding_side
-    try:
-        for side in ("right", "left"):
-            tokenizer.padding_side = side
-            alone = np.asarray(run(_PROBES[:1]), np.float64)[0]
-            moved[side] = float(np.abs(np.asarray(run(_PROBES), np.float64)[0] - alone).max())
-            if moved[side] <= _SAME * (1 + float(np.abs(alone).max())):
-                return
-        tokenizer.padding_side = min(moved, key=lambda side: moved[side])
-    except Exception:  # a model that cannot score says why when it is asked to
-        tokenizer.padding_side = given
-
-
-def _count_positions(model: Any) -> None:
-    """Number a text's positions from its first token, not from the padding on its left: learned
-    positions would else say how long the longest text of its batch is."""
-    first, inner = model[0], getattr(model[0], "auto_model", None)
-    if inner is None or "position_ids" not in signature(inner.forward).parameters:
-        return
-    config = inner.config.get_text_config()
-    if any(getattr(config, name, None) for name in ("rope_parameters", "rope_theta")):
-        return  # rotary positions only count from one token to the other
-
-    def positions(_: Any, given: tuple[dict[str, Any], ...]) -> None:
-        mask = given[0].get("attention_mask")
-        if mask is not None and mask.dim() == 2:
-            given[0].setdefault("position_ids", (mask.long().cumsum(1) - 1).clamp(min=0))
-
-    first.register_forward_pre_hook(positions)  # the library calls the model's own `forward`
-
-
-def _weights_hash(model: Any, unread: str | None = None) -> str:
-    """Hash of a model's tokenizer and weights but those whose name contains `unread`."""
-    fast = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
-    # Truncation and padding are state that every call changes; the limit is known elsewhere.
-    state = {"truncation": None, "padding": None}
-    rules = json.dumps(json.loads(fast.to_str()) | state, sort_keys=True) if fast else ""
-    return state_hash(model, rules, unread=unread)
-
-
-def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:
-    """Hash of every weight of a module, whose name does not contain `unread`, and of texts."""
-    import torch
-
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(module.state_dict().items()):
-        if unread is None or unread not in name:
-            digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-            flat = tensor.detach().cpu().reshape(-1).contiguous()
-            digest.update(flat.view(torch.uint8).numpy())
-    for text in texts:
-        digest.update(text.encode())
-    return digest.hexdigest()
+        vectors = np.concatenate(parts)
+        check_finite(vectors, texts, what, self._name)
+        return vectors

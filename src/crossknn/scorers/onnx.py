@@ -1,7 +1,4 @@
-"""Models as ONNX graphs on CPUs, without torch: the default scorer and encoder.
-
-What a model folder holds is in `docs/reference/formats.md`.
-"""
+"""Models as ONNX graphs on CPUs, without torch: the default scorer and encoder."""
 
 from __future__ import annotations
 
@@ -18,32 +15,22 @@ from crossknn.models.folder import (
     INPUTS,
     ITEM_MODEL,
     MANIFEST,
-    MODEL,
-    QUERY_MODEL,
+    OUTPUTS,
     TOKENIZER,
-    check_files,
     content_hash,
-    json_in,
+    read_manifest,
     refusing,
 )
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
-from crossknn.types import BoolArray, FloatArray, as_count
-
-FORMAT = 1
-LATE_INTERACTION = "late-interaction"
-_GRAPHS = {
-    "cross-encoder": {MODEL: ["scores"]},
-    "dual-encoder": {MODEL: ["vectors"]},
-    LATE_INTERACTION: {QUERY_MODEL: ["states", "mask"], COMPARE_MODEL: ["scores"]},
-}
-"""The graphs of each kind of model, that of queries first, and what they give."""
+from crossknn.types import FloatArray, as_count
 
 
 class OnnxModel:
-    """A model folder, checked: what its manifest says, its tokenizer, and its graphs.
+    """The model of an ONNX folder (`docs/reference/formats.md`), checked; a `TokenModel`.
 
     Many threads may use it. The fingerprint of a late-interaction model is that of the model which
-    was exported, unless the files have changed since.
+    was exported, unless the files have changed since. Raises InputError for a folder that is
+    absent, foreign, incomplete, of a newer format or of another kind.
 
     Args:
         kind: "cross-encoder", "dual-encoder" or "late-interaction".
@@ -51,10 +38,6 @@ class OnnxModel:
             core each (`workers`), as that is faster; other models run one batch on all of them.
         max_length: a smaller limit in tokens than the model's own.
         tokens_per_run: tokens of a batch, padding included.
-
-    Raises:
-        InputError: the folder is absent, foreign, incomplete, of a newer format or of another kind,
-            or an option is out of range.
     """
 
     bytes_at_once = 256 << 20
@@ -69,63 +52,72 @@ class OnnxModel:
         max_length: int | None = None,
         tokens_per_run: int = 512,
     ) -> None:
-        self._folder = Path(folder)
+        self._folder, late, paired = (
+            Path(folder),
+            kind == "late-interaction",
+            kind == "cross-encoder",
+        )
         threads = available_threads() if threads is None else as_count(threads, "threads")
         self.tokens_per_run = as_count(tokens_per_run, "tokens_per_run")
-        self._raw = raw = _read_manifest(self._folder, kind)
-        late, paired = kind == LATE_INTERACTION, kind == "cross-encoder"
+        self._manifest = read_manifest(self._folder, kind)
         self.name, self._pad = self._field("name", str), self._field("pad_token_id", int)
         self.workers = threads if paired and threads > 1 else 0
         self._threads = 1 if paired else threads
         self.dimensions = 0 if paired else self._field("dimensions", int)
         self.late_kind = self._field("head", str) if late else ""
-        self.joint = late and raw.get("joint") is not False
-        self._prefixes = [str(raw.get(f"{side}_prefix") or "") for side in ("query", "item")]
+        self.joint = late and self._manifest.get("joint") is not False
         self.encoding = self._encoding(paired, max_length)
         self.fingerprint = self._fingerprint(kind)
-        graphs = [self._open(file, outputs) for file, outputs in _GRAPHS[kind].items()]
+        graphs = [self._open(file, outputs) for file, outputs in OUTPUTS[kind].items()]
         self._towers, self._compare = [graphs[0]], graphs[-1]
         if not paired and (self._folder / ITEM_MODEL).exists():
-            self._towers.append(self._open(ITEM_MODEL, next(iter(_GRAPHS[kind].values()))))
+            self._towers.append(self._open(ITEM_MODEL, next(iter(OUTPUTS[kind].values()))))
 
-    def read(self, rows: Sequence[Row], queries: bool = True) -> list[Any]:
+    def read(self, rows: Sequence[Row], queries: bool = True) -> list[FloatArray]:
+        """See `TokenModel.read`."""
         tower = self._towers[0 if queries else -1]
-        found: list[Any] = tower.run(None, padded(rows, self._pad, self.encoding.window.max_length))
-        return found
+        outputs: list[FloatArray] = tower.run(
+            None, padded(rows, self._pad, self.encoding.window.max_length)
+        )
+        return outputs
 
-    def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
+    def compare(self, *states: Any) -> FloatArray:
+        """See `TokenModel.compare`."""
         scores: FloatArray = self._compare.run(None, dict(zip(COMPARED, states, strict=True)))[0]
         return scores
 
     def _fingerprint(self, kind: str) -> str:
         """That of the model which was exported, where that is known and no file has changed."""
-        raw, limit = self._raw, self.encoding.window.max_length
-        content = content_hash(self._folder, raw if kind == LATE_INTERACTION else None)
-        if raw.get("weights") and (raw.get("content"), raw["max_length"]) == (content, limit):
-            return str(raw["weights"])
-        prefixes = f"|prefixes={json.dumps(self._prefixes)}" if any(self._prefixes) else ""
+        manifest, limit = self._manifest, self.encoding.window.max_length
+        content = content_hash(self._folder, manifest if self.late_kind else None)
+        of_export = manifest.get("content"), manifest["max_length"]
+        if manifest.get("weights") and of_export == (content, limit):
+            return str(manifest["weights"])
+        prefixes = list(self.encoding.prefixes)
         return (
             f"{kind}:{self.name}@{self._field('revision', str)}|content={content}|"
-            f"{self._field('precision', str)}|max_length={limit}{prefixes}"
+            f"{self._field('precision', str)}|max_length={limit}"
+            + (f"|prefixes={json.dumps(prefixes)}" if any(prefixes) else "")
         )
 
     def _encoding(self, paired: bool, max_length: int | None) -> Encoding:
         tokenizer, own = Tokenizer.load(self._folder / TOKENIZER), self._field("max_length", int)
-        least = tokenizer.pair.n_special + 2 if paired else tokenizer.single.n_special + 1
+        shortest = tokenizer.pair.n_special + 2 if paired else tokenizer.single.n_special + 1
         if max_length in (None, own):
-            names = {"max_length", "query_length", "item_length"} & self._raw.keys()
+            names = {"max_length", "query_length", "item_length"} & self._manifest.keys()
             window = Window(**{name: self._field(name, int) for name in names})
-        elif type(max_length) is int and least <= max_length <= own:
+        elif type(max_length) is int and shortest <= max_length <= own:
             window = Window(max_length=max_length)
         else:
             raise InputError(
-                f"max_length must be from {least} to {own} for {self.name}, got {max_length!r}"
+                f"max_length must be from {shortest} to {own} for {self.name}, got {max_length!r}"
             )
-        marked = self._raw.get("marked") is not False
-        return Encoding(tokenizer, window, *self._prefixes, marked=marked)
+        prefixes = [str(self._manifest.get(f"{side}_prefix") or "") for side in ("query", "item")]
+        marked = self._manifest.get("marked") is not False
+        return Encoding(tokenizer, window, *prefixes, marked=marked)
 
     def _field(self, name: str, kind: type) -> Any:
-        value = self._raw.get(name)
+        value = self._manifest.get(name)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise InputError(f"{self._folder / MANIFEST} has no usable {name!r}: {value!r}")
         return value
@@ -161,26 +153,6 @@ class OnnxModel:
                 f"{outputs} are needed"
             )
         return session
-
-
-def _read_manifest(folder: Path, kind: str) -> dict[str, Any]:
-    path = check_files(folder) / MANIFEST
-    if not path.is_file():
-        raise InputError(f"{folder} is not a crossknn-train folder: it has no {MANIFEST}")
-    raw: dict[str, Any] = json_in(folder, MANIFEST, {})
-    if not isinstance(raw.get("format"), int):
-        raise InputError(f"{path} is not a crossknn-train description")
-    if raw["format"] > FORMAT:
-        raise InputError(
-            f"{folder} has model format {raw['format']}; this version of crossknn reads up to "
-            f"{FORMAT}: upgrade crossknn"
-        )
-    if raw.get("kind") != kind:
-        raise InputError(f"{folder} holds a {raw.get('kind')}, where a {kind} is needed")
-    for name in (*_GRAPHS[kind], TOKENIZER):
-        if not (folder / name).is_file() or not (folder / name).stat().st_size:
-            raise InputError(f"{folder} is incomplete: {name} is missing or empty")
-    return raw
 
 
 def available_threads() -> int:

@@ -1,6 +1,6 @@
 """Opening a model by what it is called: a folder, a URL, a hub name, or nothing at all.
 
-What a folder holds is told from its files before anything is loaded: libraries load a bi-encoder,
+What a folder holds is read from its files before anything is loaded: libraries load a bi-encoder,
 or a model without a classifier, as a cross-encoder with random weights in its head, and go on.
 """
 
@@ -21,8 +21,8 @@ from crossknn.models.folder import (
     check_not_onnx,
     is_bi_encoder,
     model_folder,
-    open_library,
 )
+from crossknn.models.library import open_library
 from crossknn.scorers.base import Encoder, Scorer
 from crossknn.scorers.http import HttpScorer
 from crossknn.scorers.library import PredictScorer, SentenceTransformerEncoder
@@ -43,28 +43,19 @@ _OWN: dict[str, tuple[Any, str, str]] = {
 def CrossEncoder(  # noqa: N802
     path_or_name: PathOrName = None, *, cores: int | None = None, **options: Any
 ) -> Scorer:
-    """Open a cross-encoder as a `Scorer`: a function, not sentence-transformers' class.
+    """Open a cross-encoder as a `Scorer`, which many threads may share.
 
-    - None or "bundled": the small model that comes with the package;
-    - a folder with `crossknn.json`: `TokenScorer` of an `OnnxModel`;
-    - a folder with `cross_encoder.json`, trained or converted here: of a `TorchModel`;
-    - a Hugging Face or sentence-transformers folder, or a hub name: `PredictScorer` (torch extra);
-    - `http://` or `https://`: `HttpScorer`, a `/rerank` endpoint.
-
-    Loading runs no code from a model's folder.
+    Loading runs no code from a model's folder. Raises InputError, with the reason, for what is no
+    cross-encoder with one score per pair, and MissingExtraError for what has to be installed.
 
     Args:
-        path_or_name: One of these.
-        cores: `threads` of a model in ONNX; other models take no notice of it.
-        options: Go to that class. Of sentence-transformers models `batch` goes to `PredictScorer`
-            and the rest (`device`, `max_length`, `revision`, `model_kwargs`) to their own class.
-
-    Returns:
-        The scorer, which many threads may share.
-
-    Raises:
-        InputError: It is not a cross-encoder with one score per pair; the message says why.
-        MissingExtraError: The model needs torch.
+        path_or_name: None or "bundled", the small model that comes with the package; the folder of
+            a model exported to ONNX, or trained with crossknn-train; a Hugging Face or
+            sentence-transformers folder or hub name; the URL of a `/rerank` endpoint.
+        cores: How many cores an ONNX model may use; other models ignore it.
+        options: Keyword arguments of what opens the model: `OnnxModel`, `HttpScorer`, or
+            sentence-transformers' own class (`device`, `max_length`, `revision`, `model_kwargs`),
+            of which `batch` goes to `PredictScorer`.
     """
     if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
         _check_options(HttpScorer, options)
@@ -73,8 +64,8 @@ def CrossEncoder(  # noqa: N802
     if own is not None:
         return own
     check_cross_encoder(folder, str(path_or_name))
-    what = f"the cross-encoder {path_or_name}"
     batch = {"batch": options.pop("batch")} if "batch" in options else {}
+    what = f"the cross-encoder {path_or_name}"
     model = open_library("CrossEncoder", str(folder), what, **options)
     return PredictScorer(model, name=str(path_or_name), **batch)
 
@@ -82,20 +73,14 @@ def CrossEncoder(  # noqa: N802
 def DualEncoder(  # noqa: N802
     path_or_name: PathOrName = None, *, cores: int | None = None, **options: Any
 ) -> Encoder:
-    """Open a dual encoder (bi-encoder) as an `Encoder`: a function, not a class.
+    """Open a dual encoder (bi-encoder) as an `Encoder`. Raises as `CrossEncoder` does.
 
     Args:
-        path_or_name: None or "bundled", the small model that comes with the package; a folder in
-            ONNX or trained here; a sentence-transformers folder or hub name.
-        cores: As of `CrossEncoder`.
-        options: Go to `OnnxModel`, `TorchModel` or `SentenceTransformerEncoder`.
-
-    Returns:
-        The encoder.
-
-    Raises:
-        InputError: It is not a dual encoder; the message says why.
-        MissingExtraError: The model needs torch.
+        path_or_name: None or "bundled", the small model that comes with the package; the folder of
+            a model exported to ONNX, or trained with crossknn-train; a sentence-transformers folder
+            or hub name.
+        cores: How many cores an ONNX model may use; other models ignore it.
+        options: Keyword arguments of `OnnxModel` or `SentenceTransformerEncoder`.
     """
     folder, own = _open_own(path_or_name, "dual-encoder", options, cores)
     if own is not None:
@@ -110,21 +95,12 @@ def DualEncoder(  # noqa: N802
     return SentenceTransformerEncoder(folder, **options)
 
 
-def LateInteraction(  # noqa: N802
-    path_or_name: str | Path, **options: Any
-) -> LateInteractionScorer:
+def LateInteraction(path_or_name: str | Path, **options: Any) -> LateInteractionScorer:  # noqa: N802
     """Open a late-interaction model (CMC, Poly-encoder, Sum-of-max, Deformer, MixEncoder).
 
-    Args:
-        path_or_name: A folder trained here, its ONNX export, or the hub name of one.
-        options: Go to `TorchModel` or `OnnxModel`.
-
-    Returns:
-        The model: it encodes single texts, and compares a query with a list of items.
-
-    Raises:
-        InputError: It is not a late-interaction model; the message says why.
-        MissingExtraError: The model needs torch.
+    It encodes single texts, and compares a query with a list of items. Give the folder of a model
+    trained with crossknn-train, or of its ONNX export; `options` go to the class that loads it.
+    Raises as `CrossEncoder` does.
     """
     _, own = _open_own(path_or_name, "late-interaction", options)
     if own is None:
@@ -178,10 +154,7 @@ def bundled_folder(kind: str) -> Path:
 def _open_own(
     path_or_name: PathOrName, kind: str, options: dict[str, Any], cores: int | None = None
 ) -> tuple[Path, Any]:
-    """The folder of a model, and the model if it is one of ours.
-
-    Raises InputError for a model of ours of another kind.
-    """
+    """The folder of a model, and the model if it is one of ours; InputError if of another kind."""
     if path_or_name is None or path_or_name == "bundled":
         path_or_name = bundled_folder(kind)
     folder = model_folder(path_or_name, options.pop("revision", None))

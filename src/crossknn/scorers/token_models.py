@@ -1,9 +1,8 @@
-"""Models that read rows of tokens: cross-encoders, dual encoders and late-interaction models.
+"""Cross-encoders, dual encoders and late-interaction models that read rows of tokens.
 
-A `TokenModel` turns rows of tokens into scores, vectors or states; how texts are batched, cut and
-counted is said here.
-
-Axes: m queries, n items, c candidates, t states of a text, d dimensions, b texts or lists at once.
+A `TokenModel` turns rows into scores, vectors or states; how texts are batched, cut and counted is
+said here. Axes: m queries, n items, c candidates, t states of a text, d dimensions, b texts or
+lists of a batch.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.models.tokens import Encoding, Row, checked_rows, token_batches
 from crossknn.scorers.streaming import BatchedScorer, Call, excerpt, out_of_memory
-from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Progress, States
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, States
 
 Made = TypeVar("Made")
 
@@ -30,11 +29,10 @@ _TEXTS_AT_ONCE = 4096
 
 
 class TokenModel(Protocol):
-    """A model that reads rows of tokens: an `OnnxModel`, or a torch model of crossknn-train.
+    """What reads rows of tokens: an `OnnxModel`, or a torch model of crossknn-train.
 
-    `workers` is how many batches may run at once (0: one, on the caller's thread), `one_width`
-    whether the rows of a batch must be equally wide, `bytes_at_once` what `compare` may take.
-    `late_kind`, `joint` and `compare` are those of late-interaction models.
+    `workers` batches may run at once (0: one, on the caller's thread); `one_width` forbids padding
+    within a batch; `late_kind`, `joint` and `compare` are those of late-interaction models.
     """
 
     name: str
@@ -50,22 +48,22 @@ class TokenModel(Protocol):
         """Tokens of a batch, padding included."""
 
     @property
-    def bytes_at_once(self) -> int: ...
+    def bytes_at_once(self) -> int:
+        """Memory that one `compare` may take."""
 
     @property
     def fingerprint(self) -> str:
         """A text that differs whenever scores or vectors may."""
 
-    def read(self, rows: Sequence[Row], queries: bool = True) -> Sequence[FloatArray]:
-        """Rows (b) of pairs, queries or items -> [raw scores (b,)], [vectors (b, d)], or
-        [states (b, t, d), the mask of real ones (b, t)]."""
+    def read(self, rows: Sequence[Row], queries: bool = True) -> list[FloatArray]:
+        """Rows (b) -> [scores (b,)], [vectors (b, d)], or [states (b, t, d), their mask (b, t)]."""
 
-    def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
+    def compare(self, *states: Any) -> FloatArray:
         """(b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c)."""
 
 
 class _TokenReader:
-    """Uses a model that reads rows of tokens; `truncated` counts those that had to be cut."""
+    """Uses a `TokenModel`; `truncated` counts the rows that had to be cut."""
 
     truncated = 0
 
@@ -84,11 +82,11 @@ class _TokenReader:
 
 
 class TokenScorer(_TokenReader, BatchedScorer):
-    """Scores pairs, sorted by length within windows of a thousand.
+    """Scores pairs, sorted by length within windows of a thousand, so that whoever stops early has
+    the pairs asked for first.
 
-    So whoever stops early has the pairs asked for first. A pair longer than the limit loses tokens
-    of its longer text first, as in training: a query of up to half the limit stays whole. Such
-    pairs are counted in `truncated`.
+    A pair longer than the limit loses tokens of its longer text first, as in training: a query of
+    up to half the limit stays whole.
     """
 
     def __init__(self, model: TokenModel) -> None:
@@ -112,16 +110,13 @@ class TokenScorer(_TokenReader, BatchedScorer):
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
         rows = checked_rows([call.prepared[position] for position in positions.tolist()])
-        logits: FloatArray = self.runtime.read(rows)[0]
+        logits = self.runtime.read(rows)[0]
         self._count(rows)
         return logits
 
 
 class TextReader(_TokenReader, ABC, Generic[Made]):
-    """Reads single texts as rows of tokens, in batches of at most `tokens_per_run` tokens.
-
-    Texts longer than `max_length` lose their end and are counted in `truncated`.
-    """
+    """Reads single texts; those longer than `max_length` lose their end."""
 
     def __init__(self, model: TokenModel) -> None:
         super().__init__(model)
@@ -138,21 +133,19 @@ class TextReader(_TokenReader, ABC, Generic[Made]):
     @abstractmethod
     def _encode(self, texts: Sequence[str], what: str, progress: Progress | None) -> Made: ...
 
-    def _text_batches(
+    def _read(
         self, texts: Sequence[str], what: str, progress: Progress | None
-    ) -> Iterator[tuple[IntArray, list[Row]]]:
-        """Positions (b,) and rows of single texts, each a "query" or an "item", by length."""
-        done = 0
+    ) -> Iterator[tuple[IntArray, list[FloatArray]]]:
+        """Positions (b,) of texts of a similar length, and what the model makes of them."""
+        model, done = self.runtime, 0
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             window = texts[start : start + _TEXTS_AT_ONCE]
-            made = self.runtime.encoding.texts(window, queries=what == "query")
-            rows = checked_rows(made, f"{what} {{}}: ", start)
+            encoded = model.encoding.texts(window, queries=what == "query")
+            rows = checked_rows(encoded, f"{what} {{}}: ", start)
             self._count(rows)
             lengths = np.array([len(row.ids) for row in rows], dtype=np.int64)
-            for batch in token_batches(
-                lengths, self.runtime.tokens_per_run, self.runtime.one_width
-            ):
-                yield start + batch, [rows[r] for r in batch]
+            for batch in token_batches(lengths, model.tokens_per_run, model.one_width):
+                yield start + batch, model.read([rows[r] for r in batch], what == "query")
                 done += len(batch)
                 if progress:
                     progress(done, len(texts))
@@ -163,8 +156,8 @@ class TokenEncoder(TextReader[FloatArray]):
 
     def _encode(self, texts: Sequence[str], what: str, progress: Progress | None) -> FloatArray:
         vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
-        for positions, rows in self._text_batches(texts, what, progress):
-            vectors[positions] = self.runtime.read(rows, what == "query")[0]
+        for positions, [values] in self._read(texts, what, progress):
+            vectors[positions] = values
         check_finite(vectors, texts, what, f"the model {self.name}")
         return vectors
 
@@ -184,40 +177,37 @@ class LateInteractionScorer(TextReader[States]):
 
     def _encode(self, texts: Sequence[str], what: str, progress: Progress | None) -> States:
         dtype = np.float32 if what == "query" else np.float16
-        kept: list[FloatArray] = [np.empty((0, self.dimensions), dtype)] * len(texts)
-        for positions, rows in self._text_batches(texts, what, progress):
-            values, known = self.runtime.read(rows, what == "query")
+        states: list[FloatArray] = [np.empty((0, self.dimensions), dtype)] * len(texts)
+        for positions, [values, masks] in self._read(texts, what, progress):
             with np.errstate(over="ignore"):  # infinite in half precision: refused below
                 values = values.astype(dtype)
-            for position, states, mask in zip(positions.tolist(), values, known, strict=True):
-                kept[position] = states[mask]
-        sums = np.array([states.sum(dtype=np.float64) for states in kept])
+            for position, rows, mask in zip(positions.tolist(), values, masks, strict=True):
+                states[position] = rows[mask]
+        sums = np.array([rows.sum(dtype=np.float64) for rows in states])
         check_finite(sums[:, None], texts, what, f"the model {self.name}")
-        starts = np.cumsum([0, *map(len, kept)], dtype=np.int64)
-        return States(np.concatenate([np.empty((0, self.dimensions), dtype), *kept]), starts)
+        starts = np.cumsum([0, *map(len, states)], dtype=np.int64)
+        return States(np.concatenate([np.empty((0, self.dimensions), dtype), *states]), starts)
 
     def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
         """Scores (m, c) float32 of `lists` (m, c): positions in `items`, `NO_ITEM` for none (-inf).
 
         Takes as many queries at a time as fit into `bytes_at_once`, and goes through a list by
-        parts unless the model looks at all candidates together.
-
-        Raises:
-            InputError: a list needs more than memory allows.
-            ScorerError: a score is not finite.
+        parts unless the model looks at all candidates together. Raises InputError if a list needs
+        more memory than there is, ScorerError for a score that is not finite.
         """
         scores = np.full(lists.shape, -np.inf, np.float32)
         t = sum(int(states.counts.max(initial=1)) for states in (queries, items))
-        each = 4 * t * (14 * self.dimensions + 24 * t)  # bytes of a candidate, by the largest model
+        # Bytes of a candidate in the largest model: 14 arrays (t, d) and 24 (t, t), of 4 bytes.
+        each = 4 * t * (14 * self.dimensions + 24 * t)
         width = lists.shape[1] if self.joint else self.runtime.bytes_at_once // each
         width = max(1, min(width, lists.shape[1]))
-        rows = max(1, self.runtime.bytes_at_once // (width * each))
-        for start in range(0, len(lists), rows):
-            batch = np.arange(start, min(start + rows, len(lists)))
-            filled = np.flatnonzero((lists[batch] != NO_ITEM).any(axis=0))
-            for first in range(0, len(filled), width):
-                place = np.ix_(batch, filled[first : first + width])
-                states = (*queries.padded(batch), *items.padded(lists[place]))
+        height = max(1, self.runtime.bytes_at_once // (width * each))
+        for start in range(0, len(lists), height):
+            rows = np.arange(start, min(start + height, len(lists)))
+            columns = np.flatnonzero((lists[rows] != NO_ITEM).any(axis=0))
+            for first in range(0, len(columns), width):
+                place = np.ix_(rows, columns[first : first + width])
+                states = (*queries.padded(rows), *items.padded(lists[place]))
                 try:
                     scores[place] = self.runtime.compare(*states)
                 except Exception as error:  # the frameworks' own classes share no base
@@ -227,9 +217,7 @@ class LateInteractionScorer(TextReader[States]):
                         f"{self.name} ({self.kind}) cannot compare {width:,} candidates at once: "
                         f"that is more than memory allows; ask for a smaller depth"
                     ) from error
-        wrong = np.argwhere(~np.isfinite(scores) & (lists != NO_ITEM))
-        if len(wrong):
-            row, column = wrong[0]
+        for row, column in np.argwhere(~np.isfinite(scores) & (lists != NO_ITEM))[:1]:
             raise ScorerError(
                 f"the model {self.name} gave item {lists[row, column]} the score "
                 f"{scores[row, column]} for query {row}"
@@ -239,9 +227,7 @@ class LateInteractionScorer(TextReader[States]):
 
 def check_finite(vectors: FloatArray, texts: Sequence[str], what: str, who: str) -> None:
     """Raises ScorerError naming the first text whose vector (d,) is not finite."""
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(bad):
-        first = int(bad[0])
+    for wrong in np.flatnonzero(~np.isfinite(vectors).all(axis=1))[:1].tolist():
         raise ScorerError(
-            f"{who} gave a vector that is not finite for {what} {first} {excerpt(texts[first])}"
+            f"{who} gave a vector that is not finite for {what} {wrong} {excerpt(texts[wrong])}"
         )

@@ -38,9 +38,8 @@ from crossknn.models.folder import (
     check_files,
     content_hash,
     model_folder,
-    open_library,
-    own_prompts,
 )
+from crossknn.models.library import open_library, own_prompts
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, checked_rows, padded
 from crossknn.types import Pairs
 from crossknn_train.models.backbone import has_token_types, position_limit

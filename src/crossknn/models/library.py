@@ -1,0 +1,138 @@
+"""Models of sentence-transformers, loaded: without their code, padded so that scores do not depend
+on the batch, and with a fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from inspect import signature
+from typing import Any, Literal
+
+import numpy as np
+
+from crossknn.errors import InputError, needs_extra
+from crossknn.models.folder import refusing
+
+_YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
+_ITEM_PROMPTS = ("document", "passage", "corpus")
+_PROBES = [("red", "tree"), ("how are lists sorted", "sorted gives a new list of the items. " * 2)]
+_SAME = 1e-2
+"""So much of a score may differ in a batch, in bfloat16; a wrong side moves it by far more."""
+
+
+def open_library(
+    kind: Literal["SentenceTransformer", "CrossEncoder"],
+    source: str,
+    what: str,
+    **options: Any,
+) -> Any:
+    """The model in a folder, loaded by sentence-transformers; `what` is its name in errors.
+
+    Raises InputError if it cannot be loaded, or not without running Python code that it brings;
+    MissingExtraError without sentence-transformers.
+    """
+    with needs_extra(what):
+        import sentence_transformers as library
+    if "'trust_remote_code': True" in repr(options):  # at any depth
+        raise InputError(
+            f"{what} cannot be loaded with trust_remote_code: crossknn never runs Python code from "
+            f"a model folder; {_YOURSELF}"
+        )
+    try:
+        with refusing(f"cannot load {what}"):
+            return getattr(library, kind)(source, **options)
+    except InputError as error:
+        if "trust_remote_code" in str(error.__cause__):
+            raise InputError(f"{error}; {_YOURSELF}") from error.__cause__
+        raise
+
+
+def own_prompts(model: Any) -> tuple[str, str]:
+    """The texts that a bi-encoder's author puts before queries and before items, or "".
+
+    The library's `encode_document` stops at the empty "document" that it adds to every model.
+    """
+    item = next((model.prompts[name] for name in _ITEM_PROMPTS if model.prompts.get(name)), "")
+    return str(model.prompts.get("query") or ""), str(item)
+
+
+def pools_tokens(model: Any) -> bool:
+    """Whether vectors come from the tokens' states: a BERT's own pooler, which the library fills
+    with random numbers where a folder has none, is then not read."""
+    return getattr(model[0], "module_output_name", None) == "token_embeddings"
+
+
+def choose_padding_side(model: Any, run: Callable[[list[tuple[str, str]]], Any]) -> None:
+    """Let texts be padded on the right, where most models number positions and read [CLS] as if
+    there were no padding; on the left if that alone leaves scores as they are without it (XLNet).
+
+    `run` gives scores or vectors of pairs (p, ...) as one batch: on the right side those of a pair
+    do not change when a longer pair is beside it.
+    """
+    tokenizer, moved = model.tokenizer, dict[str, float]()
+    if not hasattr(tokenizer, "padding_side"):
+        return
+    given = tokenizer.padding_side
+    try:
+        for side in ("right", "left"):
+            tokenizer.padding_side = side
+            alone = np.asarray(run(_PROBES[:1]), np.float64)[0]
+            moved[side] = float(np.abs(np.asarray(run(_PROBES), np.float64)[0] - alone).max())
+            if moved[side] <= _SAME * (1 + float(np.abs(alone).max())):
+                return
+        tokenizer.padding_side = min(moved, key=lambda side: moved[side])
+    except Exception:  # a model that cannot score says why when it is asked to
+        tokenizer.padding_side = given
+
+
+def count_positions(model: Any) -> None:
+    """Number a text's positions from its first token, not from the padding on its left: learned
+    positions would else say how long the longest text of its batch is."""
+    first, inner = model[0], getattr(model[0], "auto_model", None)
+    if inner is None or "position_ids" not in signature(inner.forward).parameters:
+        return
+    config = inner.config.get_text_config()
+    if any(getattr(config, name, None) for name in ("rope_parameters", "rope_theta")):
+        return  # rotary positions only count from one token to the other
+
+    def positions(_: Any, given: tuple[dict[str, Any], ...]) -> None:
+        mask = given[0].get("attention_mask")
+        if mask is not None and mask.dim() == 2:
+            given[0].setdefault("position_ids", (mask.long().cumsum(1) - 1).clamp(min=0))
+
+    first.register_forward_pre_hook(positions)  # the library calls the model's own `forward`
+
+
+def model_hash(model: Any, unread: str | None = None) -> str:
+    """A hash of a model's tokenizer and weights but those whose name contains `unread`."""
+    fast = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
+    # Truncation and padding are state that every call changes; the limit is known elsewhere.
+    state = {"truncation": None, "padding": None}
+    rules = json.dumps(json.loads(fast.to_str()) | state, sort_keys=True) if fast else ""
+    return state_hash(model, rules, unread=unread)
+
+
+def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:
+    """A hash of texts and of a torch module's weights, but those whose name contains `unread`."""
+    import torch
+
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(module.state_dict().items()):
+        if unread is None or unread not in name:
+            digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+            flat = tensor.detach().cpu().reshape(-1).contiguous()
+            digest.update(flat.view(torch.uint8).numpy())
+    for text in texts:
+        digest.update(text.encode())
+    return digest.hexdigest()
+
+
+def settings(model: Any) -> str:
+    """What a model's answers depend on beside weights, tokenizer and prompts, as JSON: settings of
+    its modules, the length its vectors are cut to, its chat template."""
+    modules = [(type(module).__name__, module.get_config_dict()) for module in model]
+    size, template = getattr(model, "truncate_dim", None), None
+    if "message" in (getattr(model[0], "modality_config", None) or ()):
+        template = model.tokenizer.chat_template
+    return json.dumps([modules, size, template], default=lambda value: type(value).__name__)

@@ -256,3 +256,10 @@ def softmax(values: FloatArray) -> FloatArray:
     """Of one row of values: (b,) -> (b,), summing to 1."""
     weights = np.exp(values - values.max())
     return weights / weights.sum()
+
+
+def available_threads() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -236,7 +236,7 @@ def calls() -> Calls:
     yield from _each("MatrixScorer", MatrixScorer, wrong)
     models = ("absent/a/b", "binary.bin", "docs.index", "", " ", "a\0b", LONG, 5)
     yield from _each("CrossEncoder", CrossEncoder, models)
-    options = {"max_length": (0, "x"), "threads": (0, 1.5), "tokens_per_run": (0,), "nothing": (1,)}
+    options = {"max_length": (0, "x"), "threads": (0, 1.5), "nothing": (1,)}
     yield from _with(CrossEncoder, options)
     scorer = CallableScorer(lambda pairs: [1.0] * len(pairs), "n")
     yield from _each(

@@ -76,20 +76,23 @@ def alone():
 
 
 @pytest.mark.parametrize("size", [1, 100, 600, 5000])
-def test_a_score_depends_on_nothing_but_its_pair(alone, size):
+def test_a_score_depends_on_nothing_but_its_pair(alone, size, monkeypatch):
+    monkeypatch.setattr(OnnxModel, "tokens_per_run", size)
     chosen = np.random.default_rng(size).permutation(35)[:16]
     pairs = grid(5, 7).take(chosen)
-    found = collect(CrossEncoder(FOLDER, tokens_per_run=size), pairs, QUERIES, ITEMS)
+    found = collect(CrossEncoder(FOLDER), pairs, QUERIES, ITEMS)
     np.testing.assert_allclose(found, alone.ravel()[chosen], **TOLERANCE)
     assert np.std(found) > 1e-3
 
 
-def test_vectors_are_the_models_own():
+def test_vectors_are_the_models_own(monkeypatch):
     folder = bundled_folder("dual-encoder")
     expected = [alone_in(folder, "vectors", text) for text in ITEMS]
-    encoder, small = DualEncoder(), DualEncoder(folder, tokens_per_run=1)
+    encoder = DualEncoder()
     assert isinstance(encoder, Encoder)
-    for found in (encoder.encode_items(ITEMS), small.encode_queries(ITEMS)):
+    together = encoder.encode_items(ITEMS)
+    monkeypatch.setattr(OnnxModel, "tokens_per_run", 1)
+    for found in (together, encoder.encode_queries(ITEMS)):
         assert found.shape == (len(ITEMS), encoder.dimensions)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected, atol=1e-5)

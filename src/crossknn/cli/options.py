@@ -305,7 +305,7 @@ def fuse_of(text: str) -> str | dict[str, float]:
 
 def threads(workers: int | None) -> int:
     """Threads that score: as many as were asked for, or one for each core."""
-    from crossknn.scorers.onnx import available_threads
+    from crossknn.linalg import available_threads
 
     return workers or available_threads()
 

@@ -1,4 +1,5 @@
-"""From texts to the token arrays a model reads: one place for searching and for training.
+"""From texts to the token arrays a model reads, and what such a model offers: one place for
+searching and for training.
 
 A pair is `[CLS] query [SEP] item [SEP]`. What is too long loses its end, but for a marked query,
 which keeps what stands around its mention, and a marked item, which keeps its mark.
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from crossknn.errors import InputError
 from crossknn.files import read_given
 from crossknn.linalg import running
 from crossknn.models.folder import refusing
-from crossknn.types import IntArray, Pairs
+from crossknn.types import FloatArray, IntArray, Pairs
 
 _MULTIPLE = 8
 CHARACTERS_PER_TOKEN = 64
@@ -286,3 +287,37 @@ def token_batches(
                 continue
         yield order[start:end]
         start = end
+
+
+class TokenModel(Protocol):
+    """What reads rows of tokens: an `OnnxModel`, or a torch model of crossknn-train.
+
+    `workers` batches may run at once (0: one, on the caller's thread); `one_width` forbids padding
+    within a batch; `late_kind`, `joint` and `compare` are those of late-interaction models.
+    """
+
+    name: str
+    encoding: Encoding
+    dimensions: int
+    workers: int
+    one_width: bool
+    late_kind: str
+    joint: bool
+
+    @property
+    def tokens_per_run(self) -> int:
+        """Tokens of a batch, padding included."""
+
+    @property
+    def bytes_at_once(self) -> int:
+        """Memory that one `compare` may take."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A text that differs whenever scores or vectors may."""
+
+    def read(self, rows: Sequence[Row], queries: bool = True) -> list[FloatArray]:
+        """Rows (b) -> [scores (b,)], [vectors (b, d)], or [states (b, t, d), their mask (b, t)]."""
+
+    def compare(self, *states: Any) -> FloatArray:
+        """(b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c)."""

@@ -93,12 +93,9 @@ class SentenceTransformerEncoder:
     """Encodes with any sentence-transformers bi-encoder: a loaded model, a folder or a hub name.
 
     Queries and items are encoded as the model's author meant them, with the prompts of its
-    configuration. Loading runs no code from the model's folder; it needs the extra `torch`. Raises
+    configuration, which `query_prefix` and `item_prefix` replace ("" switches one off). `options`
+    go to `SentenceTransformer` if a folder or a name is given. Loading runs no code from it. Raises
     InputError for what cannot be loaded or is no bi-encoder.
-
-    Args:
-        query_prefix, item_prefix: replace the model's own prompts; "" switches them off.
-        options: go to `SentenceTransformer` if `model` is a folder or a name.
     """
 
     def __init__(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from crossknn.errors import InputError
+from crossknn.linalg import available_threads
 from crossknn.models.folder import (
     COMPARE_MODEL,
     COMPARED,
@@ -37,10 +37,10 @@ class OnnxModel:
         threads: cores to use (all by default): of a cross-encoder so many batches run at once on a
             core each (`workers`), as that is faster; other models run one batch on all of them.
         max_length: a smaller limit in tokens than the model's own.
-        tokens_per_run: tokens of a batch, padding included.
     """
 
     bytes_at_once = 256 << 20
+    tokens_per_run = 512
     one_width = True  # on a CPU a further run costs as much as 8 tokens: less than padding
 
     def __init__(
@@ -50,22 +50,16 @@ class OnnxModel:
         *,
         threads: int | None = None,
         max_length: int | None = None,
-        tokens_per_run: int = 512,
     ) -> None:
-        self._folder, late, paired = (
-            Path(folder),
-            kind == "late-interaction",
-            kind == "cross-encoder",
-        )
+        self._folder, paired = Path(folder), kind == "cross-encoder"
         threads = available_threads() if threads is None else as_count(threads, "threads")
-        self.tokens_per_run = as_count(tokens_per_run, "tokens_per_run")
         self._manifest = read_manifest(self._folder, kind)
         self.name, self._pad = self._field("name", str), self._field("pad_token_id", int)
         self.workers = threads if paired and threads > 1 else 0
         self._threads = 1 if paired else threads
         self.dimensions = 0 if paired else self._field("dimensions", int)
-        self.late_kind = self._field("head", str) if late else ""
-        self.joint = late and self._manifest.get("joint") is not False
+        self.late_kind = self._field("head", str) if kind == "late-interaction" else ""
+        self.joint = bool(self.late_kind) and self._manifest.get("joint") is not False
         self.encoding = self._encoding(paired, max_length)
         self.fingerprint = self._fingerprint(kind)
         graphs = [self._open(file, outputs) for file, outputs in OUTPUTS[kind].items()]
@@ -153,10 +147,3 @@ class OnnxModel:
                 f"{outputs} are needed"
             )
         return session
-
-
-def available_threads() -> int:
-    """Cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -11,12 +11,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.models.tokens import Encoding, Row, checked_rows, token_batches
+from crossknn.models.tokens import Row, TokenModel, checked_rows, token_batches
 from crossknn.scorers.streaming import BatchedScorer, Call, excerpt, out_of_memory
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, States
 
@@ -26,40 +26,6 @@ _PAIRS_AT_ONCE = 1024
 _PAIRS_AT_ONCE_IN_TIME = 64
 """Tokenized at once under a deadline: tokenizing, too, takes time."""
 _TEXTS_AT_ONCE = 4096
-
-
-class TokenModel(Protocol):
-    """What reads rows of tokens: an `OnnxModel`, or a torch model of crossknn-train.
-
-    `workers` batches may run at once (0: one, on the caller's thread); `one_width` forbids padding
-    within a batch; `late_kind`, `joint` and `compare` are those of late-interaction models.
-    """
-
-    name: str
-    encoding: Encoding
-    dimensions: int
-    workers: int
-    one_width: bool
-    late_kind: str
-    joint: bool
-
-    @property
-    def tokens_per_run(self) -> int:
-        """Tokens of a batch, padding included."""
-
-    @property
-    def bytes_at_once(self) -> int:
-        """Memory that one `compare` may take."""
-
-    @property
-    def fingerprint(self) -> str:
-        """A text that differs whenever scores or vectors may."""
-
-    def read(self, rows: Sequence[Row], queries: bool = True) -> list[FloatArray]:
-        """Rows (b) -> [scores (b,)], [vectors (b, d)], or [states (b, t, d), their mask (b, t)]."""
-
-    def compare(self, *states: Any) -> FloatArray:
-        """(b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c)."""
 
 
 class _TokenReader:

@@ -21,9 +21,9 @@ from crossknn.data.items import Items
 from crossknn.demo import first_sentence
 from crossknn.errors import InputError, nearest
 from crossknn.index.item_index import ItemIndex
+from crossknn.linalg import available_threads
 from crossknn.methods import DEFAULT, METHODS, parse_method
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.onnx import available_threads
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.results import Hit, Results
 from crossknn.searcher.fresh import FreshSearcher

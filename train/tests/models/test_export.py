@@ -87,7 +87,6 @@ def test_vectors_are_the_librarys_whatever_the_batch(tmp_path, kind):
     for encoder in (
         DualEncoder(source, device="cpu"),
         DualEncoder(folder),
-        DualEncoder(folder, tokens_per_run=1),
     ):
         np.testing.assert_allclose(encoder.encode_queries(QUERIES), queries, atol=5e-5)
         np.testing.assert_allclose(encoder.encode_items(ITEMS), items, atol=5e-5)

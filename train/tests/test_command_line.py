@@ -82,7 +82,7 @@ OUT = ("bad.toml", "--out", "x")
 @pytest.mark.parametrize(
     ("arguments", "settings", "word"),
     [
-        ([*TRAIN, "no.toml"], "", "no.toml"),
+        ([*TRAIN, "no.toml", "--out", "x"], "", "no.toml"),
         ([*TRAIN, *OUT], CROSS.replace("[data]", "[data]\ntrian = 'train'"), "data.trian"),
         ([*TRAIN, *OUT], CROSS.replace('"emb"', '"mean"'), "'mean'"),
         ([*TRAIN, *OUT], CROSS.replace('"zeshel"', '"nowhere"'), "nowhere"),

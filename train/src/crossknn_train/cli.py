@@ -63,10 +63,10 @@ def train(
     base = Path.cwd() if path.parent == SHIPPED else None  # the user's data are not in the package
     given = {"kind": kind} if KINDS[kind] == LATE else {}
     of = getattr(settings, KINDS[kind])
-    wanted: Any = settings.read_settings(path, of, relative_to=base, given=given)
+    chosen: Any = settings.read_settings(path, of, relative_to=base, given=given)
     o.check_path("--out", folder, folder=True)
     with progress("training", "steps") as report:
-        fitted = run.train(wanted, folder, progress=report)
+        fitted = run.train(chosen, folder, progress=report)
     made = {"steps": fitted.step, "best_step": fitted.best_step, "seconds": fitted.seconds}
     answer({"model": str(folder), "dev": fitted.best, **made}, json)
 

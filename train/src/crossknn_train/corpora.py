@@ -36,25 +36,27 @@ _QUERIES_AT_ONCE = 256
 
 
 class Corpora:
-    """The texts of several corpora in one numbering, and each query's right items (one or more)."""
+    """The texts of several data sets in one numbering, and each query's right items (one or more).
 
-    def __init__(self, parts: Sequence[Dataset]) -> None:
-        if not any(len(part) for part in parts):
+    `own` (m,) is the item that has a query's id where queries are documents of the corpus, which is
+    no wrong item of the query, and `NO_ITEM` elsewhere.
+    """
+
+    def __init__(self, datasets: Sequence[Dataset]) -> None:
+        if not any(map(len, datasets)):
             raise InputError("there are no train queries")
-        self.parts = tuple(parts)
-        self.starts = np.cumsum([0, *(len(part.items) for part in parts)])
-        self.queries = [text for part in parts for text in part.queries.texts]
-        self.ids = [f"{part.name}/{i}" for part in parts for i in part.queries.ids]
-        self.items = [text for part in parts for text in part.items.texts]
-        self.positives = tuple(
-            found + start
-            for part, start in zip(parts, self.starts, strict=False)
-            for found in part.positives
-        )
-        # Where queries are documents of the corpus, a query is no wrong item of its own.
-        own = [own_items(part.queries, part.items.ids, part.qrels) for part in parts]
-        both = zip(own, self.starts, strict=False)
-        self.own = np.concatenate([np.where(of >= 0, of + start, of) for of, start in both])
+        self.datasets = tuple(datasets)
+        self.starts = np.cumsum([0, *(len(data.items) for data in datasets)])
+        self.queries = [text for data in datasets for text in data.queries.texts]
+        self.ids = [f"{data.name}/{i}" for data in datasets for i in data.queries.ids]
+        self.items = [text for data in datasets for text in data.items.texts]
+        positives: list[IntArray] = []
+        own: list[IntArray] = []
+        for data, start in zip(datasets, self.starts, strict=False):
+            positives += [items + start for items in data.positives]
+            of_data = own_items(data.queries, data.items.ids, data.qrels)
+            own.append(np.where(of_data >= 0, of_data + start, of_data))
+        self.positives, self.own = tuple(positives), np.concatenate(own)
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -67,8 +69,8 @@ class Corpora:
     def first_ranks(self, lists: IntArray) -> FloatArray:
         """The rank of the best right item in lists (m, c), infinity if there is none: (m,)."""
         pairs = zip(without_own(lists, self.own), self.positives, strict=True)
-        places = [np.flatnonzero(np.isin(items, right)) for items, right in pairs]
-        return np.array([found[0] + 1 if len(found) else np.inf for found in places])
+        ranks = [1 + np.flatnonzero(np.isin(items, right)) for items, right in pairs]
+        return np.array([of_right[0] if len(of_right) else np.inf for of_right in ranks])
 
     def lists(self, rows: Sequence[int], wrong: IntArray, count: int, seed: int) -> IntArray:
         """A right item and `count` of the `wrong` (m, depth), drawn by the seed: (b, 1 + count)."""
@@ -76,8 +78,8 @@ class Corpora:
         for row, drawn in zip(rows, lists, strict=True):
             generator = np.random.default_rng([seed, row])
             drawn[0] = generator.choice(self.positives[row])
-            known = generator.permutation(wrong[row][wrong[row] != NO_ITEM])[:count]
-            drawn[1 : 1 + len(known)] = known
+            negatives = generator.permutation(wrong[row][wrong[row] != NO_ITEM])[:count]
+            drawn[1 : 1 + len(negatives)] = negatives
         return lists
 
 
@@ -87,24 +89,23 @@ def read_corpora(settings: RunSettings) -> tuple[list[Dataset], list[Dataset]]:
     lists = candidates is not None and candidates.retriever == LISTS
 
     def read(folders: Sequence[Path], split: str) -> list[Dataset]:
-        return [part for folder in folders for part in read_labelled(folder, split, lists=lists)]
+        return [data for folder in folders for data in read_labelled(folder, split, lists=lists)]
 
     train = read(data.folder, data.train)
     dev = read(data.dev_folder or data.folder, data.dev)
     dev = sampled(dev, data.dev_queries, settings.training.seed)
-    known, held = ({(p.name, q) for p in parts for q in p.queries.ids} for parts in (train, dev))
-    for name, query in sorted(known & held):
+    ids = [{(data.name, i) for data in split for i in data.queries.ids} for split in (train, dev)]
+    for name, query in sorted(ids[0] & ids[1]):
         raise InputError(f"the query {query!r} of {name} is in train and in dev")
     return train, dev
 
 
-def sampled(parts: list[Dataset], count: int, seed: int) -> list[Dataset]:
-    """`count` queries over all parts, in proportion to their sizes."""
-    total = sum(len(part) for part in parts)
+def sampled(datasets: list[Dataset], count: int, seed: int) -> list[Dataset]:
+    """`count` queries over all data sets, in proportion to their sizes."""
+    total = sum(map(len, datasets))
     if count >= total:
-        return parts
-    sizes = [max(1, round(count * len(part) / total)) for part in parts]
-    return [part.sample(size, seed) for part, size in zip(parts, sizes, strict=True)]
+        return datasets
+    return [data.sample(max(1, round(count * len(data) / total)), seed) for data in datasets]
 
 
 def retrieved(
@@ -118,25 +119,25 @@ def retrieved(
     """
     right: list[tuple[IntArray, FloatArray]] = []
     best: list[tuple[IntArray, FloatArray]] = []
-    for part, first in zip(corpora.parts, corpora.starts, strict=False):
-        texts, items = part.queries.texts, part.items.texts
+    for data, first in zip(corpora.datasets, corpora.starts, strict=False):
+        texts, items = data.queries.texts, data.items.texts
         if kind in WORDS or (encoder is not None and not _reads_marks(encoder)):
             texts, items = tuple(map(unmarked, texts)), tuple(map(unmarked, items))
-        retriever, scale = _retriever(part, items, kind, encoder, seed)
-        for start in range(0, len(part), _QUERIES_AT_ONCE):
-            at = slice(start, start + _QUERIES_AT_ONCE)
-            queries, positives = Queries(texts[at]), part.positives[at]
-            wanted = Candidates.from_rows([(p, 0.0 * p) for p in positives]).items
-            known = scale * retriever.scores(queries, wanted)
-            found = retriever.top(queries, count)
-            place = np.where(found.items == NO_ITEM, NO_ITEM, found.items + first)
-            scored = zip(positives, known, strict=True)
-            right += [(those + first, scores[: len(those)]) for those, scores in scored]
-            best += zip(place, scale * found.scores, strict=True)
+        retriever, scale = _retriever(data, items, kind, encoder, seed)
+        for start in range(0, len(data), _QUERIES_AT_ONCE):
+            rows = slice(start, start + _QUERIES_AT_ONCE)
+            queries, positives = Queries(texts[rows]), data.positives[rows]
+            right_items = Candidates.from_rows([(p, 0.0 * p) for p in positives]).items
+            right_scores = scale * retriever.scores(queries, right_items)
+            for own, scores in zip(positives, right_scores, strict=True):
+                right.append((own + first, scores[: len(own)]))
+            top = retriever.top(queries, count)
+            top_items = np.where(top.items == NO_ITEM, NO_ITEM, top.items + first)
+            best += zip(top_items, scale * top.scores, strict=True)
     return Candidates.from_rows(right), Candidates.from_rows(best)
 
 
-def found_wrong(
+def retrieved_wrong(
     corpora: Corpora, kind: str, depth: int, encoder: Encoder | None = None, seed: int = 0
 ) -> tuple[Candidates, Candidates]:
     """Every query's right items (m, p) and best wrong ones (m, depth), as `retrieved` has them."""
@@ -151,31 +152,32 @@ def found_wrong(
 
 
 def nearest_wrong(
-    corpora: Corpora, wanted: NegativesSettings, encoder: Encoder | None = None, seed: int = 0
+    corpora: Corpora, negatives: NegativesSettings, encoder: Encoder | None = None, seed: int = 0
 ) -> IntArray:
     """Wrong items of each query, the nearest but for the first `skip`: (m, depth).
 
     Where fewer items are near at all (no common word), random ones follow.
     """
-    kind, depth, is_random = wanted.kind, wanted.depth, wanted.kind == "random"
-    skip = 0 if is_random else wanted.skip
-    found = np.full((len(corpora), skip + depth), NO_ITEM, dtype=np.int64)
+    is_random = negatives.kind == "random"
+    skip = 0 if is_random else negatives.skip
+    wrong = np.full((len(corpora), skip + negatives.depth), NO_ITEM, dtype=np.int64)
     if not is_random:
-        near = found_wrong(corpora, kind, skip + depth, encoder)[1].items
-        found[:, : near.shape[1]] = near
-    for row, items in enumerate(found):
-        known = int((items != NO_ITEM).sum())
-        if known < len(items):
+        near = retrieved_wrong(corpora, negatives.kind, wrong.shape[1], encoder)[1].items
+        wrong[:, : near.shape[1]] = near
+    for row, items in enumerate(wrong):
+        n_near = int((items != NO_ITEM).sum())
+        if n_near < len(items):
             generator = np.random.default_rng([seed, row if is_random else 0])
-            positives = [*corpora.positives[row]]
-            positives += [int(corpora.own[row])] if corpora.own[row] != NO_ITEM else []
-            part = np.searchsorted(corpora.starts, positives[0], side="right") - 1
-            start, n = corpora.starts[part], len(corpora.parts[part].items)
-            size = min(n, len(items) + known + len(positives))
+            excluded = [*corpora.positives[row]]
+            excluded += [int(corpora.own[row])] if corpora.own[row] != NO_ITEM else []
+            of_data = np.searchsorted(corpora.starts, excluded[0], side="right") - 1
+            start, n = corpora.starts[of_data], len(corpora.datasets[of_data].items)
+            # As many more as may be excluded or drawn twice.
+            size = min(n, len(items) + n_near + len(excluded))
             drawn = start + generator.choice(n, size=size, replace=False)
-            drawn = drawn[~np.isin(drawn, [*positives, *items])][: len(items) - known]
-            items[known : known + len(drawn)] = drawn
-    return found[:, skip:]
+            drawn = drawn[~np.isin(drawn, [*excluded, *items])][: len(items) - n_near]
+            items[n_near : n_near + len(drawn)] = drawn
+    return wrong[:, skip:]
 
 
 def _reads_marks(encoder: Encoder) -> bool:
@@ -188,12 +190,13 @@ def _reads_marks(encoder: Encoder) -> bool:
 
 
 def _retriever(
-    part: Dataset, texts: Sequence[str], kind: str, encoder: Encoder | None, seed: int
+    data: Dataset, texts: Sequence[str], kind: str, encoder: Encoder | None, seed: int
 ) -> tuple[Retriever, float]:
     """The retriever over n texts, and what its scores are multiplied by before a softmax."""
     if kind == LISTS:
-        run, asked = part.candidates or {}, zip(part.queries.ids, part.queries.texts, strict=True)
-        return CandidateLists({text: run.get(i, []) for i, text in asked}, part.items.ids), 1.0
+        run, queries = data.candidates or {}, data.queries
+        lists = {t: run.get(i, []) for i, t in zip(queries.ids, queries.texts, strict=True)}
+        return CandidateLists(lists, data.items.ids), 1.0
     if kind == "random":
         return RandomItems(len(texts), seed), 1.0
     if kind in WORDS:
@@ -213,9 +216,9 @@ def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]],
     """
     lengths = np.array([len(row.ids) for row in rows])
     batches = list(token_batches(lengths, model.tokens_per_run))
-    found = [run([rows[r] for r in batch]) for batch in batches]
-    if found[0].ndim == 3:
-        width = max(values.shape[1] for values in found)
-        found = [functional.pad(v, (0, 0, 0, width - v.shape[1])) for v in found]
+    outputs = [run([rows[r] for r in batch]) for batch in batches]
+    if outputs[0].ndim == 3:
+        width = max(values.shape[1] for values in outputs)
+        outputs = [functional.pad(v, (0, 0, 0, width - v.shape[1])) for v in outputs]
     order = torch.from_numpy(np.argsort(np.concatenate(batches)))
-    return torch.cat(found)[order.to(model.device)]
+    return torch.cat(outputs)[order.to(model.device)]

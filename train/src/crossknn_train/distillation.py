@@ -225,8 +225,8 @@ class DistillationTask(loop.Task):
         encoder = TokenEncoder(self.model)
         items = encoder.encode_items(self._items)
         queries = encoder.encode_queries([self._queries[row] for row in rows])
-        parts = np.array_split(queries, -(-len(queries) // _QUERIES_AT_ONCE))
-        return np.concatenate([top_k(part @ items.T, count).items for part in parts])
+        blocks = np.array_split(queries, -(-len(queries) // _QUERIES_AT_ONCE))
+        return np.concatenate([top_k(block @ items.T, count).items for block in blocks])
 
 
 def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
@@ -236,6 +236,6 @@ def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Ten
     `present` (b, c) is false where a list has ended; every list has at least one candidate. The
     least value is the entropy of the teacher's softmax.
     """
-    wanted = teacher.masked_fill(~present, float("-inf")).softmax(-1)
+    target = teacher.masked_fill(~present, float("-inf")).softmax(-1)
     log_shares = scores.masked_fill(~present, float("-inf")).log_softmax(-1)
-    return -(wanted * log_shares.masked_fill(~present, 0.0)).sum(-1).mean()
+    return -(target * log_shares.masked_fill(~present, 0.0)).sum(-1).mean()

@@ -26,6 +26,7 @@ from crossknn.models.folder import (
     COMPARE_MODEL,
     COMPARED,
     DATA,
+    FORMAT,
     GRAPHS,
     INPUTS,
     ITEM_MODEL,
@@ -118,6 +119,9 @@ def export_model(
 ) -> Path:
     """Write a model as an ONNX folder, its head in the graph, and return its path.
 
+    Raises InputError if the model is of another kind or has not exactly one trained output, if it
+    reads or pools texts as no graph of token ids can, or if a graph disagrees with torch.
+
     Args:
         model: the folder of a model trained here, or the folder or hub name of a one-label
             classifier of pairs or of a sentence-transformers bi-encoder, whose modules are in the
@@ -131,10 +135,6 @@ def export_model(
         query_prefix, item_prefix: of a dual encoder: texts to put before queries and items, as it
             was trained; by default the prompts of its own configuration, "" for none.
         every_layer: quantize the outputs of the feed-forward blocks, too.
-
-    Raises:
-        InputError: if the model is of another kind or has not exactly one trained output, if it
-            reads or pools texts as no graph of token ids can, or if a graph disagrees with torch.
     """
     if precision not in ("float32", "int8"):
         raise InputError(f"precision {precision!r} is unknown: use 'float32' or 'int8'")
@@ -142,21 +142,13 @@ def export_model(
         raise InputError(
             "a late-interaction model is exported as it is: leave out --precision and --max-length"
         )
-    own, source = _OWN[kind], Path(model)
-    check_files(source)
-    for file, other in KINDS.items():
-        if file != own.SETTINGS and (source / file).is_file():
-            raise InputError(f"{model} is a {other}, and not to be exported as a {kind} (--kind)")
-    is_own = (source / own.SETTINGS).is_file() or kind == "late-interaction"
-    given: Any = own.from_pretrained(source) if is_own else str(model)
-    make = _own_model if is_own else _library_model
-    encoding, made, settings = make(given, kind, max_length, (query_prefix, item_prefix))
+    encoding, graphs, settings = _exportable(model, kind, max_length, (query_prefix, item_prefix))
     prefixes = zip(("query_prefix", "item_prefix"), encoding.prefixes, strict=True)
     lengths = {key: length for key, length in asdict(encoding.window).items() if length is not None}
     manifest: dict[str, Any] = {
-        "format": 1,
+        "format": FORMAT,
         "kind": kind,
-        "name": source.name,
+        "name": Path(model).name,
         "precision": precision,
         "pad_token_id": encoding.tokenizer.padding,
         "license": license,
@@ -164,23 +156,48 @@ def export_model(
         **{key: text for key, text in prefixes if text},
         **settings,
     }
-    folder = Path(folder)
+    keep_float = () if every_layer else _FFN_OUTPUT
+    _write(Path(folder), graphs, encoding, manifest, keep_float)
+    return Path(folder)
+
+
+def _exportable(
+    model: str | Path, kind: Kind, max_length: int | None, prefixes: Prefixes
+) -> Exportable:
+    """The graphs of a model of ours, or of sentence-transformers; InputError for another kind."""
+    own, source = _OWN[kind], Path(model)
+    check_files(source)
+    for file, other in KINDS.items():
+        if file != own.SETTINGS and (source / file).is_file():
+            raise InputError(f"{model} is a {other}, and not to be exported as a {kind} (--kind)")
+    if (source / own.SETTINGS).is_file() or kind == "late-interaction":
+        return _own_model(own.from_pretrained(source), kind, max_length, prefixes)
+    return _library_model(str(model), kind, max_length, prefixes)
+
+
+def _write(
+    folder: Path,
+    graphs: Mapping[str, Graph],
+    encoding: Encoding,
+    manifest: dict[str, Any],
+    keep_float: tuple[str, ...],
+) -> None:
+    """Write graphs, tokenizer and, last, the manifest: a half-written folder is no model."""
     with filling(folder) as written:
         for file in (MANIFEST, *GRAPHS, *(graph + DATA for graph in GRAPHS)):  # of a model before
             (folder / file).unlink(missing_ok=True)
-        for file, graph in made.items():
-            traced = _trace(graph, written / file, source.name)
-            if kind == "dual-encoder":
+        for file, graph in graphs.items():
+            traced = _trace(graph, written / file, manifest["name"])
+            if manifest["kind"] == "dual-encoder":
                 manifest["dimensions"] = graph.expected[0].shape[-1]
-            if precision == "int8":
-                traced = quantize(traced, keep_float=() if every_layer else _FFN_OUTPUT)
+            if manifest["precision"] == "int8":
+                traced = quantize(traced, keep_float=keep_float)
             _save(traced, written / file)
         encoding.tokenizer.fast.save(str(written / TOKENIZER), pretty=False)
-    manifest["content"] = content_hash(folder, manifest if kind == "late-interaction" else None)
+    is_late = manifest["kind"] == "late-interaction"
+    manifest["content"] = content_hash(folder, manifest if is_late else None)
     manifest["revision"] = manifest["content"][:12]
-    # Last: a half-written folder is not one.
     write_file(folder, MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
-    return folder
 
 
 # Models of ours
@@ -248,8 +265,8 @@ def _lists(states: Sequence[Any], count: int, n_listed: int) -> Arrays:
     drawn = np.random.default_rng(n_listed).integers(len(items), size=(count, n_listed))
     item_mask = mask[drawn].astype(bool)
     item_mask[:, 1::10] = False
-    found = query[:count], query_mask[:count].astype(bool), items[drawn], item_mask
-    return dict(zip(COMPARED, found, strict=True))
+    lists = query[:count], query_mask[:count].astype(bool), items[drawn], item_mask
+    return dict(zip(COMPARED, lists, strict=True))
 
 
 def _reader(
@@ -265,22 +282,22 @@ def _reader(
 def _outputs(module: nn.Module, arrays: Arrays) -> list[Any]:
     """What a module gives in torch, as arrays."""
     with torch.inference_mode():
-        found = module(*map(torch.from_numpy, arrays.values()))
-    return [t.float().numpy() for t in (found if isinstance(found, tuple) else (found,))]
+        outputs = module(*map(torch.from_numpy, arrays.values()))
+    return [t.float().numpy() for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
 
 def _token_arrays(encoding: Encoding, texts: Sequence[tuple[str, str]], what: str) -> Arrays:
     """Token arrays (b, t) by name of the "pairs", "queries", "items" or "texts", both of these."""
     queries, items = zip(*texts, strict=True)
-    found: list[Row | InputError] = []
+    rows: list[Row | InputError] = []
     if what == "pairs":
         each = np.arange(len(texts))
-        found = encoding.pairs(Pairs(each, each), queries, items)
+        rows = encoding.pairs(Pairs(each, each), queries, items)
     if what in ("queries", "texts"):
-        found += encoding.texts(queries, queries=True)
+        rows += encoding.texts(queries, queries=True)
     if what in ("items", "texts"):
-        found += encoding.texts(items, queries=False)
-    return padded(checked_rows(found), encoding.tokenizer.padding, encoding.window.max_length)
+        rows += encoding.texts(items, queries=False)
+    return padded(checked_rows(rows), encoding.tokenizer.padding, encoding.window.max_length)
 
 
 # Models of sentence-transformers and Hugging Face
@@ -326,8 +343,8 @@ def _library_model(
     ]
 
     def read(*arrays: torch.Tensor) -> Any:
-        found = library(dict(zip(INPUTS if is_typed else INPUTS[:2], arrays, strict=False)))
-        return found["scores"][:, 0] if is_cross else found["sentence_embedding"]
+        outputs = library(dict(zip(INPUTS if is_typed else INPUTS[:2], arrays, strict=False)))
+        return outputs["scores"][:, 0] if is_cross else outputs["sentence_embedding"]
 
     module, what = _Reading(library, read), "pairs" if is_cross else "texts"
     return encoding, {MODEL: _reader(module, encoding, kind, what, np.concatenate(expected))}, {}
@@ -342,13 +359,13 @@ def _trace(graph: Graph, path: Path, name: str) -> Any:
     # A folder: torch writes the weights of a large model to files of their own.
     with TemporaryDirectory(dir=path.parent) as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        part = str(Path(scratch) / path.name)
+        unchecked = str(Path(scratch) / path.name)
         try:
             with torch.inference_mode():
                 torch.onnx.export(
                     graph.module,
                     example,
-                    part,
+                    unchecked,
                     opset_version=OPSET,
                     dynamo=False,
                     input_names=list(graph.inputs),
@@ -357,10 +374,10 @@ def _trace(graph: Graph, path: Path, name: str) -> Any:
                 )
         except RuntimeError as error:  # an operator or a form that ONNX has not
             raise InputError(_REFUSED.format(name, first_line(error))) from error
-        _check(graph, part, name)
-        traced = onnx.load(part)
-    known = {value.name for value in traced.graph.input}
-    for key in graph.inputs.keys() - known:  # token types, where there are none
+        _check(graph, unchecked, name)
+        traced = onnx.load(unchecked)
+    traced_inputs = {value.name for value in traced.graph.input}
+    for key in graph.inputs.keys() - traced_inputs:  # token types, where there are none
         info = onnx.helper.make_tensor_value_info(key, onnx.TensorProto.INT64, ["b", "t"])
         traced.graph.input.append(info)
     return traced
@@ -375,10 +392,10 @@ def _check(graph: Graph, path: str, name: str) -> None:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     names = {value.name for value in session.get_inputs()}
     answers = session.run(None, {k: v for k, v in graph.given.items() if k in names})
-    for found, expected in zip(answers, graph.expected, strict=True):
+    for answer, expected in zip(answers, graph.expected, strict=True):
         size = np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
         near = {"rtol": 0, "atol": TOLERANCE * size}
-        if found.shape != expected.shape or not np.allclose(found, expected, **near):
+        if answer.shape != expected.shape or not np.allclose(answer, expected, **near):
             raise InputError(_REFUSED.format(name, "the graph's answers differ from the model's"))
 
 

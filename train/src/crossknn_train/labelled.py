@@ -49,8 +49,9 @@ class LabelledTask(Task):
         named: Any = {"negatives": {"encoder"}, "candidates": {"retriever"} if encoder else set()}
         apart = dict.fromkeys(("encoder", "data", "model", "training", "teacher"), True)
         learned = settings.model_dump_json(exclude=named | apart)
-        told = learned, encoder and encoder.fingerprint, self.seed
-        self.signature = "|".join(map(str, (*told, self.train.digest, self.dev.digest)))
+        data = self.train.digest, self.dev.digest
+        resumable = (learned, encoder and encoder.fingerprint, self.seed, *data)
+        self.signature = "|".join(map(str, resumable))
 
 
 class CrossEncoderTask(LabelledTask):
@@ -66,10 +67,10 @@ class CrossEncoderTask(LabelledTask):
         """Mine wrong items and dev candidates, once for the whole run."""
 
         def mine() -> list[IntArray]:
-            wanted, encoder = self.settings.negatives, self.encoder
+            negatives, encoder = self.settings.negatives, self.encoder
             kind = "dual-encoder" if encoder else "tfidf"
-            on_dev = retrieved(self.dev, kind, wanted.dev_candidates, encoder)[1].items
-            return [nearest_wrong(self.train, wanted, encoder, self.seed), on_dev]
+            on_dev = retrieved(self.dev, kind, negatives.dev_candidates, encoder)[1].items
+            return [nearest_wrong(self.train, negatives, encoder, self.seed), on_dev]
 
         self._wrong, self._candidates = kept(folder, "negatives", self.signature, mine)
 
@@ -84,24 +85,23 @@ class CrossEncoderTask(LabelledTask):
 
     def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
         """Scores of queries (b,) with their lists (b, c), -inf at `NO_ITEM`: (b, c)."""
-        there = lists != NO_ITEM
-        owner = np.repeat(np.arange(len(rows)), there.sum(1))
-        pairs = Pairs(np.asarray(rows)[owner], lists[there])
+        present = lists != NO_ITEM
+        pairs = Pairs(np.repeat(rows, present.sum(1)), lists[present])
         encoded = self.model.encoding.pairs(pairs, corpora.queries, corpora.items)
-        found = in_passes(self.model, checked_rows(encoded), self.model.encode)
-        table = found.new_full(lists.shape, float("-inf"))
-        table[torch.from_numpy(there).to(found.device)] = found
-        return table
+        logits = in_passes(self.model, checked_rows(encoded), self.model.encode)
+        scores = logits.new_full(lists.shape, float("-inf"))
+        scores[torch.from_numpy(present).to(logits.device)] = logits
+        return scores
 
     def evaluate(self) -> Measures:
-        found, rows = self._candidates, range(len(self.dev))
-        best = self.scores(self.dev, rows, found).argmax(1).cpu().numpy()
-        right = np.isfinite(self.dev.first_ranks(found[rows, best][:, None]))
-        there = np.isfinite(self.dev.first_ranks(found))
+        candidates, rows = self._candidates, range(len(self.dev))
+        best = self.scores(self.dev, rows, candidates).argmax(1).cpu().numpy()
+        is_right = np.isfinite(self.dev.first_ranks(candidates[rows, best][:, None]))
+        in_candidates = np.isfinite(self.dev.first_ranks(candidates))
         return {
-            "accuracy": float(right.mean()),
-            "normalised": float(right.sum() / max(1, there.sum())),
-            "in_candidates": float(there.mean()),
+            "accuracy": float(is_right.mean()),
+            "normalised": float(is_right.sum() / max(1, in_candidates.sum())),
+            "in_candidates": float(in_candidates.mean()),
         }
 
 
@@ -132,7 +132,7 @@ class DualEncoderTask(LabelledTask):
         train = self.train
         items = np.unique(lists[lists != NO_ITEM])
         gold = np.searchsorted(items, lists[:, 0])
-        # an item that is right for a query is no negative of it, whoever brought it in
+        # An item that is right for a query is no negative of it, whichever query it was drawn for.
         keep = np.stack([~np.isin(items, train.positives[row]) for row in rows])
         keep[np.arange(len(rows)), gold] = True
         texts = [train.queries[r] for r in rows], [train.items[i] for i in items]
@@ -143,14 +143,14 @@ class DualEncoderTask(LabelledTask):
         if self.encoder is None:
             return loss
         taught = [self.encoder.encode_queries(texts[0]), self.encoder.encode_items(texts[1])]
-        wanted = torch.from_numpy(np.concatenate(taught)).to(query.device)
-        distance = distance_to_teacher(torch.cat([query, item]), wanted)
+        teacher = torch.from_numpy(np.concatenate(taught)).to(query.device)
+        distance = distance_to_teacher(torch.cat([query, item]), teacher)
         return loss + self.settings.teacher_weight * distance
 
     def evaluate(self) -> Measures:
         """Over dev queries: accuracy, gold among the 64 nearest, mean reciprocal rank in them."""
-        found = retrieved(self.dev, "dual-encoder", 64, TokenEncoder(self.model))[1].items
-        rank = self.dev.first_ranks(found)
+        nearest = retrieved(self.dev, "dual-encoder", 64, TokenEncoder(self.model))[1].items
+        rank = self.dev.first_ranks(nearest)
         return {**ranked(rank), "at_64": float(np.isfinite(rank).mean())}
 
 

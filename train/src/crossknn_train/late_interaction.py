@@ -21,7 +21,7 @@ from crossknn.files import new_file, open_file
 from crossknn.models.library import state_hash
 from crossknn.models.tokens import checked_rows
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, States
-from crossknn_train.corpora import Corpora, found_wrong, in_passes, retrieved
+from crossknn_train.corpora import Corpora, in_passes, retrieved, retrieved_wrong
 from crossknn_train.labelled import LabelledTask, ranked
 from crossknn_train.loop import Measures, digest_of, kept
 from crossknn_train.models.late import LateInteractionModel
@@ -51,21 +51,21 @@ class LateInteractionTask(LabelledTask):
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Find candidates, and the states that do not move, once for the whole run."""
-        wanted, train, dev = self.settings.candidates, self.train, self.dev
-        name, how = wanted.retriever, (self.encoder, self.seed)
+        candidates, train, dev = self.settings.candidates, self.train, self.dev
+        name, how = candidates.retriever, (self.encoder, self.seed)
 
         def find() -> list[FloatArray | IntArray]:
-            right, wrong = found_wrong(train, name, wanted.depth, *how)
+            right, wrong = retrieved_wrong(train, name, candidates.depth, *how)
             if not wrong.items.size:
                 raise InputError(
                     f"the retriever {name!r} finds no irrelevant item for any query, so "
                     "there are no negatives to train on"
                 )
-            on_dev = retrieved(dev, name, wanted.dev_candidates, *how)[1].items
+            on_dev = retrieved(dev, name, candidates.dev_candidates, *how)[1].items
             return [right.items, right.scores, wrong.items, wrong.scores, on_dev]
 
-        *found, self._dev_lists = kept(folder, "candidates", self.signature, find)
-        self._right, self._wrong = Candidates(*found[:2]), Candidates(*found[2:])
+        *of_train, self._dev_lists = kept(folder, "candidates", self.signature, find)
+        self._right, self._wrong = Candidates(*of_train[:2]), Candidates(*of_train[2:])
         if self.settings.freeze != "none":
             used = (train, self._right.items), (train, self._wrong.items), (dev, self._dev_lists)
             texts = [c.items[i] for c, items in used for i in np.unique(items[items != NO_ITEM])]
@@ -74,9 +74,9 @@ class LateInteractionTask(LabelledTask):
             self._keep("query-states", folder, [*train.queries, *dev.queries], queries=True)
 
     def _keep(self, name: str, folder: Path, texts: list[str], *, queries: bool) -> None:
-        known = list(dict.fromkeys(texts))
-        states = kept_states(folder, name, self.model, known, queries=queries)
-        self._stored[queries] = states, {text: place for place, text in enumerate(known)}
+        distinct = list(dict.fromkeys(texts))
+        states = kept_states(folder, name, self.model, distinct, queries=queries)
+        self._stored[queries] = states, {text: place for place, text in enumerate(distinct)}
 
     def draw(self, rows: Sequence[int], epoch: int) -> tuple[IntArray, FloatArray]:
         """Lists (b, c), whose first item is right, and the retriever's scores of them (b, c)."""
@@ -106,12 +106,12 @@ class LateInteractionTask(LabelledTask):
         item, item_mask = self._states([corpora.items[i] for i in used], queries=False)
         place = torch.from_numpy(np.searchsorted(used, lists)).to(item.device)
         present = torch.from_numpy(lists != NO_ITEM).to(item.device).unsqueeze(-1)
-        found = []
+        scores = []
         for start in range(0, len(rows), _COMPARED_AT_ONCE):
-            part = slice(start, start + _COMPARED_AT_ONCE)
-            mask = item_mask[place[part]] & present[part]
-            found.append(self.model.head(query[part], query_mask[part], item[place[part]], mask))
-        return torch.cat(found).float()
+            some = slice(start, start + _COMPARED_AT_ONCE)
+            mask = item_mask[place[some]] & present[some]
+            scores.append(self.model.head(query[some], query_mask[some], item[place[some]], mask))
+        return torch.cat(scores).float()
 
     def _states(self, texts: list[str], *, queries: bool) -> tuple[Tensor, Tensor]:
         """What the head compares of texts (n, t, d) and the mask (n, t)."""
@@ -134,12 +134,12 @@ class LateInteractionTask(LabelledTask):
             order = np.argsort(-scores.cpu().numpy(), axis=1, kind="stable")
             ordered[rows] = np.take_along_axis(lists[rows], order, axis=1)
         rank = self.dev.first_ranks(ordered)
-        there = np.isfinite(rank)  # what is ordered is what was found
+        in_candidates = np.isfinite(rank)
         return {
             **ranked(rank),
-            "normalized_accuracy": float((rank == 1).sum() / max(1, there.sum())),
+            "normalized_accuracy": float((rank == 1).sum() / max(1, in_candidates.sum())),
             **{f"recall_{k}": float((rank <= k).mean()) for k in AT},
-            "in_candidates": float(there.mean()),
+            "in_candidates": float(in_candidates.mean()),
         }
 
 
@@ -153,7 +153,7 @@ def draw_list(
     are several, the best wrong items, `fixed` of `count`, and others drawn by Gumbel top-k.
 
     Args:
-        right, wrong: what was found, best first: (p,) and (depth,).
+        right, wrong: the query's candidates, best first: (p,) and (depth,).
     """
     gold = [generator.integers((right.items != NO_ITEM).sum())]
     n_wrong, n_fixed = (wrong.items != NO_ITEM).sum(), round(settings.fixed * settings.count)
@@ -179,15 +179,17 @@ def softmax_near_retriever(
     `present` (b, c) is false where a list has ended.
     """
     present = present.to(scores.device)
-    found = scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)
-    right = -found[:, 0].mean()
+    of_model = scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)
+    right = -of_model[:, 0].mean()
     if settings.kl == "none":
         return right
-    wanted = retriever.to(scores.device).float()
-    wanted = wanted.masked_fill(~present, float("-inf")).log_softmax(-1)
-    left, other = (found, wanted) if settings.kl == "model-retriever" else (wanted, found)
-    apart = (left - other).masked_fill(~present, 0.0)
-    divergence = (left.exp() * apart).sum(-1).mean()
+    of_retriever = retriever.to(scores.device).float()
+    of_retriever = of_retriever.masked_fill(~present, float("-inf")).log_softmax(-1)
+    p, q = of_model, of_retriever
+    if settings.kl == "retriever-model":
+        p, q = q, p
+    # KL(p || q), both as logarithms; where a list has ended they are -inf - -inf.
+    divergence = (p.exp() * (p - q).masked_fill(~present, 0.0)).sum(-1).mean()
     return settings.weight * right + (1 - settings.weight) * divergence
 
 
@@ -216,8 +218,8 @@ def kept_states(
         starts = [0]
         with torch.no_grad(), new_file(folder, file_name) as file:
             for start in range(0, len(texts), _TEXTS_AT_ONCE):
-                part = texts[start : start + _TEXTS_AT_ONCE]
-                values, mask = tower_states(model, part, queries=queries)
+                some = texts[start : start + _TEXTS_AT_ONCE]
+                values, mask = tower_states(model, some, queries=queries)
                 file.write(values[mask].half().cpu().numpy().tobytes())
                 starts += (starts[-1] + mask.sum(1).cumsum(0)).tolist()
         return [np.array(starts)]

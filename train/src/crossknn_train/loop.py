@@ -86,7 +86,7 @@ class Task(ABC):
 class State:
     """How far the run of a signature is: steps done, the best dev measures, step and weights.
 
-    seconds: what the last part of the run took.
+    seconds: what the run took since it was last resumed.
     """
 
     signature: str
@@ -181,9 +181,9 @@ class _Steps:
         value = 0.0
         with self.autocast():
             drawn = task.draw(rows, step // steps_per_epoch(len(task.ids), settings))
-            for part in np.array_split(np.arange(len(rows)), settings.accumulate):
-                loss = task.loss([rows[p] for p in part], *(array[part] for array in drawn))
-                loss = loss * (len(part) / len(rows))
+            for chosen in np.array_split(np.arange(len(rows)), settings.accumulate):
+                loss = task.loss([rows[c] for c in chosen], *(array[chosen] for array in drawn))
+                loss = loss * (len(chosen) / len(rows))
                 value += float(loss.detach())
                 loss.backward()
         norm = float(nn.utils.clip_grad_norm_(task.model.parameters(), CLIP))
@@ -247,10 +247,13 @@ def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
 
 def _save(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: State) -> None:
     about = dict(vars(state))
-    parts = {"model": model.state_dict(), "best": about.pop("best_weights")}
-    parts |= {f"moments{p}": of for p, of in optimizer.state_dict()["state"].items()}
-    named = {f"{part}.{name}": value for part, of in parts.items() for name, value in of.items()}
-    tensors = {name: value.clone().contiguous() for name, value in named.items()}
+    groups = {"model": model.state_dict(), "best": about.pop("best_weights")}
+    groups |= {f"moments{p}": of for p, of in optimizer.state_dict()["state"].items()}
+    tensors = {
+        f"{group}.{name}": value.clone().contiguous()
+        for group, of in groups.items()
+        for name, value in of.items()
+    }
     write_file(path.parent, path.name, save(tensors, {"state": json.dumps(about)}))
 
 
@@ -258,23 +261,23 @@ def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature:
     """The state of the checkpoint, its weights and moments put in place; a new state if none."""
     if not is_file(path.parent, path.name):
         return State(signature)
-    parts: dict[str, dict[str, Tensor]] = {"best": {}}
+    groups: dict[str, dict[str, Tensor]] = {"best": {}}
     try:
         with safe_open(path, "pt") as file:
             about = parse_json(file.metadata()["state"])
             for name in file.keys():  # noqa: SIM118
-                part, _, rest = name.partition(".")
-                parts.setdefault(part, {})[rest] = file.get_tensor(name)
+                group, _, inner = name.partition(".")
+                groups.setdefault(group, {})[inner] = file.get_tensor(name)
     except (SafetensorError, ValueError, TypeError, LookupError) as error:
         raise InputError(f"the checkpoint {path} is damaged; remove it to begin again") from error
-    state = State(**about, best_weights=parts.pop("best"))
+    state = State(**about, best_weights=groups.pop("best"))
     if state.signature != signature:
         raise InputError(
             f"{path.parent} holds a run with other settings, data or model: train into "
             f"another folder, or remove {path}"
         )
-    model.load_state_dict(parts.pop("model"))
-    moments = {int(part.removeprefix("moments")): of for part, of in parts.items()}
+    model.load_state_dict(groups.pop("model"))
+    moments = {int(group.removeprefix("moments")): of for group, of in groups.items()}
     optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
     return state
 

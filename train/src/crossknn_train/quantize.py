@@ -31,12 +31,12 @@ _HEADER = f'<domain: "{_DOMAIN}", opset_import: ["" : 17, "com.microsoft" : 1]>\
 _ROWS = {"Rows": ("Abs", 127.0, 1e-12, 128), "RowsAfterGelu": ("Identity", 239.0, 0.171 / 16, 16)}
 _ROWS_BODY = """{name} (x) => (q, s) {{
     size = Constant <value_float = {size}> ()
-    least = Constant <value_float = {least}> ()
+    floor = Constant <value_float = {floor}> ()
     flat = Constant <value_ints = [-1]> ()
     value = {of} (x)
     top = ReduceMax <axes = [-1], keepdims = 1> (value)
     step = Div (top, size)
-    s = Max (step, least)
+    s = Max (step, floor)
     s_flat = Reshape (s, flat)
     count = Shape (s_flat)
     zero = ConstantOfShape <value = uint8[1] {{{zero}}}> (count)
@@ -89,8 +89,8 @@ def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.M
         array = onnx.numpy_helper.to_array(matrices[name])
         scales = np.maximum(np.abs(array).max(axis, keepdims=True), 1e-12) / 127
         values = np.clip(np.rint(array / scales), -127, 127).astype(np.int8)
-        for part, found in (("int8", values), ("scale", scales if axis else scales[0])):
-            weights[f"{name}/{part}"] = onnx.numpy_helper.from_array(found, f"{name}/{part}")
+        for suffix, stored in (("int8", values), ("scale", scales if axis else scales[0])):
+            weights[f"{name}/{suffix}"] = onnx.numpy_helper.from_array(stored, f"{name}/{suffix}")
         return [f"{name}/int8", f"{name}/scale"]
 
     for node in model.graph.node:
@@ -126,8 +126,8 @@ def _is_after_gelu(name: str, producers: dict[str, Any]) -> bool:
 def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
     """The model with other nodes and weights, and the functions above written out."""
     bodies = [_TABLE_BODY]
-    for name, (of, size, least, zero) in _ROWS.items():
-        settings = {"name": name, "of": of, "size": size, "least": least, "zero": zero}
+    for name, (of, size, floor, zero) in _ROWS.items():
+        settings = {"name": name, "of": of, "size": size, "floor": floor, "zero": zero}
         bodies += [body.format(**settings) for body in (_ROWS_BODY, _LINEAR_BODY)]
     made = onnx.helper.make_model(
         onnx.helper.make_graph(nodes, model.graph.name, model.graph.input, model.graph.output),

@@ -88,10 +88,10 @@ def _encoder(settings: Any) -> Encoder | None:
                 "its folder"
             )
     else:
-        known = (*WORDS, "random", LISTS)
-        place = f"candidates.retriever, which is {', '.join(map(repr, known))} or a dual encoder"
+        plain = (*WORDS, "random", LISTS)
+        place = f"candidates.retriever, which is {', '.join(map(repr, plain))} or a dual encoder"
         source = settings.candidates.retriever
-        source = None if source in known else source
+        source = None if source in plain else source
     try:
         return None if source is None else DualEncoder(source)
     except InputError as error:
@@ -105,10 +105,10 @@ def start_on(training: TrainingSettings) -> torch.device:
 
 
 def _config(kind: Any, given: Mapping[str, Any], head: Mapping[str, Any]) -> Any:
-    known = {entry.name for entry in fields(kind)} - set(head)
+    names = {entry.name for entry in fields(kind)} - set(head)
     for name in given:
-        if name not in known:
-            raise InputError(f"model: there is no setting {name!r} ({nearest(name, known)})")
+        if name not in names:
+            raise InputError(f"model: there is no setting {name!r} ({nearest(name, names)})")
     try:
         return kind(**given, **head)
     except TypeError as error:

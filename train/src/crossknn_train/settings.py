@@ -149,8 +149,9 @@ class CandidateSettings(_Drawn):
     retriever: "bm25", "tfidf", a dual encoder (a folder, a hub name or "bundled"), "random", or
     "lists", the lists that come with the queries (TREC runs).
     count: wrong items of a query in a step. fixed: the share of them that is the retriever's top.
-    The rest is drawn without replacement from its `depth` best wrong items; sampling: "score", in
-    proportion to exp(the retriever's score) (eq. 6 and 7), or "uniform", as the paper's code.
+    The others are drawn without replacement from its `depth` best wrong items, by sampling:
+    "score", in proportion to exp(the retriever's score) (eq. 6 and 7), or "uniform", as the paper's
+    code.
     dev_candidates: how many of the retriever's items a checkpoint ranks for each dev query.
     """
 
@@ -212,7 +213,7 @@ def read_settings(
         if isinstance(entry.default, Settings) and isinstance(content.get(name), dict):
             content[name] = entry.default.model_dump() | content[name]
     try:
-        found = kind.model_validate(content)
+        settings = kind.model_validate(content)
     except ValidationError as error:
         first, owner = error.errors()[0], cast(Any, kind)
         *sections, name = map(str, first["loc"])
@@ -222,17 +223,17 @@ def read_settings(
                 owner = owner.model_fields[section].annotation
             message = f"there is no such setting ({nearest(name, owner.model_fields)})"
         raise InputError(f"{path}: {'.'.join([*sections, name])}: {message}") from None
-    return _beside(found, path.parent if relative_to is None else relative_to)
+    return _beside(settings, path.parent if relative_to is None else relative_to)
 
 
 def _beside(section: S, base: Path) -> S:
     """The section with its folders relative to `base`; models too that are folders there."""
-    found: dict[str, Any] = {}
+    update: dict[str, Any] = {}
     for name, value in section:
         if isinstance(value, Settings):
-            found[name] = _beside(value, base)
+            update[name] = _beside(value, base)
         elif name in ("folder", "dev_folder") and value is not None:
-            found[name] = tuple((base / folder.expanduser()).resolve() for folder in value)
+            update[name] = tuple((base / folder.expanduser()).resolve() for folder in value)
         elif name in ("encoder", "teacher", "retriever") and (base / str(value)).is_dir():
-            found[name] = str((base / value).resolve())
-    return section.model_copy(update=found)
+            update[name] = str((base / value).resolve())
+    return section.model_copy(update=update)

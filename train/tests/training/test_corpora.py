@@ -13,7 +13,7 @@ from tiny_models import corpus, labelled
 from crossknn.errors import InputError
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.types import NO_ITEM, Candidates, Queries
-from crossknn_train.corpora import Corpora, found_wrong, nearest_wrong, retrieved
+from crossknn_train.corpora import Corpora, nearest_wrong, retrieved, retrieved_wrong
 from crossknn_train.late_interaction import draw_list
 from crossknn_train.settings import CandidateSettings, NegativesSettings
 
@@ -93,7 +93,7 @@ HOW = st.sampled_from([("bm25", None), ("tfidf", None), ("dual-encoder", 1), ("d
 @given(parts(), HOW)
 def test_candidates_have_the_retrievers_scores_and_cosines_times_twenty(part, how):
     kind, length = how
-    right, wrong = found_wrong(Corpora([part]), kind, 5, Letters(length))
+    right, wrong = retrieved_wrong(Corpora([part]), kind, 5, Letters(length))
     for row, scores in enumerate(all_scores(part, kind, length)):
         positives = part.positives[row]
         assert right.items[row, : len(positives)].tolist() == positives.tolist()
@@ -129,7 +129,7 @@ def test_lists_that_come_with_the_queries_are_candidates():
     lists = {"woods0": [("i1", 3.0), ("i0", 2.0), ("i4", 1.0)], "woods1": second}
     part, other = replace(PART, candidates=lists), replace(OTHER, candidates={"other0": second[1:]})
     both = Corpora([other, part])
-    right, wrong = found_wrong(both, "lists", 2)
+    right, wrong = retrieved_wrong(both, "lists", 2)
     assert right.items[2:].tolist() == [[3, NO_ITEM], [5, 6], [4, NO_ITEM]]
     assert right.scores[2:].tolist() == [[2, -np.inf], [-2, -2], [0, -np.inf]]
     assert wrong.items[2:].tolist() == [[4, 7], [7, 4], [NO_ITEM, NO_ITEM]]

@@ -69,7 +69,7 @@ def test_a_cross_encoders_dev_measures(bert, tmp_path):
 
 def test_a_dual_encoders_dev_measures(bert):
     task = make_task("dual", bert)
-    part = task.dev.parts[0]
+    part = task.dev.datasets[0]
     scores = products(task.model, part.queries.texts, part.items.texts)
     right = np.take_along_axis(scores, np.stack(part.positives), axis=1)
     ranks = 1 + (scores > right).sum(1)

@@ -134,13 +134,13 @@ def save_backbone(encoder: Any, tokenizer: Tokenizer, folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     encoder.save_pretrained(folder)
-    known = {
+    special = {
         f"{name}_token": token
         for name, token in _SPECIAL.items()
         if tokenizer.token_to_id(token) is not None
     }
     limit = position_limit(encoder.config)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=limit, **known)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=limit, **special)
     fast.save_pretrained(folder)
 
 

@@ -64,7 +64,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
             raise InputError(f"{names} is {longest}; the encoder has {limit} positions")
         self.name, self._turn = type(self).__name__, threading.Lock()
         self.config = config
-        self.encoders = list(dict.fromkeys(encoders))  # one where there is one for both
+        self.encoders = list(dict.fromkeys(encoders))  # one if the towers share it
         self.head: Any = None
         self.tokenizer = Tokenizer(tokenizer)
         window = Window(max_length=longest, **halves)
@@ -101,8 +101,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         return self._quietly(lambda: self.outputs(rows, queries=queries))
 
     def compare(self, *states: FloatArray | BoolArray) -> FloatArray:
-        given = [torch.from_numpy(np.ascontiguousarray(part)).to(self.device) for part in states]
-        return self._quietly(lambda: [self.head(*given)])[0]
+        tensors = [torch.from_numpy(np.ascontiguousarray(s)).to(self.device) for s in states]
+        return self._quietly(lambda: [self.head(*tensors)])[0]
 
     def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
         """What `read` gives, as tensors."""
@@ -119,8 +119,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
             mode = self.training
             self.eval()
             try:
-                parts = [part if part.dtype == torch.bool else part.float() for part in run()]
-                return [part.cpu().numpy() for part in parts]
+                outputs = [t if t.dtype == torch.bool else t.float() for t in run()]
+                return [output.cpu().numpy() for output in outputs]
             finally:
                 self.train(mode)
 

@@ -56,20 +56,20 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
         """All options by name, those not given by default. Raises InputError for an unknown option,
         for a value of another type than its default, and for a number out of range."""
         parameters = signature(cls).parameters.values()
-        known = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
         for name, value in given.items():
-            if name not in known:
-                raise InputError(f"the head has no option {name!r} ({nearest(name, known)})")
-            kind = type(known[name])
+            if name not in defaults:
+                raise InputError(f"the head has no option {name!r} ({nearest(name, defaults)})")
+            kind = type(defaults[name])
             fits = type(value) is kind or (kind, type(value)) == (float, int)
             if fits and kind in (int, float):
                 fits = value >= 1 if kind is int else 0 <= value < 1
             if not fits:
                 raise InputError(
-                    f"{name} is {value!r}, where the default is {known[name]!r}: counts are whole "
-                    "numbers from 1, shares from 0 to below 1"
+                    f"{name} is {value!r}, where the default is {defaults[name]!r}: counts are "
+                    "whole numbers from 1, shares from 0 to below 1"
                 )
-        return known | dict(given)
+        return defaults | dict(given)
 
     def take_over(self, query: Any, item: Any) -> None:
         """What the head of a new model takes from its encoders: by default nothing."""
@@ -163,7 +163,7 @@ class Layer(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """(b, s, d) and the bias (b, 1, 1, s) of the keys -> (b, s, d)."""
-        query, key, value = (in_heads(part, self.heads) for part in self.in_proj(x).chunk(3, dim=2))
+        query, key, value = (in_heads(y, self.heads) for y in self.in_proj(x).chunk(3, dim=2))
         if torch.jit.is_tracing():  # a graph has no operator like the one below
             n_rows = (bias[0, 0, 0] <= 0).sum()
             attended = torch.jit.script(_in_chunks)(query, key, value, bias, n_rows, CHUNK)
@@ -183,12 +183,12 @@ def _in_chunks(
 ) -> Tensor:
     """Attention of `chunk` rows at a time, in a loop that tracing alone would unroll. `rows` is s,
     counted from values: ONNX would take a size for a constant of the graph."""
-    parts: list[Tensor] = []
+    chunks: list[Tensor] = []
     keys = key.transpose(2, 3) * query.size(3) ** -0.5
-    for part in range((int(rows) + chunk - 1) // chunk):
-        logits = query[:, :, part * chunk : (part + 1) * chunk] @ keys + bias
-        parts.append(torch.softmax(logits, dim=-1) @ value)
-    return torch.cat(parts, dim=2)
+    for place in range((int(rows) + chunk - 1) // chunk):
+        logits = query[:, :, place * chunk : (place + 1) * chunk] @ keys + bias
+        chunks.append(torch.softmax(logits, dim=-1) @ value)
+    return torch.cat(chunks, dim=2)
 
 
 class Poly(Head):

@@ -110,10 +110,10 @@ class LateInteractionModel(TorchModel):
         """
         folder, start = trainable(source)
         if (folder / cls.SETTINGS).is_file():
-            found = cls.from_pretrained(folder)
-            if replace(config, pooling=config.pooling or found.config.pooling) != found.config:
-                raise InputError(f"{folder} is a trained model with other settings: {found.config}")
-            return found.train()
+            model = cls.from_pretrained(folder)
+            if replace(config, pooling=config.pooling or model.config.pooling) != model.config:
+                raise InputError(f"{folder} is a trained model with other settings: {model.config}")
+            return model.train()
         if start is None:
             query, tokenizer = open_backbone(folder)
             item = query

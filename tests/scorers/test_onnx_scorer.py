@@ -170,7 +170,7 @@ def copy(tmp_path, model="cross-encoder", **changes):
     ("changes", "message"),
     [
         ({"format": 2}, r"format 2.*upgrade crossknn"),
-        ({"format": "1"}, "not a crossknn-train description"),
+        ({"format": "1"}, "not a crossknn model description"),
         ({"kind": "dual-encoder"}, r"holds a dual-encoder, where a cross-encoder"),
         ({"precision": None}, "no usable 'precision'"),
         ({"max_length": None}, "no usable 'max_length'"),

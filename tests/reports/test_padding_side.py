@@ -1,22 +1,15 @@
 """A score is the same alone and in a batch, on whichever side a model's tokenizer pads."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
-from tiny_models import (
-    CAUSAL,
-    CHAT,
-    LOCAL,
-    ending,
-    save_bert,
-    save_bi_encoder,
-    save_hf,
-    scores_of,
-)
+from tiny_models import CAUSAL, CHAT, LOCAL, ending, save_bi_encoder, save_hf, scores_of
 
 import crossknn as ck
-from crossknn.scorers import LateInteraction, PredictScorer
+from crossknn.scorers import PredictScorer
+from crossknn.scorers.opening import bundled_folder
 
 pytestmark = pytest.mark.torch
 library = pytest.importorskip("sentence_transformers")
@@ -120,96 +113,19 @@ def test_dual_encoders(tmp_path, kind, side):
     np.testing.assert_allclose(together, alone, atol=5e-5)
 
 
-def pad(folder, side):
-    """The folder, whose tokenizer pads to 48 tokens and cuts texts, both on that side."""
-    path = folder / "tokenizer.json"
-    padding = {
-        "strategy": {"Fixed": 48},
-        "direction": side.title(),
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "[PAD]",
-    }
-    truncation = {
-        "direction": side.title(),
-        "max_length": 6,
-        "strategy": "LongestFirst",
-        "stride": 0,
-    }
-    about = {"padding": padding, "truncation": truncation}
-    path.write_text(json.dumps(json.loads(path.read_text()) | about))
-    config = folder / "tokenizer_config.json"
-    if config.exists():
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"padding_side": side}))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return save_bert(tmp_path_factory.mktemp("bert"), positions=128)
-
-
-def made(bert, folder, kind):
-    """A model of ours in its folder."""
-    from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
-    from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel
-    from crossknn_train.models.late import LateInteractionConfig, LateInteractionModel
-
-    lengths = {"query_length": 30, "item_length": 30}
-    if kind.endswith("-CE"):
-        config = CrossEncoderConfig(max_length=60, head=kind[:3])
-        model = CrossEncoderModel.new(bert, config)
-    elif kind == "dual":
-        model = DualEncoderModel.new(bert, DualEncoderConfig(**lengths))
-    else:
-        options = {"layers": 1} if kind == "deformer" else {}
-        config = LateInteractionConfig(head=kind, options=options, **lengths)
-        model = LateInteractionModel.new(bert, config)
-    return model.save_pretrained(folder)
-
-
 @pytest.mark.parametrize("side", SIDES)
-@pytest.mark.parametrize(
-    "kind", ["cls-CE", "emb-CE", "dual", "cmc", "poly", "som", "deformer", "mixencoder"]
-)
-def test_models_of_ours_and_their_onnx_folders(tmp_path, bert, kind, side):
-    """A model trained here, and its export, whose `tokenizer.json` pads: nothing is padded by it."""
-    from crossknn_train.export import export_model
-
-    task = {"dual": "dual-encoder"}.get(
-        kind, "cross-encoder" if "-CE" in kind else "late-interaction"
-    )
-    folder = made(bert, tmp_path / "torch", kind)
-    onnx = export_model(folder, tmp_path / "onnx", task)
-    expected = outputs(folder, task, marked=kind != "cls-CE")
-    for one in pad(folder, side), pad(onnx, side):
-        alone = outputs(one, task, marked=kind != "cls-CE")
-        np.testing.assert_allclose(
-            alone, expected, atol=2e-3 if task == "late-interaction" else 5e-5
-        )
-
-
-def outputs(folder, task, marked):
-    """Scores or vectors of texts together, which are those of each alone."""
-    queries = ["the red [Ms] oak [Me] in a hill"] if marked else [QUERY]
-    items = [f"{item} [ENT] the old {item}" if marked else item for item in ITEMS]
-    if task == "cross-encoder":
-        scorer = ck.CrossEncoder(folder)
-        run = lambda texts: scores_of(scorer, queries, texts)  # noqa: E731
-    elif task == "dual-encoder":
-        encoder = ck.DualEncoder(folder)
-        run = lambda texts: encoder.encode_items(texts) @ encoder.encode_queries(queries)[0]  # noqa: E731
+@pytest.mark.parametrize("kind", ["cross-encoder", "dual-encoder"])
+def test_what_a_tokenizer_says_of_padding_and_length_is_not_followed(tmp_path, kind, side):
+    """`tokenizer.json` pads to 48 tokens and cuts to 6, both on that side."""
+    folder = shutil.copytree(bundled_folder(kind), tmp_path / "model")
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    fixed = {"strategy": {"Fixed": 48}, "direction": side.title(), "pad_to_multiple_of": None}
+    rules["padding"] = fixed | {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    cut = {"direction": side.title(), "max_length": 6}
+    rules["truncation"] = cut | {"strategy": "LongestFirst", "stride": 0}
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    if kind == "cross-encoder":
+        own, changed = (scores_of(ck.CrossEncoder(f), [QUERY], ITEMS) for f in (None, folder))
     else:
-        model = LateInteraction(folder)
-        asked = model.encode_queries(queries)
-
-        def run(texts):
-            lists = np.arange(len(texts))[None] if texts is items else np.array([[0]])
-            return model.compare(asked, model.encode_items(texts), lists)[0]
-
-    together = run(items)
-    if task != "late-interaction":  # some of them look at the candidates together
-        alone = np.concatenate([run([item]) for item in items])
-        np.testing.assert_allclose(together, alone, atol=5e-5)
-    return together
+        own, changed = (ck.DualEncoder(f).encode_items(ITEMS) for f in (None, folder))
+    np.testing.assert_array_equal(changed, own)

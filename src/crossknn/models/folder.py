@@ -36,9 +36,9 @@ TOKENIZER = "tokenizer.json"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """What the graphs that read tokens take, int64 (b, t) each."""
 COMPARED = ("query", "query_mask", "items", "item_mask")
-"""What the graph takes that compares."""
+"""What the graph that compares takes."""
 DATA = ".data"
-"""Behind the name of a graph: its weights, where they have a file of their own."""
+"""The suffix of the file with a graph's weights, if they have a file of their own."""
 GRAPHS = (MODEL, QUERY_MODEL, COMPARE_MODEL, ITEM_MODEL)
 OUTPUTS = {
     "cross-encoder": {MODEL: ["scores"]},
@@ -48,11 +48,11 @@ OUTPUTS = {
 """The graphs of each kind of ONNX model, that of queries first, and what they give."""
 FORMAT = 1
 _MODEL_FILES = (MANIFEST, "config.json", "modules.json", *KINDS)
-"""What shows that a folder holds a model."""
+"""Files that only a model's folder has."""
 _LONGEST_GRAPH, _LONGEST_DATA = 2**31, 2**36
-"""Bytes of a graph, which ONNX allows no more, and of its weights."""
+"""Most bytes of a graph (ONNX allows no more) and of its weights."""
 _ABOUT = ("name", "revision", "license", "content")
-"""What a manifest says that no answer depends on."""
+"""The fields of a manifest that no score or vector depends on."""
 
 # What a hub snapshot needs: no code, no other frameworks' weights, no exported copies.
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.onnx", "model.onnx.data")
@@ -129,12 +129,12 @@ def json_in(folder: Path, file: str, without: Any) -> Any:
     """The content of a folder's JSON file; `without` if it is absent or of another type."""
     path = folder / file
     try:
-        found = parse_json(read_given(path)) if path.is_file() else without
+        content = parse_json(read_given(path)) if path.is_file() else without
     except InputError:
         raise
     except ValueError as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    return found if isinstance(found, type(without)) else without
+    return content if isinstance(content, type(without)) else without
 
 
 @contextmanager
@@ -186,17 +186,17 @@ def snapshot(name: str, revision: str | None, allow: Sequence[str]) -> Path:
 
 def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
     """An existing folder, or the local snapshot of a hub name; InputError if there is none."""
-    found, name = existing(path_or_name), str(path_or_name)
-    if found is None:
-        found = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"))
-        if not any(found.glob("*.safetensors")) and not (found / MODEL).exists():
-            found = snapshot(name, revision, (*_SMALL_FILES, "*.bin"))
-    if not found.is_dir():
+    folder, name = existing(path_or_name), str(path_or_name)
+    if folder is None:
+        folder = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"))
+        if not any(folder.glob("*.safetensors")) and not (folder / MODEL).exists():
+            folder = snapshot(name, revision, (*_SMALL_FILES, "*.bin"))
+    if not folder.is_dir():
         raise InputError(
             f"{name} is a file, where a model folder is needed; a checkpoint is first made one by  "
             f"{_CONVERT}"
         )
-    return check_files(found)
+    return check_files(folder)
 
 
 # What a folder of others holds

@@ -101,7 +101,7 @@ class Template:
         following = iter(texts)
         ids = [next(following) if piece is None else piece for piece, _ in self.pieces]
         types = [type_id for _, type_id in self.pieces]
-        return np.concatenate(ids), np.repeat(types, [len(part) for part in ids])
+        return np.concatenate(ids), np.repeat(types, list(map(len, ids)))
 
 
 class Row(NamedTuple):
@@ -159,8 +159,8 @@ class Encoding:
 
     def texts(self, texts: Sequence[str], *, queries: bool) -> list[Row | InputError]:
         """The input of each text alone (b,), as a query or as an item."""
-        found = self._ids(texts, self.prefixes[0 if queries else 1])
-        return [_or_error(self._text, ids, queries) for ids in found]
+        all_ids = self._ids(texts, self.prefixes[0 if queries else 1])
+        return [_or_error(self._text, ids, queries) for ids in all_ids]
 
     def _ids(self, texts: Iterable[str], prefix: str) -> list[IntArray | None]:
         # Of marked texts all is read: the mark may stand at the end.
@@ -189,7 +189,7 @@ class Encoding:
     def _cut(self, ids: IntArray, room: int, *, is_query: bool) -> IntArray:
         """As many tokens of a text as have room, its marks among them."""
         marks = (self._marks[:2] if is_query else self._marks[2:]) if self._marks else ()
-        places = [int(found[0]) for mark in marks if len(found := np.flatnonzero(ids == mark))]
+        places = [int(at[0]) for mark in marks if len(at := np.flatnonzero(ids == mark))]
         if len(places) < len(marks) or places != sorted(places):
             if is_query:
                 raise InputError("the query has no mention between [Ms] and [Me]")

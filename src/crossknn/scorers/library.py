@@ -154,15 +154,15 @@ class SentenceTransformerEncoder:
         differ, and leave the prompt out of the pooling where the model does."""
         if not len(texts):
             return np.empty((0, self.dimensions), dtype=np.float32)
-        parts: list[FloatArray] = []
+        batches: list[FloatArray] = []
         how = {"batch_size": self._batch, "show_progress_bar": False}
         prompt = self._prefixes[0 if what == "query" else 1]
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             window = list(texts[start : start + _TEXTS_AT_ONCE])
             with self._turn:
-                parts.append(np.asarray(encode(window, prompt=prompt, **how), dtype=np.float32))
+                batches.append(np.asarray(encode(window, prompt=prompt, **how), dtype=np.float32))
             if progress:
                 progress(start + len(window), len(texts))
-        vectors = np.concatenate(parts)
+        vectors = np.concatenate(batches)
         check_finite(vectors, texts, what, self._name)
         return vectors

@@ -179,7 +179,7 @@ def _open_own(
 
 
 def _check_options(make: Any, options: dict[str, Any]) -> None:
-    known = [p.name for p in signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    names = [p.name for p in signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
     for name in options:
-        if name not in known:
-            raise InputError(f"{make.__qualname__} has no option {name!r}: {nearest(name, known)}")
+        if name not in names:
+            raise InputError(f"{make.__qualname__} has no option {name!r}: {nearest(name, names)}")

@@ -17,7 +17,7 @@ from crossknn.data.queries import Qrels, QuerySet
 from crossknn.data.reading import read_dataset
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
-from crossknn.scorers.opening import bundled_folder
+from crossknn.models.folder import bundled_folder
 from crossknn.scorers.plain import CallableScorer
 from crossknn.types import FloatArray
 

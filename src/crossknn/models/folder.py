@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,11 @@ def refusing(what: str) -> Iterator[None]:
 # Where a model is
 
 
+def bundled_folder(kind: str) -> Path:
+    """The folder of the model of `kind` that comes with the package."""
+    return Path(str(files("crossknn"))) / "bundled" / kind
+
+
 def existing(path_or_name: str | Path) -> Path | None:
     """The file or folder there, or None for what can only be a hub name; InputError if neither."""
     path, name = as_path(path_or_name, "the model").expanduser(), str(path_or_name)
@@ -246,6 +252,16 @@ def check_cross_encoder(folder: Path, name: str) -> None:
             return
         reason = f"has no weights for its head, so that its scores would be random; {_EMB}"
     raise InputError(f"{name} {reason}; a cross-encoder with one score is needed")
+
+
+def check_dual_encoder(folder: Path, name: str) -> None:
+    """Raises InputError if `folder` holds a cross-encoder, or no model."""
+    encodes = (folder / "modules.json").exists() and is_bi_encoder(folder)
+    if not encodes and architecture(folder, name).endswith("ForSequenceClassification"):
+        raise InputError(
+            f"{name} is a cross-encoder: it scores pairs and has no vectors for single texts; "
+            f"open it with CrossEncoder, and give a dual encoder here"
+        )
 
 
 def check_outputs(count: int, name: str) -> None:

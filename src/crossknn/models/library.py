@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from crossknn.errors import InputError, needs_extra
-from crossknn.models.folder import refusing
+from crossknn.models.folder import check_outputs, refusing
 
 _YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
 _ITEM_PROMPTS = ("document", "passage", "corpus")
@@ -22,10 +22,7 @@ _SAME = 1e-2
 
 
 def open_library(
-    kind: Literal["SentenceTransformer", "CrossEncoder"],
-    source: str,
-    what: str,
-    **options: Any,
+    kind: Literal["SentenceTransformer", "CrossEncoder"], source: str, what: str, **options: Any
 ) -> Any:
     """The model in a folder, loaded by sentence-transformers; `what` is its name in errors.
 
@@ -46,6 +43,26 @@ def open_library(
         if "trust_remote_code" in str(error.__cause__):
             raise InputError(f"{error}; {_YOURSELF}") from error.__cause__
         raise
+
+
+def logits_options(model: Any, name: str, batch: int) -> dict[str, Any]:
+    """Prepare a loaded cross-encoder so that no score depends on the batch; the keyword arguments
+    with which its `predict` gives raw logits. Raises InputError for other than one output."""
+    import torch
+
+    check_outputs(model.num_labels, name)
+    raw = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False, "batch_size": batch}
+    last = list(model)[-1]
+    word = getattr(last, "true_token_id", None)
+    if word and word == last.false_token_id:
+        raise InputError(
+            f"the tokenizer of {name} has neither of the tokens whose logits give the score"
+        )
+    if word is None:
+        choose_padding_side(model, lambda pairs: model.predict(pairs, **raw))
+    else:  # the library reads the last token's logits, and pads on the left
+        count_positions(model)
+    return raw
 
 
 def own_prompts(model: Any) -> tuple[str, str]:

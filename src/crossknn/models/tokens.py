@@ -265,16 +265,10 @@ def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str,
 def token_batches(
     lengths: IntArray, tokens_per_run: int, one_width: bool = False
 ) -> Iterator[IntArray]:
-    """Cut rows into batches for one run of a model each, by length.
+    """Cut rows of so many tokens (b,) into batches by length: positions (rows,) of each batch.
 
-    Args:
-        lengths: Tokens of each row (b,).
-        tokens_per_run: What rows times padded width may be at most; a single row may be more.
-        one_width: Whether all rows of a batch have one padded width, so that none is padded to
-            the width of a longer one.
-
-    Yields:
-        Positions (rows,) of the rows of a batch. Every row is in one.
+    Rows times padded width are at most `tokens_per_run`, but for a single row that is longer; with
+    `one_width` no row is padded to the width of a longer one.
     """
     widths = -(-lengths // _MULTIPLE) * _MULTIPLE
     order = np.argsort(lengths, kind="stable")

@@ -13,7 +13,6 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.models import library
-from crossknn.models.folder import check_outputs
 from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.scorers.token_models import check_finite
 from crossknn.types import FloatArray, IntArray, Progress, as_count
@@ -45,26 +44,7 @@ class PredictScorer(BatchedScorer):
         self._is_library = module is not None and isinstance(model, module.CrossEncoder)
         self._options: dict[str, Any] = {}
         if self._is_library:
-            self._prepare(shown)
-
-    def _prepare(self, shown: str) -> None:
-        """Let a model of the library give raw logits that do not depend on the batch."""
-        import torch
-
-        model = self._model
-        raw = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False}
-        self._options = {"batch_size": self._batch, **raw}
-        check_outputs(model.num_labels, self.name)
-        last = list(model)[-1]
-        word = getattr(last, "true_token_id", None)
-        if word and word == last.false_token_id:
-            raise InputError(
-                f"the tokenizer of {shown} has neither of the tokens whose logits give the score"
-            )
-        if word is None:
-            library.choose_padding_side(model, lambda pairs: model.predict(pairs, **self._options))
-        else:  # the library reads the last token's logits, and pads on the left
-            library.count_positions(model)
+            self._options = library.logits_options(model, shown, self._batch)
 
     @cached_property
     def fingerprint(self) -> str | None:

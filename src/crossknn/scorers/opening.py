@@ -7,7 +7,6 @@ or a model without a classifier, as a cross-encoder with random weights in its h
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.resources import files
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,10 +15,10 @@ from crossknn.errors import TRAIN, InputError, nearest, needs_extra
 from crossknn.models.folder import (
     KINDS,
     MANIFEST,
-    architecture,
+    bundled_folder,
     check_cross_encoder,
+    check_dual_encoder,
     check_not_onnx,
-    is_bi_encoder,
     model_folder,
 )
 from crossknn.models.library import open_library
@@ -85,13 +84,7 @@ def DualEncoder(  # noqa: N802
     folder, own = _open_own(path_or_name, "dual-encoder", options, cores)
     if own is not None:
         return own
-    name = str(path_or_name)
-    encodes = (folder / "modules.json").exists() and is_bi_encoder(folder)
-    if not encodes and architecture(folder, name).endswith("ForSequenceClassification"):
-        raise InputError(
-            f"{name} is a cross-encoder: it scores pairs and has no vectors for single texts; "
-            f"open it with CrossEncoder, and give a dual encoder here"
-        )
+    check_dual_encoder(folder, str(path_or_name))
     return SentenceTransformerEncoder(folder, **options)
 
 
@@ -144,11 +137,6 @@ def _reads_tokens(what: Any) -> bool:
     made_by = {base.__module__.split(".")[0] for base in type(what).__mro__}
     own = getattr(getattr(type(what), "predict", None), "__module__", "transformers")
     return bool(made_by & {"transformers", "peft"}) and own.split(".")[0] == "transformers"
-
-
-def bundled_folder(kind: str) -> Path:
-    """The folder of the model of `kind` that comes with the package."""
-    return Path(str(files("crossknn"))) / "bundled" / kind
 
 
 def _open_own(

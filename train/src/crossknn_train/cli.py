@@ -1,4 +1,4 @@
-"""`crossknn-train`: train a model with a settings file, export one to ONNX."""
+"""`crossknn-train`: train a model by a settings file, distil one, export one to ONNX."""
 
 from __future__ import annotations
 

@@ -101,13 +101,11 @@ class State:
 def fit(
     task: Task, settings: TrainingSettings, folder: Path, *, progress: Progress | None = None
 ) -> State:
-    """Train until the last step, from the checkpoint in `folder` if there is one.
+    """Train until the last step, from the checkpoint in `folder` if there is one, and leave the
+    best weights in the model.
 
-    Leaves the best weights in the model.
-
-    Raises:
-        InputError: the checkpoint is damaged, or of another run.
-        TrainingError: the loss is NaN or infinite; the message names the batch.
+    Raises InputError for a checkpoint that is damaged or of another run, TrainingError, which names
+    the batch, if the loss is NaN or infinite.
     """
     model, began = task.model, time.perf_counter()
     per_epoch = steps_per_epoch(len(task.ids), settings)
@@ -124,7 +122,7 @@ def fit(
     remove_parts(folder)
     state = _load(folder / CHECKPOINT, model, run.optimizer, signature)
     with open_file(folder, LOG, "ab") as log:
-        log.truncate(state.log_size)  # what a killed run wrote after its checkpoint
+        log.truncate(state.log_size)  # lines that a killed run wrote after its checkpoint
     saved, first = time.monotonic(), state.step
     for step in range(first, total):
         if step == first or step % per_epoch == 0:
@@ -136,7 +134,7 @@ def fit(
         value = run.make(step)
         state.step, is_last = step + 1, step + 1 == total
         lines: list[dict[str, Any]] = [{"step": state.step, "loss": value, "learning_rate": rate}]
-        # The last evaluation is at the end, not one at the end of the epoch and one just after.
+        # The last step evaluates: an evaluation shortly before it would be wasted.
         if is_last or (state.step % every == 0 and total - state.step >= every // 2):
             measures = evaluate(task, run.autocast)
             lines.append({"step": state.step, "dev": measures})

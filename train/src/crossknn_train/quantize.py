@@ -62,12 +62,10 @@ _TABLE_BODY = """Table (table, scale, ids) => (y) {
 
 
 def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.ModelProto:
-    """A copy of an ONNX model with int8 linear layers and int8 embedding tables.
+    """A copy of an ONNX model in float32 with int8 linear layers and int8 embedding tables.
 
-    Args:
-        model: in float32; its linear layers are MatMul nodes with a constant right side.
-        keep_float: parts of weight names; MatMul nodes whose weight contains one of them stay in
-            float32.
+    Linear layers are MatMul nodes with a constant right side; those whose weight has one of
+    `keep_float` in its name stay in float32.
     """
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     matrices = {

@@ -42,17 +42,14 @@ _TRAINED: dict[type[RunSettings], tuple[Any, type[LabelledTask]]] = {
     DualEncoderSettings: (DualEncoderModel, DualEncoderTask),
     LateInteractionSettings: (LateInteractionModel, LateInteractionTask),
 }
-"""The model that settings are of, and how it learns."""
+"""The class of the settings -> the class of the model, and the task that trains it."""
 
 
 def train(settings: RunSettings, folder: Path, *, progress: Progress | None = None) -> loop.State:
-    """Train by `settings` and leave the best checkpoint in `folder`, resuming what is there.
+    """Train what the class of the settings says, and leave the best checkpoint in `folder`.
 
-    The class of the settings says what is trained.
-
-    Raises:
-        InputError: unusable data or settings.
-        TrainingError: the loss is no number.
+    Resumes a run that is there. Raises InputError for data or settings that cannot be used,
+    TrainingError if the loss is not a number.
     """
     task = _task(settings, *read_corpora(settings))
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
@@ -77,7 +74,7 @@ def _task(settings: Any, train: list[Dataset], dev: list[Dataset]) -> LabelledTa
 
 
 def _encoder(settings: Any) -> Encoder | None:
-    """The dual encoder that settings name: a teacher, or what finds wrong items."""
+    """The dual encoder that the settings name: a teacher, or the retriever of wrong items."""
     if isinstance(settings, DualEncoderSettings):
         place, source = "teacher", settings.teacher
     elif isinstance(settings, CrossEncoderSettings):

@@ -129,7 +129,6 @@ COMMANDS: dict[str, Iterable[str]] = {
     "estimate docs.index --budget {}": ("0", "-1", "x"),
     "fit docs.index stored --store {}": PATHS,
     "fit docs.index --queries auto --deadline {}": ("x", "-1s", "nan", "0m", ""),
-    "model export {} out": ("a\0b", LONG, "binary.bin", "empty"),
     "{}": ("nothing", "--nothing", "sea\0rch", LONG, "search"),
 }
 """Arguments of `crossknn`, and what makes them wrong in place of `{}`."""

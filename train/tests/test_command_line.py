@@ -91,7 +91,7 @@ OUT = ("bad.toml", "--out", "x")
         (["run", "cnc", "--config", *OUT], LATE, "did you mean cmc"),
         ([*EXPORT, "bert", "x"], "", "no classification head"),
         ([*EXPORT, "a\0b", "x"], "", "cannot be a path"),
-        ([*EXPORT, "m" * 5000, "x"], "", "cannot be a path"),
+        ([*EXPORT, "m" * 5000, "x"], "", "file name too long"),
         ([*EXPORT, "good.toml", "x"], "", "is a file, where a model folder is needed"),
         ([*EXPORT, "model", "x", "--kind", "dual-encoder"], "", "is a cross-encoder"),
         ([*EXPORT, "model", "x", "--items", "beir/corpus.jsonl"], "", "--queries"),

@@ -102,7 +102,7 @@ MAY = {
     "sample": "files of the package",
     "service.app": "the page of the package",
     "search.results": "a run file that the user names",
-    "fitting.anchors": "into a file of files.new_file",
+    "crossknn_lab.collecting": "into a file of files.new_file",
     "crossknn_train.cli": "settings files of the package",
     "crossknn_train.loop": "into a file of files.new_file; weights after is_file; the processor's name",
     "crossknn_train.late_interaction": "of a file of files.open_file",

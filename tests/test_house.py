@@ -19,6 +19,7 @@ SRC = Path(ck.__file__).parent
 IDEAS = {
     "data.formats": "published layouts of data",
     "demo": "the documentation of Python as a corpus",
+    "trial.data": "what a trial searches",
     "evaluation.verdict": "what to do, by a measure of judged queries",
     "fitting.calibration": "probabilities of relevance from judgements",
     "fitting.cur": "item vectors by CUR",
@@ -162,7 +163,6 @@ LARGE = {
         "cli.compare.command",
         "cli.compare.run",
         "cli.fit.command",
-        "cli.trial.command",
         "fitting.anchors.collect_matrix",
         "fitting.calibration.fit_calibration",
         "fitting.fit.fit",

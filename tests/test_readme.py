@@ -36,7 +36,7 @@ def blocks(kind):
 def folder(tmp_path, monkeypatch):
     """What the blocks read."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("crossknn.cli.estimate._SECONDS", 0.1)
+    monkeypatch.setattr("crossknn.trial.plan.SECONDS", 0.1)
     records = {
         "docs": [{"id": f"item-{i}", "text": f"{text} {REST}"} for i, text in enumerate(TEXTS)],
         "queries": [{"id": f"q{i}", "text": text[-30:]} for i, text in enumerate(TEXTS[:20])],

@@ -7,7 +7,8 @@ import pytest
 
 import crossknn as ck
 from crossknn.evaluation.measures import Comparison
-from crossknn.trial import RETURNED, Trial, _said, questions_from
+from crossknn.trial.data import questions_from
+from crossknn.trial.result import RETURNED, Trial, _said
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +69,9 @@ def test_a_trial_counts_what_it_says(trial, sample):
         vectors = sample.index.vectors["dense"]
         own = ck.DualEncoder().encode_queries([case.query])[0] @ vectors.T
         [right] = (column[item] for item in sample.qrels[sample.queries.ids[q]])
-        assert case.place == (own > own[right]).sum() + 1
-        assert case.place > 50
-        assert trial.search.items[q, case.found - 1] == right
+        assert case.retriever_place == (own > own[right]).sum() + 1
+        assert case.retriever_place > 50
+        assert trial.search.items[q, case.search_place - 1] == right
 
 
 def test_a_single_query_and_a_single_call_are_written_in_the_singular(sample):

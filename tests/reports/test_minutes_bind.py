@@ -10,8 +10,8 @@ import pytest
 from tiny_models import jsonl
 
 from crossknn.cli.app import run
-from crossknn.cli.trial import _Plan
 from crossknn.errors import InputError
+from crossknn.trial.plan import Plan
 
 CASES = [
     (minutes, speed, encoding, n, weighed)
@@ -24,7 +24,15 @@ CASES = [
 
 
 def planned(minutes, speed, encoding, n, weighed):
-    return _Plan.within(minutes, speed, encoding, n, weighed, n_queries=20, budget=50)
+    return Plan.within(
+        minutes,
+        pairs_per_second=speed,
+        seconds_per_text=encoding,
+        items=n,
+        judged=weighed,
+        n_queries=20,
+        budget=50,
+    )
 
 
 @pytest.mark.parametrize("minutes", sorted({case[0] for case in CASES}))
@@ -39,16 +47,16 @@ def test_no_plan_is_longer_than_its_minutes(minutes):
             assert planned(needed, *case[1:]).minutes <= needed + 1e-9
             continue
         _, speed, encoding, n, weighed = case
-        pairs = plan.queries * plan.items + plan.more
+        pairs = plan.queries * plan.items + plan.verdict_pairs
         assert plan.minutes == pytest.approx((plan.items * encoding + pairs / speed) / 60)
         assert plan.minutes <= minutes + 1e-9, case
-        assert min(8, weighed) <= plan.queries <= plan.weighed <= weighed
+        assert min(8, weighed) <= plan.queries <= plan.judged <= weighed
         assert 100 <= plan.items <= n
 
 
 def test_time_enough_takes_everything():
     plan = planned(600, 700.0, 0.001, 10_000, 300)
-    assert (plan.items, plan.queries, plan.weighed, plan.budgets) == (
+    assert (plan.items, plan.queries, plan.judged, plan.budgets) == (
         10_000,
         20,
         300,

@@ -11,7 +11,7 @@ import pytest
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.page import write_page
-from crossknn.trial import Trial
+from crossknn.trial.result import Trial
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from crossknn.cli.app import run
 from crossknn.evaluation.diagnosis import ENOUGH
 from crossknn.evaluation.measures import Comparison, fewest_queries, paired
 from crossknn.evaluation.verdict import RERANK, RETRIEVER, SEARCH, Way, verdict_of
-from crossknn.trial import _said
+from crossknn.trial.result import _said
 
 
 def values(m, lower):
@@ -88,7 +88,7 @@ def test_try_with_too_few_minutes(tmp_path, monkeypatch, capsys):
     text = "is made of wood and is used every day of the year by somebody"
     lines = [f'{{"id": "i{i}", "title": "Thing number {i}", "text": "It {text} {i}."}}' for i in N]
     (tmp_path / "own.jsonl").write_text("\n".join(lines))
-    monkeypatch.setattr("crossknn.cli.trial.pairs_per_second", lambda scorer, texts: 0.01)
+    monkeypatch.setattr("crossknn.trial.plan.pairs_per_second", lambda scorer, texts: 0.01)
     assert run(["try", "own.jsonl", "--encoder", "none", "--budget", "5"]) == 2
     said = capsys.readouterr().err
     assert "10 minutes are too few" in said

@@ -14,7 +14,6 @@ from typer import Option
 from crossknn.cli import options as o
 from crossknn.cli import trial as shown
 from crossknn.cli.answers import show
-from crossknn.cli.estimate import pairs_per_second, texts_per_second
 from crossknn.cli.output import err, note, plain, progress, say
 from crossknn.errors import counted
 
@@ -51,7 +50,7 @@ def command(
         _live(search, budget, folder, n_queries, seed, json)
         return
     from crossknn.sample import sample
-    from crossknn.trial import Trial
+    from crossknn.trial.result import Trial
 
     began = time.perf_counter()
     with err.status("opening the sample"):
@@ -86,10 +85,12 @@ def _say_time(texts: Sequence[str], budget: int, n_queries: int, encoded: bool) 
     from crossknn.demo import SEARCHES
     from crossknn.sample import sample
     from crossknn.scorers import CrossEncoder
+    from crossknn.trial.plan import pairs_per_second, texts_per_second
 
-    speed = pairs_per_second(CrossEncoder(max_length=96, threads=o.threads(None)), texts)
+    with err.status("measuring the models"):
+        speed = pairs_per_second(CrossEncoder(max_length=96, threads=o.threads(None)), texts)
+        encoding = 0.0 if encoded else len(texts) / texts_per_second("bundled", texts)
     searches = (len(sample().queries) + len(SEARCHES)) * budget / speed
-    encoding = 0.0 if encoded else len(texts) / texts_per_second("bundled", texts)
     comparing = n_queries * len(texts) / speed
     total = plain(searches + encoding + comparing, "seconds")
     note(
@@ -178,7 +179,7 @@ def _live(
     from crossknn.scores.collect import Limits, exact_scores
     from crossknn.scores.stored import StoredScorer
     from crossknn.searcher.searcher import Searcher
-    from crossknn.trial import Trial
+    from crossknn.trial.result import Trial
 
     began, cores = time.perf_counter(), o.threads(None)
     asked = query_set(SEARCHES if search is None else search).texts  # before anything is encoded
@@ -207,7 +208,7 @@ def _live(
         limits = Limits(workers=cores)
         given = index.scores, scorer, queries.texts, index.items.texts
         scores = exact_scores(*given, limits=limits, progress=report)
-    trial = Trial.run(index, queries, scores, data.qrels, budget=budget, seed=seed, made=True)
+    trial = Trial.run(index, queries, scores, data.qrels, budget=budget, seed=seed, made_up=True)
     shown.show(trial, json)
     lead = (
         f"{index.n:,} documented things of Python {platform.python_version()}, the bundled models."

@@ -1,5 +1,4 @@
-"""Reranking and the default search at equal calls, on queries whose exact scores are known: what
-`crossknn demo` and `crossknn try` show, in a terminal and as a page."""
+"""Reranking and the default search at equal calls, on queries scored against every item."""
 
 from __future__ import annotations
 
@@ -10,13 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.dataset import Dataset
-from crossknn.data.items import Items, items_from
 from crossknn.data.queries import Qrels, QuerySet
-from crossknn.data.records import given_records
-from crossknn.demo import first_sentence
-from crossknn.errors import InputError, counted
-from crossknn.evaluation.diagnosis import FEWEST
+from crossknn.errors import counted
 from crossknn.evaluation.measures import Comparison, fewest_queries, paired
 from crossknn.evaluation.replay import Outcome, compare
 from crossknn.evaluation.task import Judgements, relevant_items
@@ -26,29 +20,32 @@ from crossknn.page import Cell, Page, Section, Table, bars, literal
 from crossknn.retrievers.specs import first_stage, open_retriever
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
 
-K, RETURNED = 10, 20
-"""The true neighbours that are counted, and how many items an answer has at most."""
-_SHOWN = 50  # queries of a page
+K = 10
+"""How many exact neighbours of a query are looked for in an answer."""
+
+RETURNED = 20
+"""How many items an answer has at most."""
+
+_SHOWN = 50
+"""Queries of a page, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A query whose right item the search returned and reranking did not.
-
-    place: the right item's in the retriever's list; found: its place in the search's answer.
-    """
+    """A query whose right item the search returned and reranking did not: the item's text, and its
+    place in the retriever's list and in the search's answer."""
 
     query: str
     text: str
-    place: int
-    found: int
+    retriever_place: int
+    search_place: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
     """What reranking, the search and exact search returned for m queries, `budget` calls each.
 
-    right: the relevant items of each query; none where there are no judgements. made: the queries
+    `right` are the relevant items of each query, none at all without judgements. `made_up` queries
     are sentences of the items themselves, which nobody has asked.
     """
 
@@ -60,7 +57,7 @@ class Trial:
     search: Outcome
     exact: Outcome
     right: Sequence[IntArray]
-    made: bool = False
+    made_up: bool = False
 
     @classmethod
     def run(
@@ -72,9 +69,19 @@ class Trial:
         *,
         budget: int = 100,
         seed: int = 0,
-        made: bool = False,
+        made_up: bool = False,
     ) -> Trial:
-        """Search m queries whose exact scores (m, n) are known."""
+        """Search m queries whose exact scores (m, n) are known.
+
+        Args:
+            index: The n items.
+            queries: The queries.
+            scores: Their exact scores.
+            qrels: Their judgements.
+            budget: Calls per query.
+            seed: Seed of all randomness.
+            made_up: Whether the queries are sentences of the items.
+        """
         stage = first_stage(index)
         methods = parse_methods(f"rerank(retriever={stage}), {DEFAULT}")
         depths = [min(n, index.n) for n in (K, RETURNED + 1)]  # one may be the query itself
@@ -96,7 +103,7 @@ class Trial:
             search=search,
             exact=exact,
             right=right,
-            made=made,
+            made_up=made_up,
         )
 
     @property
@@ -130,32 +137,31 @@ class Trial:
     @property
     def answers(self) -> Comparison | None:
         """Search minus reranking in `returned`; None without judgements."""
-        found = self.returned if self.right else {}
-        if not found or np.isnan(found["exact"]).all():
+        if not self.right or np.isnan(self.returned["exact"]).all():
             return None
-        return paired(found["crossknn"] - found["rerank"])
+        return paired(self.returned["crossknn"] - self.returned["rerank"])
 
     @cached_property
     def cases(self) -> tuple[list[Case], int]:
         """Queries that only the search answered; the number of those that only reranking did."""
-        found, opposite = [], 0
+        cases, opposite = [], 0
         retriever = open_retriever(self.index, self.retriever)
         for q, right in enumerate(self.right):
-            there = [
+            by_rerank, by_search = (
                 np.isin(way.items[q, : self.n_returned], right)
                 for way in (self.rerank, self.search)
-            ]
-            opposite += bool(there[0].any() and not there[1].any())
-            if there[0].any() or not there[1].any():
+            )
+            opposite += bool(by_rerank.any() and not by_search.any())
+            if by_rerank.any() or not by_search.any():
                 continue
-            place = int(np.flatnonzero(there[1])[0])
+            place = int(np.flatnonzero(by_search)[0])
             item = int(self.search.items[q, place])
             text = self.queries.texts[q]
             order = retriever.top(Queries([text]), self.index.n).items[0]
-            before = np.flatnonzero(order == item)
-            rank = int(before[0]) + 1 if len(before) else int((order != NO_ITEM).sum()) + 1
-            found.append(Case(text, self.index.items.texts[item], rank, place + 1))
-        return found, opposite
+            listed = np.flatnonzero(order == item)
+            rank = int(listed[0]) if len(listed) else int((order != NO_ITEM).sum())
+            cases.append(Case(text, self.index.items.texts[item], rank + 1, place + 1))
+        return cases, opposite
 
     def groups(self) -> dict[str, list[tuple[str, float]]]:
         """Bars: by what is counted, each way's name and share."""
@@ -164,16 +170,16 @@ class Trial:
             "crossknn": f"crossknn, {counted(self.budget, 'call')}",
             "exact": f"all {self.index.n:,} scored",
         }
-        found = {}
+        groups = {}
         if self.answers is not None:
-            found[f"right items among the {self.n_returned} returned"] = [
+            groups[f"right items among the {self.n_returned} returned"] = [
                 (name, float(np.nanmean(self.returned[way]))) for way, name in names.items()
             ]
-        found[f"the cross-encoder's own top {self.k}, found"] = [
+        groups[f"the cross-encoder's own top {self.k}, found"] = [
             (name, float(of.recall[self.k].mean()))
             for name, of in zip(names.values(), (self.rerank, self.search, self.exact), strict=True)
         ]
-        return found
+        return groups
 
     @property
     def sentence(self) -> str:
@@ -184,7 +190,7 @@ class Trial:
                 0, _said(self.answers, f"of the right items among the {self.n_returned} returned")
             )
         asked, calls = len(self.queries), counted(self.budget, "call")
-        kind = " made-up" * self.made
+        kind = " made-up" if self.made_up else ""
         of = f"each of {asked:,}{kind} queries" if asked > 1 else f"one{kind} query"
         return f"With {calls} for {of}, searching instead of reranking {', and '.join(said)}."
 
@@ -193,7 +199,7 @@ class Trial:
         return {
             "n": self.index.n,
             "queries": len(self.queries),
-            "made_up_queries": self.made,
+            "made_up_queries": self.made_up,
             "budget": self.budget,
             "retriever": self.retriever,
             "shares": {name: dict(rows) for name, rows in self.groups().items()},
@@ -203,18 +209,19 @@ class Trial:
     def page(self, title: str, lead: str, sections: Sequence[Section] = ()) -> Page:
         """The trial as a page: the sentence, the bars, and what reranking missed."""
         cases, opposite = self.cases
-        shown = Section(title="At equal calls", blocks=[bars(self.groups()), self.sentence])
+        shown = [Section(title="At equal calls", blocks=[bars(self.groups()), self.sentence])]
         missed = [
             f"“{literal(c.query)}” → {literal(' · '.join(c.text.splitlines()).rstrip('.'))}. "
-            f"Number {c.place:,} of the retriever, {c.found} of the search."
+            f"Number {c.retriever_place:,} of the retriever, {c.search_place} of the search."
             for c in cases[:RETURNED]
         ]
         about = (
             f"Searching found the right item for {counted(len(cases), 'query')} where reranking "
             f"missed it, and missed it for {opposite} where reranking found it."
         )
-        ends = [Section(title="What reranking missed", blocks=[about, missed])] * bool(missed)
-        return Page(title=title, lead=lead, sections=[shown, *ends, self._by_query(), *sections])
+        if missed:
+            shown.append(Section(title="What reranking missed", blocks=[about, missed]))
+        return Page(title=title, lead=lead, sections=[*shown, self._by_query(), *sections])
 
     def _by_query(self) -> Section:
         """Each query with what the two ways found of its true top k, and missed."""
@@ -230,7 +237,9 @@ class Trial:
             "users: give yours."
         )
         tables = [self._table(q) for q in range(min(asked, _SHOWN))]
-        return Section(title="Query by query", blocks=[*[made] * self.made, about, *tables])
+        return Section(
+            title="Query by query", blocks=[*([made] if self.made_up else []), about, *tables]
+        )
 
     def _table(self, q: int) -> Table:
         """The true top k of a query, then the right items beyond it, with their places."""
@@ -243,49 +252,19 @@ class Trial:
         rows = list[list[Cell]]()
         for item in (*true, *(item for item in right if item not in true)):
             text = literal(items.titles[item] or items.texts[item], 100)
-            name = f"{literal(items.ids[item], 40)}: {text}{' **(right)**' * (item in right)}"
+            mark = " **(right)**" if item in right else ""
+            name = f"{literal(items.ids[item], 40)}: {text}{mark}"
             rank = f"{true.index(item) + 1}" if item in true else f"beyond {self.k}"
             places = [np.flatnonzero(answer == item) + 1 for answer in answers]
             rows.append([rank, name, *(f"{at[0]}" if len(at) else "missed" for at in places)])
-        found = [int(np.isin(true, answer).sum()) for answer in answers]
+        by_rerank, by_search = (int(np.isin(true, answer).sum()) for answer in answers)
         return Table(
             head=["true place", "item", "by reranking", "by searching"],
             rows=rows,
             caption=f"“{literal(self.queries.texts[q], 200)}”: of {len(true)} reranking finds "
-            f"{found[0]}, searching {found[1]}",
+            f"{by_rerank}, searching {by_search}",
             folded=True,
         )
-
-
-def questions_from(items: Items, count: int, seed: int = 0) -> Dataset:
-    """Queries made of the items themselves, for want of better: `count` at most.
-
-    A query is the title of an item, or its first sentence where it has no title of two words; the
-    item keeps the rest, eight words or more, and is what the query should find.
-
-    Raises:
-        InputError: fewer than five items have so much text.
-    """
-    texts, queries = list(items.texts), dict[str, str]()
-    for position in np.random.default_rng(seed).permutation(len(texts)).tolist():
-        text, title = texts[position], items.titles[position].strip()
-        first, rest = first_sentence(text)
-        if len(title.split()) > 1 and text.startswith(title):
-            first, rest = title, text.removeprefix(title).strip()
-        if len(queries) < count and 2 <= len(first.split()) <= 60 and len(rest.split()) >= 8:
-            queries[items.ids[position]], texts[position] = first, rest
-    if len(queries) < FEWEST:
-        raise InputError(
-            f"queries can be made of {len(queries)} of the items only, and {FEWEST} are needed: an "
-            "item must have a title or a first sentence and eight words more; give --queries FILE"
-        )
-    records = [{"id": i, "text": text} for i, text in zip(items.ids, texts, strict=True)]
-    return Dataset(
-        name="made of the items",
-        items=items_from(given_records(records)),
-        queries=QuerySet(tuple(f"q:{i}" for i in queries), tuple(queries.values())),
-        qrels={f"q:{i}": {i: 1} for i in queries},
-    )
 
 
 def _said(found: Comparison, of: str) -> str:

@@ -1,0 +1,1 @@
+"""Reranking and searching at equal calls on texts of a user: what `demo` and `try` run and show."""

@@ -1,0 +1,146 @@
+"""What a trial searches: items, queries and judgements, a sample of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossknn.data.formats import Beir
+from crossknn.data.items import Items, items_from
+from crossknn.data.queries import Qrels, QuerySet
+from crossknn.data.reading import read_qrels, read_queries
+from crossknn.data.records import given_records
+from crossknn.demo import first_sentence
+from crossknn.errors import InputError
+from crossknn.evaluation.diagnosis import FEWEST, relevant_to
+from crossknn.evaluation.task import Judgements, TaskMeasures
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialData:
+    """Items, queries and their judgements, if there are any; `origin` says where these are from."""
+
+    items: Items
+    queries: QuerySet
+    qrels: Qrels | None
+    origin: str = ""
+    made_up: bool = False
+
+    @classmethod
+    def read(
+        cls,
+        items: Items,
+        place: Path,
+        queries: Any,
+        qrels: Path | None,
+        *,
+        n_queries: int,
+        seed: int,
+    ) -> TrialData:
+        """The items with the queries of a BEIR folder, with those given, or with some made of them.
+
+        Args:
+            items: What is searched.
+            place: Where the queries are, or the items if none are given.
+            queries: What `read_queries` reads; None if the items' place may have some.
+            qrels: A file of judgements; by default those of the BEIR folder.
+            n_queries: How many queries are made of items.
+            seed: Draws these.
+        """
+        folder = Beir(place)
+        if any(place.glob("queries.jsonl*")):
+            if qrels is not None:
+                of = f" of {place}, judged by {qrels}"
+                given = read_qrels(qrels)
+                return cls(items=items, queries=folder.queries(None), qrels=given, origin=of)
+            return cls._of_folder(items, folder, place)
+        if queries is not None:
+            judged = None if qrels is None else read_qrels(qrels)
+            return cls(items=items, queries=read_queries(queries), qrels=judged)
+        if qrels is not None:
+            raise InputError("--qrels judges queries: give them, too, with --queries FILE")
+        return questions_from(items, n_queries, seed)
+
+    @classmethod
+    def _of_folder(cls, items: Items, folder: Beir, place: Path) -> TrialData:
+        splits = folder.splits()
+        if not splits:
+            queries = folder.queries(None)
+            return cls(items=items, queries=queries, qrels=None, origin=f" of {place}")
+        if len(splits) > 1 and "test" not in splits:
+            raise InputError(
+                f"{place} has judgements of {', '.join(splits)}: name one, such as --qrels "
+                f"{place / 'qrels' / splits[0]}.tsv"
+            )
+        split = folder.split(None)
+        of = f" of {place}, judged by its split {split}"
+        return cls(items=items, queries=folder.queries(split), qrels=folder.qrels(split), origin=of)
+
+    @property
+    def n_judged(self) -> int:
+        """Number of queries that the verdict can be made on."""
+        if self.qrels is None:
+            return len(self.queries)
+        return sum(query in self.qrels for query in self.queries.ids)
+
+    def sample(self, max_items: int, seed: int) -> TrialData:
+        """Queries in random order, judged ones first, and `max_items` items, judged ones among
+        them."""
+        judged, items = self.qrels or {}, self.items
+        order = np.random.default_rng(seed).permutation(len(self.queries)).tolist()
+        order.sort(key=lambda row: self.queries.ids[row] not in judged)
+        queries = self.queries.take(order)
+        if len(items) > max_items:
+            wanted = {item for query in queries.ids for item in judged.get(query, ())}
+            random = np.random.default_rng(seed).permutation(len(items)).tolist()
+            random.sort(key=lambda position: items.ids[position] not in wanted)
+            items = items.take(sorted(random[:max_items]))
+        return replace(self, items=items, queries=queries)
+
+    def first(self, n_queries: int) -> TrialData:
+        """The first queries, and their judgements."""
+        queries = self.queries.take(range(min(n_queries, len(self.queries))))
+        qrels = self.qrels and {q: self.qrels[q] for q in queries.ids if q in self.qrels}
+        return replace(self, queries=queries, qrels=qrels)
+
+    def check(self, measure: str) -> list[str]:
+        """What a reader of the measure must know; `InputError` if no verdict can be made."""
+        if self.qrels is None:
+            return []
+        judgements = Judgements.from_qrels(self.qrels, self.queries, self.items.ids)
+        notes = TaskMeasures(judgements, [measure]).judgements.notes()
+        relevant_to(judgements)
+        return notes
+
+
+def questions_from(items: Items, count: int, seed: int = 0) -> TrialData:
+    """Queries made of the items themselves, for want of better: `count` at most.
+
+    A query is the title of an item, or its first sentence where it has no title of two words; the
+    item keeps the rest, eight words or more, and is what the query should find. Raises `InputError`
+    if fewer than five items have so much text.
+    """
+    texts, queries = list(items.texts), dict[str, str]()
+    for position in np.random.default_rng(seed).permutation(len(texts)).tolist():
+        text, title = texts[position], items.titles[position].strip()
+        first, rest = first_sentence(text)
+        if len(title.split()) > 1 and text.startswith(title):
+            first, rest = title, text.removeprefix(title).strip()
+        if len(queries) < count and 2 <= len(first.split()) <= 60 and len(rest.split()) >= 8:
+            queries[items.ids[position]], texts[position] = first, rest
+    if len(queries) < FEWEST:
+        raise InputError(
+            f"queries can be made of {len(queries)} of the items only, and {FEWEST} are needed: an "
+            "item must have a title or a first sentence and eight words more; give --queries FILE"
+        )
+    records = [{"id": i, "text": text} for i, text in zip(items.ids, texts, strict=True)]
+    return TrialData(
+        items=items_from(given_records(records)),
+        queries=QuerySet(tuple(f"q:{i}" for i in queries), tuple(queries.values())),
+        qrels={f"q:{i}": {i: 1} for i in queries},
+        origin=" made of items",
+        made_up=True,
+    )

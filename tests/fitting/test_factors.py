@@ -85,11 +85,11 @@ def test_per_item_gives_each_item_different_queries_in_rounds(n, q, data):
 
 
 def fitted(method, scores, items, queries, *, scale=None, held_out=0.05, bias=0.0, **options):
-    """What `als`, or a method of `crossknn.fitting.mf`, makes of scores and vectors."""
+    """What `als`, or a method of `crossknn_lab.mf`, makes of scores and vectors."""
     targets = Targets.of(scores, items, queries, scale=scale, held_out=held_out)
     if method == "als":
         return als(targets, bias=bias, **options)
-    return getattr(pytest.importorskip("crossknn.fitting.mf"), method)(targets, **options)
+    return getattr(pytest.importorskip("crossknn_lab.mf"), method)(targets, **options)
 
 
 METHODS = ["als", *(pytest.param(name, marks=pytest.mark.torch) for name in ("mf_trns", "mf_ind"))]
@@ -232,7 +232,7 @@ def test_three_steps_are_those_of_torch_on_dense_tables():
 @pytest.mark.parametrize("skip", [True, False])
 def test_numpy_computes_what_torch_does(skip):
     torch, start = pytest.importorskip("torch"), turned()[0]
-    side = pytest.importorskip("crossknn.fitting.mf").PerceptronSide(start, 16, skip)
+    side = pytest.importorskip("crossknn_lab.mf").PerceptronSide(start, 16, skip)
     with torch.no_grad():
         expected = side(torch.arange(len(start))).numpy()
     np.testing.assert_allclose(side.vectors(), expected, atol=1e-6)

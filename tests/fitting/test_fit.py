@@ -14,6 +14,7 @@ from crossknn.methods import parse_methods
 from crossknn.retrievers.specs import default_vectors
 from crossknn.scores.collect import Limits
 from crossknn.types import Queries
+from crossknn_lab.fits import fit_method
 
 N, D, Q = 120, 6, 30
 
@@ -60,7 +61,7 @@ TRAIN, TEST = slice(0, Q), slice(Q, 2 * Q)
 @pytest.mark.parametrize("method", ["als", "als(strength=0.05, sweeps=2)", "cur", "cur(rank=4)"])
 def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
     index = world.index(tmp_path / "i")
-    found = fit(index, world, world.queries[TRAIN], method, per=40)
+    found = fit(index, world, world.queries[TRAIN], fit_method(method), per=40)
     name = method.split("(")[0]
     assert found.name == name == default_vectors(index)
     assert found.vectors.cost.calls == found.collected.calls == world.asked
@@ -116,8 +117,8 @@ def test_a_score_that_is_no_number_leaves_the_index_as_it_was(world, tmp_path):
         ({"per": 0}, "must be 1 or more"),
         ({"method": "als(strength=0)"}, "above 0"),
         ({"method": "als(held_out=1.5)"}, "share"),
-        ({"method": "mf-trns(lr=0)"}, "above 0"),
-        ({"method": "cur(rank=99)"}, "allow a rank of at most"),
+        ({"method": "als(sweeps=0)"}, "above 0"),
+        ({"method": fit_method("cur(rank=99)")}, "allow a rank of at most"),
         ({"strategy": "items"}, "must be 'q' or 'i'"),
         ({"method": "alz"}, "did you mean"),
         ({"strategy": "i", "per": Q + 1}, "there are only"),
@@ -148,7 +149,7 @@ def test_query_vectors_are_the_encoders_own(world):
 def test_methods_share_all_scores_and_dense_rows_are_less_what_is_known(world, tmp_path):
     index, queries = world.index(tmp_path / "i"), world.queries[:10]
     assert fit(index, world, queries, per=20).collected.calls == 200
-    found = fit(index, world, queries, "cur(rank=2)")
+    found = fit(index, world, queries, fit_method("cur(rank=2)"))
     assert (found.collected.calls, found.collected.reused) == (10 * N - 200, 200)
     assert found.vectors.cost.calls == world.asked == 10 * N
     more = fit(index, world, world.queries[:12], per=30)
@@ -161,9 +162,13 @@ def test_methods_share_all_scores_and_dense_rows_are_less_what_is_known(world, t
 def test_dense_rows_stop_at_a_limit_and_go_on(world):
     index = world.index()
     with pytest.raises(InputError, match="scores of all 120 items yet: allow more calls or more"):
-        fit(index, world, world.queries[:3], "cur(rank=2)", limits=Limits(max_calls=100))
-    found = fit(index, world, world.queries[:3], "cur(rank=2)", limits=Limits(max_calls=200))
+        fit(
+            index, world, world.queries[:3], fit_method("cur(rank=2)"), limits=Limits(max_calls=100)
+        )
+    found = fit(
+        index, world, world.queries[:3], fit_method("cur(rank=2)"), limits=Limits(max_calls=200)
+    )
     assert found.collected.stopped_by == "max_calls"
     assert (found.vectors.cost.queries, world.asked) == (2, 300)
     assert "not all train queries have their scores" in found.notes[0]
-    assert fit(index, world, world.queries[:3], "cur(rank=2)").vectors.cost.queries == 3
+    assert fit(index, world, world.queries[:3], fit_method("cur(rank=2)")).vectors.cost.queries == 3

@@ -14,7 +14,6 @@ from recorded import check
 from tiny_models import CONTENT
 
 from crossknn.data.items import Items
-from crossknn.fitting.cur import cur
 from crossknn.fitting.factors import Targets, als, per_item
 from crossknn.fitting.fit import fit
 from crossknn.fitting.pseudo_queries import pseudo_queries
@@ -22,6 +21,8 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.scorers import CallableScorer
 from crossknn.scores.store import SparseScores
 from crossknn.types import Pairs, Queries
+from crossknn_lab.cur import cur
+from crossknn_lab.fits import fit_method
 
 DATA = Path(__file__).parents[2] / "benchmarks" / "data" / "medquad-two.npz"
 ITEMS = [f"{a} {b} {c}" for a in CONTENT[:4] for b in CONTENT[20:24] for c in CONTENT[30:33]]
@@ -68,7 +69,7 @@ def factorized(kind, options):
     if kind == "als":
         found = als(targets, **options)
     else:
-        found = getattr(import_module("crossknn.fitting.mf"), kind)(targets, **options)
+        found = getattr(import_module("crossknn_lab.mf"), kind)(targets, **options)
     return {
         "items": summary(found.items),
         "queries": summary(found.queries),
@@ -102,7 +103,7 @@ def indexed(method, options, vectors=None):
     """Fit an index of these texts with a scoring function; what it keeps, and how it searches."""
     own = {"vectors": word_vectors(ITEMS), "query_vectors": word_vectors}
     index = ItemIndex.build([{"text": t} for t in ITEMS], **vectors or own)
-    found = fit(index, CallableScorer(words, "words"), QUERIES, method, **options)
+    found = fit(index, CallableScorer(words, "words"), QUERIES, fit_method(method), **options)
     made, turned = found.vectors, np.abs if str(method).startswith("cur") else np.asarray
     queries = np.zeros((0, 0))
     if index.has_query_vectors(found.name):

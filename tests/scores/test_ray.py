@@ -25,6 +25,7 @@ from crossknn.scores.collect import Limits, collect
 from crossknn.scores.ray import encode_on_ray
 from crossknn.scores.store import ScoreStore
 from crossknn.types import Pairs
+from crossknn_lab.fits import fit_method
 
 QUERIES, ITEMS = [f"query {q}" for q in range(6)], [f"item {i}" for i in range(150)]
 ALL = len(QUERIES) * len(ITEMS)
@@ -160,7 +161,7 @@ def test_a_fit_on_ray_is_the_one_made_here(ray, tmp_path, monkeypatch, method):
         index = ck.ItemIndex.build(ITEMS, vectors=vectors(ITEMS), query_vectors=vectors)
         if method == "fusion":
             return fit_fusion(index, Lengths(), QUERIES, depth=60, limits=limits), index
-        made = fit(index, Lengths(), QUERIES, method, per=60, limits=limits)
+        made = fit(index, Lengths(), QUERIES, fit_method(method), per=60, limits=limits)
         return made.vectors.artifact(), index
 
     here, one = fitted(None)

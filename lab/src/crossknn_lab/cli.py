@@ -159,6 +159,32 @@ def _collect_matrix(
         note("not finished: run the same command again to resume")
 
 
+@app.command("fit")
+@o.grouped
+def _fit(
+    folder: o.Folder,
+    method: Annotated[str, typer.Argument(help="mf-trns, mf-ind or cur, also with options.")],
+    *,
+    queries: Annotated[Path, typer.Option(help="Training queries.")],
+    per: Annotated[int, typer.Option(min=1, help="Items to score per query.")] = 100,
+    limits: o.LimitOptions,
+    scorer: o.ScorerOptions,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Fit item vectors in one of the papers' ways; `crossknn fit` has ALS and more options."""
+    from crossknn.fitting.fit import fit
+    from crossknn.index.item_index import ItemIndex
+    from crossknn_lab.fits import fit_method
+
+    chosen, index = fit_method(method), ItemIndex.load(folder)
+    given: Any = scorer.scorer if limits.ray else scorer.open(workers=o.threads(limits.workers))
+    how: dict[str, Any] = {"per": per, "limits": limits.limits(), "seed": seed}
+    made = fit(index, given, o.read_queries(queries).texts, chosen, progress=progress, **how)
+    details = dict(made.vectors.details)
+    answer({"name": made.name, "calls": made.collected.calls, "details": details}, as_json)
+
+
 @app.command("sweep")
 def _sweep(
     file: Annotated[Path, typer.Argument(help="What to try (.toml; see the docs, sweeps).")],

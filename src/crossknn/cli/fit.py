@@ -32,8 +32,8 @@ def command(
     method: Annotated[
         str,
         Argument(
-            help="What to fit. als, mf-trns, mf-ind, cur (also with options, as "
-            "'als(sweeps=10)'): item vectors. stored: kriging's prior and item vectors, from the "
+            help="What to fit. als (also with options, as 'als(sweeps=10)'): "
+            "item vectors. stored: kriging's prior and item vectors, from the "
             "scores in the index, without cross-encoder calls. fusion: weights of retriever scores "
             "that are added to exact scores. calibration: probabilities of relevance, from --qrels."
         ),

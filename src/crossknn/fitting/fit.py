@@ -1,8 +1,8 @@
 """Collect once -> fit -> search: item vectors fitted with a cross-encoder (AXN 2.1).
 
 `fit` scores pairs of train queries and items into the index's store, fits item vectors to the
-scores, and puts them into the index. Of the papers' ways to fit, `mf-trns` and `mf-ind` are MF_TRNS
-and MF_IND (AXN A.2.2), and `cur` is a truncated R_anc (ANNCUR 2.2); DE_DSTL is in crossknn-train.
+scores, and puts them into the index. The papers' other ways to fit are elsewhere: a distilled dual
+encoder in crossknn-train, MF_TRNS, MF_IND and a truncated R_anc in crossknn-lab.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from crossknn.data.queries import Texts
-from crossknn.errors import InputError, SpecError, needs_extra
+from crossknn.errors import InputError, SpecError
 from crossknn.fitting.anchors import check_texts, collect_anchors, named
 from crossknn.fitting.factors import (
     Fit,
@@ -87,7 +87,7 @@ def fit(
         index: The n items.
         scorer: A cross-encoder or its name (Ray needs a name).
         queries: Texts (q) of training queries.
-        method: A way to fit, or its spec: "als", "mf-trns", "mf-ind" or "cur".
+        method: A way to fit, or its spec, such as "als(sweeps=10)".
         name: Name of the fitted vectors; by default that of the method.
         vectors: Name of the index's vectors to start from.
         strategy: Which pairs are scored (AXN, section 2.1 and B.4). "q": for each query `per`
@@ -244,8 +244,9 @@ class FitMethod(ABC):
         for option, value in vars(self).items():
             if option == "held_out" and not 0 <= value < 1:
                 raise SpecError(f"{self}: held_out is a share, from 0 to below 1")
-            least = 0 if option in ("bias", "held_out", "skip") else 1e-12
-            if isinstance(value, int | float) and not value >= least:
+            least = 0 if option in ("bias", "held_out") else 1e-12
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and not value >= least:
                 raise SpecError(f"{self}: {option} must be above 0")
 
     @abstractmethod
@@ -266,21 +267,20 @@ class Factorization(FitMethod):
     held_out: float = 0.05
 
     def fit(self, task: FitTask) -> ItemVectors:
-        options, ways = vars(self).copy(), dict[str, Any](als=als)
-        if self.name not in ways:
-            with needs_extra(self.name):
-                from crossknn.fitting.mf import mf_ind, mf_trns
-            ways, options["seed"] = {"mf-trns": mf_trns, "mf-ind": mf_ind}, task.seed
         began, items = time.perf_counter(), task.index.vectors[task.base]
         queries = task.index.query_vectors(Queries(task.queries), task.base)
         task.vector_seconds = time.perf_counter() - began
         scores = task.sparse()
         scale = task.scale(items, queries)
         with task.progress(f"fitting {self.name}", "") as progress:
-            how = dict[str, Any](scale=scale, held_out=options.pop("held_out"), seed=task.seed)
+            how = dict[str, Any](scale=scale, held_out=self.held_out, seed=task.seed)
             targets = Targets.of(scores, items, queries, **how)
-            found = ways[self.name](targets, progress=progress, **options)
+            found = self.factorize(targets, task.seed, progress)
         return task.kept(self, found, len(scores.scored_queries), len(scores))
+
+    @abstractmethod
+    def factorize(self, targets: Targets, seed: int, progress: Progress | None) -> Fit:
+        """Vectors that explain the targets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,49 +296,12 @@ class ALS(Factorization):
     bias: float = 2.0
     sweeps: int = 6
 
-
-@dataclass(frozen=True, kw_only=True)
-class MFTRNS(Factorization):
-    """MF_TRNS: free vectors of train queries and items, by AdamW (extra `torch`)."""
-
-    name = "mf-trns"
-    lr: float = 0.001
-    epochs: int = 10
+    def factorize(self, targets: Targets, seed: int, progress: Progress | None) -> Fit:
+        how: dict[str, Any] = {"strength": self.strength, "bias": self.bias, "sweeps": self.sweeps}
+        return als(targets, progress=progress, **how)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MFIND(Factorization):
-    """MF_IND: perceptrons with a gated skip over the initial vectors (extra `torch`)."""
-
-    name = "mf-ind"
-    lr: float = 0.005
-    epochs: int = 20
-    skip: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class CUR(FitMethod):
-    """The best `rank` dimensions of the train queries' scores with every item, in float16."""
-
-    name = "cur"
-    rank: int | None = None
-
-    def fit(self, task: FitTask) -> ItemVectors:
-        from crossknn.fitting.cur import cur
-
-        index = task.index
-        most = min(len({*task.queries, *index.anchor_queries}), index.n)
-        if self.rank is not None and self.rank > most:
-            raise InputError(f"{self}: these scores allow a rank of at most {most}")
-        anchors, known = task.dense(), index.has_query_vectors(task.base)
-        vectors = index.query_vectors(anchors.queries, task.base) if known else None
-        with task.progress("factorizing", ""):
-            center, seed = anchors.center, task.seed
-            found = cur(anchors.scores, rank=self.rank, center=center, queries=vectors, seed=seed)
-        return task.kept(self, found, len(anchors.queries), anchors.scores.size)
-
-
-METHODS: dict[str, type[FitMethod]] = {kind.name: kind for kind in (ALS, MFTRNS, MFIND, CUR)}
+METHODS: dict[str, type[FitMethod]] = {ALS.name: ALS}
 
 
 def fitted_vectors(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import RidgeCV
 
-from crossknn.fitting.cur import PENALTIES, cur, ridge_map
+from crossknn_lab.cur import PENALTIES, cur, ridge_map
 
 
 def table(a=40, n=300, rank=40, noise=0.0, seed=0):

@@ -35,7 +35,7 @@ from crossknn.evaluation.measures import bootstrap
 from crossknn.evaluation.replay import outcome, parts_on_demand
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.search.fusion import open_fusion
-from crossknn_lab.reach_tasks import senses
+from crossknn_lab.wordnet_tasks import senses
 
 FITS, TESTS, BUDGET, MEASURE = 100, 200, 100, "nDCG@10"
 WAYS = {

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from crossknn.data.dataset import Dataset
-from crossknn_lab.reach_tasks import kinds
+from crossknn_lab.wordnet_tasks import kinds
 
 NEVER = {"noun.act", "noun.artifact", "noun.communication", "noun.state"}
 DEV = "noun.state"

@@ -4,8 +4,8 @@ rescore them.
 The vectors of the index are the truth. Beside them lies an inverted file with product quantization
 (Jegou et al. 2011): the items in 4 sqrt(n) lists by their nearest centroid, each pair of components
 in four bits, which the processor looks up in registers (Andre et al. 2017). A search reads the
-lists of the nearest centroids. `lab/benchmarks/codes.py` compares this with other kinds. The folder
-`nearest-<vectors>` can be deleted, and built again.
+lists of the nearest centroids. `lab/benchmarks/codes.py` at 8a8705d compares this with other kinds.
+The folder `nearest-<vectors>` can be deleted, and built again.
 
 Axes: m queries, n items, c candidates, d dimensions.
 """

@@ -206,27 +206,6 @@ def test_zeshel_dual_is_two_towers_and_an_inner_product(tmp_path, base, towers):
     np.testing.assert_allclose(encoder.encode_items(ITEMS), found[1], atol=1e-5)
 
 
-def test_msmarco_emb_reads_cls_and_the_first_separator(tmp_path):
-    model, fast, folder = bert(5), tokenizer(), tmp_path / "emb"
-    fast.save_pretrained(folder)
-    config(num_labels=1, architectures=["BertForSequenceClassification"]).save_pretrained(folder)
-    torch.save(prefixed("bert.", model), folder / "pytorch_model.bin")
-    batch = fast([q for q in TEXTS for _ in TEXTS], TEXTS * 3, padding=True, return_tensors="pt")
-    with torch.inference_mode():
-        found = model(**batch).last_hidden_state
-    first = (batch["input_ids"] == fast.sep_token_id).int().argmax(1)
-    expected = (found[:, 0] * found[torch.arange(9), first]).sum(-1).numpy()
-    with pytest.raises(InputError, match=r"would be random.*--layout msmarco-emb"):
-        CrossEncoder(folder)
-    refused(r"no config\.json.* is opened as msmarco-emb", folder)
-    opened = open_checkpoint(folder, layout="msmarco-emb")
-    assert opened.config.max_length == 256
-    same(scores_of(opened.save_pretrained(tmp_path / "ours"), TEXTS, TEXTS), expected)
-    transformers.BertForSequenceClassification(config(num_labels=1)).save_pretrained(folder)
-    refused("is a bi-encoder, or has a classification head", folder, layout="msmarco-emb")
-    refused("unknown layout 'zeshel'", folder, layout="zeshel")
-
-
 def test_the_configuration_is_the_encoders_or_the_shapes(tmp_path, base):
     states = emb_states(bert(1, hidden_size=64))
     path = save(base / "emb.ckpt", states, max_input_len=32, max_label_len=64)
@@ -407,6 +386,3 @@ def test_the_command_converts(tmp_path, base, capsys, monkeypatch):
     save_cmc(tmp_path / "x.bin", Theirs().state_dict())
     assert run(["convert", "x.bin", "cmc", "--encoder", "base"]) == 0
     assert "use it with  crossknn index prepare INDEX --late cmc\n" in capsys.readouterr().err
-    bert(5).save_pretrained(base)
-    assert run(["convert", "base", "plain", "--layout", "msmarco-emb"]) == 0
-    assert "msmarco-emb is unverified: compare its scores" in capsys.readouterr().err

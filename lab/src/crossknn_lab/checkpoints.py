@@ -6,9 +6,6 @@
 - "cmc": CMC for entity linking (Song et al. 2024), the files that its authors' code saves
   (yc-song/cmc, branch master, `main_reranker.py`): two BERTs, a `torch.nn.TransformerEncoder` and
   the options of the run (`opt`), which say how many heads it has and how long the texts were.
-- "msmarco-emb": an [EMB]-CE for plain texts as a Hugging Face folder without a head; the score is
-  the inner product of the states of `[CLS]` and of the first `[SEP]`. Unverified: no published
-  checkpoint was at hand to compare with.
 """
 
 from __future__ import annotations
@@ -29,17 +26,13 @@ from crossknn.data.queries import MARKS
 from crossknn.errors import InputError, first_line
 from crossknn.models.folder import (
     existing,
-    has_head,
-    is_bi_encoder,
     refusing,
     snapshot,
 )
 from crossknn_train.models.backbone import (
     UNUSED,
     add_marks,
-    open_backbone,
     open_tokenizer,
-    position_limit,
 )
 from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel
@@ -59,7 +52,6 @@ PREFIXES: Mapping[str, Mapping[str, str]] = {
 }
 """How the names of a layout's weights begin, and which part of the model they are."""
 
-UNVERIFIED = "msmarco-emb"
 _FILES = ("*.ckpt", "*.torch", "*.pt", "*.pth", "*.bin")
 _HALF = 128
 """Tokens of a query and of an item in the published models."""
@@ -92,28 +84,20 @@ _SHAPES = {
 """Settings of a BERT: the weight and the axis that say them."""
 
 
-def open_checkpoint(
-    source: str | Path, *, layout: str | None = None, encoder: str | Path | None = None
-) -> Model:
+def open_checkpoint(source: str | Path, *, encoder: str | Path | None = None) -> Model:
     """Open a published checkpoint; `save_pretrained` then writes a folder that opens by itself.
 
     Args:
         source: a file, a folder with one, or a hub name. Pickles are read as data.
-        layout: "msmarco-emb" for such a folder; all others are told by their weights' names.
         encoder: the folder or hub name of the model that a pickled checkpoint was trained from
             (bert-base-uncased): its tokenizer, which a checkpoint does not hold, and its
             `config.json` if it has one, else heads are 64 wide. Not needed if the tokenizer's files
             lie beside the checkpoint.
 
     Raises:
-        InputError: for another architecture (naming weights that are missing or do not belong), for
-            a model with a classification head or a bi-encoder given as [EMB], without tokenizer, or
-            for a CMC trained with options that make another model of it.
+        InputError: for another architecture (naming weights that are missing or do not belong),
+            without tokenizer, or for a CMC trained with options that make another model of it.
     """
-    if layout == UNVERIFIED:
-        return _headless(source)
-    if layout is not None:
-        raise InputError(f"unknown layout {layout!r}: only {UNVERIFIED} has to be said")
     path = _file(source)
     weights, options = read_checkpoint(path)
     if encoder is None and not any(path.parent.glob("tokenizer*.json")):
@@ -371,22 +355,6 @@ def _halves(options: Mapping[str, Any]) -> tuple[int, int]:
     return halves
 
 
-def _headless(source: str | Path) -> CrossEncoderModel:
-    folder = existing(source) or snapshot(
-        str(source), None, ("*.json", "*.txt", "*.model", "*.safetensors", "pytorch_model*.bin")
-    )
-    if not (folder / "config.json").is_file():
-        raise InputError(f"{source} is not a Hugging Face folder: it has no config.json")
-    if is_bi_encoder(folder) or has_head(folder):
-        raise InputError(
-            f"{source} is no [EMB] checkpoint: it is a bi-encoder, or has a classification head"
-        )
-    encoder, tokenizer = open_backbone(folder)
-    limit = min(position_limit(encoder.config), open_tokenizer(folder).model_max_length)
-    config = CrossEncoderConfig(head="emb", max_length=int(limit))
-    return CrossEncoderModel([encoder], tokenizer, config).eval()
-
-
 def _file(source: str | Path) -> Path:
     """The one checkpoint file that `source` is or has."""
     there = existing(source) or snapshot(str(source), None, (*_FILES, "*.json", "*.txt"))
@@ -397,7 +365,6 @@ def _file(source: str | Path) -> Path:
         found = f"{len(files)} ({files[0].name}, ...)" if files else "none"
         raise InputError(
             f"{source} must hold one checkpoint file ({', '.join(_FILES)}) and no config.json, and "
-            f"has {found}; a Hugging Face folder that is an [EMB] checkpoint for plain texts is "
-            f"opened as {UNVERIFIED}"
+            f"has {found}"
         )
     return files[0]

@@ -399,28 +399,19 @@ def _draw_analysis(
     )
 
 
-UNVERIFIED = "msmarco-emb is unverified: compare its scores with some of its authors' own"
-
-
 @app.command("convert")
 def _convert(
     checkpoint: Annotated[
         str, typer.Argument(help="A checkpoint's file, folder or hub name; pickles are not run.")
     ],
     folder: Annotated[Path, typer.Argument(help="Where to write the model folder.")],
-    layout: Annotated[
-        str | None,
-        typer.Option(
-            help="msmarco-emb, which is unverified; all others are told by their weights' names."
-        ),
-    ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(help="Whose tokenizer a pickled checkpoint goes with: bert-base-uncased."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Convert a CHECKPOINT of ANNCUR's ZESHEL models, CMC or the MS MARCO [EMB]-CE to FOLDER."""
+    """Convert a CHECKPOINT of ANNCUR's ZESHEL models or of CMC to FOLDER."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already and not empty: choose another folder")
     with needs_extra("converting a checkpoint", TRAIN):
@@ -428,11 +419,8 @@ def _convert(
         from crossknn_train.models.cross_encoder import CrossEncoderModel
         from crossknn_train.models.late import LateInteractionModel
 
-    model = open_checkpoint(checkpoint, layout=layout, encoder=encoder)
+    model = open_checkpoint(checkpoint, encoder=encoder)
     card = f"Converted by crossknn from {Path(checkpoint).name}; its licence is its own.\n"
-    if layout == "msmarco-emb":
-        note(UNVERIFIED)
-        card += f"The layout {UNVERIFIED}.\n"
     written = model.save_pretrained(folder, card=card)
     head, use = "dual encoder", "--encoder"
     if isinstance(model, CrossEncoderModel):

@@ -58,7 +58,6 @@ _ABOUT = ("name", "revision", "license", "content")
 # What a hub snapshot needs: no code, no other frameworks' weights, no exported copies.
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.onnx", "model.onnx.data")
 _CONVERT = "crossknn-lab convert CHECKPOINT FOLDER"
-_EMB = f"an [EMB] checkpoint is first made one by  {_CONVERT} --layout msmarco-emb"
 _HEADS = ("classifier", "score", "logits_proj", "classification_head")
 
 
@@ -241,7 +240,7 @@ def check_cross_encoder(folder: Path, name: str) -> None:
             return  # scored by the logits of two words; sentence-transformers knows how
         reason = "is a causal language model without a chat template for 'query' and 'document'"
     elif not made_of.endswith("ForSequenceClassification"):
-        reason = f"has no classification head ({made_of or 'no architecture'}); {_EMB}"
+        reason = f"has no classification head ({made_of or 'no architecture'})"
     else:
         config = json_in(folder, "config.json", {})
         labels = config.get("id2label")
@@ -250,7 +249,7 @@ def check_cross_encoder(folder: Path, name: str) -> None:
         check_outputs(count, name)
         if has_head(folder) is not False:
             return
-        reason = f"has no weights for its head, so that its scores would be random; {_EMB}"
+        reason = "has no weights for its head, so that its scores would be random"
     raise InputError(f"{name} {reason}; a cross-encoder with one score is needed")
 
 

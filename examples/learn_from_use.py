@@ -20,8 +20,8 @@ for verb in verbs:
     for noun in nouns:
         for manner in ("quickly", "safely"):
             searcher.search(f"how do I {verb} {noun} {manner}", k=3, budget=10)
-            learner.notice()  # fits in the background when enough is new; no calls
 
+learner.notice()  # after any search: fits in the background when enough is new; makes no calls
 learner.wait()
 print(len(index.scores), "scores are kept")
 print("what the index has learned:", sorted(index.artifacts))

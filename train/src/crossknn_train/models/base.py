@@ -33,11 +33,10 @@ ITEM_TOWER = "item"
 
 
 class TorchModel(nn.Module):  # type: ignore[misc]
-    """A model that `save_pretrained` writes and `from_pretrained` opens.
+    """A model in torch that `save_pretrained` writes and `from_pretrained` opens; a `TokenModel`.
 
-    Like `OnnxModel` it can be used by a `TokenScorer`, a `TokenEncoder` or a
-    `LateInteractionScorer`, in turns, in float32 unless the caller's autocast says otherwise; on
-    CPUs a model exported to ONNX is faster.
+    It computes in float32 unless the caller's autocast says otherwise, for one caller at a time. On
+    CPUs its ONNX export is faster.
 
     Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with `marked`,
     `query_length`, `item_length` and, where a pair is read, `max_length`; and n_towers: 1, of the
@@ -76,10 +75,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         return torch.device(next(self.parameters()).device)
 
     workers = 0
-    """Batches run one at a time, on the caller's thread."""
-
-    one_width = False
-    """On a GPU a further run costs more than padding."""
+    one_width = False  # on a GPU a further run costs more than padding
 
     @property
     def tokens_per_run(self) -> int:

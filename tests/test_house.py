@@ -30,7 +30,6 @@ IDEAS = {
     "fitting.factor_model": "the low-rank model of scores, from any entries",
     "fitting.factor_rows": "scores as the model reads them, in memory that the items do not fill",
     "fitting.kriging": "fitting the prior",
-    "retrievers.lexical": "words: BM25 and TF-IDF",
     "adapters.mcp": "an index as tools of a language model",
     "service.address": "where a service listens",
     "service.app": "the HTTP service: who may ask, and how it runs",
@@ -150,7 +149,6 @@ LARGE = {
         "fitting.fit",
         "fitting.factor_model",
         "methods.kriging",
-        "retrievers.lexical",
         "scores.store",
     },
     "class": {

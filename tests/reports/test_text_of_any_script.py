@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.retrievers.lexical import BM25, TFIDF, folded, words
-from crossknn.retrievers.lsa import LSA
+from crossknn.retrievers.lexical import BM25, LSA, TFIDF
+from crossknn.retrievers.words import folded, words
 from crossknn.types import Queries
 
 HINDI = ["कुत्ता बिल्ली बकरी", "मेज पर एक किताब", "नदी में पानी बहता है", "वह पुस्तकालय में पढ़ती है"]

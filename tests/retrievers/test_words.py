@@ -10,8 +10,7 @@ from sklearn.utils.extmath import randomized_svd
 from crossknn.errors import InputError
 from crossknn.retrievers import lexical
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.lexical import BM25, TFIDF
-from crossknn.retrievers.lsa import LSA
+from crossknn.retrievers.lexical import BM25, LSA, TFIDF
 from crossknn.types import NO_ITEM, Queries
 
 TEXTS = [

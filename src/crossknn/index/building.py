@@ -42,15 +42,15 @@ from crossknn.index.vectors import (
     check_vectors,
 )
 from crossknn.index.view import IndexView
-from crossknn.retrievers.lexical import (
+from crossknn.retrievers.lexical import LSA, LSA_DIMENSIONS
+from crossknn.retrievers.specs import unfitted
+from crossknn.retrievers.words import (
     TOKENIZERS,
     Tokenizer,
     as_tokenizer,
     same_function,
     tokenizer_named,
 )
-from crossknn.retrievers.lsa import LSA, LSA_DIMENSIONS
-from crossknn.retrievers.specs import unfitted
 from crossknn.types import Artifact, FloatArray, IntArray, Progress, States, as_count
 
 logger = logging.getLogger(__name__)

@@ -37,8 +37,8 @@ from crossknn.index.storage import SCORES, IndexFolder
 from crossknn.index.vectors import EncodeQueries, GivenModel, ItemVectors, RememberedModel
 from crossknn.index.view import IndexView
 from crossknn.retrievers.base import ItemPriors, Retriever
-from crossknn.retrievers.lexical import UNICODE, as_tokenizer, tokenizer_named
 from crossknn.retrievers.specs import default_vectors, unfitted
+from crossknn.retrievers.words import UNICODE, as_tokenizer, tokenizer_named
 from crossknn.scores.store import ScoreStore
 from crossknn.types import Artifact, Cache, FloatArray, Progress
 

@@ -38,8 +38,8 @@ from crossknn.index.late import LateStates
 from crossknn.index.storage import IndexFolder, as_json, columns_of
 from crossknn.index.vectors import EncodeQueries, ItemVectors
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.lexical import BM25, TFIDF, UNICODE
-from crossknn.retrievers.lsa import LSA
+from crossknn.retrievers.lexical import BM25, LSA, TFIDF
+from crossknn.retrievers.words import UNICODE
 from crossknn.types import Artifact, Cache, IntArray, Named, Value
 
 DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"

@@ -1,13 +1,11 @@
-"""Word matching, without a model: BM25 and TF-IDF, and the words that they read.
+"""Word models: BM25 and TF-IDF, which match words, and latent semantic analysis.
 
 BM25 (Robertson et al., 1994, in Lucene's form, computed by bm25s) and TF-IDF with cosine
-(scikit-learn's weights) are searched exactly in an inverted file. Texts of any
-script are parted into words by a tokenizer (`words`, or one that is given), without the 33 English
-stop words of Lucene; nothing is stemmed. Items that are added to a fitted model are weighted by its
-idf and average length; a word that is new to it counts as one that a single item has.
-
-`words` is `re` and `unicodedata` alone: the library `regex` would add 2 MB to every installation
-for character classes that stand below in 20 lines.
+(scikit-learn's weights) are searched exactly in an inverted file. LSA (Deerwester et al., 1990) is
+the truncated singular value decomposition of the TF-IDF matrix of the items, into which queries are
+folded. Texts are parted into words by a tokenizer, without the 33 English stop words of Lucene;
+nothing is stemmed. Items that are added to a fitted model are weighted by its idf and average
+length; a word that is new to it counts as one that a single item has.
 
 Axes: m queries, n items, t terms, d dimensions.
 """
@@ -15,255 +13,22 @@ Axes: m queries, n items, t terms, d dimensions.
 from __future__ import annotations
 
 import math
-import os
-import re
-import secrets
-import sys
-import unicodedata
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
-from importlib import import_module
-from itertools import chain, groupby
-from operator import add, attrgetter
+from functools import cached_property
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
 
 from crossknn.columns import rows_of
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.linalg import mask, top_k
+from crossknn.linalg import mask, one_thread, top_k
 from crossknn.retrievers.base import AllScores
+from crossknn.retrievers.words import UNICODE, Tokenizer, tokenizer_named
 from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray, Queries
-
-TOKENIZER_VARIABLE = "CROSSKNN_TOKENIZER"
-"""Names the function that may be imported for an index built with it: `package.module:function`."""
-_WORD = re.compile(r"\w+")
-STOPWORDS = {
-    *_WORD.findall(
-        "a an and are as at be but by for if in into is it no not of on or such that the their "
-        "then there these they this to was will with"
-    )
-}
-
-# Scripts that do not part words by spaces (Han, Kana, Bopomofo, Thai, Lao, Khmer, Myanmar, Tai),
-# and Hangul, whose words carry their particles: they are read by pairs of characters.
-_DENSE = (
-    r"\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3031-\u3035\u303b\u3400-\u4dbf\u4e00-\u9fff"
-    r"\uf900-\ufaff\U00020000-\U0003ffff\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff"
-    r"\u31f0-\u31ff\U0001aff0-\U0001b16f\u3105-\u312f\u31a0-\u31bf\u0e01-\u0e30\u0e32\u0e33"
-    r"\u0e40-\u0e46\u0e81-\u0eb0\u0eb2\u0eb3\u0ebd-\u0ec6\u0edc-\u0edf\u1000-\u102a\u103f"
-    r"\u1050-\u1055\u105a-\u105d\u1061\u1065\u1066\u106e-\u1070\u1075-\u1081\u108e"
-    r"\ua9e0-\ua9e4\ua9e6-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa76\uaa7a\uaa7e\uaa7f\u1780-\u17b3\u17d7"
-    r"\u17dc\u1950-\u1974\u1980-\u19ab\u1a20-\u1a54\uaa80-\uaaaf\uac00-\ud7a3\u1100-\u11ff"
-    r"\ua960-\ua97c\ud7b0-\ud7fb"
-)
-_FLAGS = r"\U0001f1e6-\U0001f1ff"
-_EMOJI = (
-    r"\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b50-\u2b55\U0001f000-\U0001f1e5"
-    r"\U0001f200-\U0001faff"
-)
-# What a text may have or lack and still be read alike: invisible characters, marks of Latin, Greek
-# and Cyrillic letters, points of Hebrew, Arabic and Syriac ones, the stroke that widens Arabic
-# words, frames around symbols, the skin colours of emoji. Marks of other scripts spell words.
-_DROPPED = (
-    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e"
-    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff\u0300-\u036f"
-    r"\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\ufe20-\ufe2f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4"
-    r"\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8"
-    r"\u06ea-\u06ed\u08d3-\u08ff\u0711\u0730-\u074a\u0640\u20d0-\u20ff\U0001f3fb-\U0001f3ff"
-)
-# Letters that have no accent to drop but are written without it (dotless i, o and l with a stroke,
-# ...); Persian yeh and kaf and Arabic endings, as Lucene's foldings have them; apostrophes that
-# count as letters; the space without width.
-_SAME = dict(
-    zip(
-        "\u0131\u00f8\u00d8\u0142\u0141\u0111\u0110\u06cc\u0649\u06a9\u0629\u06c1\u02bc\u02bb\u200b",
-        "iooLLdd\u064a\u064a\u0643\u0647\u0647'' ",
-        strict=True,
-    )
-)
-
-
-@cache
-def _patterns() -> tuple[re.Pattern[str], ...]:
-    """What matches what is dropped or has another letter, a digit of another script, what `_WORD`
-    does not read, a word of any script, a character, and more marks than a letter has."""
-    marks = "".join(f"{chr(a)}-{chr(b)}" for a, b in _marks())
-    letters = rf"[^\W{_DENSE}]+"
-    word = rf"([{_DENSE}][{_DENSE}{marks}]*)|{letters}(?:[{marks}]+(?:{letters})?)*"
-    word += rf"|[{_FLAGS}]{{2}}|[{_EMOJI}]"
-    dropped, special = (
-        f"[{_DROPPED}{''.join(_SAME)}]",
-        rf"[{_DENSE}{marks}{_EMOJI}\U00010000-\U0003ffff]",
-    )
-    many = f"[{marks}]{{{MARKS + 1},}}"
-    return tuple(map(re.compile, (dropped, r"[^\D0-9]", special, word, f".[{marks}]*", many)))
-
-
-def _marks() -> Iterator[tuple[int, int]]:
-    """The first and the last of each run of combining marks."""
-    kinds = groupby(range(0x20000), lambda code: unicodedata.category(chr(code))[0] == "M")
-    for is_mark, codes in kinds:
-        if is_mark:
-            run = [*codes]
-            yield run[0], run[-1]
-
-
-def folded(text: str) -> str:
-    """A text as words are compared: NFKC and case folding, without what a text may lack.
-
-    >>> folded("İSTANBUL Ａ１ cafe\\u0301 कि")
-    'istanbul a1 cafe कि'
-    """
-    if text.isascii():
-        return text.lower()
-    dropped, digit, *_ = _patterns()
-    text = text.replace("\u2122", " ").replace("\u2120", " ")  # marks of trade, not letters
-    apart = unicodedata.normalize("NFKD", _of_few_marks(text))
-    apart = dropped.sub(lambda found: _SAME.get(found[0], ""), apart)
-    plain = unicodedata.normalize("NFKC", _of_few_marks(apart.casefold()))
-    return digit.sub(lambda found: str(unicodedata.decimal(found[0])), plain)
-
-
-def _of_few_marks(text: str) -> str:
-    """A text whose letters have 30 marks at most, as Unicode's Stream-Safe Text Format has it:
-    `normalize` sorts them in quadratic time, and 200,000 of one letter took it 35 s."""
-    return _patterns()[5].sub(lambda found: found[0][:MARKS], text) if len(text) > MARKS else text
-
-
-MARKS = 30
-"""Marks of a letter that are read."""
-
-
-def words(text: str, *, characters: bool = False) -> list[str]:
-    """The words of a text, without the English stop words.
-
-    A word is a run of letters with their marks, digits and `_`, or an emoji; apostrophes and points
-    part words. Of a run of a script without spaces it is each pair of neighbouring characters, or a
-    character that stands alone; with `characters`, every character, too.
-
-    >>> words("The naïve cafés, 東京都 ok!"), words("猫です", characters=True)
-    (['naive', 'cafes', '東京', '京都', 'ok'], ['猫', 'で', 'す', '猫で', 'です'])
-    """
-    plain = folded(text)
-    if plain.isascii() or (patterns := _patterns())[2].search(plain) is None:
-        return [word for word in _WORD.findall(plain) if word not in STOPWORDS]
-    word, character = patterns[3:5]
-    found: list[str] = []
-    for match in word.finditer(plain):
-        if match[1] is not None:
-            run = character.findall(match[1])
-            found += run if characters or len(run) == 1 else ()
-            found += map(add, run, run[1:])
-        elif match[0] not in STOPWORDS:
-            found.append(match[0])
-    return found
-
-
-@dataclass(frozen=True)
-class Tokenizer:
-    """What parts texts into words: by `split`, and items of BM25 by `split_items`. An index keeps
-    the `name`, and is searched with the same alone. `function` is what somebody gave for it."""
-
-    name: str
-    split: Callable[[str], list[str]]
-    split_items: Callable[[str], list[str]]
-    function: Callable[[str], Sequence[str]] | None = None
-
-
-# BM25 finds a query of one character, 猫, in items that have it in pairs.
-UNICODE = Tokenizer("unicode", words, partial(words, characters=True))
-TOKENIZERS = {"unicode": UNICODE, "whitespace": Tokenizer("whitespace", str.split, str.split)}
-"""By name; `as_tokenizer` adds those that it is given."""
-
-
-def as_tokenizer(given: str | Callable[[str], Sequence[str]]) -> Tokenizer:
-    """The tokenizer of a name, `unicode`, `whitespace` or `package.module:function`, or of a
-    function from a text to its words. `InputError` if there is none.
-
-    A function that its name does not lead to, such as a lambda, or the second of a name, is told
-    from others by random digits after a `#`.
-    """
-    if isinstance(given, str):
-        if given in TOKENIZERS:
-            return TOKENIZERS[given]
-        try:
-            function, name = _imported(given), given
-        except Exception as error:  # whatever a module of somebody's does
-            raise InputError(
-                f"there is no tokenizer {given!r:.80} ({error}): give unicode, whitespace, or a "
-                "function of yours as package.module:function"
-            ) from error
-    else:
-        function, owner = given, getattr(given, "__qualname__", type(given).__qualname__)
-        name = f"{getattr(given, '__module__', None)}:{owner}"
-    if not callable(function):
-        raise InputError(f"{given!r:.80} is no tokenizer: give a function from a text to its words")
-    for known in TOKENIZERS.values():
-        if known.function == function:
-            return known
-    split = partial(_split, function, name)
-    if name in TOKENIZERS or not (isinstance(given, str) or _leads_to(name, function)):
-        name = f"{name}#{secrets.token_hex(4)}"
-    TOKENIZERS[name] = Tokenizer(name, split, split, function)
-    return TOKENIZERS[name]
-
-
-def _imported(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return attrgetter(attribute)(import_module(module))
-
-
-def _leads_to(name: str, function: object) -> bool:
-    """Whether the name of a function, `module:function`, is that of this function alone."""
-    module, _, attribute = name.partition(":")
-    try:
-        return attrgetter(attribute)(sys.modules[module]) is function
-    except (AttributeError, KeyError):
-        return False
-
-
-def same_function(one: str | None, two: str | None) -> bool:
-    """Whether two names of tokenizers may be of one function: digits after a `#` are of a process.
-
-    >>> same_function("a:<lambda>#0123abcd", "a:<lambda>"), same_function("a:f", "a:g")
-    (True, False)
-    """
-    return one is not None and two is not None and one.split("#")[0] == two.split("#")[0]
-
-
-def tokenizer_named(name: str | None) -> Tokenizer:
-    """The tokenizer that a stored model was made with. Raises `IndexFormatError` if it is not known
-    here: what a folder of somebody's names is never imported."""
-    if name in TOKENIZERS:
-        return TOKENIZERS[name]
-    if name is None:
-        raise IndexFormatError(
-            "the words of the index were parted by an older version, which read European text "
-            "alone: build the index again with  crossknn index build ITEMS INDEX"
-        )
-    if same_function(name, named := os.environ.get(TOKENIZER_VARIABLE)):
-        return as_tokenizer(str(named))
-    raise IndexFormatError(
-        f"the words of the index were parted by the tokenizer {name}: give the same one, "
-        f"tokenizer= of ItemIndex.load, or {TOKENIZER_VARIABLE}={name} in the environment"
-    )
-
-
-def _split(function: Callable[[str], Sequence[str]], name: str, text: str) -> list[str]:
-    """The words that a function of somebody makes of a text."""
-    try:
-        found = [*function(text)]
-    except Exception as error:
-        raise InputError(
-            f"the tokenizer {name} failed at the text {text!r:.80}: {error}"
-        ) from error
-    if not all(isinstance(word, str) for word in found):
-        raise InputError(f"the tokenizer {name} returned {found!r:.80}: return a list of words")
-    return found
 
 
 class Vocabulary:
@@ -497,3 +262,78 @@ def _numbered(
     """The number of each word, and the numbers of each text's words."""
     number = dict[str, int]()
     return number, [[number.setdefault(w, len(number)) for w in split(text)] for text in texts]
+
+
+LSA_DIMENSIONS = 128
+
+
+@dataclass(frozen=True, eq=False)
+class LSA:
+    """Turns texts into unit vectors (d,) through the words they share with the fitted items.
+
+    A text without a known word has the zero vector. `idf` (t,), `components` (t, d).
+    """
+
+    vocabulary: Vocabulary
+    idf: FloatArray
+    components: FloatArray
+
+    @staticmethod
+    def fit(
+        texts: Sequence[str], tokenizer: Tokenizer = UNICODE, *, dimensions: int = LSA_DIMENSIONS
+    ) -> tuple[LSA, FloatArray]:
+        """The model and the vectors (n, d) of the texts it was fitted to.
+
+        d is `dimensions`, or less where there are fewer texts or words. Raises `InputError` if no
+        text holds a word.
+        """
+        vocabulary, idf, weights = tfidf_of(texts, tokenizer)
+        d = min(dimensions, *weights.shape)
+        # On busy cores BLAS threads that wait for each other took 15 times as long as one.
+        with one_thread():
+            vectors, components = _truncated_svd(weights, d)
+        vectors[np.diff(weights.indptr) == 0] = 0  # not rounding errors of unit length
+        return LSA(vocabulary, idf, components), _unit(vectors)
+
+    def encode_queries(self, texts: Sequence[str]) -> FloatArray:
+        """Vectors (m, d) float32 of unit length; items have them alike."""
+        vectors = np.zeros((len(texts), self.components.shape[1]), np.float32)
+        for row, text in zip(vectors, texts, strict=True):
+            for term, weight in self.vocabulary.weights(text, self.idf).items():
+                row += np.float32(weight) * self.components[term]
+        return _unit(vectors)
+
+    def artifact(self) -> Artifact:
+        """What an index keeps."""
+        arrays = {"components": self.components, "idf": self.idf}
+        known = {"tokenizer": self.vocabulary.tokenizer.name}
+        return Artifact(known, {**arrays, "terms": self.vocabulary.terms})
+
+    @staticmethod
+    def of(artifact: Artifact) -> LSA:
+        """The stored model."""
+        read = artifact.arrays
+        return LSA(stored_vocabulary(artifact), read["idf"], read["components"])
+
+
+def _truncated_svd(weights: Any, d: int) -> tuple[FloatArray, FloatArray]:
+    """Left singular vectors times values (n, d), and right vectors (t, d), of a (n, t) matrix: five
+    power iterations of a random basis of d + 10 columns (Halko et al. 2011, algorithm 4.4)."""
+    from scipy.linalg import lu, qr, svd
+
+    wide = weights.shape[0] < weights.shape[1]
+    tall = weights.T if wide else weights
+    basis = np.random.RandomState(0).normal(size=(tall.shape[1], d + 10)).astype(np.float32)
+    for side in (tall, tall.T) * 5:
+        basis, _ = lu(side @ basis, permute_l=True)
+    basis, _ = qr(tall @ basis, mode="economic")
+    small, values, right = svd(basis.T @ tall, full_matrices=False)
+    pair = (basis @ small)[:, :d], right[:d].T
+    left, right = pair[::-1] if wide else pair
+    sign = np.sign(np.take_along_axis(left, np.abs(left).argmax(axis=0)[None], axis=0))
+    return left * values[:d] * sign, np.ascontiguousarray(right * sign)
+
+
+def _unit(vectors: FloatArray) -> FloatArray:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms > 0, norms, 1)

@@ -27,7 +27,7 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import check_vectors
 from crossknn.methods import Method
 from crossknn.retrievers.base import ItemPriors
-from crossknn.retrievers.lexical import words
+from crossknn.retrievers.words import words
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import as_scorer
 from crossknn.search.results import Results, below

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from crossknn import linalg
 from crossknn.linalg import inner, isotonic, one_thread
-from crossknn.retrievers.dense import ArrayStore, DenseRetriever
+from crossknn.retrievers.base import ArrayStore, DenseRetriever
 from crossknn.types import Queries
 
 

@@ -75,7 +75,7 @@ class SyntheticIndex:
         self.vectors, self.retrievers, self.late, self.fitted = {"dense": vectors}, {}, {}, {}
 
     def store(self, name):
-        from crossknn.retrievers.dense import ArrayStore  # older checkouts have none
+        from crossknn.retrievers.base import ArrayStore  # older checkouts have none
 
         items = self.vectors[name]
         return self.cache.get(("store", name), (items,), lambda: ArrayStore(items))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from crossknn.methods.base import Method, equal_rounds
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.dense import ArrayStore, DenseRetriever, VectorStore
+from crossknn.retrievers.base import ArrayStore, DenseRetriever, Retriever, VectorStore
 from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import Encoder, Scorer
 from crossknn.scores.store import ScoreStore

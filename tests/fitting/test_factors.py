@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from crossknn.errors import InputError, TrainingError
 from crossknn.fitting.factors import Targets, als, error, per_item, per_query
-from crossknn.retrievers.base import RandomItems
-from crossknn.retrievers.dense import ArrayStore, DenseRetriever
+from crossknn.retrievers.base import ArrayStore, DenseRetriever, RandomItems
 from crossknn.retrievers.lexical import BM25
 from crossknn.scores.store import SparseScores
 from crossknn.types import Pairs, Queries, Scale

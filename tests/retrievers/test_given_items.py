@@ -11,11 +11,11 @@ from crossknn.errors import InputError
 from crossknn.extend import ArrayStore, VectorStore
 from crossknn.retrievers.base import (
     CandidateLists,
+    DenseRetriever,
     ItemPriors,
     RankFusion,
     Retriever,
 )
-from crossknn.retrievers.dense import DenseRetriever
 from crossknn.retrievers.specs import open_retriever
 from crossknn.types import NO_ITEM, Queries
 

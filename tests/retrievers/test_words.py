@@ -8,9 +8,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.utils.extmath import randomized_svd
 
 from crossknn.errors import InputError
-from crossknn.retrievers import lexical
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.lexical import BM25, LSA, TFIDF
+from crossknn.retrievers.words import words as words_of
 from crossknn.types import NO_ITEM, Queries
 
 TEXTS = [
@@ -24,7 +24,7 @@ TEXTS = [
 
 def definitions(query, texts, k1=1.5, b=0.75):
     """BM25 and the cosine of TF-IDF vectors, of a query with n texts: two (n,)."""
-    split, n = [lexical.words(text) for text in (*texts, query)], len(texts)
+    split, n = [words_of(text) for text in (*texts, query)], len(texts)
     terms = sorted({word for words in split[:n] for word in words})
     counts = np.array([[words.count(term) for term in terms] for words in split])
     tf, asked = counts[:n], counts[n]
@@ -76,7 +76,7 @@ def test_texts_without_words():
 def test_weights_and_their_decomposition_are_scikit_learns(n):
     rng = np.random.default_rng(n)
     texts = [" ".join(f"w{w}" for w in rng.zipf(1.5, 12) if w < 200) for _ in range(n)] + ["the"]
-    theirs = TfidfVectorizer(analyzer=lexical.words, sublinear_tf=True)
+    theirs = TfidfVectorizer(analyzer=words_of, sublinear_tf=True)
     weights = theirs.fit_transform(texts)
     tfidf, (model, vectors) = TFIDF.fit(texts), LSA.fit(texts, dimensions=16)
     assert tfidf.vocabulary.terms == theirs.get_feature_names_out().tolist()

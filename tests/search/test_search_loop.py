@@ -12,10 +12,10 @@ from crossknn.errors import InputError, ScorerError
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
 from crossknn.methods.rerank import FirstStageScores
-from crossknn.retrievers.base import StoredRetriever
 from crossknn.search.loop import Search
 from crossknn.search.plan import Plan, expected_recall
 from crossknn.types import NO_ITEM, Pairs, Queries
+from crossknn_lab.stored import StoredRetriever
 
 
 @given(

@@ -18,7 +18,7 @@ from crossknn.fitting.factors import Targets, als, inner_products, per_item, per
 from crossknn.methods import parse_method
 from crossknn.page import Block, Table, draw
 from crossknn.plots import Curve, curves
-from crossknn.retrievers.dense import ArrayStore, DenseRetriever
+from crossknn.retrievers.base import ArrayStore, DenseRetriever
 from crossknn.scores.store import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries, Scale
 from crossknn_lab.cells import MatrixFile, divided

@@ -23,8 +23,7 @@ from crossknn.data.queries import LARGEST_GRADE
 from crossknn.errors import InputError
 from crossknn.files import as_path, npz_arrays, open_given
 from crossknn.linalg import LARGEST, inner, usable
-from crossknn.retrievers.base import Late, Retriever, StoredRetriever
-from crossknn.retrievers.dense import ArrayStore
+from crossknn.retrievers.base import AllScores, ArrayStore, Late, Retriever
 from crossknn.types import (
     NO_ITEM,
     Anchors,
@@ -60,6 +59,17 @@ _KEYS = {
 _WHOLE = ("n_anchors", "scorer", "items_digest")
 _BEGINNINGS = tuple(_KEYS)
 """What is read of a file: these keys, and those that begin with these words."""
+
+
+@dataclass(eq=False)
+class StoredRetriever(AllScores):
+    """Cheap scores of all items that the queries bring with them, as their vectors `name`."""
+
+    name: str
+
+    def of_all(self, queries: Queries) -> FloatArray:
+        """The stored scores, as float32: (m, n)."""
+        return queries.vectors[self.name].astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)

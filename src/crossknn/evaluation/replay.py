@@ -24,7 +24,7 @@ from crossknn.linalg import top_k
 from crossknn.methods import Method
 from crossknn.methods.base import planned
 from crossknn.methods.rerank import Exact
-from crossknn.retrievers.dense import VectorStore
+from crossknn.retrievers.base import VectorStore
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scores.store import ScoreStore

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from crossknn.errors import counted
-from crossknn.retrievers.dense import VectorStore
+from crossknn.retrievers.base import VectorStore
 from crossknn.retrievers.specs import Searchable
 from crossknn.types import Anchors, Artifact, Cache, Scale
 

@@ -24,7 +24,7 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.errors import CrossknnError, InputError, StoreError, counted, nearest
 from crossknn.index.filters import Condition, fields_of, parse_filter
-from crossknn.retrievers.dense import WHOLE
+from crossknn.retrievers.base import WHOLE
 from crossknn.types import (
     NO_ITEM,
     BoolArray,

@@ -35,7 +35,7 @@ from crossknn.files import (
     write_file,
 )
 from crossknn.linalg import inner, top_k
-from crossknn.retrievers.dense import WHOLE
+from crossknn.retrievers.base import WHOLE
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Progress
 
 logger = logging.getLogger(__name__)

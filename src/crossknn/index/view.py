@@ -31,8 +31,7 @@ from crossknn.index.parts import (
 )
 from crossknn.index.storage import SCORES, damages
 from crossknn.index.vectors import ItemVectors, RememberedModel, check_vectors
-from crossknn.retrievers.base import Late, Retriever
-from crossknn.retrievers.dense import ArrayStore, VectorStore
+from crossknn.retrievers.base import ArrayStore, Late, Retriever, VectorStore
 from crossknn.scores.store import ScoreStore
 from crossknn.types import (
     Anchors,

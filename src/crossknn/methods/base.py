@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
-from crossknn.retrievers.dense import WHOLE
+from crossknn.retrievers.base import WHOLE
 from crossknn.search.plan import Plan
 from crossknn.spec import check_options, text_of
 from crossknn.types import FloatArray, Queries

@@ -17,8 +17,7 @@ from crossknn.index.base import Index, lacking
 from crossknn.linalg import least_squares
 from crossknn.methods.base import Method, part
 from crossknn.methods.vectors import Scored, VectorPredictor
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.dense import ArrayStore
+from crossknn.retrievers.base import ArrayStore, Retriever
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from crossknn.linalg import inner, mask, standardised, top_k
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.dense import DenseRetriever, VectorStore
+from crossknn.retrievers.base import DenseRetriever, Retriever, VectorStore
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
 
 SAMPLE = 50_000

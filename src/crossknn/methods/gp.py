@@ -28,8 +28,7 @@ from crossknn.methods.posterior import (
     Posterior,
     Whitened,
 )
-from crossknn.retrievers.base import Retriever, stages_of
-from crossknn.retrievers.dense import VectorStore
+from crossknn.retrievers.base import Retriever, VectorStore, stages_of
 from crossknn.retrievers.specs import AUTO, default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec

@@ -29,8 +29,7 @@ from crossknn.methods.features import Affine, Feature, PointStore, Spread, of_re
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model
 from crossknn.methods.prior import Prior, fit_dense, flat_trends
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.dense import ArrayStore, VectorStore
+from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
 from crossknn.retrievers.specs import (
     AUTO,
     HYBRID,

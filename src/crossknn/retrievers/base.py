@@ -4,14 +4,14 @@ A late-interaction model encodes queries and items apart and compares a query wi
 items at once (CMC: Song et al. 2024, section 3). Its scores may depend on the list: they are never
 cached per pair, nor merged across lists.
 
-Axes: m queries, n items, c items asked for each query, d dimensions.
+Axes: m queries, n items, c items of each query, e excluded items, d dimensions.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +19,10 @@ from typing import NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 
+from crossknn.columns import check_mapped
 from crossknn.data.queries import QuerySet, read_run
 from crossknn.errors import InputError
-from crossknn.linalg import mask, top_k
+from crossknn.linalg import inner, mask, top_k
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -38,7 +39,11 @@ logger = logging.getLogger(__name__)
 
 KINDS: tuple[LateKind, ...] = get_args(LateKind)
 DEPTH = 512
-_RANKED = 10_000
+"""Candidates that a late-interaction model compares, if nothing is said."""
+RANKED = 10_000
+"""Items of a ranking that are read, at least, where given items are scored by it."""
+WHOLE = 50_000
+"""Items up to which a round of a search may multiply all vectors."""
 
 RankedIds: TypeAlias = Sequence[str | tuple[str, float]]
 
@@ -48,28 +53,102 @@ class Retriever(Protocol):
     """Cheap candidates, and cheap scores of given items."""
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The best items of each query.
-
-        Args:
-            queries: m queries.
-            count: How many items of each query.
-            allowed: Mask (n,) of the items that may be returned; None: all.
-
-        Returns:
-            Candidates (m, at most `count`), best first, ties by position. A row may be short.
-        """
+        """The `count` best items of each query, best first, ties by position, of those that the
+        mask `allowed` (n,) admits. A row may be short."""
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Approximate scores of given items.
+        """Approximate scores (m, c), float32, of the `items` (m, c) at these positions; the score
+        of `NO_ITEM` (-1) may be anything. Without `items` those of all items, (m, n), which is
+        asked only where they fit into memory."""
 
-        Args:
-            queries: m queries.
-            items: Positions (m, c) of c items of each query; the score of `NO_ITEM` (-1) may be
-                anything. None: all n items, which is asked only where m x n scores fit into memory.
 
-        Returns:
-            Scores (m, c), or (m, n), float32.
-        """
+@runtime_checkable
+class VectorStore(Protocol):
+    """Item vectors that are searched by inner product, in memory or in a vector database."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, d)"""
+
+    @property
+    def values(self) -> FloatArray | None:
+        """All vectors (n, d), if a round of a search may multiply them all; None if `top` is the
+        way to find the best of them."""
+
+    def top(
+        self,
+        vectors: FloatArray,
+        count: int,
+        exclude: IntArray | None = None,
+        allowed: BoolArray | None = None,
+    ) -> Candidates:
+        """The `count` items of the largest inner products with each of the query `vectors` (m, d),
+        best first: none of `exclude` (m, e), positions padded with `NO_ITEM` (-1), and only those
+        that the mask `allowed` (n,) admits."""
+
+    def vectors(self, items: IntArray) -> FloatArray:
+        """Vectors (..., d), float32 or float16, of the items at these positions, of any shape."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayStore:
+    """Item vectors (n, d) in an array, float32 or float16 and possibly memory-mapped, searched
+    exactly; a `VectorStore`."""
+
+    values: FloatArray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, d)"""
+        n, d = self.values.shape
+        return n, d
+
+    def top(
+        self,
+        vectors: FloatArray,
+        count: int,
+        exclude: IntArray | None = None,
+        allowed: BoolArray | None = None,
+    ) -> Candidates:
+        """See `VectorStore.top`; ties by position."""
+        check_mapped(self.values)
+        return top_k(mask(inner(vectors, self.values), exclude, allowed), count)
+
+    def vectors(self, items: IntArray) -> FloatArray:
+        """See `VectorStore.vectors`."""
+        check_mapped(self.values)
+        return self.values[items]
+
+
+@dataclass(eq=False)
+class DenseRetriever:
+    """Retrieves items by the inner product of their vectors with the query's; a `Retriever`.
+
+    Args:
+        items: Where the item vectors (n, d) are, such as `ArrayStore(vectors)`.
+        encode: Function from queries (m) to their vectors (m, d).
+    """
+
+    items: VectorStore
+    encode: Callable[[Queries], FloatArray]
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        """The items of the largest inner products; see `Retriever.top`."""
+        return self.items.top(self.encode(queries), count, allowed=allowed)
+
+    def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
+        """Inner products; see `Retriever.scores`. `InputError` where all items are asked for and
+        the store does not give all vectors at once."""
+        vectors, values = self.encode(queries), self.items.values
+        if items is not None:
+            products = np.empty(items.shape, np.float32)
+            for row, vector, chosen in zip(products, vectors, items, strict=True):
+                row[:] = inner(vector[None], self.items.vectors(chosen))[0]
+            return products
+        if values is None:
+            raise InputError("scores of all items need their vectors as an array, not a store")
+        check_mapped(values)
+        return inner(vectors, values)
 
 
 @runtime_checkable
@@ -77,7 +156,7 @@ class LateEncoder(Protocol):
     """A model that compares the states of a query with those of a list of items.
 
     `kind` is one of `LateKind`, or a name of your own; `fingerprint` names everything the scores
-    depend on, or is None where that cannot be known.
+    depend on, or is None where that cannot be known; `dimensions` are those of the items' states.
     """
 
     @property
@@ -87,8 +166,7 @@ class LateEncoder(Protocol):
     def fingerprint(self) -> str | None: ...
 
     @property
-    def dimensions(self) -> int:
-        """d of the items' states."""
+    def dimensions(self) -> int: ...
 
     def encode_queries(self, texts: Sequence[str]) -> States:
         """States of m texts, float32."""
@@ -97,17 +175,9 @@ class LateEncoder(Protocol):
         """States of n texts, float16."""
 
     def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
-        """Compare each query with its list, whose order does not matter.
-
-        Args:
-            lists: Positions in `items` (m, c), `NO_ITEM` for none.
-
-        Returns:
-            Scores (m, c) float32, -inf where there is no item.
-
-        Raises:
-            InputError: For a list that does not fit into memory.
-        """
+        """Scores (m, c), float32, of each query with its list, positions (m, c) in `items` whose
+        order does not matter; -inf for `NO_ITEM`. `InputError` if a list does not fit into
+        memory."""
 
 
 class Late(NamedTuple):
@@ -148,13 +218,11 @@ class RandomItems(AllScores):
 
 
 class ItemPriors(AllScores):
-    """One number for each item, the same for every query, e.g. views: `kriging` predicts from it.
-
-    `index.add_retriever("views", ItemPriors(views))`, `kriging(mean=hybrid(bm25, dense, views))`.
+    """One number for each item (n,), the same for every query, e.g. views: `kriging` predicts from
+    it, after `index.add_retriever("views", ItemPriors(views))`, by `mean=hybrid(bm25, views)`.
     """
 
     def __init__(self, values: FloatArray) -> None:
-        """`values` (n,), in the order of the items; `InputError` for others than finite numbers."""
         try:
             self.values = np.asarray(values, np.float32)
         except (TypeError, ValueError):
@@ -174,17 +242,6 @@ def fixed_order(order: IntArray, n: int) -> ItemPriors:
     return ItemPriors(values)
 
 
-@dataclass(eq=False)
-class StoredRetriever(AllScores):
-    """Cheap scores of all items that the queries bring with them, as their vectors `name`."""
-
-    name: str
-
-    def of_all(self, queries: Queries) -> FloatArray:
-        """The stored scores, as float32: (m, n)."""
-        return queries.vectors[self.name].astype(np.float32)
-
-
 class Ranked(AllScores):
     """A retriever whose scores follow from its ranking."""
 
@@ -192,7 +249,7 @@ class Ranked(AllScores):
         """Scores (m, c) of given items, by the first 10,000 of the ranking, or of all: (m, n)."""
         if items is None:
             return self.of_all(queries)
-        found, rows = self.top(queries, _RANKED), []
+        found, rows = self.top(queries, RANKED), []
         for q, other in enumerate(self.others(found).tolist()):
             ranked = zip(found.items[q].tolist(), found.scores[q].tolist(), strict=True)
             known = dict(ranked)
@@ -218,11 +275,8 @@ class CandidateLists(Ranked):
     that is below 0.
 
     Args:
-        lists: A query's text -> item ids or (id, score).
+        lists: A query's text -> item ids or (id, score); each id once.
         ids: The ids (n,) of the items.
-
-    Raises:
-        InputError: For an unknown id, an id listed twice, or a score that is no number.
     """
 
     def __init__(self, lists: Mapping[str, RankedIds], ids: Sequence[str]) -> None:
@@ -284,7 +338,7 @@ class RankFusion(Ranked):
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """The items of the largest sums; see `Retriever.top`."""
-        depth = max(count, _RANKED)
+        depth = max(count, RANKED)
         return _fused([stage.top(queries, depth, allowed).items for stage in self.stages], count)
 
     def of_all(self, queries: Queries) -> FloatArray:

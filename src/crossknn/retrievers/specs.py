@@ -13,15 +13,17 @@ from crossknn.errors import InputError, SpecError, nearest
 from crossknn.files import scratch
 from crossknn.retrievers.base import (
     DEPTH,
+    ArrayStore,
+    DenseRetriever,
     Late,
     LateRetriever,
     RandomItems,
     RankFusion,
     Retriever,
+    VectorStore,
     WeightedSum,
     fixed_order,
 )
-from crossknn.retrievers.dense import ArrayStore, DenseRetriever, VectorStore
 from crossknn.spec import Spec, build, parse
 from crossknn.types import Artifact, FloatArray, IntArray, Queries
 

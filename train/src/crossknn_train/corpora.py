@@ -19,8 +19,13 @@ from crossknn.data.queries import own_items, unmarked, without_own
 from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
 from crossknn.models.tokens import Row, token_batches
-from crossknn.retrievers.base import CandidateLists, RandomItems, Retriever
-from crossknn.retrievers.dense import ArrayStore, DenseRetriever
+from crossknn.retrievers.base import (
+    ArrayStore,
+    CandidateLists,
+    DenseRetriever,
+    RandomItems,
+    Retriever,
+)
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.scorers.base import Encoder
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Queries

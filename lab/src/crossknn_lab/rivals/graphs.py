@@ -14,8 +14,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.linalg import top_k
-from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.dense import ArrayStore, DenseRetriever
+from crossknn.retrievers.base import ArrayStore, DenseRetriever, Retriever
 from crossknn.retrievers.specs import unfitted
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours, Queries
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.methods.base import Method
-from crossknn.retrievers.base import Retriever, stages_of
-from crossknn.retrievers.dense import VectorStore
+from crossknn.retrievers.base import Retriever, VectorStore, stages_of
 from crossknn.retrievers.specs import AUTO, default_vectors, open_retriever
 from crossknn.search.plan import Plan
 from crossknn.spec import Spec

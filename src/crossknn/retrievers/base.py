@@ -53,8 +53,13 @@ class Retriever(Protocol):
     """Cheap candidates, and cheap scores of given items."""
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The `count` best items of each query, best first, ties by position, of those that the
-        mask `allowed` (n,) admits. A row may be short."""
+        """The best items of each query, best first, ties by position. A row may be short.
+
+        Args:
+            queries: m queries.
+            count: How many items of each query.
+            allowed: Mask (n,) of the items that may be returned; None: all.
+        """
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
         """Approximate scores (m, c), float32, of the `items` (m, c) at these positions; the score
@@ -82,9 +87,14 @@ class VectorStore(Protocol):
         exclude: IntArray | None = None,
         allowed: BoolArray | None = None,
     ) -> Candidates:
-        """The `count` items of the largest inner products with each of the query `vectors` (m, d),
-        best first: none of `exclude` (m, e), positions padded with `NO_ITEM` (-1), and only those
-        that the mask `allowed` (n,) admits."""
+        """The items with the largest inner products, best first.
+
+        Args:
+            vectors: Query vectors (m, d).
+            count: How many items of each query.
+            exclude: Positions (m, e) of items that are left out, padded with `NO_ITEM` (-1).
+            allowed: Mask (n,) of the items that may be returned; None: all.
+        """
 
     def vectors(self, items: IntArray) -> FloatArray:
         """Vectors (..., d), float32 or float16, of the items at these positions, of any shape."""
@@ -122,12 +132,8 @@ class ArrayStore:
 
 @dataclass(eq=False)
 class DenseRetriever:
-    """Retrieves items by the inner product of their vectors with the query's; a `Retriever`.
-
-    Args:
-        items: Where the item vectors (n, d) are, such as `ArrayStore(vectors)`.
-        encode: Function from queries (m) to their vectors (m, d).
-    """
+    """Retrieves items by inner products: their vectors (n, d) are in a store, `items`, and `encode`
+    makes vectors (m, d) of m queries."""
 
     items: VectorStore
     encode: Callable[[Queries], FloatArray]

@@ -139,16 +139,16 @@ class DatabaseStore(ABC):
             with self.answering():
                 answers = self._search(vectors[waiting], min(limit, n), among)
             for q, (ids, products) in zip([*waiting], answers, strict=True):
-                items, found = self.positions(ids), np.asarray(products, np.float32)
+                items, scores = self.positions(ids), np.asarray(products, np.float32)
                 kept = items != NO_ITEM
                 if allowed is not None:
                     kept &= allowed[items]
                 if exclude is not None:
                     kept &= ~np.isin(items, exclude[q])
                 if kept.sum() >= count or len(ids) < limit:
-                    items, found = items[kept], found[kept]
-                    best = np.lexsort((items, -found))[:count]  # ties by position
-                    rows[q] = items[best], found[best]
+                    items, scores = items[kept], scores[kept]
+                    best = np.lexsort((items, -scores))[:count]  # ties by position
+                    rows[q] = items[best], scores[best]
                     waiting.remove(q)
             limit *= 4
         nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
@@ -156,8 +156,8 @@ class DatabaseStore(ABC):
 
     def vectors(self, items: IntArray) -> FloatArray:
         """See `VectorStore.vectors`."""
-        found = self._recent_vectors(np.maximum(items, 0).ravel().tolist())
-        return np.array(found, np.float32).reshape(*items.shape, self.shape[1])
+        rows = self._recent_vectors(np.maximum(items, 0).ravel().tolist())
+        return np.array(rows, np.float32).reshape(*items.shape, self.shape[1])
 
     @property
     def values(self) -> FloatArray | None:
@@ -171,12 +171,12 @@ class DatabaseStore(ABC):
     @cached_property
     def _all(self) -> FloatArray:
         n, d = self.shape
-        found = np.empty((n, d), np.float32)
+        vectors = np.empty((n, d), np.float32)
         for start in range(0, n, _BLOCK):
-            found[start : start + _BLOCK] = self._of(
+            vectors[start : start + _BLOCK] = self._of(
                 range(start, min(start + _BLOCK, n)), vectors=True
             )
-        return found
+        return vectors
 
     def id(self, item: int) -> Id:
         """The id of the item at a position."""
@@ -198,8 +198,8 @@ class DatabaseStore(ABC):
         """Mask (n,) of the items that meet conditions, as the database says (see
         `ItemIndex.allowed`); asked once for each filter."""
         condition = parse_filter(conditions)
-        if (known := self._masks.get(key := repr(condition))) is not None:
-            return known[1]
+        if (asked := self._masks.get(key := repr(condition))) is not None:
+            return asked[1]
         for field in fields_of(condition):
             if any("\ud800" <= character <= "\udfff" for character in field):
                 raise InputError(f"the filter names {field!r}, a field of no item of {self.name}")
@@ -209,8 +209,8 @@ class DatabaseStore(ABC):
         mask.flags.writeable = False
         while len(self._masks) >= _MASKS:
             self._masks.pop(next(iter(self._masks)), None)
-        known = self._masks[key] = condition, mask[:-1]
-        return known[1]
+        asked = self._masks[key] = condition, mask[:-1]
+        return asked[1]
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -223,8 +223,10 @@ class DatabaseStore(ABC):
             # The engine of an embedded Qdrant shard raises plain Exceptions; no other code does.
             if type(error) is not Exception and not isinstance(error, self.errors):
                 raise
-            said = (str(error).strip().splitlines() or [""])[0]
-            raise StoreError(f"{self.name} failed: {type(error).__name__}: {said:.200}") from error
+            message = (str(error).strip().splitlines() or [""])[0]
+            raise StoreError(
+                f"{self.name} failed: {type(error).__name__}: {message:.200}"
+            ) from error
 
     def _as_keys(self, ids: Sequence[Id]) -> Any:
         """Ids as an array that can be searched: whole numbers, or bytes."""
@@ -239,10 +241,10 @@ class DatabaseStore(ABC):
     def _of(self, items: Sequence[int], *, vectors: bool) -> list[Any]:
         ids = [self.id(item) for item in items]
         with self.answering():
-            found = self._read(ids, vectors=vectors)
-        if gone := [key for key in ids if key not in found]:
+            held = self._read(ids, vectors=vectors)
+        if gone := [key for key in ids if key not in held]:
             raise StoreError(f"{self.name} has no item {gone[0]!r} any more: open the store again")
-        rows = [found[key] for key in ids]
+        rows = [held[key] for key in ids]
         return [*np.array(rows, np.float32)] if vectors else rows
 
 
@@ -255,16 +257,16 @@ class Recent(Generic[T]):
     def __call__(self, items: Sequence[int]) -> list[T]:
         """Of each of the items, read now unless it is kept."""
         with self._lock:
-            found = {item: self._kept[item] for item in items if item in self._kept}
-        new = [item for item in dict.fromkeys(items) if item not in found]
+            values = {item: self._kept[item] for item in items if item in self._kept}
+        new = [item for item in dict.fromkeys(items) if item not in values]
         for start in range(0, len(new), _BLOCK):
-            part = new[start : start + _BLOCK]
-            found |= zip(part, self._read(part), strict=True)
+            batch = new[start : start + _BLOCK]
+            values |= zip(batch, self._read(batch), strict=True)
         with self._lock:
-            self._kept |= {i: found[i] for i in new[-_KEPT:]}
+            self._kept |= {i: values[i] for i in new[-_KEPT:]}
             while len(self._kept) > _KEPT:
                 del self._kept[next(iter(self._kept))]
-        return [found[item] for item in items]
+        return [values[item] for item in items]
 
 
 class Column(Sequence[T]):
@@ -305,18 +307,18 @@ def having_text(store: DatabaseStore, texts: str | TextsOf) -> DatabaseStore:
     except InputError:
         lacking = np.ones(store.shape[0], np.bool_)
     first = int(np.argmin(lacking))
-    known = store.records([first])[0]
-    if texts not in known:
+    record = store.records([first])[0]
+    if texts not in record:
         raise InputError(
-            f"{store.name} has no field {texts!r} ({nearest(texts, known)}): {_ADVICE}"
+            f"{store.name} has no field {texts!r} ({nearest(texts, record)}): {_ADVICE}"
         )
     if lacking.all():
         raise InputError(f"every {texts!r} of {store.name} is null: {_ADVICE}")
     if not lacking.any():
         return store
     count, example = int(lacking.sum()), store.id(int(np.argmax(lacking)))
-    said = f"{store.name}: left out {counted(count, 'item')} without a text in {texts!r}"
-    logger.warning("%s%s", said, f", such as {example!r}" if count > 1 else f", {example!r}")
+    message = f"{store.name}: left out {counted(count, 'item')} without a text in {texts!r}"
+    logger.warning("%s%s", message, f", such as {example!r}" if count > 1 else f", {example!r}")
     return store.without(lacking)
 
 

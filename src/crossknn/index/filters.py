@@ -81,10 +81,10 @@ Condition: TypeAlias = Among | Between | Missing | Group
 def parse_filter(given: Any) -> Condition:
     """The condition that a filter says (see the module); `InputError` for what is none."""
     try:
-        found = _filter(given)
-        count = evaluate(found, lambda leaf: 1, lambda group, parts: sum(parts))
-        values = evaluate(found, _count, lambda group, parts: sum(parts))
-        depth = evaluate(found, lambda leaf: 1, lambda group, parts: 1 + max(parts))
+        condition = _filter(given)
+        count = evaluate(condition, lambda leaf: 1, lambda group, parts: sum(parts))
+        values = evaluate(condition, _count, lambda group, parts: sum(parts))
+        depth = evaluate(condition, lambda leaf: 1, lambda group, parts: 1 + max(parts))
     except RecursionError:
         depth, count, values = MOST_DEPTH + 1, 0, 0
     if depth > MOST_DEPTH:
@@ -98,7 +98,7 @@ def parse_filter(given: Any) -> Condition:
         )
     if values > MOST_VALUES:
         raise InputError(f"the filter lists {values:,} values, and may list {MOST_VALUES:,}")
-    return found
+    return condition
 
 
 def _count(leaf: Among | Between | Missing) -> int:
@@ -127,10 +127,10 @@ def combined(
 
 def fields_of(condition: Condition) -> list[str]:
     """The fields that a condition names, each once."""
-    found = evaluate(
+    names = evaluate(
         condition, lambda leaf: [leaf.field], lambda group, parts: [*chain.from_iterable(parts)]
     )
-    return [*dict.fromkeys(found)]
+    return [*dict.fromkeys(names)]
 
 
 def kind_of(value: object) -> Kind | None:
@@ -297,43 +297,43 @@ def _filter(given: Any) -> Condition:
             f"{given!r:.80} is not a filter: give conditions, such as {{'lang': 'en'}}"
         )
     parts = list[Condition]()
-    for name, said in given.items():
+    for name, asked in given.items():
         if not isinstance(name, str) or "\0" in name:
             raise InputError(f"the filter names the field {name!r}; names of fields are texts")
         if name == "any":
-            if not isinstance(said, list | tuple) or not said:
-                raise InputError(f"the filter's 'any' is {said!r:.80}; give a list of filters")
-            parts.append(Group("any", tuple(map(_filter, said))))
+            if not isinstance(asked, list | tuple) or not asked:
+                raise InputError(f"the filter's 'any' is {asked!r:.80}; give a list of filters")
+            parts.append(Group("any", tuple(map(_filter, asked))))
         elif name == "not":
-            parts.append(Group("not", (_filter(said),)))
+            parts.append(Group("not", (_filter(asked),)))
         else:
-            parts.append(_condition(name, said))
+            parts.append(_condition(name, asked))
     return parts[0] if len(parts) == 1 else Group("all", tuple(parts))
 
 
-def _condition(name: str, said: Any) -> Condition:
+def _condition(name: str, asked: Any) -> Condition:
     """What is said of one field."""
-    if isinstance(said, Mapping):
-        if [*said] == ["not"]:
-            return Group("not", (_condition(name, said["not"]),))
-        if [*said] == ["any"] and isinstance(said["any"], list | tuple):
-            return _condition(name, said["any"])
-        kinds = {kind_of(value) for value in said.values()}
-        if said and set(said) <= {*_BOUNDS} and kinds in ({"number"}, {"text"}):
-            return Between(name, {bound: _plain(said[bound], name) for bound in said})
+    if isinstance(asked, Mapping):
+        if [*asked] == ["not"]:
+            return Group("not", (_condition(name, asked["not"]),))
+        if [*asked] == ["any"] and isinstance(asked["any"], list | tuple):
+            return _condition(name, asked["any"])
+        kinds = {kind_of(value) for value in asked.values()}
+        if asked and set(asked) <= {*_BOUNDS} and kinds in ({"number"}, {"text"}):
+            return Between(name, {bound: _plain(asked[bound], name) for bound in asked})
         raise InputError(
-            f"the filter asks {said!r:.80} of {name!r}: give {', '.join(_BOUNDS)} with numbers, or "
+            f"the filter asks {asked!r:.80} of {name!r}: give {', '.join(_BOUNDS)} with numbers, or "
             "with texts; any with a list; or not"
         )
-    values = said if isinstance(said, list | tuple) else [said]
+    values = asked if isinstance(asked, list | tuple) else [asked]
     if not values or any(value is not None and kind_of(value) is None for value in values):
         raise InputError(
-            f"the filter asks {said!r:.80} of {name!r}: give a text, a number, true, false, null "
+            f"the filter asks {asked!r:.80} of {name!r}: give a text, a number, true, false, null "
             "or a list of them"
         )
-    known = tuple(_plain(value, name) for value in values if value is not None)
-    parts: list[Condition] = [Among(name, known)] if known else []
-    parts += [Missing(name)] if len(known) < len(values) else []
+    scalars = tuple(_plain(value, name) for value in values if value is not None)
+    parts: list[Condition] = [Among(name, scalars)] if scalars else []
+    parts += [Missing(name)] if len(scalars) < len(values) else []
     return parts[0] if len(parts) == 1 else Group("any", tuple(parts))
 
 

@@ -120,20 +120,20 @@ class PgVectorStore(DatabaseStore):
     def _refuse_no_id(self, column: str) -> None:
         """Names the first row that has no id by its other fields."""
         where = f"(select * {_HELD} and {{id}} is null limit 1)"
-        said = self._rows(f"select to_jsonb(one.*) from {where} as entry, lateral {_RECORD} as one")
-        row = json.dumps(said[0][0], ensure_ascii=False) if said else ""
+        rows = self._rows(f"select to_jsonb(one.*) from {where} as entry, lateral {_RECORD} as one")
+        row = json.dumps(rows[0][0], ensure_ascii=False) if rows else ""
         raise InputError(f"{self.name} has a row whose id, {column!r}, is null: {row:.200}")
 
     def _dimensions(self, declared: bool) -> int:
         """d of the vectors; `InputError` if a column that says none has vectors of several."""
         some = "" if declared else "distinct "
-        found = self._rows(f"select {some}{{dimensions}}({{vector}}) {_HELD} limit 2")
-        if len({*found}) > 1:
+        rows = self._rows(f"select {some}{{dimensions}}({{vector}}) {_HELD} limit 2")
+        if len({*rows}) > 1:
             raise InputError(
-                f"the vectors of {self.name} have {found[0][0]} dimensions, and others "
-                f"{found[1][0]}: all must have as many"
+                f"the vectors of {self.name} have {rows[0][0]} dimensions, and others "
+                f"{rows[1][0]}: all must have as many"
             )
-        return found[0][0] if found else 0
+        return rows[0][0] if rows else 0
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows that a query returns; its names are those of the table."""
@@ -145,8 +145,8 @@ class PgVectorStore(DatabaseStore):
                     "the server is no connection string of PostgreSQL: give one such as "
                     "postgresql://user@host/database"
                 ) from error
-        said = self._sql.SQL(query).format(*values, **getattr(self, "_words", {}))
-        return self._connection.execute(said).fetchall()
+        statement = self._sql.SQL(query).format(*values, **getattr(self, "_words", {}))
+        return self._connection.execute(statement).fetchall()
 
     def _search(self, vectors: FloatArray, count: int, among: Any) -> Sequence[Found]:
         exact, some, literal = self._exact or count > _WIDEST, "{table}", self._sql.Literal

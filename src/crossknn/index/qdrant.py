@@ -103,11 +103,11 @@ class QdrantStore(DatabaseStore):
         ]
 
     def _read(self, ids: Sequence[Id], *, vectors: bool) -> Mapping[Id, Any]:
-        found = self._engine.read(ids, vectors)
+        points = self._engine.read(ids, vectors)
         if not vectors:
-            return {plain_id(point.id): point.payload or {} for point in found}
+            return {plain_id(point.id): point.payload or {} for point in points}
         name = self._engine.vector
-        held = {plain_id(p.id): (p.vector or {}).get(name) if name else p.vector for p in found}
+        held = {plain_id(p.id): (p.vector or {}).get(name) if name else p.vector for p in points}
         for key, vector in held.items():
             if not vector:
                 raise InputError(f"the point {key} of {self.name} has no vector: give it one")
@@ -209,17 +209,17 @@ class _Server:
             if dates:
                 _check_dates(leaf)
             return self.field(leaf.field, range=self.between(leaf.bounds, dates))
-        found = list[Any]()
+        conditions = list[Any]()
         for value in leaf.values:
             # 1 and 1.0 are equal here; Qdrant matches whole numbers, and compares the others.
             number, whole = kind_of(value) == "number", isinstance(value, int)
             if not number or (whole and -_LARGEST <= value < _LARGEST):  # type: ignore[operator]
-                found.append(self.field(leaf.field, match=self.match(value)))
+                conditions.append(self.field(leaf.field, match=self.match(value)))
             if number and (not whole or -_EXACT < value < _EXACT):  # type: ignore[operator]
                 same = self.between({"gte": value, "lte": value}, dates=False)
-                found.append(self.field(leaf.field, range=same))
+                conditions.append(self.field(leaf.field, range=same))
         # A filter of no conditions would allow all points.
-        return self.models.Filter(should=found or [self.only([])])
+        return self.models.Filter(should=conditions or [self.only([])])
 
 
 class _Shard(_Server):

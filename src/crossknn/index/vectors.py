@@ -227,9 +227,9 @@ class ItemVectors:
         arrays: dict[str, Any] = {"values": self.values}
         meta = {name: getattr(self, name) for name in ("method", "base", "fingerprint", "details")}
         for name in ("map", "item_map"):
-            found = getattr(self, name)
-            meta[name] = found and found.kind
-            weights = {} if found is None else vars(found)
+            query_map = getattr(self, name)
+            meta[name] = query_map and query_map.kind
+            weights = {} if query_map is None else vars(query_map)
             arrays |= {f"{name}.{key}": np.asarray(weight) for key, weight in weights.items()}
         meta["d"], meta["cost"] = int(self.values.shape[1]), asdict(self.cost)
         meta["encoder"] = self.encoder and self.encoder.state()
@@ -270,10 +270,10 @@ def check_vectors(
         with np.errstate(over="ignore"):  # an infinity then, which is refused
             vectors = vectors.astype(np.float32, copy=False)
     for start in range(0, rows, _CHECKED):
-        part = vectors[start : start + _CHECKED]
-        low, high = float(part.min()), float(part.max())
+        block = vectors[start : start + _CHECKED]
+        low, high = float(block.min()), float(block.max())
         if not (low >= -LARGEST and high <= LARGEST):  # a NaN is neither
-            row = start + int(np.argmin(usable(part).all(axis=1)))
+            row = start + int(np.argmin(usable(block).all(axis=1)))
             if np.isfinite(vectors[row]).all():
                 raise InputError(f"{what}: row {row} holds a number above {LARGEST:g}: scale them")
             raise InputError(f"{what}: row {row} holds a NaN or an infinity")

@@ -49,10 +49,10 @@ def encode_kept(
         folder.mkdir(parents=True, exist_ok=True)
         make_folder(work)
     with exclusive_lock(work, what="vectors"):
-        known = _read(work, key, d)
+        made = _read(work, key, d)
         digests = [text_digest(text) for text in texts]
         missing = dict(zip(digests, texts, strict=True))
-        missing = {name: text for name, text in missing.items() if name not in known}
+        missing = {name: text for name, text in missing.items() if name not in made}
         before, total = len({*digests}) - len(missing), len({*digests})
 
         names = [*missing]
@@ -71,8 +71,8 @@ def encode_kept(
                 new_file(work, f"{key}-{secrets.token_hex(8)}.npz") as file,
             ):
                 np.savez(file, texts=ids, vectors=vectors)
-            known |= zip(batch, vectors, strict=True)
-    return np.stack([known[name] for name in digests])
+            made |= zip(batch, vectors, strict=True)
+    return np.stack([made[name] for name in digests])
 
 
 def _report(progress: Progress | None, before: int, total: int, done: int, _: int) -> None:
@@ -82,16 +82,16 @@ def _report(progress: Progress | None, before: int, total: int, done: int, _: in
 
 def _read(work: Path, key: str, d: int) -> dict[bytes, FloatArray]:
     """The vectors (d,) there are, by the digests of their texts."""
-    known = dict[bytes, FloatArray]()
+    made = dict[bytes, FloatArray]()
     for path in work.iterdir():
         try:
             if not path.name.startswith(f"{key}-"):
                 raise InputError(f"{path} is of another model")
-            found = read_npz(work, path.name, ["texts", "vectors"])
-            names, vectors = found["texts"], found["vectors"]
+            arrays = read_npz(work, path.name, ["texts", "vectors"])
+            names, vectors = arrays["texts"], arrays["vectors"]
             if (names.shape, vectors.shape) != ((len(names), 16), (len(names), d)):
                 raise InputError(f"{path} has other shapes")
-            known |= zip(map(bytes, names), vectors.astype(np.float32), strict=True)
+            made |= zip(map(bytes, names), vectors.astype(np.float32), strict=True)
         except (InputError, LookupError):  # the vectors are made again
             path.unlink()
-    return known
+    return made

@@ -322,8 +322,8 @@ def _condition(name: str, asked: Any) -> Condition:
         if asked and set(asked) <= {*_BOUNDS} and kinds in ({"number"}, {"text"}):
             return Between(name, {bound: _plain(asked[bound], name) for bound in asked})
         raise InputError(
-            f"the filter asks {asked!r:.80} of {name!r}: give {', '.join(_BOUNDS)} with numbers, or "
-            "with texts; any with a list; or not"
+            f"the filter asks {asked!r:.80} of {name!r}: give {', '.join(_BOUNDS)} with numbers, "
+            "or with texts; any with a list; or not"
         )
     values = asked if isinstance(asked, list | tuple) else [asked]
     if not values or any(value is not None and kind_of(value) is None for value in values):

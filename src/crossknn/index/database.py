@@ -109,8 +109,12 @@ class DatabaseStore(ABC):
         """The vectors or the records of items, by id."""
 
     @abstractmethod
+    def _check_field(self, field: str) -> None:
+        """`InputError` for a field that no item has."""
+
+    @abstractmethod
     def _matching(self, condition: Condition) -> Iterable[Id]:
-        """Ids of the items that meet a condition; `InputError` for a field that none has."""
+        """Ids of the items that meet a condition."""
 
     def top(
         self,
@@ -201,8 +205,11 @@ class DatabaseStore(ABC):
         if (asked := self._masks.get(key := repr(condition))) is not None:
             return asked[1]
         for field in fields_of(condition):
+            # No database can be asked for half a surrogate pair.
             if any("\ud800" <= character <= "\udfff" for character in field):
                 raise InputError(f"the filter names {field!r}, a field of no item of {self.name}")
+            with self.answering():
+                self._check_field(field)
         mask = np.zeros(self.shape[0] + 1, np.bool_)  # the last one is of unknown items
         with self.answering():
             mask[self.positions([*self._matching(condition)])] = True

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from crossknn.errors import InputError, nearest, needs_extra
 from crossknn.index.database import DatabaseStore, Found, Id
-from crossknn.index.filters import Among, Between, Condition, Missing, combined, evaluate, fields_of
+from crossknn.index.filters import Among, Between, Condition, Missing, combined, evaluate
 from crossknn.types import FloatArray
 
 _WIDEST = 1000  # items that pgvector's HNSW index finds at most
@@ -178,13 +178,14 @@ class PgVectorStore(DatabaseStore):
                     record[name] = None
         return records
 
+    def _check_field(self, field: str) -> None:
+        if field not in self._fields and field.split(".")[0] not in self._fields:
+            raise InputError(
+                f"the filter names {field!r}, which is no column of {self.name} "
+                f"({nearest(field, self._fields)})"
+            )
+
     def _matching(self, condition: Condition) -> Iterable[Id]:
-        for field in fields_of(condition):
-            if field not in self._fields and field.split(".")[0] not in self._fields:
-                raise InputError(
-                    f"the filter names {field!r}, which is no column of {self.name} "
-                    f"({nearest(field, self._fields)})"
-                )
         sql = self._sql.SQL
         group = combined(
             lambda parts: sql("({})").format(sql(" and ").join(parts)),

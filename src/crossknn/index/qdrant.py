@@ -25,7 +25,6 @@ from crossknn.index.filters import (
     Missing,
     combined,
     evaluate,
-    fields_of,
     kind_of,
 )
 from crossknn.types import FloatArray
@@ -113,9 +112,10 @@ class QdrantStore(DatabaseStore):
                 raise InputError(f"the point {key} of {self.name} has no vector: give it one")
         return held
 
+    def _check_field(self, field: str) -> None:
+        self._engine.check_field(field, self.name)
+
     def _matching(self, condition: Condition) -> Iterable[Id]:
-        for field in fields_of(condition):
-            self._engine.check_field(field, self.name)
         return self._engine.ids(self._engine.filter(condition))
 
     def _native(self, key: str) -> Id:

@@ -44,8 +44,8 @@ def checksums(data: Any) -> NDArray[np.uint32]:
     whole = len(flat) // CHUNK
     words = flat[: whole * CHUNK].view("<u8").reshape(whole, CHUNK // 512, 64)
     sums = [zlib.crc32(row) for row in np.einsum("cwk->ck", words)]
-    if rest := len(flat) % CHUNK:
-        sums.append(zlib.crc32(flat[-rest:].tobytes()))
+    if len(flat) % CHUNK:
+        sums.append(zlib.crc32(flat[whole * CHUNK :].tobytes()))
     return np.array(sums, "<u4")
 
 
@@ -140,8 +140,8 @@ def check_mapped(values: Any) -> None:
 class CheckedFile:
     """A file opened for reading, whose chunks are checked when they are first touched.
 
-    What stands behind the bytes of its entry is another writing's, and is not looked at. Replacing
-    or removing the file changes nothing.
+    Bytes behind those of its entry belong to a later writing, and are not read. Replacing or
+    removing the file changes nothing.
     """
 
     def __init__(self, folder: Path, entry: Mapping[str, Any], what: str) -> None:
@@ -201,8 +201,8 @@ class CheckedFile:
 
     def _check(self, chunks: slice) -> None:
         if self._unchecked[chunks].any():
-            found = checksums(self.data[chunks.start * CHUNK : chunks.stop * CHUNK])
-            if not np.array_equal(found, self._sums[chunks]):
+            sums = checksums(self.data[chunks.start * CHUNK : chunks.stop * CHUNK])
+            if not np.array_equal(sums, self._sums[chunks]):
                 raise self.damaged(f"the contents of {self.name} have changed")
             self._unchecked[chunks] = False
             self.checked = not self._unchecked.any()
@@ -256,8 +256,8 @@ class StoredArray:
                 where = np.asarray(rows)
                 where = np.flatnonzero(where) if where.dtype == np.bool_ else where.ravel()
                 file.touch_rows(where % max(1, len(values)), offset, width)
-        found: NDArray[Any] = values[rows]
-        return found
+        taken: NDArray[Any] = values[rows]
+        return taken
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         self._file.touch()
@@ -274,10 +274,10 @@ class StoredTexts(Sequence[str]):
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
         """Offsets (n + 1,); `IndexFormatError` for what is none."""
-        found, size = np.asarray(self._offsets), self._file.size
-        if found.dtype != np.uint64 or found.ndim != 1 or not len(found):
+        offsets, size = np.asarray(self._offsets), self._file.size
+        if offsets.dtype != np.uint64 or offsets.ndim != 1 or not len(offsets):
             raise self._file.damaged(f"the offsets of {self._file.name} are no offsets")
-        ends = found.astype(np.int64)
+        ends = offsets.astype(np.int64)
         if ends[0] or ends[-1] > size or (ends < 0).any() or (np.diff(ends) < 0).any():
             raise self._file.damaged(f"the offsets of {self._file.name} are not in order")
         return ends
@@ -340,8 +340,8 @@ class StoredColumns(Mapping[str, Any]):
         self.columns = columns
 
     def __getitem__(self, name: str) -> Any:
-        found = self.columns[name]
-        return np.asarray(found) if isinstance(found, StoredArray) else found
+        column = self.columns[name]
+        return np.asarray(column) if isinstance(column, StoredArray) else column
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.columns)

@@ -1,6 +1,5 @@
 """Whatever happens to the disk or the process, an index is whole or refused in one sentence."""
 
-import errno
 import json
 import os
 import signal
@@ -8,7 +7,7 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from index_helpers import FormulaScorer, contents, corpus
+from index_helpers import FormulaScorer, corpus
 
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors
@@ -163,18 +162,6 @@ def test_a_kill_while_saving_leaves_the_old_index_and_an_open_one_outlives_it(fo
         ItemIndex.load(tmp_path / "new")
     ItemIndex.build(corpus(5)).save(tmp_path / "new")
     assert ItemIndex.load(tmp_path / "new").n == 5
-
-
-def test_a_full_disk_changes_nothing(folder, monkeypatch):
-    def full(folder, name, values):
-        (folder / name).write_bytes(b"a part of it")
-        raise OSError(errno.EFBIG, "File too large")
-
-    before = contents(folder)
-    monkeypatch.setattr(storage, "write_array", full)
-    with pytest.raises(InputError, match="cannot be written: File too large; nothing was changed"):
-        ItemIndex.build(corpus(5)).save(folder)
-    assert contents(folder) == before
 
 
 def rewritten(folder):

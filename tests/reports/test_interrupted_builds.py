@@ -54,7 +54,6 @@ def test_a_build_goes_on_with_its_vectors(folder, by):
     asked = Asked()
     index = ck.ItemIndex.build(folder / "docs.jsonl", encoder=asked, folder=folder / "docs.index")
     assert 0 < asked.texts < N
-    index.save(folder / "docs.index")
     assert not [*folder.glob("docs.index/work*")]
     some = np.arange(0, N, 50)
     alone = ck.DualEncoder().encode_items([index.items.texts[i] for i in some])
@@ -90,7 +89,7 @@ def begun(where, most=600):
 
 def finished(where, texts, encoder=None):
     asked = encoder or Asked()
-    ck.ItemIndex.build(texts, encoder=asked, folder=where).save(where)
+    ck.ItemIndex.build(texts, encoder=asked, folder=where)
     return asked.texts
 
 
@@ -131,14 +130,6 @@ def test_adding_items_goes_on_with_its_vectors(tmp_path):
     assert 0 < asked.texts < len(TEXTS)
     assert len(ck.ItemIndex.load(where)) == len(TEXTS) + 2
     assert not [*where.glob("work*")]
-
-
-def test_an_unfinished_index_says_how_to_go_on(tmp_path):
-    begun(tmp_path / "an.index")
-    with pytest.raises(
-        ck.IndexFormatError, match=r"interrupted\); make it with crossknn index build"
-    ):
-        ck.ItemIndex.load(tmp_path / "an.index")
 
 
 def test_a_link_in_the_place_of_the_vectors_is_refused(tmp_path):

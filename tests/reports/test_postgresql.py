@@ -48,6 +48,21 @@ def table(server):
         connection.execute(f"drop table {name}")
 
 
+@pytest.fixture
+def docs(server):
+    """Make a table `docs` of some columns, and rows of values in SQL."""
+    connection, uri = server
+
+    def make(columns, *rows):
+        connection.execute(f"create table docs ({columns})")
+        for row in rows:
+            connection.execute(f"insert into docs values ({row})")
+        return uri
+
+    yield make
+    connection.execute("drop table docs")
+
+
 def search(store, texts="body", **options):
     index = ck.ItemIndex.over(store, texts, query_vectors=lambda asked: [[1, 0.5]] * len(asked))
     searcher = ck.Searcher(index, lambda pairs: [float(len(text)) for _, text in pairs], "axn")
@@ -174,46 +189,30 @@ def test_ids_of_any_type(server, type, ids):
         connection.execute("drop table docs; drop type kind")
 
 
-def test_numbers_that_json_lacks_are_null(server):
+def test_numbers_that_json_lacks_are_null(docs):
     """A price is NaN, and another infinite."""
-    connection, uri = server
-    connection.execute("create table docs (id int, body text, price float8, embedding vector(2))")
-    for i, price in enumerate(["NaN", "Infinity", "2.5"]):
-        connection.execute("insert into docs values (%s, 'x', %s, '[1,2]')", (i, price))
-    try:
-        records = ck.PgVectorStore(uri, "docs").records([0, 1, 2])
-        assert [record["price"] for record in records] == [None, None, 2.5]
-        assert ck.PgVectorStore(uri, "docs").allowed({"price": None}).tolist() == [
-            True,
-            True,
-            False,
-        ]
-    finally:
-        connection.execute("drop table docs")
+    prices = ("NaN", "Infinity", "2.5")
+    rows = [f"{i}, 'x', '{price}', '[1,2]'" for i, price in enumerate(prices)]
+    store = ck.PgVectorStore(
+        docs("id int, body text, price float8, embedding vector(2)", *rows), "docs"
+    )
+    assert [record["price"] for record in store.records([0, 1, 2])] == [None, None, 2.5]
+    assert store.allowed({"price": None}).tolist() == [True, True, False]
 
 
-def test_vectors_of_several_lengths_are_refused(server):
+def test_vectors_of_several_lengths_are_refused(docs):
     """A column of type vector, without its dimensions, has vectors of two encoders."""
-    connection, uri = server
-    connection.execute("create table docs (id int, body text, embedding vector)")
-    connection.execute("insert into docs values (0, 'a', '[1,2]'), (1, 'b', '[1,2,3]')")
-    try:
-        with pytest.raises(ck.InputError, match="dimensions, and others"):
-            ck.PgVectorStore(uri, "docs")
-    finally:
-        connection.execute("drop table docs")
+    uri = docs("id int, body text, embedding vector", "0, 'a', '[1,2]'", "1, 'b', '[1,2,3]'")
+    with pytest.raises(ck.InputError, match="dimensions, and others"):
+        ck.PgVectorStore(uri, "docs")
 
 
-def test_nothing_but_ids_and_vectors(server):
+def test_nothing_but_ids_and_vectors(docs):
     """A table without other columns, whose texts a function has."""
-    connection, uri = server
-    connection.execute("create table docs (id int, embedding vector(2))")
-    connection.execute("insert into docs values (0, '[1,2]'), (1, '[3,4]')")
-    try:
-        store = ck.PgVectorStore(uri, "docs")
-        assert search(store, lambda ids: ["ab" * int(i) or "c" for i in ids]) == ["1", "0"]
-    finally:
-        connection.execute("drop table docs")
+    store = ck.PgVectorStore(
+        docs("id int, embedding vector(2)", "0, '[1,2]'", "1, '[3,4]'"), "docs"
+    )
+    assert search(store, lambda ids: ["ab" * int(i) or "c" for i in ids]) == ["1", "0"]
 
 
 @pytest.mark.parametrize("given", ["postgres//me:secret@h", "http://me:secret@h/db", "secret", 5])

@@ -1,5 +1,8 @@
 """Adapters leave users' metadata as they are: what they add begins with `crossknn_`."""
 
+import importlib
+
+import pandas as pd
 import pytest
 
 import crossknn as ck
@@ -21,6 +24,12 @@ ITEMS = [
 
 def overlap(pairs):
     return [len({*q.split()} & {*t.split()}) for q, t in pairs]
+
+
+@pytest.fixture
+def terrier():
+    pytest.importorskip("pyterrier")
+    return importlib.import_module("crossknn.adapters.pyterrier")
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +134,11 @@ def test_haystack_a_filter_that_is_none(searcher, wrong):
         adapter.CrossknnRetriever(searcher.index, overlap, filters=wrong).run(QUERY)
 
 
-def test_pyterrier_one_qid_with_two_queries():
+def test_pyterrier_one_qid_with_two_queries(terrier):
     """A merge has given two queries one qid, of which only the first would have been asked."""
-    pytest.importorskip("pyterrier")
-    import pandas as pd
-
-    from crossknn.adapters import pyterrier as adapter
-
     rows = {"qid": ["1", "1"], "query": ["a", "b"], "docno": ["x", "y"], "text": ["a", "b"]}
     with pytest.raises(ck.InputError, match="the qid '1' has several queries"):
-        adapter.CrossknnReranker(overlap)(pd.DataFrame(rows | {"score": [2.0, 1.0]}))
+        terrier.CrossknnReranker(overlap)(pd.DataFrame(rows | {"score": [2.0, 1.0]}))
 
 
 @pytest.mark.parametrize("kind", ["TextNode", "Document", "str"])
@@ -165,52 +169,37 @@ def test_haystack(searcher):
         adapter.CrossknnRanker(overlap).run(QUERY, [documents[0], {"content": "a"}])
 
 
-def test_pyterrier(searcher):
+def test_pyterrier(searcher, terrier):
     """Topics and results have columns of those names."""
-    pytest.importorskip("pyterrier")
-    import pandas as pd
-
-    from crossknn.adapters import pyterrier as adapter
-
     topics = pd.DataFrame({"qid": ["1"], "query": [QUERY], "iteration": [9], "predicted": ["yes"]})
-    found = adapter.CrossknnRetriever(searcher, budget=2)(topics)
+    found = terrier.CrossknnRetriever(searcher, budget=2)(topics)
     assert found["iteration"].tolist() == [9] * 3
     assert found["crossknn_iteration"].notna().all()
-    ranked = adapter.CrossknnReranker(overlap, budget=2)(found)
+    ranked = terrier.CrossknnReranker(overlap, budget=2)(found)
     assert ranked["predicted"].tolist() == ["yes"] * 3
     assert ranked["crossknn_predicted"].tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize("column", ["text", "query"])
 @pytest.mark.parametrize("value", [float("nan"), None, 5])
-def test_pyterrier_a_text_that_is_none(column, value):
+def test_pyterrier_a_text_that_is_none(column, value, terrier):
     """A join left NaN in the column of texts: the message names the row."""
-    pytest.importorskip("pyterrier")
-    import pandas as pd
-
-    from crossknn.adapters import pyterrier as adapter
-
     rows = {"qid": ["7", "7"], "query": [QUERY] * 2, "docno": ["a", "b"], "text": ["x", "y"]}
     frame = pd.DataFrame(rows | {"score": [2.0, 1.0]}).astype({column: object})
     frame.loc[1, column] = value
     said = f"the {column} of the result 'b' for the query '7' is {value}, and no text: fill"
     with pytest.raises(ck.InputError, match=said):
-        adapter.CrossknnReranker(overlap)(frame)
+        terrier.CrossknnReranker(overlap)(frame)
 
 
 @pytest.mark.parametrize("value", [float("nan"), None])
-def test_pyterrier_a_query_that_is_none(searcher, value):
+def test_pyterrier_a_query_that_is_none(searcher, value, terrier):
     """A topic has no query: the message names its qid."""
-    pytest.importorskip("pyterrier")
-    import pandas as pd
-
-    from crossknn.adapters import pyterrier as adapter
-
     topics = pd.DataFrame({"qid": ["7", "8"], "query": [QUERY, value]})
     with pytest.raises(
         ck.InputError, match=r"the query for the query '8' is .*, and no text: fill"
     ):
-        adapter.CrossknnRetriever(searcher)(topics)
+        terrier.CrossknnRetriever(searcher)(topics)
 
 
 DOCUMENTS = [{"id": f"d{n}", "text": item["text"]} for n, item in enumerate(ITEMS)]

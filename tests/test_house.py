@@ -156,8 +156,6 @@ LARGE = {
     },
     "function": {
         "cli.collect.command",
-        "cli.compare.command",
-        "cli.compare.run",
         "cli.fit.command",
         "fitting.anchors.collect_matrix",
         "fitting.calibration.fit_calibration",

@@ -25,7 +25,6 @@ def row(method: str, budget: int, k: int, index_calls: int = 0) -> RecallRow:
 
 ROWS = [row(m, budget, k) for m in METHODS for k in (1, 10) for budget in (50, 200)]
 FREE = [row("retrieve(retriever=dense)", 0, k) for k in (1, 10)]
-FITTED = [row("axn(retriever=dense)", 200, k, 30_000) for k in (1, 10)]
 LINE = {"low": [0.1, 0.2, 0.3], "high": [0.3, 0.4, 0.5]}
 SCORES = np.random.default_rng(0).normal(size=(30, 60))
 GRID = cur_grid(SCORES, [4, 8], [4, 20], k=5, retrieved=20, draws=1)
@@ -36,11 +35,6 @@ KINDS = {
         {"top 1": [Curve(name="50 calls", x=[1, 2, 5], y=[0.2, 0.3, 0.4], **LINE)]},
         {"x_label": "blend", "y_label": "score", "log": False, "percent": False},
         ["blend", "score", "50 calls"],
-    ),
-    "recall_against_indexing": (
-        [*ROWS, *FITTED],
-        {},
-        ["top 1: recall at 200 calls per query", "axn"],
     ),
     "exact_against_approx": ({"anncur": APPROX}, {}, ["anncur", "exact score", "anchor items"]),
     "heat_map": ({"a": GRID, "b": GRID}, {}, ["b", *(f"{100 * c.recall:.0f}" for c in GRID)]),

@@ -144,19 +144,6 @@ def conclusion(rows: Sequence[RecallRow]) -> str:
     return said
 
 
-def recall_against_indexing(rows: Sequence[RecallRow], path: Target, *, title: str) -> None:
-    """Save a plot of recall over the calls spent before the first query (AXN 1, 9, 10).
-
-    A panel for each k at the largest budget, a point for each row, those of one method joined;
-    methods that need nothing offline are drawn across.
-    """
-    budget = max(row.budget for row in rows)
-    panels = _by_k([row for row in rows if row.budget in (budget, 0)], "index_calls")
-    x, y = "cross-encoder calls for the index", f"recall at {budget} calls per query"
-    note = "Lines across: no calls were made for the index."
-    curves(panels, path, title=title, x_label=x, y_label=y, note=note)
-
-
 def _by_k(rows: Sequence[RecallRow], cost: str) -> dict[str, list[Curve]]:
     """A panel for each k, a curve for each method: recall over a cost of the rows."""
     panels: dict[str, list[Curve]] = {}

@@ -181,7 +181,7 @@ def test_words_are_added_without_encoding_again(build, command, folder, capsys):
     assert largest.name in capsys.readouterr().out
 
 
-def test_fitting_and_what_it_cost(build, command, folder):
+def test_fitting_and_what_it_cost(build, command):
     build()
     fitting = ("fit", "docs.index", "als", "--queries", "auto", "--count", "6", "--per", "4")
     (made,) = command(*fitting, "--max-calls", "10")
@@ -191,10 +191,9 @@ def test_fitting_and_what_it_cost(build, command, folder):
     methods = "rerank(retriever=bm25), rerank(retriever=als)"
     rows = command(
         *("compare", "docs.index", "--queries", "queries.jsonl", "--methods", methods),
-        *("--budgets", "5", "-k", "1", "--plot-offline", "offline.png"),
+        *("--budgets", "5", "-k", "1"),
     )
     assert [row["index_calls"] for row in rows] == [0, 0, 0, 24]
-    assert (folder / "offline.png").stat().st_size > 5_000
 
 
 def test_searches_are_learned_from_and_a_store_is_shared(build, command):

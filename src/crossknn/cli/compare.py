@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,9 +19,12 @@ from crossknn.methods import DEFAULT, Method, parse_method, parse_methods
 
 if TYPE_CHECKING:
     from crossknn.data.queries import Qrels, QuerySet
+    from crossknn.evaluation.diagnosis import Diagnosis
     from crossknn.evaluation.replay import RecallRow
     from crossknn.index.item_index import ItemIndex
-    from crossknn.scorers.base import Scorer
+    from crossknn.scores.stored import StoredScorer
+    from crossknn.searcher.searcher import Searcher
+    from crossknn.types import FloatArray
 
 EPILOG = o.examples(
     "crossknn compare docs.index --queries queries.jsonl --plot recall.png",
@@ -30,48 +33,82 @@ EPILOG = o.examples(
 METHODS = f"rerank(retriever=bm25), rerank(retriever=hybrid), axn(rounds=10, ridge=0.3), {DEFAULT}"
 
 
-@o.grouped
-def command(
-    folder: o.Folder,
-    *,
-    queries: Annotated[Path, Option(help="File of queries, BEIR folder, or - for standard input.")],
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """What is compared, and by what."""
+
+    queries: Annotated[Path, Option(help="File of queries, BEIR folder, or - for standard input.")]
     qrels: Annotated[
         Path | None, Option(help="Relevance judgements, for --measures and the diagnosis.")
-    ] = None,
-    budgets: Annotated[
-        str, Option(help="Budgets to compare at, separated by commas.")
-    ] = "50,100,200",
-    methods: Annotated[str, Option(help="Methods to compare, separated by commas.")] = METHODS,
-    k: o.Neighbours = None,
+    ] = None
+    budgets: Annotated[str, Option(help="Budgets to compare at, separated by commas.")] = (
+        "50,100,200"
+    )
+    methods: Annotated[str, Option(help="Methods to compare, separated by commas.")] = METHODS
+    k: o.Neighbours = None
     measures: Annotated[
         str | None,
         Option(
             help="Measures of ir-measures, the first for the diagnosis; by default "
             "nDCG@10, R@10, R@20, R@100, RR@10."
         ),
-    ] = None,
+    ] = None
     fuse: Annotated[
         Literal["auto", "none"],
         Option(help="auto: search by the final score, if `crossknn fit INDEX fusion` was run."),
-    ] = "auto",
+    ] = "auto"
     no_exact: Annotated[
         bool, Option("--no-exact", help="Skip exact search, report only --measures; needs --qrels.")
-    ] = False,
-    keep_own: o.KeepOwn = False,
-    lists: o.Lists = None,
+    ] = False
+    keep_own: o.KeepOwn = False
+    lists: o.Lists = None
     limit: Annotated[
         int | None, Option(min=1, help="Use only this many queries, from the first.")
-    ] = None,
+    ] = None
     plot: Annotated[
         Path | None, Option(help="Plot recall against calls to this file; not with --no-exact.")
-    ] = None,
-    plot_offline: Annotated[
-        Path | None,
-        Option(
-            help="Plot recall against the offline calls of the index to this file; not with "
-            "--no-exact."
-        ),
-    ] = None,
+    ] = None
+
+    def check(self) -> None:
+        """`InputError` for options that contradict each other, before anything is read."""
+        o.check_picture("--plot", self.plot)
+        if self.measures is not None and self.qrels is None:
+            raise InputError("--measures needs relevance judgements: give --qrels FILE")
+        if not self.no_exact:
+            return
+        contrary = [name for name, given in (("-k", self.k), ("--plot", self.plot)) if given]
+        todo = ["give --qrels FILE"] if self.qrels is None else []
+        if contrary:
+            todo.append(f"leave out {', '.join(contrary)}")
+        if todo:
+            raise InputError(f"--no-exact gives no recall: {', and '.join(todo)}")
+
+    def measured(self) -> Sequence[str]:
+        """Names of the measures."""
+        from crossknn.evaluation.task import DEFAULT as MEASURES
+        from crossknn.evaluation.task import measure_names
+
+        return MEASURES if self.measures is None else measure_names(self.measures)
+
+    def judgements(self, queries: QuerySet, index: ItemIndex) -> Qrels | None:
+        """The judgements; what is wrong with them is said before anything is scored."""
+        from crossknn.data.reading import read_qrels
+        from crossknn.evaluation.task import Judgements, TaskMeasures
+
+        if self.qrels is None:
+            return None
+        qrels = read_qrels(self.qrels)
+        judged = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=self.keep_own)
+        for sentence in TaskMeasures(judged, self.measured()).judgements.notes():
+            note(sentence)
+        return qrels
+
+
+@o.grouped
+def command(
+    folder: o.Folder,
+    *,
+    options: CompareOptions,
     scorer: o.ScorerOptions,
     store: o.Store = None,
     workers: o.Workers = None,
@@ -88,186 +125,174 @@ def command(
     --qrels, a diagnosis at the end recommends keeping the retriever, reranking
     or searching deeper.
     """
-    from crossknn.data.reading import read_qrels
-    from crossknn.evaluation.task import DEFAULT as MEASURES
-    from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
     from crossknn.index.item_index import ItemIndex
-    from crossknn.plots import recall_against_cost, recall_against_indexing
+    from crossknn.scores.stored import StoredScorer
+    from crossknn.searcher.searcher import Searcher
 
-    o.check_picture("--plot", plot)
-    o.check_picture("--plot-offline", plot_offline)
-    if measures is not None and qrels is None:
-        raise InputError("--measures needs relevance judgements: give --qrels FILE")
-    if no_exact:
-        recall = {"-k": k, "--plot": plot, "--plot-offline": plot_offline}
-        out_of_place = [name for name, given in recall.items() if given]
-        todo = ["give --qrels FILE"] * (qrels is None)
-        todo += [f"leave out {', '.join(out_of_place)}"] * bool(out_of_place)
-        if todo:
-            raise InputError(f"--no-exact gives no recall: {', and '.join(todo)}")
-    chosen, costs = parse_methods(methods), o.numbers(budgets, "budgets")
+    options.check()
+    methods, budgets = parse_methods(options.methods), o.numbers(options.budgets, "budgets")
     index = ItemIndex.load(folder)
     index.check_compact("a comparison")  # before anything is scored
-    ks = o.neighbours(k, index.n, folder)
-    given = o.read_queries(queries, limit)
-    add_lists(index, lists, given)
-    judged = read_qrels(qrels) if qrels is not None else None
-    wanted = MEASURES if measures is None else measure_names(measures)
-    if judged is not None:  # what is wrong with them is said before anything is scored
-        judgements = Judgements.from_qrels(judged, given, index.items.ids, keep_own=keep_own)
-        for sentence in TaskMeasures(judgements, wanted).judgements.notes():
-            note(sentence)
-    at_once = o.threads(workers)
-    exact = scorer.open(workers=1 if no_exact else at_once)
-    if lists is not None and not any("lists" in str(known) for known in chosen.values()):
-        for known in (parse_method("rerank"), parse_method(DEFAULT)):
-            own = using_lists(index, known, given, exact.fingerprint, min(costs))
-            chosen[str(own)] = own
-    rows = run(
-        index,
-        given,
-        exact,
-        chosen,
-        costs,
-        ks,
-        store=store,
-        workers=at_once,
-        json=json,
-        qrels=judged,
-        measures=wanted,
-        seed=seed,
-        fuse=fuse,
-        exact=not no_exact,
-        keep_own=keep_own,
-    )
-    data = f"{counted(index.n, 'item')}, {counted(len(given), 'query')}"
-    if plot is not None:
-        recall_against_cost(rows, plot, note=f"{data}. Bands: 95% intervals.")
-        note(f"plot: {plot}")
-    if plot_offline is not None:
-        recall_against_indexing(rows, plot_offline, title=data)
-        note(f"plot: {plot_offline}")
+    ks = o.neighbours(options.k, index.n, folder)
+    queries = o.read_queries(options.queries, options.limit)
+    add_lists(index, options.lists, queries)
+    qrels = options.judgements(queries, index)
+    exact = scorer.open(workers=1 if options.no_exact else o.threads(workers))
+    if options.lists is not None and not any("lists" in str(m) for m in methods.values()):
+        for method in (parse_method("rerank"), parse_method(DEFAULT)):
+            own = using_lists(index, method, queries, exact.fingerprint, min(budgets))
+            methods[str(own)] = own
+    stored = StoredScorer(exact, o.open_store(exact, index, store))
+    searcher = Searcher(index, stored, fuse=options.fuse, seed=seed)
+    for method in methods.values():
+        searcher.check_scorer(method)
+    scores = None if options.no_exact else _exact(stored, queries, index, workers)
+    how = {"measures": options.measured(), "seed": seed, "keep_own": options.keep_own}
+    table = _compare(searcher, queries, scores, methods, budgets, ks, how | {"qrels": qrels})
+    if json:
+        _print_rows(table)
+    else:
+        show(table, () if options.no_exact else ks)
+    if qrels:
+        _diagnose(searcher, queries, qrels, methods, budgets, options, json)
+    if options.plot is not None:
+        _plot(table, options.plot, f"{counted(index.n, 'item')}, {counted(len(queries), 'query')}")
 
 
-def run(
-    index: ItemIndex,
+def _exact(
+    stored: StoredScorer, queries: QuerySet, index: ItemIndex, workers: int | None
+) -> FloatArray:
+    """The exact scores (m, n) of all pairs."""
+    from crossknn.scores.collect import Limits, exact_scores
+
+    limits, texts = Limits(workers=o.threads(workers)), (queries.texts, index.items.texts)
+    with progress("exact search", "pairs") as report:
+        return exact_scores(stored.store, stored.scorer, *texts, limits=limits, progress=report)
+
+
+def _compare(
+    searcher: Searcher,
     queries: QuerySet,
-    scorer: Scorer,
+    scores: FloatArray | None,
     methods: Mapping[str, Method],
     budgets: Sequence[int],
     ks: Sequence[int],
-    *,
-    json: bool,
-    store: Path | None = None,
-    workers: int | None = None,
-    qrels: Qrels | None = None,
-    measures: Sequence[str] = (),
-    seed: int = 0,
-    fuse: str = "none",
-    exact: bool = True,
-    keep_own: bool = False,
-) -> list[RecallRow]:
-    """Compare the methods and print the table, then the diagnosis; the rows but exact search's."""
+    how: Mapping[str, Any],
+) -> list[list[RecallRow]]:
+    """Rows by k, of each method and budget; first those of the retriever alone and of reranking.
+
+    These are without fusion, and the methods with it, if there is one.
+    """
     from crossknn.evaluation.replay import compare
-    from crossknn.methods.rerank import Exact, Rerank
     from crossknn.retrievers.specs import first_stage
-    from crossknn.scores.collect import Limits, exact_scores
-    from crossknn.scores.stored import StoredScorer
-    from crossknn.searcher.searcher import Searcher
+
+    index, fusion = searcher.of_scorer(), searcher.fusion
+    stage = first_stage(index)
+    names = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
+    plain = {spec: parse_method(spec) for spec in names if fusion or spec not in methods}
+    groups = [(plain, None), (methods, fusion)] if fusion else [({**plain, **methods}, None)]
+    table: list[list[RecallRow]] = []
+    for chosen, by in groups:
+        if scores is not None:
+            with err.status("searching"):
+                outcomes = compare(index, queries, scores, chosen, budgets, ks, fusion=by, **how)
+        else:
+            with progress("searching", "pairs") as report:
+                given: Any = searcher.index, queries, searcher.scorer, chosen, budgets
+                outcomes = compare(*given, fusion=by, progress=report, **how)
+        table += [list(each.rows()) for each in outcomes]
+    return table
+
+
+def _print_rows(table: Sequence[Sequence[RecallRow]]) -> None:
+    """Print each row as JSON, with all settings of its method."""
     from crossknn.spec import text_of
 
-    stored = StoredScorer(scorer, o.open_store(scorer, index, store))
-    searcher = Searcher(index, stored, fuse=fuse, seed=seed)
-    for method in methods.values():
-        searcher.check_scorer(method)
-    own = searcher.of_scorer()
-    fusion, stage = searcher.fusion, first_stage(own)
-    known = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
-    plain = {spec: parse_method(spec) for spec in known if fusion or spec not in methods}
-    groups = [(plain, None), (methods, fusion)] if fusion else [({**plain, **methods}, None)]
-    options: dict[str, Any] = {"measures": measures, "seed": seed, "keep_own": keep_own}
-    table: list[list[RecallRow]] = []
-    if exact:
-        with progress("exact search", "pairs") as report:
-            texts, limits = (queries.texts, index.items.texts), Limits(workers=o.threads(workers))
-            scores = exact_scores(stored.store, scorer, *texts, limits=limits, progress=report)
-    for chosen, by in groups:
-        if exact:
-            given = own, queries, scores, chosen, budgets, ks
-            with err.status("searching"):
-                found = compare(*given, qrels=qrels, fusion=by, **options)
-                table += [list(each.rows()) for each in found]
-        else:
-            assert qrels is not None
-            with progress("searching", "pairs") as report:
-                options |= {"qrels": qrels, "progress": report}
-                found = compare(index, queries, stored, chosen, budgets, fusion=by, **options)
-                table += [list(each.rows()) for each in found]
-    if json:
-        for row in chain(*table):
-            parsed = parse_method(row.method)
-            print_json(row.as_dict() | {"settings": text_of(parsed.name, parsed, full=True)})
-    else:
-        show(table, ks if exact else ())
-    if qrels:
-        searches = [m for m in methods.values() if m.calls and not isinstance(m, Rerank | Exact)]
-        _diagnose(
-            *(index, stored, queries, qrels, json),
-            budgets=[budget for budget in budgets if budget <= index.n],
-            measure=measures[0],
-            method=[DEFAULT, *searches][-1],
-            fuse=fuse,
-            keep_own=keep_own,
-            seed=seed,
-        )
-    named = (replace(r, method=r.method + ", fused" * r.fused) for r in chain(*table))
-    return [row for row in named if row.method.removesuffix(", fused") != "exact"]
+    for row in chain(*table):
+        method = parse_method(row.method)
+        print_json(row.as_dict() | {"settings": text_of(method.name, method, full=True)})
 
 
 def _diagnose(
-    index: ItemIndex, scorer: Scorer, queries: QuerySet, qrels: Qrels, json: bool, **options: Any
+    searcher: Searcher,
+    queries: QuerySet,
+    qrels: Qrels,
+    methods: Mapping[str, Method],
+    budgets: Sequence[int],
+    options: CompareOptions,
+    json: bool,
 ) -> None:
-    """Print the diagnosis; why there is none, if so."""
+    """Diagnose the last search of the methods, or the default one; say why, if that cannot be."""
     from crossknn.evaluation.diagnosis import diagnose
+    from crossknn.methods.rerank import Exact, Rerank
 
+    searches = [m for m in methods.values() if m.calls and not isinstance(m, Rerank | Exact)]
     try:
         with progress("diagnosis", "pairs") as report:
-            found = diagnose(index, scorer, queries, qrels, progress=report, **options)
+            diagnosis = diagnose(
+                *(searcher.index, searcher.scorer, queries, qrels),
+                budgets=[budget for budget in budgets if budget <= searcher.index.n],
+                measure=options.measured()[0],
+                method=searches[-1] if searches else DEFAULT,
+                fuse=options.fuse,
+                keep_own=options.keep_own,
+                seed=searcher.seed,
+                progress=report,
+            )
     except InputError as error:
         note(f"no diagnosis: {error}")
         return
     if json:
-        print_json({"diagnosis": found.as_dict()})
-        return
+        print_json({"diagnosis": diagnosis.as_dict()})
+    else:
+        _show_diagnosis(diagnosis)
+
+
+def _show_diagnosis(diagnosis: Diagnosis) -> None:
     out.print()
-    of = f", {found.measure} of {found.queries} judged queries: {found.retriever}, {found.method}"
-    out.print(Text.assemble(("diagnosis", "bold"), of), soft_wrap=True)
-    say(str(found))
-    out.print(Text(found.legend, "dim"))
-    out.print(Text(found.sentence, "bold"))
+    about = (
+        f", {diagnosis.measure} of {diagnosis.queries} judged queries: {diagnosis.retriever}, "
+        f"{diagnosis.method}"
+    )
+    out.print(Text.assemble(("diagnosis", "bold"), about), soft_wrap=True)
+    say(str(diagnosis))
+    out.print(Text(diagnosis.legend, "dim"))
+    out.print(Text(diagnosis.sentence, "bold"))
+
+
+def _plot(table: Sequence[Sequence[RecallRow]], path: Path, data: str) -> None:
+    from crossknn.plots import recall_against_cost
+
+    rows = [replace(row, method=_name(row)) for row in chain(*table) if row.method != "exact"]
+    recall_against_cost(rows, path, note=f"{data}. Bands: 95% intervals.")
+    note(f"plot: {path}")
+
+
+def _name(row: RecallRow) -> str:
+    return f"{row.method}, fused" if row.fused else row.method
 
 
 def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
     """Print a block for each method: a line for each of its budgets, which has a row for each k."""
-    measures, offline = list(table[0][0].measures), any(rows[0].index_calls for rows in table)
-    widths = [7, *[11] * offline, *[15] * len(ks), *(len(m) + 2 for m in measures)]
+    measures = list(table[0][0].measures)
+    offline = ["offline"] if any(rows[0].index_calls for rows in table) else []
+    widths = [7, *(11 for _ in offline), *(15 for _ in ks), *(len(m) + 2 for m in measures)]
 
     def line(cells: Sequence[str], style: str = "") -> None:
         padded = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         out.print(Text(" ".join(padded), style), soft_wrap=True)
 
-    line(["calls", *["offline"] * offline, *(f"k={k}" for k in ks), *measures], "dim")
+    line(["calls", *offline, *(f"k={k}" for k in ks), *measures], "dim")
     previous = None
     for rows in table:
-        method, fused = rows[0].method, ", fused" * rows[0].fused
-        if method + fused != previous:
-            out.print(Text(method + fused, "bold"), soft_wrap=True)
-        previous = method + fused
+        if (name := _name(rows[0])) != previous:
+            out.print(Text(name, "bold"), soft_wrap=True)
+        previous = name
         values = (rows[0].measures[measure] for measure in measures)
         line(
             [
                 f"{rows[0].calls:.0f}",
-                *[f"{rows[0].index_calls:,}"] * offline,
+                *(f"{rows[0].index_calls:,}" for _ in offline),
                 *(
                     f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]"
                     for r in rows
@@ -276,7 +301,9 @@ def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
                 *("-" if value is None else f"{value:.3f}" for value in values),
             ]
         )
-    legend = ["k=...: recall of the k best items by exact score, in % [95% interval]"] * bool(ks)
+    legend = []
+    if ks:
+        legend.append("k=...: recall of the k best items by exact score, in % [95% interval]")
     if any(rows[0].fused for rows in table):
         legend.append("fused: ordered by the final score, which recall also refers to")
     if offline:

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -161,7 +161,7 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
             inspect.Parameter(
                 option.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=option.default,
+                default=inspect.Parameter.empty if option.default is MISSING else option.default,
                 annotation=annotations[option.name],
             )
             for option in fields(group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -57,6 +58,22 @@ def served(indexes, fn, *, keys=(), **settings):
         yield client
 
 
+@contextmanager
+def running(indexes, fn, *, keys=(), **settings):
+    """The port of a service that a thread runs."""
+    engine = Engine(indexes, ck.CallableScorer(fn, "words"), **settings)
+    server = BoundedServer(create_app(engine, keys=keys), engine.metrics)
+    with listening("127.0.0.1", 0) as sockets:
+        thread = threading.Thread(target=server.run, args=(sockets,))
+        thread.start()
+        port = sockets[0].getsockname()[1]
+        wait_for(f"http://127.0.0.1:{port}/readyz")
+        yield port
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
+
+
 def free_port():
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -81,20 +98,42 @@ def wait_for(url):
     raise TimeoutError(url)
 
 
-@contextmanager
-def running(indexes, fn, *, keys=(), **settings):
-    """The port of a service that a thread runs."""
-    engine = Engine(indexes, ck.CallableScorer(fn, "words"), **settings)
-    server = BoundedServer(create_app(engine, keys=keys), engine.metrics)
-    with listening("127.0.0.1", 0) as sockets:
-        thread = threading.Thread(target=server.run, args=(sockets,))
-        thread.start()
-        port = sockets[0].getsockname()[1]
-        wait_for(f"http://127.0.0.1:{port}/readyz")
-        yield port
-        server.should_exit = True
-        thread.join(10)
-        assert not thread.is_alive()
+def until(condition):
+    """Wait for something that happens elsewhere."""
+    end = time.monotonic() + 15
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def connect(port):
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def send(connection, body, path="/search", **headers):
+    """Write a request, and read no answer."""
+    data = json.dumps(body).encode()
+    given = {"Host": "localhost", "Content-Length": len(data), "Content-Type": "application/json"}
+    head = "".join(f"{name}: {value}\r\n" for name, value in (given | headers).items())
+    connection.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + data)
+
+
+def read_all(connection):
+    parts = []
+    try:
+        while part := connection.recv(65536):
+            parts.append(part)
+    except ConnectionError:
+        pass
+    return b"".join(parts)
+
+
+def counted(port, what):
+    """A number of /metrics, asked by a connection of its own."""
+    with connect(port) as connection:
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        found = re.search(rf"^{re.escape(what)} (\S+)$".encode(), read_all(connection), re.M)
+    return float(found[1]) if found else 0.0
 
 
 def ids(answer):
@@ -105,3 +144,12 @@ def plain(index, fn, queries, **options):
     """What `Searcher.search` finds."""
     found = ck.Searcher(index, fn).search(queries, **options)
     return [[hit.id for hit in hits] for hits in found]
+
+
+def refusal(answer, status):
+    """The sentence of an error."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    error = answer.json()["error"]
+    assert error["status"] == status
+    return error["message"]

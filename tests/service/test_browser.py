@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import contextmanager
 from importlib.resources import files
 
 import pytest
-from service_helpers import QUERIES, TEXTS, plain, running
+from service_helpers import QUERIES, TEXTS, Words, plain, running
 
 import crossknn as ck
 
@@ -35,17 +36,24 @@ def browser():
         browser.close()
 
 
-@pytest.fixture
-def port(indexes, words):
-    with running({"docs": indexes["docs"]}, words, budget=BUDGET) as port:
+@pytest.fixture(scope="module")
+def index():
+    return ck.ItemIndex.build(TEXTS, lsa=4)
+
+
+@pytest.fixture(scope="module")
+def port(index):
+    with running({"docs": index}, Words(), budget=BUDGET) as port:
         yield port
 
 
 @pytest.fixture
 def page(browser, port):
-    yield from opened(browser, port)
+    with opened(browser, port) as page:
+        yield page
 
 
+@contextmanager
 def opened(browser, port, **options):
     """A page whose console notes nothing but refused requests."""
     with browser.new_context(**options) as context:
@@ -73,28 +81,27 @@ def very(pairs):
     return [t.count("very") + len({*q.split()} & {*t.split()}) / 5 + len(t) / 999 for q, t in pairs]
 
 
-def test_both_columns_at_equal_calls_and_a_sentence(browser, indexes):
-    index, query = indexes["docs"], QUERIES[3]
+def test_both_columns_at_equal_calls_and_a_sentence(browser, index):
+    query = QUERIES[3]
     given = {"k": 10, "budget": BUDGET}
     left, right = (plain(index, very, query, method=m, **given)[0] for m in ("rerank", "auto"))
     first = plain(index, very, query, method="retrieve", k=40)[0]
     ranks = [first.index(item) + 1 if item in first else None for item in right]
     beyond = sum(rank is None or rank > BUDGET for rank in ranks)
     assert beyond > 1  # else the query tells nothing
-    with running({"docs": index}, very, budget=BUDGET) as port:
-        for page in opened(browser, port):
-            search(page, query)
-            assert (shown(page, "left"), shown(page, "right")) == (left, right)
-            for side in ("left", "right"):
-                assert f"{BUDGET} of {BUDGET} calls" in page.inner_text(f"#{side} .used")
-                assert page.get_attribute(f"#{side} progress", "value") == str(BUDGET)
-            assert page.inner_text("#sentence").startswith(
-                f"{beyond} of your 10 were beyond rank {BUDGET} of the first stage"
-            )
-            where = [each.inner_text() for each in page.query_selector_all("#right .where")]
-            for item, rank, said in zip(right, ranks, where, strict=True):
-                assert ("new" in said) == (item not in left)
-                assert f"rank {rank}" in said if rank else "not found" in said
+    with running({"docs": index}, very, budget=BUDGET) as port, opened(browser, port) as page:
+        search(page, query)
+        assert (shown(page, "left"), shown(page, "right")) == (left, right)
+        for side in ("left", "right"):
+            assert f"{BUDGET} of {BUDGET} calls" in page.inner_text(f"#{side} .used")
+            assert page.get_attribute(f"#{side} progress", "value") == str(BUDGET)
+        assert page.inner_text("#sentence").startswith(
+            f"{beyond} of your 10 were beyond rank {BUDGET} of the first stage"
+        )
+        where = [each.inner_text() for each in page.query_selector_all("#right .where")]
+        for item, rank, said in zip(right, ranks, where, strict=True):
+            assert ("new" in said) == (item not in left)
+            assert f"rank {rank}" in said if rank else "not found" in said
 
 
 def test_the_dots_fill_in_round_by_round(page):
@@ -117,7 +124,7 @@ def test_the_dots_fill_in_round_by_round(page):
         assert len(page.query_selector_all(f"#{side}-dots circle.best")) == 10
 
 
-def test_by_keyboard_alone(page, indexes):
+def test_by_keyboard_alone(page):
     page.keyboard.type(QUERIES[1])  # the box has the focus
     page.keyboard.press("Enter")
     page.wait_for_selector("#end:not([hidden])")
@@ -158,7 +165,8 @@ def test_nobody_is_shut_out(browser, port, width, scheme):
         return [each["id"] for each in Axe().run(page).response["violations"]]
 
     size = {"width": width, "height": 800}
-    for page in opened(browser, port, viewport=size, color_scheme=scheme, reduced_motion="reduce"):
+    look = {"color_scheme": scheme, "reduced_motion": "reduce"}
+    with opened(browser, port, viewport=size, **look) as page:
         assert violations(page) == []
         search(page)
         assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -176,83 +184,77 @@ def test_it_is_light_and_paints_at_once(browser, port):
     assert sum(len(each.read_bytes()) for each in folder.iterdir()) < 60_000
     paints = []
     for _ in range(3):  # the machine may be busy
-        for page in opened(browser, port):
-            paints.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))  # fmt: skip
+        with opened(browser, port) as page:
+            paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+            paints.append(page.evaluate(paint))
             asked = page.evaluate("performance.getEntriesByType('resource').map(e => e.name)")
             assert all(name.startswith(f"http://127.0.0.1:{port}/") for name in asked)
     assert min(paints) < 200, paints
 
 
-def test_hostile_texts_stay_texts(browser, tmp_path, words):
+def test_hostile_texts_stay_texts(browser):
     texts = [
         {"id": f"{n}{text}", "title": text, "text": f"{text} sort the list", "lang": text}
         for n, text in enumerate(HOSTILE)
     ]
-    ck.ItemIndex.build([*texts, *TEXTS], lsa=4).save(tmp_path / "hostile")
-    index = ck.ItemIndex.load(tmp_path / "hostile")
-    with running({"hostile": index}, words, budget=30) as port:
-        for page in opened(browser, port):
-            query = f"sort the list {HOSTILE[0]} {HOSTILE[1]}"
-            search(page, query)
-            titles = page.locator("#left .title").all_text_contents()
-            assert {*HOSTILE[:2]} <= {*titles}
-            for text in HOSTILE[:2]:
-                page.locator("#left .hit", has_text=text).first.click()
-                page.wait_for_selector("dialog[open]")
-                assert page.text_content("#item-title") == text
-                page.keyboard.press("Escape")
-            page.reload()  # the query comes from the address
-            page.wait_for_selector("#end:not([hidden])")
-            assert page.input_value("#query") == query
-            assert page.evaluate("window.hacked") is None
-            assert page.query_selector("main img, main script, main svg svg") is None
+    hostile = ck.ItemIndex.build([*texts, *TEXTS], lsa=4)
+    with (
+        running({"hostile": hostile}, Words(), budget=30) as port,
+        opened(browser, port) as page,
+    ):
+        query = f"sort the list {HOSTILE[0]} {HOSTILE[1]}"
+        search(page, query)
+        titles = page.locator("#left .title").all_text_contents()
+        assert {*HOSTILE[:2]} <= {*titles}
+        for text in HOSTILE[:2]:
+            page.locator("#left .hit", has_text=text).first.click()
+            page.wait_for_selector("dialog[open]")
+            assert page.text_content("#item-title") == text
+            page.keyboard.press("Escape")
+        page.reload()  # the query comes from the address
+        page.wait_for_selector("#end:not([hidden])")
+        assert page.input_value("#query") == query
+        assert page.evaluate("window.hacked") is None
+        assert page.query_selector("main img, main script, main svg svg") is None
 
 
-def test_what_a_newcomer_sees(browser, tmp_path, words):
+def test_what_a_newcomer_sees(browser):
     texts = [{"id": f"no-{n}", "title": t["id"], "text": t["text"]} for n, t in enumerate(TEXTS)]
-    ck.ItemIndex.build(texts, lsa=4).save(tmp_path / "docs")
-    index = ck.ItemIndex.load(tmp_path / "docs")
-    with running({"docs": index}, very, budget=BUDGET, methods=["axn(rounds=2)"]) as port:
-        for page in opened(browser, port):
-            assert page.inner_text("#scorer") == "Cross-encoder: words"
-            menu = [each.get_attribute("value") for each in page.query_selector_all("option")]
-            assert [each for each in menu if each != "docs"] == [
-                "auto",
-                "axn(rounds=2)",
-                "rerank",
-                "retrieve",
-            ]
-            assert page.inner_text("#example") == f"For example: {texts[0]['title']}"
-            page.fill("#query", "s")
-            assert page.is_hidden("#example")
-            page.fill("#query", "")
-            page.click("#example button")
-            page.wait_for_selector("#end:not([hidden])")
-            assert page.input_value("#query") == texts[0]["title"]
-            assert page.is_hidden("#example")
-            for side in ("left", "right"):
-                ids = [each.inner_text() for each in page.query_selector_all(f"#{side} .id")]
-                assert ids == shown(page, side)
-            assert page.locator("#right .mark").count() > 0
-            assert "may be wrong" in page.inner_text("#doubt")
-            page.select_option("#method", "retrieve")
-            search(page)
-            assert len(shown(page, "right")) == 10
+    indexes, offered = {"docs": ck.ItemIndex.build(texts, lsa=4)}, {"methods": ["axn(rounds=2)"]}
+    with running(indexes, very, budget=BUDGET, **offered) as port, opened(browser, port) as page:
+        assert page.inner_text("#scorer") == "Cross-encoder: words"
+        menu = [each.get_attribute("value") for each in page.query_selector_all("#method option")]
+        assert menu == ["auto", "axn(rounds=2)", "rerank", "retrieve"]
+        assert page.inner_text("#example") == f"For example: {texts[0]['title']}"
+        page.fill("#query", "s")
+        assert page.is_hidden("#example")
+        page.fill("#query", "")
+        page.click("#example button")
+        page.wait_for_selector("#end:not([hidden])")
+        assert page.input_value("#query") == texts[0]["title"]
+        assert page.is_hidden("#example")
+        for side in ("left", "right"):
+            ids = [each.inner_text() for each in page.query_selector_all(f"#{side} .id")]
+            assert ids == shown(page, side)
+        assert page.locator("#right .mark").count() > 0
+        assert "may be wrong" in page.inner_text("#doubt")
 
 
-def test_what_is_the_same_on_both_sides_is_not_doubted(browser, port):
-    for page in opened(browser, port):
-        page.select_option("#method", "rerank")
-        search(page)
-        assert "the same items" in page.inner_text("#sentence")
-        assert page.is_hidden("#doubt")
-
-
-def test_an_address_may_name_a_method_that_the_menu_leaves_out(page):
-    page.goto(f"{page.url}?q=sort+the+list&method=axn")
+@pytest.mark.parametrize("method", ["rerank", "axn"])
+def test_the_address_names_a_method(page, method):
+    page.goto(f"{page.url}?q=sort+the+list&method={method}")
     page.wait_for_selector("#end:not([hidden])")
-    assert page.inner_text("#right h2") == "crossknn, axn"
-    assert page.input_value("#method") == "axn"
+    assert page.inner_text("#right h2") == f"crossknn, {method}"
+    assert page.input_value("#method") == method
+    same = "the same items" in page.inner_text("#sentence")
+    assert page.is_hidden("#doubt") == same
+    assert same or method != "rerank"
+
+
+def test_an_address_may_name_what_is_not_served(page):
+    page.goto(f"{page.url}?q=sort+the+list&index=gone&method=gone&filter=lang+%3D+fr")
+    page.locator("#sentence", has_text="the filter allows no item").wait_for()
+    assert page.inner_text("#right h2") == "crossknn, auto"
 
 
 def test_filters_errors_and_addresses(page):
@@ -272,33 +274,22 @@ def test_filters_errors_and_addresses(page):
     page.wait_for_function("q => document.querySelector('#query').value === q", arg=QUERIES[2])
 
 
-def test_an_address_may_name_what_is_not_served(page):
-    page.goto(f"{page.url}?q=sort+the+list&index=gone&method=gone&filter=lang+%3D+fr")
-    page.locator("#sentence", has_text="the filter allows no item").wait_for()
-    assert page.inner_text("#right h2") == "crossknn, auto"
+def test_a_search_that_is_cut_says_so(page):
+    page.evaluate(
+        """() => { const whole = window.fetch; window.fetch = async (...given) => {
+        const answer = await whole(...given);
+        return new Response(new ReadableStream({ pull: (to) => to.error(new TypeError('cut')) }), answer);
+        }; }"""
+    )
+    page.fill("#query", QUERIES[0])
+    page.keyboard.press("Enter")
+    page.locator("#problem", has_text="ended the search before it had an answer").wait_for()
 
 
-def test_a_search_that_is_cut_says_so(browser, indexes, words):
-    with running({"docs": indexes["docs"]}, words, budget=BUDGET) as port:
-        page = browser.new_page()
-        page.goto(f"http://127.0.0.1:{port}/")
-        page.wait_for_selector("#method option", state="attached")
-        page.evaluate(
-            """() => { const whole = window.fetch; window.fetch = async (...given) => {
-            const answer = await whole(...given);
-            return new Response(new ReadableStream({ pull: (to) => to.error(new TypeError('cut')) }), answer);
-            }; }"""
-        )
-        page.fill("#query", QUERIES[0])
-        page.keyboard.press("Enter")
-        page.locator("#problem", has_text="ended the search before it had an answer").wait_for()
-        page.close()
-
-
-def test_a_service_with_keys(browser, indexes, words):
-    with running(indexes, words, keys=["a-good-key"], budget=BUDGET) as port:
-        context = browser.new_context()
-        page = context.new_page()
+def test_a_service_with_keys_and_one_that_is_gone(browser, index):
+    indexes = {"docs": index, "faq": ck.ItemIndex.build(TEXTS[:9], lsa=2)}
+    page = browser.new_page()
+    with running(indexes, Words(), keys=["a-good-key"], budget=BUDGET) as port:
         page.goto(f"http://127.0.0.1:{port}/")
         page.wait_for_selector("#key:not([hidden])")
         for wrong, told in (("a-wrong-key", "does not know"), ("schlüssel-ключ", "printable")):
@@ -313,16 +304,7 @@ def test_a_service_with_keys(browser, indexes, words):
         search(page)
         assert len(shown(page, "right")) == 9  # all that it has
         assert page.evaluate("localStorage.length") == 0
-        context.close()
-
-
-def test_a_service_that_is_gone(browser, indexes, words):
-    with running(indexes, words, budget=BUDGET) as port:
-        page = browser.new_page()
-        page.goto(f"http://127.0.0.1:{port}/")
-        page.wait_for_selector("#method option", state="attached")
-    page.fill("#query", QUERIES[0])
+    page.fill("#query", QUERIES[1])
     page.keyboard.press("Enter")
-    page.wait_for_selector("#problem:not([hidden])")
-    assert "does not answer" in page.inner_text("#problem")
+    page.locator("#problem", has_text="does not answer").wait_for()
     page.close()

@@ -18,8 +18,6 @@ KNOWN = {
     "index": "docs",
     "method": "axn",
     "k": 3,
-    "left": [TEXTS[0]["id"]],
-    "right": [TEXTS[1]["id"]],
 }
 """What a schema cannot say: the names of this service."""
 

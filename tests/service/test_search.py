@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from service_helpers import QUERIES, TEXTS, Words, ids, plain, running, served
+from service_helpers import (
+    QUERIES,
+    TEXTS,
+    Words,
+    connect,
+    counted,
+    ids,
+    plain,
+    running,
+    send,
+    served,
+    until,
+)
 
 import crossknn as ck
 from crossknn.errors import ScorerError
@@ -64,14 +74,11 @@ def test_a_stream_has_the_rounds_and_then_the_answer(client):
     picked = [pick["id"] for name, data in events[:-1] for pick in data["picks"][0]]
     assert picked == [pick["id"] for pick in whole["results"][0]["trace"]]
     assert events[-1][0] == "result"
-    assert [h["id"] for h in events[-1][1]["results"][0]["hits"]] == ids_of(whole)
+    found, wanted = events[-1][1], whole["results"][0]["hits"]
+    assert [h["id"] for h in found["results"][0]["hits"]] == [h["id"] for h in wanted]
     wrong = client.post("/search", json=body | {"stream": True, "filter": {"colour": "red"}})
     assert "event: error" in wrong.text
     assert "colour" in wrong.text
-
-
-def ids_of(whole):
-    return [hit["id"] for hit in whole["results"][0]["hits"]]
 
 
 def test_requests_share_batches_and_find_the_same(client, words, indexes):
@@ -79,9 +86,7 @@ def test_requests_share_batches_and_find_the_same(client, words, indexes):
     bodies = [{"query": query, "k": 5, "budget": 12} for query in QUERIES]
     with ThreadPoolExecutor() as pool:
         answers = [pool.submit(client.post, "/search", json=body) for body in bodies]
-        while _live(client) < len(QUERIES):
-            time.sleep(0.01)
-        time.sleep(0.2)
+        until(lambda: len(client.engine.shared._calls) == len(QUERIES))
         words.gate.set()
         found = [answer.result() for answer in answers]
     assert [ids(answer)[0] for answer in found] == plain(
@@ -94,10 +99,6 @@ def test_requests_share_batches_and_find_the_same(client, words, indexes):
         plain(indexes["docs"], apart, query, k=5, budget=12)
     assert len(words.batches) < len(apart.batches)
     assert 'crossknn_batches_total{of="several"}' in client.get("/metrics").text
-
-
-def _live(client):
-    return len(client.engine._live)
 
 
 def test_what_was_scored_is_not_scored_again(client, words):
@@ -151,9 +152,7 @@ def test_only_the_query_at_fault_hears_of_it(client, words, indexes):
         queries = [QUERIES[0], "poison", QUERIES[1]]
         bodies = [{"query": query, "k": 5, "budget": 12} for query in queries]
         answers = [pool.submit(client.post, "/search", json=body) for body in bodies]
-        while _live(client) < 3:
-            time.sleep(0.01)
-        time.sleep(0.2)
+        until(lambda: len(client.engine.shared._calls) == 3)
         words.gate.set()
         good, bad, other = [answer.result() for answer in answers]
     assert [good.json()["degraded"], other.json()["degraded"]] == [False, False]
@@ -203,8 +202,7 @@ def test_a_full_service_says_when_to_come_again(indexes, words, monkeypatch):
     with served(indexes, words) as client, ThreadPoolExecutor() as pool:
         words.gate.clear()
         first = pool.submit(client.post, "/search", json={"query": "x", "k": 1, "budget": 2})
-        while not _live(client):
-            time.sleep(0.01)
+        until(lambda: client.engine._live)
         refused = [
             client.post("/search", json={"query": "y", "stream": stream})
             for stream in (False, True)
@@ -227,25 +225,15 @@ def test_a_search_ends_when_its_client_goes(indexes, words, stream):
     words.fault = fault
     body = {"query": QUERIES[0], "k": 1, "budget": 40, "stream": stream}
     with running(indexes, words) as port:
-        url = f"http://127.0.0.1:{port}"
-        with socket.create_connection(("127.0.0.1", port)) as connection:
-            data = json.dumps(body).encode()
-            head = f"POST /search HTTP/1.1\r\nHost: here\r\nContent-Length: {len(data)}\r\n"
-            connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode() + data)
-            while "crossknn_live 1.0" not in metrics(url):
-                time.sleep(0.01)
-        while "crossknn_live 1.0" in metrics(url):
-            time.sleep(0.01)  # the search hears of it while the scorer still has its pairs
+        with connect(port) as connection:
+            send(connection, body)
+            until(lambda: counted(port, "crossknn_live") == 1)
+        # The search hears of it while the scorer still has its pairs.
+        until(lambda: counted(port, "crossknn_live") == 0)
         assert not ended.is_set()
         ended.set()
-        said = metrics(url)
-    assert 'crossknn_searches_total{by="cancelled"} 1.0' in said
-    assert "crossknn_degraded_total 0.0" in said
-
-
-def metrics(url):
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
-        return answer.read().decode()
+        assert counted(port, 'crossknn_searches_total{by="cancelled"}') == 1
+        assert counted(port, "crossknn_degraded_total") == 0
 
 
 def test_stopping_searches_are_answered_with_the_best_so_far(indexes, words):
@@ -281,8 +269,7 @@ def test_who_waited_too_long_for_a_thread_hears_it(indexes, words, monkeypatch):
     with served(indexes, words) as client, ThreadPoolExecutor() as pool:
         words.gate.clear()
         first = pool.submit(client.post, "/search", json={"query": "x", "k": 1, "budget": 2})
-        while not client.engine.shared._calls:
-            time.sleep(0.01)
+        until(lambda: client.engine.shared._calls)
         body = {"query": "y", "deadline_ms": 50, "k": 1}
         late = [
             pool.submit(client.post, path, json=asked)
@@ -306,5 +293,4 @@ def test_no_thread_stays_behind(indexes, words):
     before = threading.active_count()
     with served(indexes, words) as client:
         client.post("/search", json={"query": "x", "k": 1, "budget": 2})
-    time.sleep(0.3)
-    assert threading.active_count() <= before + 1
+    until(lambda: threading.active_count() <= before + 1)

@@ -1,20 +1,18 @@
-"""`crossknn serve` as a process, and what slow connections get."""
+"""`crossknn serve` as a process, and its options."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
 
 import pytest
-from service_helpers import QUERIES, Words, ask, free_port, plain, running, wait_for
+from service_helpers import QUERIES, ask, free_port, plain, wait_for
 
 import crossknn as ck
 from crossknn.cli.app import run
-from crossknn.service import connections
 
 
 @pytest.mark.slow
@@ -45,50 +43,6 @@ def test_the_command_serves_until_it_is_told_to_stop(indexes, tmp_path):
     assert f"serving docs, faq at {url}" in said
     assert "Traceback" not in said
     assert len(ck.ItemIndex.load(tmp_path / "docs").scores) == 9  # kept, for whoever comes next
-
-
-@pytest.fixture
-def server(indexes, monkeypatch):
-    monkeypatch.setitem(connections.MAX_SECONDS, "head", 0.2)
-    monkeypatch.setitem(connections.MAX_SECONDS, "body", 0.4)
-    with running(indexes, Words()) as port:
-        yield port
-
-
-def read_all(connection):
-    parts = []
-    while part := connection.recv(65536):
-        parts.append(part)
-    return b"".join(parts)
-
-
-def test_slow_connections_are_hung_up(server):
-    with socket.create_connection(("127.0.0.1", server), timeout=5) as slow:
-        slow.sendall(b"POST /search HTTP/1.1\r\nHost: x\r\n")
-        assert read_all(slow) == b""
-    with socket.create_connection(("127.0.0.1", server), timeout=5) as again:
-        again.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"200 OK" in again.recv(65536)
-        again.sendall(b"GET /healthz HTTP/1.1\r\nHo")
-        assert read_all(again) in (b"", b'{"status":"ok"}')
-    head = b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    with socket.create_connection(("127.0.0.1", server), timeout=5) as body:
-        body.sendall(head + b"Content-Length: 100\r\n\r\n{")
-        assert read_all(body) == b""
-
-
-def test_bodies_in_chunks_have_a_limit_too(server):
-    head = b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    with socket.create_connection(("127.0.0.1", server), timeout=5) as large:
-        large.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
-        chunk = b"%x\r\n" % (1 << 20) + b" " * (1 << 20) + b"\r\n"
-        try:
-            for _ in range(20):
-                large.sendall(chunk)
-        except ConnectionError:
-            pass
-        large.settimeout(2)
-        assert b"413" in large.recv(65536).split(b"\r\n")[0]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What a service asks for in `Retry-After` is waited for, in whichever form it asks."""
 
 import time
+from contextlib import closing
 from email.utils import formatdate
 
 import pytest
@@ -10,52 +11,61 @@ import crossknn as ck
 from crossknn.scorers.http import _pause
 
 
-def seconds_until_scored(asked, *more):
-    """How long a reranking takes whose first request is answered by 429 and `Retry-After`."""
-    busy = answer(b"slow down", "429 Too Many Requests", f"Retry-After: {asked()}", *more)
-    server = Faulty(lambda body: [busy] if server.count == 1 else [good(body)])
-    began = time.perf_counter()
-    try:
-        ck.rerank("q", ["a", "b"], scorer=ck.HttpScorer(server.url, retries=1))
-        assert server.count == 2
-        return time.perf_counter() - began
-    finally:
+@pytest.fixture
+def endpoint():
+    servers = []
+
+    def start(*answers):
+        """An endpoint that gives these answers, and then scores."""
+        servers.append(Faulty(lambda body: [[*answers, good(body)][servers[-1].count - 1]]))
+        return servers[-1]
+
+    yield start
+    for server in servers:
         server.close()
 
 
-def test_a_fraction_of_a_second():
-    """A gateway answers `Retry-After: 0.9`."""
-    assert 0.9 <= seconds_until_scored(lambda: "0.9") < 5
+def reranked(server):
+    return ck.rerank("q", ["a", "b"], scorer=ck.HttpScorer(server.url, retries=1))
 
 
-def test_a_date():
-    """A load balancer answers with a date, which has whole seconds."""
-    assert 1 <= seconds_until_scored(lambda: formatdate(time.time() + 2.5, usegmt=True)) < 6
+def now(seconds):
+    return formatdate(time.time() + seconds, usegmt=True)
 
 
-def test_a_date_by_a_clock_that_is_wrong():
-    """The server's clock is a year behind, as its header `Date` says."""
-    past = time.time() - 365 * 86_400
-    date = f"Date: {formatdate(past, usegmt=True)}"
-    asked = formatdate(past + 1, usegmt=True)
-    assert 1 <= seconds_until_scored(lambda: asked, date) < 5
+YEAR = 365 * 86_400
+
+
+@pytest.mark.parametrize(
+    ("headers", "least", "most"),
+    [
+        (lambda: ["Retry-After: 0.4"], 0.4, 5),  # of a gateway
+        (lambda: [f"Retry-After: {now(1.5)}"], 0.4, 6),  # a date, which has whole seconds
+        # The server's clock is a year behind, as its header `Date` says.
+        (lambda: [f"Retry-After: {now(1 - YEAR)}", f"Date: {now(-YEAR)}"], 0.9, 5),
+    ],
+)
+def test_what_is_asked_for_is_waited_for(endpoint, headers, least, most):
+    """A gateway asks for a fraction, a load balancer for a date, by a clock that may be wrong."""
+    server = endpoint(answer(b"slow down", "429 Too Many Requests", *headers()))
+    began = time.perf_counter()
+    assert len(reranked(server)) == 2
+    assert least <= time.perf_counter() - began < most
+    assert server.count == 2
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 503, 520, 524, 529])
-def test_every_answer_of_a_service_that_is_busy(status):
+def test_every_answer_of_a_service_that_is_busy(endpoint, status):
     """A gateway, or what stands before the service, says that it may work soon."""
-    busy = answer(b"later", f"{status} Later", "Retry-After: 0.3")
-    server = Faulty(lambda body: [busy] if server.count == 1 else [good(body)])
-    assert len(ck.rerank("q", ["a", "b"], scorer=ck.HttpScorer(server.url, retries=1))) == 2
+    server = endpoint(answer(b"later", f"{status} Later", "Retry-After: 0.05"))
+    assert len(reranked(server)) == 2
     assert server.count == 2
-    server.close()
 
 
 def test_a_service_that_answers_created():
     """The status is 201, and the scores are there."""
-    server = Faulty(lambda body: [good(body).replace(b"200 OK", b"201 Created")])
-    assert len(ck.rerank("q", ["a", "b"], scorer=ck.HttpScorer(server.url))) == 2
-    server.close()
+    with closing(Faulty(lambda body: [good(body).replace(b"200 OK", b"201 Created")])) as server:
+        assert len(reranked(server)) == 2
 
 
 def test_more_requests_at_once_than_can_be():
@@ -92,11 +102,10 @@ def test_every_form(asked, seconds):
     assert _pause(headers) == seconds
 
 
-def test_more_than_a_minute_is_not_waited_for():
+def test_more_than_a_minute_is_not_waited_for(endpoint):
     """A quota is used up until a date in 2099: the call ends and says so."""
     date = "Retry-After: Fri, 31 Dec 2099 23:59:59 GMT"
-    server = Faulty(lambda body: [answer(b"quota", "429 Too Many Requests", date)])
+    server = endpoint(answer(b"quota", "429 Too Many Requests", date))
     with pytest.raises(ck.ScorerError, match=r"it asks for a pause of [\d,]{13} s$"):
-        ck.rerank("q", ["a"], scorer=ck.HttpScorer(server.url))
+        reranked(server)
     assert server.count == 1
-    server.close()

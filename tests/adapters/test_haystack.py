@@ -43,15 +43,6 @@ def test_the_retriever_finds_what_a_search_finds(index, searcher):
     assert len(retriever.run(QUERY, filters={}, top_k=5)["documents"]) == 5
 
 
-def test_documents_that_were_not_scored_are_marked(index):
-    found = CrossknnRetriever(index, overlap, top_k=20, budget=12).run(QUERY)["documents"]
-    assert ["crossknn_predicted" in document.meta for document in found] == [False] * 12 + [
-        True
-    ] * 8
-    again = CrossknnRanker(overlap).run(QUERY, found)["documents"]
-    assert not any("crossknn_predicted" in document.meta for document in again)
-
-
 def test_a_list_is_compared_by_in(index):
     with pytest.raises(ck.InputError, match="use the operators in and not in"):
         filter_of({"field": "meta.lang", "operator": "==", "value": ["en"]})

@@ -66,13 +66,6 @@ def test_the_reranker_orders_documents_as_rerank_does():
     assert not any("crossknn_predicted" in d.metadata for d in again)  # now all were scored
 
 
-def test_documents_that_were_not_scored_are_marked(searcher):
-    found = CrossknnRetriever(searcher=searcher, k=20, budget=12).invoke(QUERY)
-    assert ["crossknn_predicted" in document.metadata for document in found] == [False] * 12 + [
-        True
-    ] * 8
-
-
 def test_a_cross_encoder_of_langchain_is_a_scorer(index):
     class Overlap(BaseCrossEncoder):
         def score(self, text_pairs):

@@ -114,30 +114,21 @@ def test_a_filter_that_allows_nothing_is_noted(searcher):
     assert body(answer) == {"results": [], "note": "the filter allows no item"}
 
 
-def test_an_index_that_changes_is_read_as_it_is():
-    index = ck.ItemIndex.build([{"id": f"t{n}", "text": f"text {n}"} for n in range(12)], lsa=0)
+def search_and_fetch(**fields):
+    """The answers of both tools about the one item of an index."""
+    index = ck.ItemIndex.build([{"id": "i", "text": "a text", **fields}], lsa=0)
     searcher = ck.Searcher(index, overlap, "rerank(retriever=bm25)")
-    index.delete([f"t{n}" for n in range(5)])
-    index.add([{"id": "new", "text": "text of today"}])
-    [found, new], _ = ask(
-        searcher, ("search", {"query": "text", "filter": {}}), ("fetch", {"id": "new"})
-    )
-    assert len(body(found)["results"]) == 8
-    assert body(new)["text"] == "text of today"
+    answers, _ = ask(searcher, ("search", {"query": "text"}), ("fetch", {"id": "i"}))
+    return body(answers[0])["results"][0], body(answers[1])
 
 
 def test_fields_of_any_kind_can_be_read():
-    odd = {"url": "data:," + "x" * 60_000, "day": date(2026, 1, 2), "half": "a\ud83d"}
-    index = ck.ItemIndex.build([{"id": "odd", "text": "a text", **odd}], lsa=0)
-    [found], _ = ask(
-        ck.Searcher(index, overlap, "rerank(retriever=bm25)"), ("search", {"query": "text"})
-    )
-    assert body(found)["results"][0]["url"] == "crossknn://docs/odd"
-    [read], _ = ask(ck.Searcher(index, overlap, "rerank(retriever=bm25)"), ("fetch", {"id": "odd"}))
-    assert body(read)["text"] == "a text"
-    short = ck.ItemIndex.build([{"id": "odd", "text": "a text", **odd, "url": "x"}], lsa=0)
-    [read], _ = ask(ck.Searcher(short, overlap, "rerank(retriever=bm25)"), ("fetch", {"id": "odd"}))
-    assert body(read)["metadata"] == {"url": "x", "day": "2026-01-02", "half": "a\ufffd"}
+    odd = {"day": date(2026, 1, 2), "half": "a\ud83d"}
+    found, read = search_and_fetch(**odd, url="data:," + "x" * 60_000)
+    assert found["url"] == "crossknn://docs/i"
+    assert read["text"] == "a text"
+    _, read = search_and_fetch(**odd, url="x")
+    assert read["metadata"] == {"url": "x", "day": "2026-01-02", "half": "a\ufffd"}
 
 
 @pytest.mark.parametrize(
@@ -212,10 +203,6 @@ def test_the_command_speaks_it_on_standard_input_and_output(index, tmp_path):
     ],
 )
 def test_only_urls_of_the_web_are_handed_on(url, handed_on):
-    index = ck.ItemIndex.build([{"id": "i", "text": "a text", "url": url}], lsa=0)
-    searcher = ck.Searcher(index, overlap, "rerank(retriever=bm25)")
-    [found], _ = ask(searcher, ("search", {"query": "text"}))
-    [read], _ = ask(searcher, ("fetch", {"id": "i"}))
-    given = url if handed_on else "crossknn://docs/i"
-    assert body(found)["results"][0]["url"] == body(read)["url"] == given
-    assert (url in str(body(read))) == handed_on or ":" not in url
+    found, read = search_and_fetch(url=url)
+    assert found["url"] == read["url"] == (url if handed_on else "crossknn://docs/i")
+    assert (url in str(read)) == handed_on or ":" not in url

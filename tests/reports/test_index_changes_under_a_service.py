@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import subprocess
@@ -19,10 +20,16 @@ from crossknn.types import Pairs
 NEW = {"id": "new", "text": "sort the list of today", "lang": "en", "year": 2026}
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "docs"
+    ck.ItemIndex.build(TEXTS, lsa=4).save(folder)
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path):
-    ck.ItemIndex.build(TEXTS, lsa=4).save(tmp_path / "docs")
-    return tmp_path / "docs"
+def folder(saved, tmp_path):
+    return shutil.copytree(saved, tmp_path / "docs")
 
 
 @pytest.fixture
@@ -50,7 +57,7 @@ def test_items_are_added_and_deleted(client, folder):
         "import sys, json, crossknn as ck; index = ck.ItemIndex.load(sys.argv[1]); "
         "index.add([json.loads(sys.argv[2])]); index.delete([sys.argv[3]])",
         folder,
-        '{"id": "new", "text": "sort the list of today", "lang": "en", "year": 2026}',
+        json.dumps(NEW),
         gone,
     )
     first = found(client)
@@ -102,36 +109,32 @@ def test_the_index_is_damaged(client, folder):
     assert "damaged" in client.get("/readyz").json()["error"]["message"]
 
 
-def test_the_scores_are_deleted(client, folder):
-    """A deleted scores.db is made anew with the next score, and nothing fails meanwhile."""
+FILES = ("scores.db", "scores.db-wal", "scores.db-shm")
+
+
+@pytest.mark.parametrize("deleted", [FILES, FILES[:1]])
+def test_the_scores_are_deleted(client, folder, deleted):
+    """A deleted scores.db is made anew with the next score, and nothing fails meanwhile. SQLite's
+    other two files may stay: they are of the old one, and harm nothing."""
     found(client)
-    for name in ("scores.db", "scores.db-wal", "scores.db-shm"):
+    for name in deleted:
         (folder / name).unlink(missing_ok=True)
-    found(client)
-    client.engine.close()
-    assert len(ScoreStore(folder / "scores.db")) == 40
-
-
-@pytest.mark.parametrize("place", [os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
-def test_something_else_is_in_the_place_of_the_scores(client, folder, place):
-    """A folder or a link is not used, and searches go on without a store: they were refused."""
-    before = found(client)
-    for name in ("scores.db", "scores.db-wal", "scores.db-shm"):
-        (folder / name).unlink(missing_ok=True)
-    place(folder / "scores.db")
-    assert found(client) == before
-
-
-def test_only_the_file_itself_of_the_scores_is_deleted(client, folder):
-    """SQLite's two other files stay: they are of the old one, and harm nothing."""
-    found(client)
-    (folder / "scores.db").unlink()
     found(client, QUERIES[1])
     found(client, QUERIES[2])
     client.engine.close()
     store = ScoreStore(folder / "scores.db")
     assert len(store) == 80
     assert store.verify() == []
+
+
+@pytest.mark.parametrize("place", [os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
+def test_something_else_is_in_the_place_of_the_scores(client, folder, place):
+    """A folder or a link is not used, and searches go on without a store: they were refused."""
+    before = found(client)
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+    place(folder / "scores.db")
+    assert found(client) == before
 
 
 def test_a_store_of_scores_is_replaced(tmp_path):
@@ -145,7 +148,7 @@ def test_a_store_of_scores_is_replaced(tmp_path):
         queries, items = ["another", "a query"], [*reversed(index.items.texts)]
         pairs = Pairs(np.ones(5, np.int64), np.arange(5))
         other.put(scorer.fingerprint, queries, items, pairs, [50.0, 40.0, 30.0, 20.0, 10.0])
-    for name in ("scores.db-wal", "scores.db-shm"):
+    for name in FILES[1:]:
         (tmp_path / name).unlink(missing_ok=True)
     os.replace(tmp_path / "other.db", tmp_path / "scores.db")
     hits = searcher.search("a query", k=5)[0]

@@ -26,6 +26,7 @@ const name = (hit) => hit.title || hit.id;
 function complain(message) {
   $("#problem").hidden = !message;
   $("#problem").textContent = message || "";
+  if (message) for (const found of document.querySelectorAll(".found")) found.setAttribute("aria-busy", "false");
 }
 
 // --- the service
@@ -48,26 +49,22 @@ async function ask(path, options = {}) {
   throw new Refused(said?.error?.message ?? `The service answers with status ${answer.status}.`);
 }
 
+// The service writes each event as two lines, `event: NAME` and `data: JSON`, and an empty one.
 async function* events(answer) {
-  let rest = "";
-  for await (const part of chunks(answer.body.pipeThrough(new TextDecoderStream()))) {
-    const parts = (rest + part).split("\n\n");
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  const cut = (failure) => {
+    throw failure.name === "AbortError" ? failure : new Refused("The service ended the search before it had an answer.");
+  };
+  for (let rest = ""; ; ) {
+    const { done, value } = await reader.read().catch(cut);
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
     rest = parts.pop();
-    for (const event of parts) {
-      const lines = event.split("\n").map((line) => [line.split(":", 1)[0], line.slice(line.indexOf(":") + 1).trim()]);
-      const data = lines.filter(([field]) => field === "data").map(([, value]) => value).join("\n");
-      yield [lines.find(([field]) => field === "event")?.[1], JSON.parse(data)];
+    for (const part of parts) {
+      const [, event, data] = part.match(/^event: (.*)\ndata: (.*)$/);
+      yield [event, JSON.parse(data)];
     }
   }
-}
-
-async function* chunks(stream) {
-  const reader = stream.getReader();
-  const next = () => reader.read().catch((failure) => {
-    if (failure.name === "AbortError") throw failure;
-    throw new Refused("The service ended the search before it had an answer.");
-  });
-  for (let part = await next(); !part.done; part = await next()) yield part.value;
 }
 
 // A filter in words, such as  lang = en, year >= 2020 ; or the service's own JSON.
@@ -109,7 +106,6 @@ async function search() {
   try {
     asked.filter = filterOf(words.filter);
   } catch (wrong) {
-    for (const found of document.querySelectorAll(".found")) found.setAttribute("aria-busy", "false");
     return complain(wrong.message);
   }
   const kept = Object.entries(words).filter(([field, value]) => value && (field !== "index" || !$("#which").hidden));
@@ -123,12 +119,9 @@ async function search() {
   const ended = await Promise.allSettled(Object.values(sides).map((side) => run(side, own)));
   if (own !== asked) return;
   const failed = ended.find((each) => each.reason)?.reason;
-  if (failed) {
-    for (const side of Object.values(sides)) side.found.setAttribute("aria-busy", "false");
-    if (!(failed instanceof Refused)) console.error(failed);
-    return complain(failed instanceof Refused ? failed.message : "The page failed; the browser's console says more.");
-  }
-  conclude();
+  if (!failed) return conclude();
+  if (!(failed instanceof Refused)) console.error(failed);
+  complain(failed instanceof Refused ? failed.message : "The page failed; the browser's console says more.");
 }
 
 function begin(place, method) {
@@ -143,8 +136,7 @@ function begin(place, method) {
 }
 
 async function run(side, own) {
-  const items = service.indexes.find((each) => each.name === own.index).items;
-  const body = { query: own.query, index: own.index, k: Math.min(K, items), budget: own.budget, method: side.method, explain: true, stream: true };
+  const body = { query: own.query, index: own.index, k: K, budget: own.budget, method: side.method, explain: true, stream: true };
   if (own.filter) body.filter = own.filter;
   const answer = await ask("/search", { method: "POST", body: JSON.stringify(body), signal: own.cancel.signal });
   for await (const [kind, data] of events(answer)) {
@@ -172,10 +164,9 @@ function show(side) {
   const bar = $("progress", side.root);
   bar.max = asked.budget;
   bar.value = done;
-  const stored = result ? done - result.n_calls : 0;
-  const more = result ? `, ${result.seconds.toFixed(result.seconds < 1 ? 2 : 1)} s` : "";
-  const kept = stored > 0 ? `, ${number(stored)} already stored` : "";
-  $(".used", side.root).textContent = `${number(done)} of ${number(asked.budget)} calls${kept}${more}`;
+  const stored = result && done > result.n_calls ? `, ${number(done - result.n_calls)} already stored` : "";
+  const seconds = result ? `, ${result.seconds.toFixed(2)} s` : "";
+  $(".used", side.root).textContent = `${number(done)} of ${number(asked.budget)} calls${stored}${seconds}`;
   const list = $("ol", side.root);
   const focused = list.contains(document.activeElement) ? document.activeElement.parentNode.dataset.id : null;
   list.replaceChildren(...side.hits.map((hit, place) => row(side, hit, place)));
@@ -211,7 +202,7 @@ function snippet(hit) {
 
 function firstStage(hit) {
   if (hit.first_rank) return `first stage: rank ${number(hit.first_rank)}`;
-  const items = service.indexes.find((each) => each.name === asked.index).items;
+  const { items } = service.indexes.find((each) => each.name === asked.index);
   return items > DEPTH ? `first stage: beyond rank ${number(DEPTH)}` : "first stage: not found";
 }
 
@@ -230,11 +221,11 @@ function conclude() {
     draw(side);
   }
   const { left, right } = sides;
-  const reach = asked.budget;
-  const beyond = right.hits.filter((hit) => !hit.first_rank || hit.first_rank > reach).length;
+  const budget = number(asked.budget);
+  const beyond = right.hits.filter((hit) => !hit.first_rank || hit.first_rank > asked.budget).length;
   const fresh = right.hits.filter((hit) => !byId($("ol", left.root), hit.id)).length;
-  const of = `${beyond || "None"} of your ${right.hits.length} ${beyond === 1 ? "was" : "were"} beyond rank ${number(reach)} of the first stage`;
-  const said = [beyond ? `${of}: no reranking of ${number(reach)} reaches ${beyond === 1 ? "it" : "them"}.` : `${of}.`];
+  const said = [`${beyond || "None"} of your ${right.hits.length} ${beyond === 1 ? "was" : "were"} beyond rank ${budget} of the first stage.`];
+  if (beyond) said.push(`No reranking of ${budget} reaches ${beyond === 1 ? "it" : "them"}.`);
   if (fresh > beyond) said.push(`${fresh} ${fresh === 1 ? "is" : "are"} not on the left.`);
   if (!fresh) said.push("Both lists have the same items.");
   for (const side of [left, right]) {

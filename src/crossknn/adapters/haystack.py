@@ -75,11 +75,11 @@ class CrossknnRetriever:
             Budget(**self.budget) if isinstance(self.budget, dict) else self.budget,
             filter=filter_of(conditions) if conditions else None,
         )
-        found = [
+        documents = [
             Document(id=hit.id, content=hit.text, meta=metadata_of(hit), score=hit.final_score)
             for hit in results[0]
         ]
-        return {"documents": found}
+        return {"documents": documents}
 
 
 def _saved(budget: int | Budget | Mapping[str, Any] | None) -> Any:

@@ -92,8 +92,8 @@ class CrossknnSearch:
             self._searcher = Searcher(index, self.scorer, self.method)
         results = self._searcher.search(texts, top_k, self.budget)
         results.check()
-        found = zip(texts, results, strict=True)
-        return {query: {hit.id: hit.final_score for hit in hits} for query, hits in found}
+        answered = zip(texts, results, strict=True)
+        return {query: {hit.id: hit.final_score for hit in hits} for query, hits in answered}
 
     def _rerank(self, query: str, text: str, ids: list[str], top_k: int) -> dict[str, float]:
         if unknown := [i for i in ids if i not in self._corpus]:
@@ -123,5 +123,7 @@ def _text(row: Mapping[str, Any]) -> str:
 
 def _name(model: Any) -> str:
     """What tells a scorer or an encoder from others."""
-    known = getattr(model, "fingerprint", None) or getattr(model, "name", None)
-    return str(model) if isinstance(model, str | Path) else str(known or type(model).__name__)
+    if isinstance(model, str | Path):
+        return str(model)
+    names = getattr(model, "fingerprint", None), getattr(model, "name", None)
+    return str(names[0] or names[1] or type(model).__name__)

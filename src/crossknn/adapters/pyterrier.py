@@ -51,13 +51,13 @@ class CrossknnRetriever(pt.Transformer):
         queries = inp.reset_index(drop=True)
         rows: list[tuple[Any, ...]] = []
         if len(queries):
-            found = self.searcher.search(
+            answers = self.searcher.search(
                 queries["query"].tolist(), self.num_results, self.budget, filter=self.filter
             )
-            found.check()
+            answers.check()
             rows = [
                 (q, hit.id, hit.final_score, rank, hit.round - 1, hit.text)
-                for q, hits in enumerate(found)
+                for q, hits in enumerate(answers)
                 for rank, hit in enumerate(hits)
             ]
         results = pd.DataFrame(rows, columns=["_query", *_ADDED])

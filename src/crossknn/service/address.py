@@ -46,8 +46,8 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
                 raise missing
         except OSError as error:
             why = _WHY.get(error.errno or 0) or error.strerror or str(error)
-            said = f"the service cannot listen on {host}, port {port}: {why}"
-            raise AddressError(said) from error
+            message = f"the service cannot listen on {host}, port {port}: {why}"
+            raise AddressError(message) from error
         yield sockets
 
 
@@ -61,8 +61,8 @@ def _addresses(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
     if not host.strip():
         raise AddressError("--host is empty: give an address, such as 127.0.0.1 or 0.0.0.0")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "it is no name of a machine"
         raise AddressError(f"the host {host!r:.80} cannot be found: {why}") from error
-    return [*dict.fromkeys((family, address) for family, _, _, _, address in found)]
+    return [*dict.fromkeys((family, address) for family, _, _, _, address in entries)]

@@ -111,8 +111,8 @@ class Guard:
             message = await receive()
             size += len(message.get("body", b""))
             if size > MAX_BYTES:
-                said = f"the body is larger than {MAX_BYTES >> 20} MiB: send less at once"
-                raise HTTPException(413, said)
+                limit = MAX_BYTES >> 20
+                raise HTTPException(413, f"the body is larger than {limit} MiB: send less at once")
             return message
 
         async def noted(message: Message) -> None:
@@ -131,8 +131,8 @@ class Guard:
         if not self.keys or path == "/" or path.startswith(_OPEN):
             return None
         kind, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-        same = [hmac.compare_digest(key.strip(), known) for known in self.keys]
+        same = [hmac.compare_digest(key.strip(), each) for each in self.keys]
         if kind.lower() == b"bearer" and any(same):
             return None
-        said = "give an API key in the header  Authorization: Bearer KEY"
-        return answers.error(401, said, {"WWW-Authenticate": "Bearer"})
+        message = "give an API key in the header  Authorization: Bearer KEY"
+        return answers.error(401, message, {"WWW-Authenticate": "Bearer"})

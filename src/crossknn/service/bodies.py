@@ -82,8 +82,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-        said = f"the body has {twice!r:.80} twice in one object: give each key once"
-        raise HTTPException(422, said)
+        message = f"the body has {twice!r:.80} twice in one object: give each key once"
+        raise HTTPException(422, message)
     return values
 
 

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 from crossknn.search.results import Hit
-from crossknn.service.answers import error, error_body
+from crossknn.service.answers import error_body
 from crossknn.service.bodies import CheckedRoute
 from crossknn.service.engine import Engine
 from crossknn.service.shapes import (
@@ -107,9 +107,8 @@ async def item(request: Request, item_id: str, index: str | None = None) -> Resp
         items = engine.searcher(name).index.items
         if item_id not in items:
             raise HTTPException(404, f"there is no item {item_id!r:.200}")
-        found = items[items.position(item_id)]
-        names = "id", "title", "text", "extra"
-        return JSONResponse(json_value({name: getattr(found, name) for name in names}))
+        wanted, names = items[items.position(item_id)], ("id", "title", "text", "extra")
+        return JSONResponse(json_value({name: getattr(wanted, name) for name in names}))
 
     return await asyncio.to_thread(read)
 
@@ -126,9 +125,9 @@ async def readyz(request: Request) -> Response:
     why. 503 if an index was removed or damaged meanwhile."""
     engine = _engine(request)
     if engine.closing:
-        return error(503, "the service is stopping")
+        raise HTTPException(503, "the service is stopping")
     if problems := await asyncio.to_thread(engine.problems):
-        return error(503, "; ".join(problems))
+        raise HTTPException(503, "; ".join(problems))
     return JSONResponse({"status": "ready", "scorer": "failing" if engine.shared.failure else "ok"})
 
 
@@ -152,7 +151,7 @@ async def _answer(request: Request, work: Callable[[threading.Event], Any]) -> R
     either: set[asyncio.Future[Any]] = {answer, gone}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        return answer.result() if answer.done() else error(499, "the client has gone")
+        return answer.result() if answer.done() else Response(status_code=499)
     finally:
         cancel.set()
         gone.cancel()
@@ -169,8 +168,8 @@ def _rounds(engine: Engine, body: SearchBody, arrived: float) -> AsyncIterator[b
     loop, events = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
 
     def send(event: str, data: Any) -> None:
-        said = format_sse_event(event=event, data_str=json.dumps(data))
-        loop.call_soon_threadsafe(events.put_nowait, said)
+        lines = format_sse_event(event=event, data_str=json.dumps(data))
+        loop.call_soon_threadsafe(events.put_nowait, lines)
 
     def on_round(round: int, picks: list[list[Hit]]) -> None:
         send("round", round_event(round, picks))

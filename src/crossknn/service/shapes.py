@@ -248,17 +248,16 @@ def rerank_answer(
     """A `RerankAnswer`, or a list of `RankBody` to `texts`."""
     score_name = "relevance_score" if body.texts is None else "score"
     entries = list[dict[str, Any]]()
-    for found in ranked:
-        score = found["score"] if body.raw_scores else float(expit(found["score"]))
+    for document in ranked:
+        score = document["score"] if body.raw_scores else float(expit(document["score"]))
         entry = {
-            "index": found["corpus_id"],
+            "index": document["corpus_id"],
             score_name: score,
-            "predicted": "predicted" in found,
+            "predicted": "predicted" in document,
         }
-        if "text" in found and body.texts is None:
-            entry["document"] = {"text": found["text"]}
-        elif "text" in found:
-            entry["text"] = found["text"]
+        if "text" in document:
+            text = document["text"]
+            entry |= {"document": {"text": text}} if body.texts is None else {"text": text}
         entries.append(entry)
     if body.texts is not None:
         return entries

@@ -23,7 +23,7 @@ COMMANDS = [
     "estimate docs.jsonl",
     "demo",
     "--help",
-    "model --help",
+    "index --help",
 ]
 
 

@@ -150,17 +150,9 @@ def load(
 ) -> Iterator[dict[str, Any]]:
     """Rows of a number of clients each, without a deadline and with one."""
     SAMPLE.index.save(work / "docs")
-    command = [
-        sys.executable,
-        "-m",
-        "crossknn",
-        "serve",
-        str(work / "docs"),
-        "--deadline",
-        "300s",
-        *(word for method in methods for word in ("--offer", method)),
-        "--port",
-    ]
+    offers = [word for method in methods for word in ("--offer", method)]
+    serve = f"{sys.executable} -m crossknn serve {work / 'docs'} --deadline 300s"
+    command = [*serve.split(), *offers, "--port"]
     with service(
         lambda port: subprocess.Popen([*command, str(port)], stderr=subprocess.DEVNULL)
     ) as (url, process):

@@ -2,7 +2,6 @@
 
     python lab/benchmarks/overhead.py [--out FILE] [--sizes 10000 100000 1000000]
     python lab/benchmarks/overhead.py --method 'kriging(retriever=dense)' --n 100000 --anchors 100
-    python lab/benchmarks/overhead.py --before OLD [--pairs 5]
 
 Vectors and scores are synthetic (seeded); exact scores are looked up, and looking up is not timed.
 Asked: at most 30 ms per query on 2 cores and memory under twice the vectors' size, for AXN and for
@@ -10,9 +9,6 @@ ADACUR with 500 anchor queries, at 100,000 items and 5 rounds. The floor printed
 one product that no exact search can do without: queries (m, d) times item vectors (d, n), once a
 round. Then kriging with 100 anchor queries next to AXN by the number of items, both in 10 rounds;
 what is computed from the anchors once is timed apart.
-
-With `--before` the default and the kriging of OLD, a checkout of 9dc2f32 (one trend, ten rounds),
-are searched in turn, 8 queries together, by CPU time; asked: twice as much at most.
 """
 
 from __future__ import annotations
@@ -24,10 +20,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -50,12 +43,6 @@ BESIDE = (
 )
 """Those compared by the number of items."""
 
-BEFORE = (
-    ("kriging(retriever=dense)", "auto", 100),
-    ("kriging(retriever=dense)", "auto(k=100)", 100),
-    ("kriging(retriever=dense, use_anchors=false)", "auto", 0),
-)
-"""The kriging of before, today's default, and the anchor queries that both have."""
 
 HERE = Path(__file__).parents[2]
 
@@ -164,30 +151,11 @@ def _floor(m: int, n: int, d: int, rounds: int) -> float:
     return float(1000 * rounds * best / m)
 
 
-def apart(spec: str, checkout: Path = HERE, **options: int) -> dict[str, float | str]:
-    """`measure` in a process of its own, so that peak memory is its own; with another checkout."""
-    arguments = [f"--{name}={value}" for name, value in options.items()]
-    command = [sys.executable, __file__, *arguments, "--method", spec]
-    env = {**os.environ, "PYTHONPATH": f"{checkout}/src:{checkout}/lab/src"}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
-    print(done.stdout.splitlines()[-1], flush=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def beside_before(old: Path, sizes: Sequence[int], pairs: int) -> Iterator[dict[str, Any]]:
-    """Medians over pairs of searches in turn, and of their ratios."""
-    for n, (before, now, anchors) in product(sizes, BEFORE):
-        same = {"n": n, "d": 384, "budget": 100, "queries": 8, "repeats": 3, "anchors": anchors}
-        runs = [(apart(before, old, **same), apart(now, **same)) for _ in range(pairs)]
-        ms = np.array([[run["cpu_ms_per_query"] for run in pair] for pair in runs])
-        memory = np.median([[run["memory_mb"] for run in pair] for pair in runs], axis=0)
-        yield {
-            **{"n": n, "method": now, "anchors": anchors, "pairs": pairs},
-            "cpu_ms": np.median(ms, axis=0).round(1).tolist(),
-            "ratio": round(float(np.median(ms[:, 1] / ms[:, 0])), 3),
-            "ratios": (ms[:, 1] / ms[:, 0]).round(3).tolist(),
-            "memory_mb": memory.round().tolist(),
-        }
+def apart(spec: str, **options: int) -> dict[str, float | str]:
+    """`measure` in a process of its own, so that its memory is its own."""
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, __file__, "--method", spec, *words]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
 def main() -> None:
@@ -200,16 +168,7 @@ def main() -> None:
     parser.add_argument("--method", help="only this one, in this process")
     parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--out", type=Path, default=HERE / "benchmarks/results/overhead.json")
-    parser.add_argument("--before", type=Path, help="a checkout of 9dc2f32")
-    parser.add_argument("--pairs", type=int, default=5)
     options = parser.parse_args()
-    if options.before:
-        found = json.loads(options.out.read_text())
-        kept = [row for row in found.get("before", ()) if row["n"] not in options.sizes]
-        kept += beside_before(options.before, options.sizes, options.pairs)
-        found["before"] = sorted(kept, key=lambda row: row["n"])
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
-        return
     if options.method:
         print(json.dumps(measure(options.method, options)))
         return

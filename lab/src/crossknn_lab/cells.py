@@ -280,10 +280,13 @@ def code() -> str:
     It is no part of a cell's key, or a new comment would cost a night. Who changes a method hears
     from the sweep that older cells are of other code.
     """
-    root = Path(crossknn.__file__).parent
+    root, lab = Path(crossknn.__file__).parent, Path(__file__).parent
     made = blake2b(digest_size=8)
-    for package in ("methods", "search", "retrievers", "index"):
-        for file in sorted((root / package).rglob("*.py")):
+    for folder in (
+        *(root / name for name in ("methods", "search", "retrievers", "index")),
+        lab / "rivals",
+    ):
+        for file in sorted(folder.rglob("*.py")):
             made.update(file.read_bytes())
     return made.hexdigest()
 

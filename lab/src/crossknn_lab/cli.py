@@ -329,7 +329,7 @@ def _analyze(
     analysis.json to the folder.
     """
     from crossknn_lab.analysis import cur_grid, summarize
-    from crossknn_lab.figures import SIZES
+    from crossknn_lab.score_figures import SIZES
 
     files = [file] if other is None else [file, other]
     matrices = {path.stem: StoredMatrix.load(path).scores for path in files}
@@ -353,16 +353,21 @@ def _analyze(
     made = {"options": options, "matrices": {name: plain[name] | cells[name] for name in plain}}
     text = json.dumps(made, ensure_ascii=False, indent=1, default=np.ndarray.tolist)
     write_file(folder, "analysis.json", f"{text}\n".encode())
+    _print_analysis(found, as_json)
+    if not as_json:
+        say(f"figures: {folder}")
+
+
+def _print_analysis(found: Mapping[str, Any], as_json: bool) -> None:
     table = Table("", *HEADS, box=None)
-    for name, values in plain.items():
-        numbers_of = {key: values[key] for key in FEW} | values["components"]
+    for name, summary in found.items():
+        numbers_of = {key: getattr(summary, key) for key in FEW} | summary.components
         if as_json:
-            print_json({"matrix": name, **numbers_of, "skewness": found[name].density.skewness})
+            print_json({"matrix": name, **numbers_of, "skewness": summary.density.skewness})
         shown = [f"{v:.2f}" if isinstance(v, float) else str(v) for v in numbers_of.values()]
-        table.add_row(name, *shown, f"{found[name].density.skewness:.1f}")
+        table.add_row(name, *shown, f"{summary.density.skewness:.1f}")
     if not as_json:
         out.print(table)
-        say(f"figures: {folder}")
 
 
 def _draw_analysis(

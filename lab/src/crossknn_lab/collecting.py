@@ -53,6 +53,9 @@ def collect_matrix(
 ) -> CollectReport:
     """Score queries (q) against every item, and write a score matrix file once all are scored.
 
+    What was collected is returned. If the limits did not suffice, no file is written, and the same
+    call goes on. Raises `InputError` if the file is something else or an option is out of range.
+
     Args:
         path: The file, `.npz`. One of the same items and cross-encoder is overwritten.
         index: The n items.
@@ -65,27 +68,16 @@ def collect_matrix(
         replace: Overwrite a file of other items or another cross-encoder.
         seed: Draws the items of `item_scores`.
         limits, progress: As for `collect`.
-
-    Returns:
-        What was collected. If the limits did not suffice, no file is written, and the same call
-        goes on.
-
-    Raises:
-        InputError: The file is something else, or an option is out of range.
-        ScorerError: Pairs cannot be scored.
     """
     index.check_compact("a score matrix")
     file, opened = as_path(path, "the score matrix"), as_scorer(scorer)
     queries = query_set(queries)
     items, q = index.items, len(queries)
     first = q // 2 if n_anchors is None else n_anchors
-    for name, value, most in (("n_anchors", first, q - 1), ("item_scores", item_scores, index.n)):
-        if not 0 <= value <= most:
-            raise InputError(f"{name} is {value}; it must be 0 to {most}")
-    about = {
-        "scorer": np.array(fingerprint_of(opened, index.scores)),
-        "items_digest": np.array(digest(items.texts)),
-    }
+    _check_number("n_anchors", first, q - 1)
+    _check_number("item_scores", item_scores, index.n)
+    fingerprint = fingerprint_of(opened, index.scores)
+    about = {"scorer": np.array(fingerprint), "items_digest": np.array(digest(items.texts))}
     _check_file(file, about, replace)
     arrays: dict[str, Any] = about | {"n_anchors": np.int64(first)}
     if qrels is not None:
@@ -102,16 +94,19 @@ def collect_matrix(
             f"{report.failed} of {report.pairs} pairs could not be scored; the others are stored: "
             "run the same command again to retry these"
         )
-    rows = index.scores.rows(str(about["scorer"]), texts, items.texts)
+    rows = index.scores.rows(fingerprint, texts, items.texts)
     arrays |= {"scores": rows[:q], "anchor_items": index.anchor_items} | _cheap(index, queries)
     if item_scores:
         arrays |= {"item_score_items": chosen, "item_scores": rows[q:]}
-    with (
-        translate_os_errors(file, "the score matrix"),
-        new_file(file.parent, file.name) as written,
-    ):
-        np.savez_compressed(written, **arrays)
+    with translate_os_errors(file, "the score matrix"):
+        with new_file(file.parent, file.name) as written:
+            np.savez_compressed(written, **arrays)
     return report
+
+
+def _check_number(name: str, value: int, most: int) -> None:
+    if not 0 <= value <= most:
+        raise InputError(f"{name} is {value}; it must be 0 to {most}")
 
 
 def _check_file(file: Path, about: Mapping[str, Any], replace: bool) -> None:

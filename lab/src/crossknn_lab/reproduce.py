@@ -19,7 +19,7 @@ from typing import Any
 from crossknn.errors import InputError, MissingExtraError
 from crossknn.page import Block, Cell, Page, Section, Table, write_page
 from crossknn.types import Progress
-from crossknn_lab import answers, figures, indexing
+from crossknn_lab import answers, figures, indexing, score_figures
 from crossknn_lab.experiment import PAPERS, TABLES, Experiment, Preset
 from crossknn_lab.sweep_report import environment, listed
 
@@ -57,7 +57,11 @@ class PaperFigure:
         head = f"{self.label[0].upper()}{self.label[1:]}: {self.title}"
         if not self.kind:
             return Section(title=head, blocks=[self.elsewhere or f"Not made: {self.why_not}"])
-        modules = [module for module in (figures, indexing, answers) if hasattr(module, self.kind)]
+        modules = [
+            module
+            for module in (figures, score_figures, indexing, answers)
+            if hasattr(module, self.kind)
+        ]
         swept = {"sweep": self.sweeps[0]} if self.kind == "recall_lines" else {}
         try:
             made = getattr(modules[0], self.kind)(run, **swept, **self.options)
@@ -85,7 +89,7 @@ def matrices_of(path: str | Path) -> list[Path]:
     found = sorted(path.glob("*.npz"))
     if not found:
         raise InputError(
-            f"{path} holds no .npz file: make one with  crossknn collect ... --out FILE"
+            f"{path} holds no .npz file: make one with  crossknn-lab collect-matrix INDEX --out FILE"
         )
     return found
 

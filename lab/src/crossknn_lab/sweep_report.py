@@ -13,10 +13,10 @@ from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
-from crossknn.errors import InputError
+from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import Comparison, Estimate
 from crossknn.evaluation.task import ACCURACY
-from crossknn.methods import METHODS
+from crossknn.methods import method_named
 from crossknn.page import Block, Cell, Page, Section, draw
 from crossknn.page import Table as PageTable
 from crossknn.plots import Curve, curves, family, labels_of
@@ -428,13 +428,15 @@ def in_full(spec: str) -> str:
     'tour(retriever={stage}, rounds=10, vectors=auto, normalize=none, loss=kl, lr=none)'
     """
     name, _, inside = spec.strip().partition("(")
-    if name not in METHODS:
+    try:
+        method = method_named(name)
+    except SpecError:
         return spec
     given = split(inside.removesuffix(")"))
     named = {option.partition("=")[0].strip() for option in given}
     left = [
         f"{option.name}={str(option.default).lower()}"
-        for option in fields(METHODS[name])
+        for option in fields(method)
         if option.name not in named
     ]
     return f"{name}({', '.join([*given, *left])})" if given or left else name

@@ -1,0 +1,278 @@
+"""Figures and tables of the scores themselves, and of what methods make of them.
+
+They are called as those of `figures` are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.evaluation.measures import bootstrap, recall
+from crossknn.evaluation.replay import truth_of
+from crossknn.linalg import inner, top_k
+from crossknn.methods import parse_method
+from crossknn.page import Block, Cell, Table, draw
+from crossknn.plots import curves
+from crossknn.types import FloatArray
+from crossknn_lab import plots
+from crossknn_lab.analysis import (
+    CurCell,
+    ScoreDensity,
+    approximate,
+    approximation_error,
+    cur_grid,
+    retrieved,
+    score_density,
+    summarize,
+)
+from crossknn_lab.cells import MatrixFile, divided
+from crossknn_lab.experiment import Experiment, retrievers_of
+from crossknn_lab.figures import nearest_value, point_curve, points_of
+from crossknn_lab.replay import parts_of
+from crossknn_lab.stored import StoredMatrix
+
+SIZES = (25, 50, 100, 200, 500, 1000, 2000)
+"""Of grids over anchor queries and items."""
+
+DEPTHS = (10, 20, 50, 100, 200, 500)
+
+
+def centred_scores(run: Experiment) -> list[Block]:
+    """Scores about their query's mean, in standard deviations: cross- and dual encoders'."""
+    panels: dict[str, dict[str, ScoreDensity]] = {}
+    for data in run.data:
+        matrix = run.matrix(data)
+        kinds = {"cross-encoder": matrix.scores} | _cheap(matrix)
+        panels[data.name] = {kind: score_density(scores) for kind, scores in kinds.items()}
+    title = "Scores of a query with all items"
+    alt = f"{title}: densities on a logarithmic axis, a line for each model."
+    label = "standard deviations from the query's mean"
+    shown: dict[str, Any] = {"title": title, "x_label": label, "log": True}
+    return [draw(plots.score_densities, panels, alt=alt, **shown)]
+
+
+def raw_scores(run: Experiment) -> list[Block]:
+    """Scores of cross- and dual encoder with all items, and with the retriever's best."""
+    panels: dict[str, dict[str, ScoreDensity]] = {}
+    for data in run.data:
+        matrix = run.matrix(data)
+        exact = matrix.scores[matrix.n_anchors :]
+        for cheap in (scores[matrix.n_anchors :] for scores in _cheap(matrix).values()):
+            best = top_k(cheap, nearest_value(run.budgets, 100)).items
+            kinds = {data.name: exact}
+            if (scale := matrix.scale("dense")) is not None:
+                kinds[f"{data.name}, normalised"] = scale.beta * (exact - scale.alpha)
+            for name, scores in kinds.items():
+                picked = np.take_along_axis(scores, best, axis=1)
+                all_of = {"cross-encoder": scores, "the same, its picks": picked}
+                all_of["dual encoder"] = cheap
+                panels[name] = {kind: ScoreDensity.of(v) for kind, v in all_of.items()}
+    if not panels:
+        raise InputError("no matrix has vectors of a dual encoder")
+    title = "Scores with all items, and with the dual encoder's picks"
+    alt = "Densities of the scores of cross-encoder and dual encoder, raw and normalised."
+    return [draw(plots.score_densities, panels, title=title, alt=alt)]
+
+
+def _spectrum(run: Experiment, data: MatrixFile) -> list[float]:
+    found = summarize(run.matrix(data).scores)
+    counts = found.rank, round(found.effective_rank, 1), *found.components.values()
+    return [*counts, round(found.density.skewness, 1)]
+
+
+def _grid(
+    run: Experiment, data: MatrixFile, k_qs: list[int], k_is: list[int], options: dict[str, Any]
+) -> list[dict[str, Any]]:
+    return [asdict(cell) for cell in cur_grid(run.matrix(data).scores, k_qs, k_is, **options)]
+
+
+def _cheap(matrix: StoredMatrix) -> dict[str, FloatArray]:
+    """The dual encoder's scores of all queries, if the matrix has its vectors."""
+    if matrix.dense_items is None or matrix.dense_queries is None:
+        return {}
+    return {"dual encoder": inner(matrix.dense_queries, matrix.dense_items)}
+
+
+def ranks(run: Experiment) -> list[Block]:
+    """Rank and spectrum of every matrix."""
+    rows: list[list[Cell]] = []
+    for data in run.data:
+        shape = f"{data.n_anchors + data.n_tests:,} x {data.n_items:,}"
+        rows.append([data.name, shape, *run.once("rank", data, partial(_spectrum, run, data))])
+    caption = (
+        "Rank at NumPy's tolerance in float32 of the raw scores, as in the paper; the others after "
+        "each query's mean is subtracted: exponential entropy of the singular values, and how many "
+        "of them hold 90% and 99% of the squared norm. Comparable between matrices of one shape "
+        "only."
+    )
+    head = ["matrix", "queries x items", "rank", "effective rank", "90%", "99%", "skewness"]
+    return [Table(head=head, rows=rows, caption=caption)]
+
+
+def cur_grids(
+    run: Experiment, *, what: Literal["recall", "error"], oracle: bool = False
+) -> list[Block]:
+    """ANNCUR over anchor queries and items: recall or error, a panel for each matrix."""
+    grids: dict[str, list[CurCell]] = {}
+    for data in run.data:
+        k_qs = [s for s in SIZES if s <= 0.75 * (data.n_anchors + data.n_tests)][-5:]
+        k_is = [s for s in SIZES if s <= 0.25 * data.n_items][:6]
+        if k_qs and k_is:
+            k = min(10, data.n_items // 10)
+            options = {"k": k, "retrieved": min(500, data.n_items // 10), "oracle": oracle}
+            options["draws"] = run.preset.draws
+            compute = partial(_grid, run, data, k_qs, k_is, options)
+            name = f"{data.name} (top {k} in {options['retrieved']})"
+            grids[name] = [CurCell(**cell) for cell in run.once("cur", data, compute, **options)]
+    if not grids:
+        raise InputError("no matrix has 34 queries and 100 items, the least for a grid")
+    who = "Oracle CUR" if oracle else "ANNCUR"
+    shown = "recall (%)" if what == "recall" else "error |M - M~| / |M|"
+    title = f"{who}: {shown} on the queries that are no anchors"
+    alt = f"{title}: a map over anchor queries and anchor items for each matrix."
+    return [draw(plots.heat_map, grids, title=title, alt=alt, what=what)]
+
+
+# ------------------------------------------------------------- what methods make of the scores
+
+
+def recall_at_depth(run: Experiment, *, anchors: Literal["most", "fewer"]) -> list[Block]:
+    """Top-k-Recall when all methods retrieve and rerank as many items; by number of anchors."""
+    blocks: list[Block] = []
+    for data in run.data:
+        sizes = run.anchor_sizes(data)
+        for size in sizes[-1:] if anchors == "most" else sizes[:-1]:
+            compute = partial(_depths, run, data, size)
+            options = {"anchors": size, "queries": run.preset.queries, "k": run.k}
+            lines = run.once("depth", data, compute, **options)
+            panels = {
+                f"top {k}": [point_curve(name, found[str(k)]) for name, found in lines.items()]
+                for k in run.k
+            }
+            title = f"{data.name}, {size} anchor queries: the same number retrieved and reranked"
+            alt = f"{title}. Lines of recall over that number, a panel for each k."
+            x_label = "items retrieved and reranked"
+            blocks.append(draw(curves, panels, title=title, alt=alt, x_label=x_label))
+    if not blocks:
+        enough = "" if anchors == "most" else " enough for fewer"
+        raise InputError(f"no matrix has anchor queries{enough}")
+    return blocks
+
+
+def _depths(run: Experiment, data: MatrixFile, anchors: int) -> dict[str, Any]:
+    parts = parts_of(divided(run.matrix(data), anchors=anchors)[0], run.preset.queries)
+    truth = truth_of(parts, max(run.k))
+    depths = [depth for depth in DEPTHS if depth <= data.n_items // 2]
+    wanted = {
+        f"rerank(retriever={stage})": (f"rerank(retriever={stage})", 1)
+        for stage in retrievers_of(data)
+        if stage != "hybrid"
+    } | {
+        f"anncur, {count} anchor items": ("anncur(center=none, anchor_share=1)", count)
+        for count in (50, 100, 200)
+        if count <= data.n_items // 2
+    }
+    lines: dict[str, Any] = {}
+    for name, (spec, calls) in wanted.items():
+        ranked = retrieved(parse_method(spec), parts, calls=calls, depth=depths[-1])
+        lines[name] = {
+            str(k): points_of(
+                depths, [bootstrap(recall(ranked[:, :d], truth[:, :k])) for d in depths]
+            )
+            for k in run.k
+        }
+    return lines
+
+
+def scatter(
+    run: Experiment, *, panels: Sequence[tuple[str, str, int]], title_of: str
+) -> list[Block]:
+    """One query's approximate over its exact scores, for (title, method, calls)."""
+    blocks: list[Block] = []
+    for data in (data for data in run.data if data.n_anchors):
+        index, queries, scores = run.matrix(data).rows(0, 1)
+        made = {}
+        for name, spec, calls in panels:
+            if calls <= data.n_items // 2:
+                chosen = parse_method(spec)
+                approx, anchors = approximate(chosen, index, queries, scores, budget=calls, seed=0)
+                made[name] = plots.Approximation(
+                    exact=scores[0], approx=approx[0], anchors=anchors[0]
+                )
+        if made:
+            title = f"{data.name}: {title_of}"
+            alt = f"{title}. Points, one for each item, on the diagonal where it is right."
+            blocks.append(draw(plots.exact_against_approx, made, title=title, alt=alt))
+    if not blocks:
+        raise InputError("no matrix has anchor queries and items enough")
+    return blocks
+
+
+SAMPLERS = {
+    "anncur, random": "anncur(center=none, anchor_share=1, retriever=fixed)",
+    "adacur, five rounds from random": "adacur(center=none, retriever=random, rounds=5)",
+    "adacur, five rounds from dense": "adacur(center=none, retriever=dense, rounds=5)",
+    **{
+        f"{kind}, {what}": f"anncur(center=none, anchor_share=1, retriever={name}{options})"
+        for kind, name in (("TopK", "oracle_topk"), ("SoftMax", "oracle_softmax"))
+        for what, options in (
+            ("none masked", ""),
+            ("best 100 masked", "(masked=100)"),
+            ("75% random", "(epsilon=0.75)"),
+        )
+    },
+}
+"""Ways to choose 200 anchor items: with `anncur(anchor_share=1)` nothing is reranked."""
+
+
+def errors_by_rank(run: Experiment) -> list[Block]:
+    """Mean absolute error by exact rank of every way to choose 200 anchor items."""
+    if not all("dense" in data.vectors for data in run.data):
+        raise InputError("a matrix has no vectors of a dual encoder")
+    smallest = min(data.n_items for data in run.data)
+    methods = {name: spec for name, spec in SAMPLERS.items() if "100" not in spec or smallest > 400}
+    blocks: list[Block] = []
+    for data in (data for data in run.data if data.n_anchors):
+        calls = min(200, data.n_items // 4)
+        compute = partial(_errors, run, data, methods, calls)
+        options = {"methods": methods, "calls": calls, "queries": run.preset.queries}
+        found = run.once("error-by-rank", data, compute, **options)
+        lines = [point_curve(name, points) for name, points in found.items()]
+        title = f"{data.name}: error of the approximation from {calls} anchor items"
+        shown: dict[str, Any] = {
+            "title": title,
+            "x_label": "exact rank, up to",
+            "y_label": "mean absolute error",
+            "percent": False,
+            "highlight": [name for name in found if not name.startswith("SoftMax")],
+        }
+        alt = f"{title}, by exact rank, a line for each way to choose them."
+        blocks.append(draw(curves, {data.name: lines}, alt=alt, **shown))
+    if not blocks:
+        raise InputError("no matrix has anchor queries")
+    return blocks
+
+
+def _errors(
+    run: Experiment, data: MatrixFile, methods: Mapping[str, str], calls: int
+) -> dict[str, Any]:
+    parts = parts_of(run.matrix(data), run.preset.queries)
+    found: dict[str, Any] = {}
+    for name, spec in methods.items():
+        bands: dict[int, list[FloatArray]] = {}
+        for part in parts:
+            assert part.exact is not None
+            known = part.index, part.queries, part.exact
+            approx, _ = approximate(parse_method(spec), *known, budget=calls, seed=0)
+            for band, values in approximation_error(part.exact, approx).items():
+                if band != "all":
+                    bands.setdefault(int(band.split("-")[1]), []).append(values)
+        means = [bootstrap(np.concatenate(values)) for values in bands.values()]
+        found[name] = points_of(list(bands), means)
+    return found

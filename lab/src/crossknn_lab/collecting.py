@@ -89,19 +89,28 @@ def collect_matrix(
     report = collect(index.scores, opened, texts, items.texts, **how)
     if report.stopped_by:
         return report
+    _check_complete(report)
+    rows = index.scores.rows(fingerprint, texts, items.texts)
+    arrays |= {"scores": rows[:q], "anchor_items": index.anchor_items} | _cheap(index, queries)
+    if item_scores:
+        arrays |= {"item_score_items": chosen, "item_scores": rows[q:]}
+    _write(file, arrays)
+    return report
+
+
+def _check_complete(report: CollectReport) -> None:
     if not report.complete:
         raise ScorerError(
             f"{report.failed} of {report.pairs} pairs could not be scored; the others are stored: "
             "run the same command again to retry these"
         )
-    rows = index.scores.rows(fingerprint, texts, items.texts)
-    arrays |= {"scores": rows[:q], "anchor_items": index.anchor_items} | _cheap(index, queries)
-    if item_scores:
-        arrays |= {"item_score_items": chosen, "item_scores": rows[q:]}
-    with translate_os_errors(file, "the score matrix"):
-        with new_file(file.parent, file.name) as written:
-            np.savez_compressed(written, **arrays)
-    return report
+
+
+def _write(file: Path, arrays: Mapping[str, Any]) -> None:
+    """In one step: a kill leaves the file as it was, or whole."""
+    what, folder = "the score matrix", file.parent
+    with translate_os_errors(file, what), new_file(folder, file.name) as written:
+        np.savez_compressed(written, **arrays)
 
 
 def _check_number(name: str, value: int, most: int) -> None:

@@ -17,6 +17,22 @@ if find_spec("torch") is None or find_spec("crossknn_train") is None:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory):
+    """A tiny encoder without dropout."""
+    from tiny_models import save_bert
+
+    return save_bert(tmp_path_factory.mktemp("bert"), hidden=32, std=0.1)
+
+
+@pytest.fixture(scope="session")
+def dropping_bert(tmp_path_factory):
+    """A tiny encoder with dropout."""
+    from tiny_models import save_bert
+
+    return save_bert(tmp_path_factory.mktemp("bert"), dropout=0.2)
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents:

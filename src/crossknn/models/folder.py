@@ -126,7 +126,7 @@ def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str
 
 
 def json_in(folder: Path, file: str, without: Any) -> Any:
-    """The content of a folder's JSON file; `without` if it is absent or of another type."""
+    """The content of a folder's JSON file, or `without` if it is absent or of another type."""
     path = folder / file
     try:
         content = parse_json(read_given(path)) if path.is_file() else without

@@ -104,8 +104,8 @@ def choose_padding_side(model: Any, run: Callable[[list[tuple[str, str]]], Any])
 
 
 def count_positions(model: Any) -> None:
-    """Number a text's positions from its first token, not from the padding on its left: learned
-    positions would else say how long the longest text of its batch is."""
+    """Number a text's positions from its first token, not from the padding on its left: otherwise
+    its score would depend on the longest text of the batch, through learned positions."""
     first, inner = model[0], getattr(model[0], "auto_model", None)
     if inner is None or "position_ids" not in signature(inner.forward).parameters:
         return
@@ -146,8 +146,8 @@ def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:
 
 
 def settings(model: Any) -> str:
-    """What a model's answers depend on beside weights, tokenizer and prompts, as JSON: settings of
-    its modules, the length its vectors are cut to, its chat template."""
+    """Everything that scores depend on except weights, tokenizer and prompts, as JSON: settings of
+    the modules, the length that vectors are cut to, the chat template."""
     modules = [(type(module).__name__, module.get_config_dict()) for module in model]
     size, template = getattr(model, "truncate_dim", None), None
     if "message" in (getattr(model[0], "modality_config", None) or ()):

@@ -61,7 +61,7 @@ class Tokenizer:
 
     @property
     def padding(self) -> int:
-        """Token id that fills short rows."""
+        """The token id that pads short rows."""
         ids = [self.fast.token_to_id(token) for token in ("[PAD]", "<pad>")]
         return next((token_id for token_id in ids if token_id is not None), 0)
 
@@ -88,7 +88,7 @@ class Template:
     """Special tokens of a tokenizer: pieces of (ids, type id), with None for the n-th text."""
 
     def __init__(self, encoding: Any) -> None:
-        """Takes what the tokenizer makes of "a" once or twice; "a" may be several tokens."""
+        """From the tokenizer's encoding of "a", or of "a" and "a"; "a" may be several tokens."""
         rows = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
         self.pieces: list[tuple[IntArray | None, int]] = [
             (np.array([token for *_, token in group]) if text is None else None, type_id)
@@ -187,7 +187,7 @@ class Encoding:
         return Row(*template.assemble(kept), len(kept) < len(ids))
 
     def _cut(self, ids: IntArray, room: int, *, is_query: bool) -> IntArray:
-        """As many tokens of a text as have room, its marks among them."""
+        """The first tokens of a text that fit, its marks always among them."""
         marks = (self._marks[:2] if is_query else self._marks[2:]) if self._marks else ()
         places = [int(at[0]) for mark in marks if len(at := np.flatnonzero(ids == mark))]
         if len(places) < len(marks) or places != sorted(places):

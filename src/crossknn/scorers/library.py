@@ -130,8 +130,8 @@ class SentenceTransformerEncoder:
     def _encode(
         self, texts: Sequence[str], what: str, encode: Any, progress: Progress | None
     ) -> FloatArray:
-        """With one of the library's two methods, which choose the side of a model whose sides
-        differ, and leave the prompt out of the pooling where the model does."""
+        """Encode with `encode_query` or `encode_document`: they choose the tower of a model with
+        two, and leave the prompt out of the pooling if the model does."""
         if not len(texts):
             return np.empty((0, self.dimensions), dtype=np.float32)
         batches: list[FloatArray] = []

@@ -81,7 +81,7 @@ class OnnxModel:
         return scores
 
     def _fingerprint(self, kind: str) -> str:
-        """That of the model which was exported, where that is known and no file has changed."""
+        """The exported model's own fingerprint if it is recorded and no file has changed."""
         manifest, limit = self._manifest, self.encoding.window.max_length
         content = content_hash(self._folder, manifest if self.late_kind else None)
         of_export = manifest.get("content"), manifest["max_length"]

@@ -133,7 +133,7 @@ def as_scorer(what: Any = None, **options: Any) -> Scorer:
 
 
 def _reads_tokens(what: Any) -> bool:
-    """Whether it is a model or the like of transformers, to which nobody added a `predict`."""
+    """Whether it is an object of transformers, a model say, without a `predict` of its own."""
     made_by = {base.__module__.split(".")[0] for base in type(what).__mro__}
     own = getattr(getattr(type(what), "predict", None), "__module__", "transformers")
     return bool(made_by & {"transformers", "peft"}) and own.split(".")[0] == "transformers"

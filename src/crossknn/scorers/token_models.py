@@ -39,7 +39,7 @@ class _TokenReader:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names everything that the answers depend on; worked out when first asked for."""
+        """A text that differs whenever scores or vectors may; computed on first use."""
         return self.runtime.fingerprint
 
     def _count(self, rows: Sequence[Row]) -> None:
@@ -89,11 +89,11 @@ class TextReader(_TokenReader, ABC, Generic[Made]):
         self.name, self.dimensions = model.name, model.dimensions
 
     def encode_queries(self, texts: Sequence[str]) -> Made:
-        """What the model makes of queries. Raises InputError for what is not a text."""
+        """Encode queries. Raises InputError for what is not a text."""
         return self._encode(texts, "query", None)
 
     def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> Made:
-        """What the model makes of items. Raises InputError for what is not a text."""
+        """Encode items. Raises InputError for what is not a text."""
         return self._encode(texts, "item", progress)
 
     @abstractmethod
@@ -102,7 +102,7 @@ class TextReader(_TokenReader, ABC, Generic[Made]):
     def _read(
         self, texts: Sequence[str], what: str, progress: Progress | None
     ) -> Iterator[tuple[IntArray, list[FloatArray]]]:
-        """Positions (b,) of texts of a similar length, and what the model makes of them."""
+        """Positions (b,) of texts of a similar length, and the model's outputs for them."""
         model, done = self.runtime, 0
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             window = texts[start : start + _TEXTS_AT_ONCE]

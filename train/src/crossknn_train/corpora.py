@@ -36,7 +36,7 @@ from crossknn_train.settings import NegativesSettings, RunSettings
 WORDS = ("bm25", "tfidf")
 LISTS = "lists"
 UNIT_SCALE = 20.0
-"""What cosines are multiplied by before a softmax."""
+"""The factor of cosines in a softmax: between -1 and 1 it would be nearly flat."""
 _QUERIES_AT_ONCE = 256
 
 
@@ -186,7 +186,7 @@ def nearest_wrong(
 
 
 def _reads_marks(encoder: Encoder) -> bool:
-    """One that does takes no query without them."""
+    """Whether an encoder needs the marks: one that reads them refuses a query without."""
     try:
         encoder.encode_queries(["a"])
     except InputError:
@@ -197,7 +197,7 @@ def _reads_marks(encoder: Encoder) -> bool:
 def _retriever(
     data: Dataset, texts: Sequence[str], kind: str, encoder: Encoder | None, seed: int
 ) -> tuple[Retriever, float]:
-    """The retriever over n texts, and what its scores are multiplied by before a softmax."""
+    """The retriever over n texts, and the factor of its scores in a softmax."""
     if kind == LISTS:
         run, queries = data.candidates or {}, data.queries
         lists = {t: run.get(i, []) for i, t in zip(queries.ids, queries.texts, strict=True)}
@@ -215,7 +215,7 @@ def _retriever(
 
 
 def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
-    """`run` on rows (b) in passes of similar lengths: its outputs (b, ...) in their order.
+    """Run a model on rows (b) in passes of similar lengths; the outputs (b, ...) in their order.
 
     Outputs for each token, (b, t, d), are filled up with zeros.
     """

@@ -191,13 +191,13 @@ class DistillationTask(loop.Task):
         self.signature = f"{k}|{seed}|{loop.digest_of(*queries, '', *items, *data)}"
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Nothing is drawn or mined."""
+        """Nothing to do: the lists are the same in every epoch."""
 
     def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
         return [self.train[rows]]
 
     def loss(self, rows: Sequence[int], places: IntArray) -> Tensor:
-        """Of the train queries `rows` (b,), by their places among all queries (b,): ()."""
+        """The loss () of train queries `rows` (b,), which have these places among all queries."""
         lists, device = self._lists.items[places], self.model.device
         present = torch.from_numpy(lists != NO_ITEM).to(device)
         teacher = torch.from_numpy(self._lists.scores[places]).to(device)
@@ -230,8 +230,8 @@ class DistillationTask(loop.Task):
 
 
 def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
-    """Mean over queries of the cross-entropy of softmax(scores) against softmax(teacher), L_match
-    of ANNCUR, A.3: (b, c) twice -> ().
+    """L_match of ANNCUR, A.3, of scores and teacher's scores (b, c): the mean over queries of the
+    cross-entropy of softmax(scores) against softmax(teacher).
 
     `present` (b, c) is false where a list has ended; every list has at least one candidate. The
     least value is the entropy of the teacher's softmax.

@@ -229,7 +229,7 @@ def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixe
 
 
 class _Reading(nn.Module):  # type: ignore[misc]
-    """What a function makes of token arrays, (b, t) three times, with a model's weights."""
+    """A function of token arrays, (b, t) three times, as a module that has a model's weights."""
 
     def __init__(self, model: nn.Module, read: Callable[..., Any]) -> None:
         super().__init__()
@@ -280,7 +280,7 @@ def _reader(
 
 
 def _outputs(module: nn.Module, arrays: Arrays) -> list[Any]:
-    """What a module gives in torch, as arrays."""
+    """The outputs of a module in torch, as arrays."""
     with torch.inference_mode():
         outputs = module(*map(torch.from_numpy, arrays.values()))
     return [t.float().numpy() for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
@@ -354,7 +354,7 @@ def _library_model(
 
 
 def _trace(graph: Graph, path: Path, name: str) -> Any:
-    """The ONNX graph of a module. Raises InputError if it cannot be traced or is another model."""
+    """The ONNX graph of a module. Raises InputError if tracing fails or changes its outputs."""
     example = tuple(map(torch.from_numpy, graph.example.values()))
     # A folder: torch writes the weights of a large model to files of their own.
     with TemporaryDirectory(dir=path.parent) as scratch, warnings.catch_warnings():
@@ -384,7 +384,7 @@ def _trace(graph: Graph, path: Path, name: str) -> Any:
 
 
 def _check(graph: Graph, path: str, name: str) -> None:
-    """Raises InputError if an ONNX file gives other outputs than it has to, by `TOLERANCE`."""
+    """Raises InputError if an ONNX file's outputs differ from the expected ones by `TOLERANCE`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -400,7 +400,7 @@ def _check(graph: Graph, path: str, name: str) -> None:
 
 
 def _save(graph: Any, path: Path) -> None:
-    """Write a graph, and its weights beside it if they are more than one file may hold."""
+    """Write a graph; weights that are too large for it go into a file beside it."""
     if sum(len(weight.raw_data) for weight in graph.graph.initializer) <= LARGEST:
         write_file(path.parent, path.name, graph.SerializeToString(deterministic=True))
     else:

@@ -30,7 +30,7 @@ RELATIONS = 10.0
 
 
 class LabelledTask(Task):
-    """Train and dev queries with right items: what all tasks on labels have in common.
+    """What all tasks on labels have in common: train and dev queries with their right items.
 
     encoder: that of the settings, if they name one (the teacher, of a dual encoder).
     """
@@ -79,7 +79,7 @@ class CrossEncoderTask(LabelledTask):
         return [self.train.lists(rows, self._wrong, self.settings.negatives.count, seed)]
 
     def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """Of the queries `rows` (b,) over `lists` (b, c), whose first column is right: ()."""
+        """The loss () of the queries `rows` (b,) over `lists` (b, c), whose first item is right."""
         scores = self.scores(self.train, rows, lists)
         return functional.cross_entropy(scores, scores.new_zeros(len(rows), dtype=torch.long))
 
@@ -128,7 +128,7 @@ class DualEncoderTask(LabelledTask):
         return [self.train.lists(rows, self._wrong, self.settings.negatives.count, seed)]
 
     def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """Of the queries `rows` (b,) over all items of their `lists` (b, c): ()."""
+        """The loss () of the queries `rows` (b,) over all items of their `lists` (b, c)."""
         train = self.train
         items = np.unique(lists[lists != NO_ITEM])
         gold = np.searchsorted(items, lists[:, 0])
@@ -172,7 +172,7 @@ def vectors(
 
 
 def scale_of(model: DualEncoderModel) -> float:
-    """What inner products are multiplied by before a softmax: 20 for unit vectors, 1 for others."""
+    """The factor of inner products in a softmax: 20 for unit vectors, 1 for others."""
     return UNIT_SCALE if model.config.normalize else 1.0
 
 

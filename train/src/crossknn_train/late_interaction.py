@@ -35,7 +35,7 @@ _ENCODED_AT_ONCE = {"vector": 512, "tokens": _COMPARED_AT_ONCE}
 
 
 class LateInteractionTask(LabelledTask):
-    """Each query with a right item, put in if the retriever missed it, and wrong ones.
+    """A query's list is a right item, added if the retriever missed it, and wrong ones.
 
     On dev the retriever's best items are ranked as they are: a query whose right item it missed
     counts as wrong, but for `normalized_accuracy`, which leaves it out.
@@ -50,7 +50,7 @@ class LateInteractionTask(LabelledTask):
         self._stored: dict[bool, tuple[States, dict[str, int]]] = {}
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Find candidates, and the states that do not move, once for the whole run."""
+        """Find candidates, and compute the states of frozen towers, once for the whole run."""
         candidates, train, dev = self.settings.candidates, self.train, self.dev
         name, how = candidates.retriever, (self.encoder, self.seed)
 
@@ -90,8 +90,8 @@ class LateInteractionTask(LabelledTask):
         return lists.items, lists.scores
 
     def loss(self, rows: Sequence[int], lists: IntArray, retriever: FloatArray) -> Tensor:
-        """Of train queries (b,) over lists (b, c), whose first is right, with the retriever's
-        scores (b, c): ()."""
+        """The loss () of train queries (b,) over lists (b, c), whose first item is right, with the
+        retriever's scores (b, c)."""
         scores = self.scores(self.train, rows, lists)
         others = torch.from_numpy(retriever), torch.from_numpy(lists != NO_ITEM)
         return softmax_near_retriever(scores, *others, self.settings.loss)
@@ -114,7 +114,7 @@ class LateInteractionTask(LabelledTask):
         return torch.cat(scores).float()
 
     def _states(self, texts: list[str], *, queries: bool) -> tuple[Tensor, Tensor]:
-        """What the head compares of texts (n, t, d) and the mask (n, t)."""
+        """The states (n, t, d) of texts that the head compares, and their mask (n, t)."""
         if queries in self._stored:
             states, places = self._stored[queries]
             stored = states.padded(np.array([places[text] for text in texts], dtype=np.int64))
@@ -173,8 +173,9 @@ def draw_list(
 def softmax_near_retriever(
     scores: Tensor, retriever: Tensor, present: Tensor, settings: LossSettings
 ) -> Tensor:
-    """Mean over queries of weight * -log softmax of the first candidate + (1 - weight) * the KL
-    divergence of softmax(scores) and softmax(retriever), CMC, eq. 5 and 8: (b, c) twice -> ().
+    """The loss of CMC, eq. 5 and 8, of the model's and the retriever's scores (b, c): the mean over
+    queries of weight * -log softmax of the first candidate + (1 - weight) * the KL divergence of
+    softmax(scores) and softmax(retriever).
 
     `present` (b, c) is false where a list has ended.
     """
@@ -208,7 +209,7 @@ def tower_states(
 def kept_states(
     folder: Path, name: str, model: LateInteractionModel, texts: Sequence[str], *, queries: bool
 ) -> States:
-    """The states of n texts by a tower that does not move, float16, mapped from `folder`."""
+    """The states of n texts by a frozen tower, float16, memory-mapped from `folder`."""
     tower, device = (model.query if queries else model.item), model.device.type
     precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     key = digest_of(state_hash(tower), f"{model.config}|{precision}", *texts)

@@ -53,7 +53,7 @@ Autocast: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 
 class Task(ABC):
-    """What is trained.
+    """What is trained, on what, and by which loss.
 
     main: the measure by which checkpoints are compared (higher wins). ids: of the train queries,
     for messages. signature: what must be the same for a run to be resumed, beside the training
@@ -71,11 +71,11 @@ class Task(ABC):
 
     @abstractmethod
     def draw(self, rows: Sequence[int], epoch: int) -> Sequence[NDArray[Any]]:
-        """What the queries `rows` (b,) learn from in an epoch: arrays (b, ...)."""
+        """What `loss` needs of the queries `rows` (b,) in an epoch: arrays (b, ...)."""
 
     @abstractmethod
     def loss(self, rows: Sequence[int], *drawn: Any, **none: Any) -> Tensor:
-        """The mean loss of the queries `rows` (b,) with what was drawn for them: ()."""
+        """The mean loss () of the queries `rows` (b,), given what `draw` returned for them."""
 
     @abstractmethod
     def evaluate(self) -> Measures:
@@ -84,7 +84,7 @@ class Task(ABC):
 
 @dataclass
 class State:
-    """How far the run of a signature is: steps done, the best dev measures, step and weights.
+    """How far a run is: steps done, and the best dev measures with their step and weights.
 
     seconds: what the run took since it was last resumed.
     """
@@ -157,7 +157,7 @@ def fit(
 
 
 class _Steps:
-    """The steps of a run. AdamW has no decay of biases and norms."""
+    """Makes the steps of a run, by AdamW without decay of biases and norms."""
 
     def __init__(self, task: Task, settings: TrainingSettings) -> None:
         self.task, self.settings = task, settings
@@ -170,7 +170,7 @@ class _Steps:
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
 
     def make(self, step: int) -> float:
-        """Make a step; its loss. TrainingError, before any weight moves, if it is NaN."""
+        """Make a step; return its loss. Raises TrainingError, before weights move, if it is NaN."""
         task, settings = self.task, self.settings
         rows = batch_rows(len(task.ids), settings, step)
         torch.manual_seed(settings.seed * 1_000_003 + step)
@@ -256,7 +256,7 @@ def _save(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: Sta
 
 
 def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature: str) -> State:
-    """The state of the checkpoint, its weights and moments put in place; a new state if none."""
+    """Restore weights and moments from the checkpoint, if there is one; the state of the run."""
     if not is_file(path.parent, path.name):
         return State(signature)
     groups: dict[str, dict[str, Tensor]] = {"best": {}}
@@ -283,7 +283,7 @@ def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature:
 def kept(
     folder: Path, name: str, key: str, make: Callable[[], Sequence[NDArray[Any]]]
 ) -> list[NDArray[Any]]:
-    """Arrays that are made once in a folder for everything they depend on, the `key`."""
+    """Arrays from a file of the folder, made if the file is not there; they depend on the `key`."""
     file = f"{name}-{digest_of(key)}.npz"
     if not is_file(folder, file):
         with new_file(folder, file) as made:

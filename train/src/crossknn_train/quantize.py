@@ -83,7 +83,7 @@ def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.M
         nodes.append(onnx.helper.make_node(function, inputs, outputs, domain=_DOMAIN))
 
     def add(name: str, axis: int) -> list[str]:
-        """Symmetric int8 with one scale for what lies along an axis of a matrix."""
+        """Add a matrix in symmetric int8, with one scale for each row or column; two names."""
         array = onnx.numpy_helper.to_array(matrices[name])
         scales = np.maximum(np.abs(array).max(axis, keepdims=True), 1e-12) / 127
         values = np.clip(np.rint(array / scales), -127, 127).astype(np.int8)
@@ -122,7 +122,7 @@ def _is_after_gelu(name: str, producers: dict[str, Any]) -> bool:
 
 
 def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
-    """The model with other nodes and weights, and the functions above written out."""
+    """The model with these nodes and weights, and the functions above inlined."""
     bodies = [_TABLE_BODY]
     for name, (of, size, floor, zero) in _ROWS.items():
         settings = {"name": name, "of": of, "size": size, "floor": floor, "zero": zero}

@@ -85,7 +85,7 @@ class NegativesSettings(_Drawn):
 
 
 class TrainingSettings(Settings):
-    """How to descend.
+    """Steps, batches and the learning rate.
 
     epochs, or steps if given. batch: queries in a step, in `accumulate` passes. learning_rate rises
     over the first `warmup` share of the steps and falls to zero. evaluations: per epoch; the
@@ -128,7 +128,7 @@ class RunSettings(Settings):
 
 
 class CrossEncoderSettings(RunSettings):
-    """Training a cross-encoder."""
+    """All settings of training a cross-encoder."""
 
     negatives: NegativesSettings = NegativesSettings()
 
@@ -194,7 +194,7 @@ def read_settings(
     relative_to: Path | None = None,
     given: Mapping[str, str] | None = None,
 ) -> S:
-    """Settings of `kind` from a TOML file; what a section leaves out is as without the section.
+    """Read settings of `kind` from a TOML file; a setting that is left out has its default.
 
     relative_to: the folder that folders are relative to, by default the file's own. given: settings
     that the file may leave out, and may not contradict. Raises InputError, which names the file and

@@ -114,7 +114,7 @@ def has_token_types(config: Any) -> bool:
 
 
 def bias_of(mask: Tensor) -> Tensor:
-    """What is added to attention logits, 0 or so low that nothing is left: (...) -> (...)."""
+    """A mask as a bias of attention logits, 0 or -1e9: (...) -> (...)."""
     return (1.0 - mask.float()) * -1e9
 
 
@@ -158,7 +158,7 @@ def layers_of(encoder: Any) -> nn.ModuleList:
 
 
 def cut_layers(encoder: Any, count: int) -> None:
-    """Take the `count` top layers off; InputError if none would be left."""
+    """Remove the `count` top layers; InputError if none would be left."""
     layers = layers_of(encoder)
     if count >= len(layers):
         raise InputError(f"the head takes {count} layers, and none of {len(layers)} would be left")
@@ -167,8 +167,8 @@ def cut_layers(encoder: Any, count: int) -> None:
 
 
 def run_layer(layer: Any, read: Tensor, states: Tensor, mask: Tensor) -> Tensor:
-    """What a layer gives at some tokens, whose states are `read`, out of those of all, `states`:
-    (b, p, d), (b, t, d) and the mask (b, t) -> (b, p, d)."""
+    """The output of a layer at p tokens, `read` (b, p, d), which attend to all t tokens, `states`
+    (b, t, d), under their mask (b, t): (b, p, d)."""
     attention = layer.attention.self
     heads = attention.num_attention_heads
     attended = functional.scaled_dot_product_attention(

@@ -101,7 +101,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         return self._quietly(lambda: [self.head(*tensors)])[0]
 
     def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
-        """What `read` gives, as tensors."""
+        """The outputs of `read`, as tensors."""
         return [self.encode(rows, queries=queries)]
 
     def encode(self, rows: Sequence[Row], *, queries: bool = True) -> Any:
@@ -110,7 +110,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         return towers[0 if queries else 1](*self.tensors(rows))
 
     def _quietly(self, run: Callable[[], Sequence[Tensor]]) -> list[FloatArray]:
-        """Outputs as arrays, without gradients and dropout; the model's mode comes back."""
+        """Outputs as arrays, without gradients and dropout; the model's mode is restored."""
         with self._turn, torch.inference_mode():
             mode = self.training
             self.eval()
@@ -176,7 +176,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         return folder
 
     def load_head(self, folder: Path) -> None:
-        """Take the head's weights from a folder; InputError names those that do not fit."""
+        """Load the head's weights from a folder; InputError names those that do not fit."""
         from safetensors.torch import load_file
 
         if self.head is None or not self.head.state_dict():

@@ -33,7 +33,7 @@ HeadKind = Literal["cls", "emb", "interaction"]
 
 @dataclass(frozen=True, kw_only=True)
 class CrossEncoderConfig:
-    """What a cross-encoder is, beside its weights.
+    """The settings of a cross-encoder.
 
     Args:
         head: "cls", "emb" or "interaction".

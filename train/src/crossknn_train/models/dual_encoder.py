@@ -24,7 +24,7 @@ from crossknn_train.models.base import TorchModel
 
 @dataclass(frozen=True, kw_only=True)
 class DualEncoderConfig:
-    """What a dual encoder is, beside its weights.
+    """The settings of a dual encoder.
 
     Args:
         pooling: "mean" of the tokens' states, "cls", the first one, or "marks", the mean of the

@@ -30,7 +30,7 @@ from crossknn_train.models.cross_encoder import ClsHead
 Reads = Literal["vector", "tokens"]
 
 VARIANTS = {"paper": (1.0, 1.0), "reference": (0.5, 0.5), "none": (0.0, 1.0)}
-"""What the input and the output of a layer of CMC are multiplied by before they are added."""
+"""The factors of a CMC layer's input and output in their sum."""
 CHUNK = 256
 """Rows of attention at once in a traced graph."""
 
@@ -72,14 +72,14 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
         return defaults | dict(given)
 
     def take_over(self, query: Any, item: Any) -> None:
-        """What the head of a new model takes from its encoders: by default nothing."""
+        """Move layers from a new model's encoders into the head; by default none."""
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """What of a query is compared: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        """A query's states to compare: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
         return states, mask
 
     def of_items(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """What of an item is stored: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        """An item's states to store: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
         return states, mask
 
     @abstractmethod
@@ -92,12 +92,12 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
 
 
 def in_full(states: Tensor) -> torch.autocast:
-    """Without bfloat16: the scores of a list lie close together, and rounded ones would tie."""
+    """Compute in float32: scores of a list lie close together, and in bfloat16 they would tie."""
     return torch.autocast(states.device.type, enabled=False)
 
 
 def listed(scores: Tensor, item_mask: Tensor) -> Tensor:
-    """Scores (b, c) float32, -inf where the mask (b, c, t_i) knows no token."""
+    """Scores (b, c) float32, -inf for items without a token in their mask (b, c, t_i)."""
     return scores.float().masked_fill(~item_mask.any(-1), float("-inf"))
 
 

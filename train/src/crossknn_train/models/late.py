@@ -35,7 +35,7 @@ Frozen = Literal["none", "items", "both"]
 
 @dataclass(frozen=True, kw_only=True)
 class LateInteractionConfig:
-    """What a late-interaction model is, beside its weights.
+    """The settings of a late-interaction model.
 
     Args:
         head: "cmc", "poly", "som", "deformer" or "mixencoder".
@@ -133,13 +133,13 @@ class LateInteractionModel(TorchModel):
         return model
 
     def outputs(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
-        """What is compared of queries or stored of items: (b, t, d) and the mask (b, t)."""
+        """A query's states to compare, or an item's to store: (b, t, d) and the mask (b, t)."""
         of = self.head.of_queries if queries else self.head.of_items
         result: tuple[Tensor, Tensor] = of(*self.encode(rows, queries=queries))
         return result
 
     def freeze(self, what: Frozen) -> None:
-        """Let only the rest learn: the item tower or both towers keep still, without dropout.
+        """Freeze the item tower or both towers: they do not learn, and have no dropout.
 
         Raises InputError for the item tower alone where one tower is shared, and if nothing is left
         to learn.

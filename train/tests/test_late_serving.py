@@ -154,7 +154,8 @@ def test_the_base_install_serves_the_export(served, folder):
 import sys
 for name in ("torch", "transformers", "sentence_transformers", "onnx", "huggingface_hub"):
     sys.modules[name] = None
-import crossknn as ck, numpy as np
+import numpy as np
+from crossknn.scorers import LateInteraction
 model = LateInteraction({str(folder / "onnx")!r})
 states = model.encode_queries({QUERIES!r}), model.encode_items({ITEMS!r})
 print(model.compare(*states, np.array({LISTS.tolist()!r})).argmax(axis=1).tolist())

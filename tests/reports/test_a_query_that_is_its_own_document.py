@@ -86,7 +86,7 @@ def test_run_files(index, tmp_path, capsys):
     assert any(query == item for query, _, item, *_ in rows)
 
 
-def test_compare_says_how_many(index, tmp_path, capsys):
+def test_compare_says_how_many(index, tmp_path, capsys, monkeypatch):
     """`compare` notes what it leaves out, and --keep-own counts it."""
     index.save(tmp_path / "i")
     both = zip(QUERIES.ids, QUERIES.texts, strict=True)
@@ -94,19 +94,12 @@ def test_compare_says_how_many(index, tmp_path, capsys):
     (tmp_path / "qrels.tsv").write_text(
         "".join(f"{q}\t{i}\t1\n" for q, r in QRELS.items() for i in r)
     )
-    line = [
-        "compare",
-        str(tmp_path / "i"),
-        "--queries",
-        str(tmp_path / "q.jsonl"),
-        "--budgets",
-        "5",
-    ]
-    line += ["--qrels", str(tmp_path / "qrels.tsv"), "--methods", "rerank", "--no-exact"]
-    assert run(line) == 0
+    monkeypatch.chdir(tmp_path)
+    line = "compare i --queries q.jsonl --qrels qrels.tsv --budgets 5 --methods rerank --no-exact"
+    assert run(line.split()) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "10 of 10 queries have the id of an item, which is left out of their answers" in said
-    assert run([*line, "--keep-own"]) == 0
+    assert run([*line.split(), "--keep-own"]) == 0
     assert "have the id of an item" not in capsys.readouterr().err
 
 

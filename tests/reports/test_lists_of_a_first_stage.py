@@ -75,19 +75,8 @@ def test_an_index_that_has_learned(folder, capsys):
 
 def test_compare(folder, capsys):
     """`compare --lists` has rerankings of the lists beside its methods."""
-    line = (
-        "compare",
-        "i",
-        "--queries",
-        "q.jsonl",
-        "--lists",
-        "run.trec",
-        "--budgets",
-        "20",
-        "-k",
-        "5",
-    )
-    assert run([*line, "--json"]) == 0
+    line = "compare i --queries q.jsonl --lists run.trec --budgets 20 -k 5 --json"
+    assert run(line.split()) == 0
     said = capsys.readouterr().out
     assert "rerank(retriever=lists)" in said
     assert "mean=hybrid(bm25, lsa, lists)" in said

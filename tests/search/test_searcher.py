@@ -111,7 +111,8 @@ def test_many_threads_share_one_searcher(search):
     assert together == alone
 
 
-def test_a_cancelled_task_stops_the_scoring(index):
+@pytest.mark.parametrize("options", [{}, {"cancel": None}])
+def test_a_cancelled_task_stops_the_scoring(index, options):
     scored = []
 
     def slow(pairs):
@@ -121,18 +122,8 @@ def test_a_cancelled_task_stops_the_scoring(index):
 
     search = ck.Searcher(index, ck.CallableScorer(slow, batch=1), "rerank(retriever=bm25)")
     with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(search.asearch("odd", k=3, budget=50), 0.1))
+        asyncio.run(asyncio.wait_for(search.asearch("odd", k=3, budget=50, **options), 0.1))
     assert 0 < sum(scored) < 50
-
-
-def test_a_task_whose_flag_is_none_can_be_cancelled(index):
-    def slow(pairs):
-        time.sleep(0.02)
-        return length(pairs)
-
-    search = ck.Searcher(index, ck.CallableScorer(slow, batch=1), "rerank(retriever=bm25)")
-    with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(search.asearch("odd", k=3, budget=50, cancel=None), 0.1))
 
 
 def test_a_cancel_flag_stops_a_search(index):

@@ -180,7 +180,8 @@ def curves(
     names = list(dict.fromkeys(curve.name for found in panels.values() for curve in found))
     chosen = list(highlight) or highlights(chain(*panels.values()))
     said, looks = labels_of(chosen), styles_of(chosen)
-    note += f" Grey: {len(names) - len(chosen)} others." * (len(names) > len(chosen))
+    if len(names) > len(chosen):
+        note += f" Grey: {len(names) - len(chosen)} others."
     with picture(path, title=title, note=note.strip(), panels=len(panels)) as axes:
         for panel, (head, found) in zip(axes, panels.items(), strict=True):
             panel.set_title(f"{head}: {y_label}" if head else y_label)
@@ -320,7 +321,9 @@ def labels_of(names: Iterable[str]) -> dict[str, str]:
         for option, value in spec.options.items() if spec else ():
             if len({str(options.get(option)) for options in like}) > 1:
                 said.append(str(value) if option == "retriever" else f"{option}={value}")
-        found[name] = " ".join(said) + ", fused" * (spec is not None and name.endswith(", fused"))
+        if spec is not None and name.endswith(", fused"):
+            said[-1] += ", fused"
+        found[name] = " ".join(said)
     return found
 
 

@@ -28,6 +28,7 @@ from crossknn_lab.analysis import (
 )
 from crossknn_lab.replay import judgements_of, parts_of, replay
 from crossknn_lab.rivals.oracles import WithOracles
+from crossknn_train.agreement import agreement
 
 CLOSE = 2e-6
 NAMES = (
@@ -94,7 +95,7 @@ def test_measures():
         "compare sets": asdict(measures.paired(a - b, (b - a)[:9] / 3)),
         "signs": [measures.paired(a + d - b).sign for d in (-0.5, 0.2, 1)],
         "notes": judged.notes(),
-        "agreement": measures.agreement(*both, ["q"] * 7, ["i"] * 20),
+        "agreement": agreement(*both, ["q"] * 7, ["i"] * 20),
     }
     for name, judgements in (("qrels", judged), ("labels", labels)):
         task = TaskMeasures(judgements, measure_names(NAMES))

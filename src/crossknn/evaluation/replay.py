@@ -95,9 +95,14 @@ class RecallRow:
 
     def as_dict(self) -> dict[str, object]:
         """The row as JSON-ready values, without those that it lacks."""
-        task = ("measures", "measures_ci", "measures_n", "unjudged") * (not self.measures)
-        lacks = (*task, *("k", "recall", "ci") * (not self.k), *("fused",) * (not self.fused))
-        return {name: value for name, value in asdict(self).items() if name not in lacks}
+        row = asdict(self)
+        if not self.measures:
+            del row["measures"], row["measures_ci"], row["measures_n"], row["unjudged"]
+        if not self.k:
+            del row["k"], row["recall"], row["ci"]
+        if not self.fused:
+            del row["fused"]
+        return row
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

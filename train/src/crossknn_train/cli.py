@@ -148,8 +148,8 @@ def export(
     summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
     if items is not None and queries is not None:
         from crossknn.data.reading import read_items, read_queries
-        from crossknn.evaluation.measures import agreement
         from crossknn.scorers import CrossEncoder
+        from crossknn_train.agreement import agreement
 
         texts = read_items(items, template=template.replace("\\n", "\n")).texts
         both = CrossEncoder(model), CrossEncoder(written)

@@ -312,7 +312,6 @@ def test_states_and_fitted_vectors_of_new_items(tmp_path, saved):
     own = index.vectors["dense"]
     moved = Linear(weight, offset)
     given = {"method": "mf", "base": "dense", "map": moved}
-    index.add_fitted("mapped", ItemVectors(values=moved(own), item_map=moved, **given))
     index.add_fitted("free", ItemVectors(values=moved(own).astype(np.float16), **given))
     index.add_late(WordStates())
     if saved:
@@ -322,10 +321,8 @@ def test_states_and_fitted_vectors_of_new_items(tmp_path, saved):
     if saved:
         given = {"dense": base, "cmc": WordStates()}
         index = ItemIndex.load(tmp_path / "index", encoder=given)
-    new = base.encode_items([each["title"] + "\n" + each["text"] for each in corpus(n + k)[n:]])
-    np.testing.assert_array_equal(index.vectors["mapped"][n:], moved(new))
     assert index.vectors["free"].dtype == np.float16
-    assert index.added == {"vectors/mapped": k, "vectors/free": k}
+    assert index.added == {"vectors/free": k}
     for places in (np.arange(n + k), np.delete(np.arange(n + k), 2)):
         states, expected = index.late["cmc"].states, WordStates().encode_items(index.items.texts)
         np.testing.assert_array_equal(states.starts, expected.starts)

@@ -314,7 +314,6 @@ def fitted_vectors(
         method=method,
         base=None if fit.map is None else base,
         map=fit.map or Same(),
-        item_map=fit.item_map,
         scale=fit.scale,
         fingerprint=fingerprint,
         cost=cost,

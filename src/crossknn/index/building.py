@@ -280,11 +280,7 @@ def _keeping_fits(built: Parts, previous: Parts) -> Parts:
         part, now = opened[key], IndexView(built)
         if kind == "vectors" and part.method is None:
             continue
-        if not _still_holds(now, IndexView(previous), kind, name, part):
-            part = None
-        elif not same_items:
-            part = part.of_items(now.vectors) if kind == "vectors" else None
-        if part is None:
+        if not (same_items and _still_holds(now, IndexView(previous), kind, name, part)):
             logger.warning("dropped %s: the items have changed, or what it is made of", plain(key))
         else:
             built = built.put({key: part})

@@ -351,7 +351,6 @@ _META: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
         "method": _text,
         "base": _text,
         "map": _text,
-        "item_map": _text,
         "cost": _each(_number),
         "scale": lambda value: value is None or _scale(value),
     },

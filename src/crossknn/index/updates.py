@@ -5,9 +5,8 @@ is compacted; an update deletes and adds. Parts take in new items as follows:
 
     vectors     by the encoder; LSA folds in; your own come with the items
     words       by the idf and the average length that the model was fitted with
-    fitted      by the map of items, if the fit has one, or else by ridge regression on the item
-                vectors that are not fitted, learned from the items of the fit; so do the rows of
-                kriging's prior
+    fitted      by ridge regression on the item vectors that are not fitted, learned from the
+                items of the fit; so do the rows of kriging's prior
     anchors     not at all: exact scores are stale, and not used, until they are collected again
 
 Everything fitted says in `added` how many of its items came after the fit.
@@ -151,10 +150,7 @@ class _Arrival:
             meta = part.artifact().meta
             if name in self.vectors:
                 return Growth(meta, {"values": self.vectors[name]})
-            if part.item_map is not None and part.base in self.vectors:
-                values = part.item_map(self.vectors[part.base])
-            else:
-                values = self.predictor(self.n - part.added)(part.values)
+            values = self.predictor(self.n - part.added)(part.values)
             return Growth({**meta, "added": part.added + k}, {"values": values})
         if isinstance(part, WordMatcher):
             return Growth(*part.rows(self.new.texts))

@@ -181,7 +181,6 @@ class ItemVectors:
         base: Name of the index's own vectors that fitted ones start from.
         map: Makes query vectors of those of `base`, or of `encoder`; without either there are
             none (CUR).
-        item_map: Made `values` of the vectors `base`, and can make those of other items.
         scale: Brings exact scores to their inner products.
         fingerprint: Of the cross-encoder.
         details: What the fit reported, values for JSON.
@@ -193,7 +192,6 @@ class ItemVectors:
     method: str | None = None
     base: str | None = None
     map: QueryMap = field(default_factory=Same)
-    item_map: QueryMap | None = None
     scale: Scale | None = None
     fingerprint: str | None = None
     cost: IndexingCost = field(default_factory=IndexingCost)
@@ -214,23 +212,12 @@ class ItemVectors:
             check_vectors(made, 1, values.shape[1], f"the queries' vectors for {what}")
         return replace(self, values=values)
 
-    def of_items(self, own: Mapping[str, FloatArray]) -> ItemVectors | None:
-        """The same for other items, with their `own` vectors (n, d); None without an `item_map`."""
-        if self.item_map is None or self.base is None:
-            return None
-        vectors = own[self.base]
-        parts = [self.item_map(vectors[s : s + 8192]) for s in range(0, len(vectors), 8192)]
-        return replace(self, values=np.concatenate(parts), added=0)
-
     def artifact(self) -> Artifact:
         """What an index keeps."""
         arrays: dict[str, Any] = {"values": self.values}
         meta = {name: getattr(self, name) for name in ("method", "base", "fingerprint", "details")}
-        for name in ("map", "item_map"):
-            query_map = getattr(self, name)
-            meta[name] = query_map and query_map.kind
-            weights = {} if query_map is None else vars(query_map)
-            arrays |= {f"{name}.{key}": np.asarray(weight) for key, weight in weights.items()}
+        meta["map"] = self.map.kind
+        arrays |= {f"map.{key}": np.asarray(weight) for key, weight in vars(self.map).items()}
         meta["d"], meta["cost"] = int(self.values.shape[1]), asdict(self.cost)
         meta["encoder"] = self.encoder and self.encoder.state()
         meta["scale"] = self.scale and [self.scale.alpha, self.scale.beta]
@@ -242,9 +229,8 @@ class ItemVectors:
         """What was kept as `name`; its values are mapped, and checked as rows are read."""
         meta, arrays = dict(artifact.meta), artifact.arrays
         del meta["d"]
-        for part in ("map", "item_map"):
-            kind = MAPS.get(meta[part])
-            meta[part] = kind and kind(*(arrays[f"{part}.{entry.name}"] for entry in fields(kind)))
+        kind = MAPS[meta["map"]]
+        meta["map"] = kind(*(arrays[f"map.{entry.name}"] for entry in fields(kind)))
         meta["cost"] = IndexingCost(**meta["cost"])
         if meta["encoder"] is not None:
             meta["encoder"] = RememberedModel("dual encoder", name, **meta["encoder"])

@@ -26,9 +26,9 @@ FOLDER = bundled_folder("sample")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sample:
-    """What a search needs, and what judges it.
+    """An index, queries to search it with, and what their answers are judged by.
 
-    Args:
+    Attributes:
         index: n items, with word weights and the bundled dual encoder's vectors.
         queries: m sentences.
         qrels: Their right items.
@@ -48,11 +48,7 @@ class Sample:
 
 
 def sample() -> Sample:
-    """The package's sample, in a second or two.
-
-    Returns:
-        The index, queries with ids, judgements, a scorer of stored scores, and these as a matrix.
-    """
+    """Open the package's sample, in a second or two: index, queries, judgements, stored scores."""
     data = read_dataset(FOLDER, split="test")
     scores = np.load(FOLDER / "scores.npy").astype(np.float32)
     vectors = np.load(FOLDER / "vectors.npy").astype(np.float32)

@@ -20,7 +20,6 @@ from crossknn.plots import (
     Curve,
     conclusion,
     curves,
-    family,
     highlights,
     labels_of,
     styles_of,
@@ -156,11 +155,6 @@ def test_the_conclusion_reads_fused_rows_alone_where_there_are_some():
     assert conclusion([*rows, fused[1]]) == "Recall of the true top 10"
 
 
-def test_families_of_specs_and_of_names_for_readers():
-    names = ["axn(retriever=dense)", "AXN with ridge", "cmc(depth=64)", "auto", "axnx", "50 calls"]
-    assert [family(name) for name in names] == ["axn", "axn", "retrieve", "kriging", "", ""]
-
-
 SPECS = st.builds(
     lambda name, options: f"{name}({', '.join(f'{k}={v}' for k, v in options.items())})",
     st.sampled_from(["axn", "rerank"]),
@@ -175,8 +169,3 @@ def test_short_labels_keep_methods_apart(specs):
     for a, b in combinations(specs, 2):
         if parse(a) != parse(b):
             assert labels[a] != labels[b]
-
-
-def test_settings_that_were_chosen_have_labels_too():
-    found = labels_of(["axn(retriever=dense, blend={blend})", "axn(retriever=dense, blend=0.5)"])
-    assert list(found.values()) == ["axn blend=chosen", "axn blend=0.5"]

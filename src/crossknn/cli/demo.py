@@ -93,8 +93,10 @@ def _say_time(texts: Sequence[str], budget: int, n_queries: int, encoded: bool) 
     searches = (len(sample().queries) + len(SEARCHES)) * budget / speed
     comparing = n_queries * len(texts) / speed
     total = plain(searches + encoding + comparing, "seconds")
+    if total[-1].isdigit():
+        total += " seconds"
     note(
-        f"about {total}{' seconds' * total[-1].isdigit()}: {searches:,.0f} s of searches, "
+        f"about {total}: {searches:,.0f} s of searches, "
         f"{encoding:,.0f} s to encode {len(texts):,} documented things, and {comparing:,.0f} s to "
         f"score all of them for {counted(n_queries, 'query')}. Ctrl-C stops it at any time, and "
         "the same command goes on with what is kept"

@@ -50,13 +50,13 @@ def cheap(pairs: list[tuple[str, str]]) -> list[float]:
 
 def serve_cheap(folder: Path, port: int) -> None:
     """The service with a scorer that costs nothing; in a process of its own."""
-    import uvicorn
-
-    from crossknn.service.app import Patient, create_app
+    from crossknn.service.address import listening
+    from crossknn.service.app import serve
     from crossknn.service.engine import Engine
 
     engine = Engine({"docs": ck.ItemIndex.load(folder)}, ck.CallableScorer(cheap, "cheap"))
-    uvicorn.run(create_app(engine), port=port, http=Patient, log_level="error")
+    with listening("127.0.0.1", port) as sockets:
+        serve(engine, sockets)
 
 
 @contextmanager

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from crossknn.adapters import PREDICTED, PREFIX
 from crossknn.errors import InputError, needs_extra
 from crossknn.scorers import CallableScorer
@@ -46,8 +48,7 @@ class CrossknnRetriever(pt.Transformer):
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """The results of queries, which have `qid` and `query`."""
         pt.validate.query_frame(inp, extra_columns=["query"])
-        _check_qids(inp)
-        _check_texts(inp, "query")
+        _check(inp, "query")
         queries = inp.reset_index(drop=True)
         rows: list[tuple[Any, ...]] = []
         if len(queries):
@@ -92,12 +93,11 @@ class CrossknnReranker(pt.Transformer):
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         """The same results in their new order."""
         pt.validate.result_frame(inp, extra_columns=["query", self.text_field])
-        _check_qids(inp)
+        _check(inp, "query", self.text_field)
         if inp.empty:
             return inp.assign(
                 score=pd.Series(dtype=float), rank=pd.Series(dtype=int), **{PREDICTED: False}
             )
-        _check_texts(inp, "query", self.text_field)
         return pd.concat(
             [self._ranked(given) for _, given in inp.groupby("qid", sort=False)], ignore_index=True
         )
@@ -126,19 +126,16 @@ class CrossknnReranker(pt.Transformer):
         )
 
 
-def _check_qids(frame: pd.DataFrame) -> None:
-    """Refuse rows without a query id: grouping by it would drop them."""
-    (lacking,) = frame["qid"].isna().to_numpy().nonzero()
-    if len(lacking):
-        raise InputError(f"row {lacking[0]} has no qid: fill it, or drop the row")
-
-
-def _check_texts(frame: pd.DataFrame, *names: str) -> None:
-    """Refuse rows whose column of texts holds something else, such as the NaN of a join."""
-    for name in names:
-        lacking = [row for row, text in enumerate(frame[name]) if not isinstance(text, str)]
-        if lacking:
-            row = frame.iloc[lacking[0]]
+def _check(frame: pd.DataFrame, *columns: str) -> None:
+    """Refuse rows without a query id, which grouping would drop, and those whose columns of texts
+    hold something else, such as the NaN of a join."""
+    (rows,) = frame["qid"].isna().to_numpy().nonzero()
+    if len(rows):
+        raise InputError(f"row {rows[0]} has no qid: fill it, or drop the row")
+    for name in columns:
+        (rows,) = np.nonzero([not isinstance(text, str) for text in frame[name]])
+        if len(rows):
+            row = frame.iloc[rows[0]]
             of = f" of the result {row['docno']!r}" if "docno" in row else ""
             raise InputError(
                 f"the {name}{of} for the query {row['qid']!r} is {row[name]!r:.80}, and no text: "

@@ -307,7 +307,9 @@ class Ranking:
 
     def beside(self, other: Ranking) -> Ranking:
         """The columns of this one, and those of another on their right."""
-        return self._each(lambda values, name: np.hstack([values, getattr(other, name)]))
+        return self._each(
+            lambda values, name: np.concatenate([values, getattr(other, name)], axis=1)
+        )
 
     def _each(self, of: Callable[[Any, str], Any]) -> Ranking:
         return Ranking(**{name: of(getattr(self, name), name) for name in PADDING})

@@ -218,8 +218,12 @@ class Search:
 
     def observed(self) -> Observed:
         """All exact scores so far, left-aligned."""
-        picks = self.picks()
-        return Observed(picks.items, picks.scores, self.n_scored)
+        picks, counts = self._state.picks, self.n_scored
+        order = np.argsort(np.isnan(picks.scores), axis=1, kind="stable")
+        order = order[:, : int(counts.max(initial=0))]
+        scores = np.take_along_axis(picks.scores, order, axis=1)
+        items = np.take_along_axis(picks.items, order, axis=1)
+        return Observed(np.where(np.isnan(scores), NO_ITEM, items), scores, counts)
 
     def _scored(self, columns: IntArray) -> Ranking:
         """The picks in these columns (m, k), without those that have no score."""

@@ -85,7 +85,7 @@ class Touchy:
 
 FREE = (
     "kriging(retriever=dense, rounds=3, use_anchors=false)",
-    "kriging(retriever=hybrid(bm25, dense), use_anchors=false, beta=0.5, shortlist=30)",
+    "kriging(retriever=hybrid(bm25, dense), use_anchors=false, shortlist=30)",
     "axn(retriever=dense, rounds=3, normalize=first)",
     "axn(retriever=dense, rounds=3, ridge=0.3)",
     "tour(retriever=dense, rounds=3, normalize=none)",

@@ -249,15 +249,15 @@ class Search:
         """Choose each query's new items: first the retriever's, then the predictor's."""
         seen = state.picks.items.copy()
         if state.number == 1:
-            state = replace(state, retrieved=self._retrieve(int(self._wanted(state).max())))
-            candidates = state.retrieved
+            wanted = self._wanted(state)
+            candidates = self._retrieve(int(wanted.max()))
+            state = replace(state, retrieved=candidates)
         else:
             state = self._prepared(replace(state, belief=self._learn(state)), seen)
-            count = int(self._wanted(state).max())
-            predictor = self.plan.predictor
+            wanted, predictor = self._wanted(state), self.plan.predictor
+            count = int(wanted.max())
             candidates = predictor.top(state.belief, count, seen, self.allowed, state.pool)
-        assert candidates is not None
-        wanted, backfilled = self._wanted(state), state.backfilled.copy()
+        backfilled = state.backfilled.copy()
         new = Ranking.empty(len(wanted), int(wanted.max()))
         for q in np.flatnonzero(wanted).tolist():
             items, approx, std = _first(candidates, q, int(wanted[q]))

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 
 import crossknn as ck
-from crossknn.extend import Method, Plan, Prediction, Predictor, equal_rounds, open_retriever
+from crossknn.extend import (
+    Method,
+    Plan,
+    Prediction,
+    Predictor,
+    equal_rounds,
+    open_retriever,
+    option,
+)
 
 
 class MovedQueries(Predictor):
@@ -46,7 +54,7 @@ class Rocchio(Method):
     """Rounds of equal size, the first by BM25."""
 
     name = "rocchio"
-    rounds: int = 5
+    rounds: int = option(5, least=1)
     n_best: int = 3
 
     def plan(self, index, budget, seed):

@@ -110,8 +110,9 @@ def aligned_matrix(**options) -> StoredMatrix:
 
 def run(method, data: StoredMatrix, budget: int, *, seed=0, allowed=None, tests=None, lost=()):
     """Search all test queries of a matrix by a method or a spec; `lost` items get no score."""
-    index, queries, scores = data.rows(0, tests or data.n_tests)
-    plan = parse_method(method).plan(index, budget, seed)
+    method = parse_method(method)
+    index, queries, scores = data.prepared(method, budget).rows(0, tests or data.n_tests)
+    plan = method.plan(index, budget, seed)
     search = Search(plan, queries, index.n, allowed=allowed)
     while len(pairs := search.ask()):
         told = pairs.take(np.flatnonzero(~np.isin(pairs.item, lost)))

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 import crossknn as ck
-from crossknn.fitting.kriging import fit_prior
 
 SRC = Path(ck.__file__).parent
 
@@ -27,9 +26,12 @@ IDEAS = {
     "index.building": "what an index is built of",
     "index.updates": "adding and deleting items",
     "index.late": "states of late-interaction models",
+    "fitting.factors": "which pairs to score, and item vectors by least squares",
     "fitting.factor_model": "the low-rank model of scores, from any entries",
-    "fitting.factor_rows": "scores as the model reads them, in memory that the items do not fill",
+    "fitting.observations": "what searches left, as the model reads it",
+    "fitting.stopping": "when a search has found enough",
     "fitting.kriging": "fitting the prior",
+    "methods.gp": "a Gaussian process as a predictor",
     "adapters.mcp": "an index as tools of a language model",
     "service.address": "where a service listens",
     "service.app": "the HTTP service: who may ask, and how it runs",
@@ -114,8 +116,7 @@ def works(tmp_path_factory):
     def make():
         ck.ItemIndex.build(texts, encoder="bundled").save(folder)
         index = ck.ItemIndex.load(folder)
-        ck.collect_anchors(index, ck.CrossEncoder(), texts)
-        fit_prior(index)
+        ck.collect_anchors(index, ck.CrossEncoder(), texts)  # fits the prior, too
         return index
 
     searcher = ck.Searcher(make(), ck.CrossEncoder())
@@ -146,9 +147,6 @@ LARGE = {
         "data.records",
         "evaluation.diagnosis",
         "evaluation.replay",
-        "fitting.fit",
-        "fitting.factor_model",
-        "methods.kriging",
         "scores.store",
     },
     "class": {
@@ -157,11 +155,9 @@ LARGE = {
     "function": {
         "cli.collect.command",
         "cli.fit.command",
-        "fitting.anchors.collect_matrix",
         "fitting.calibration.fit_calibration",
         "fitting.fit.fit",
         "fitting.fusion.weigh",
-        "methods.prior.fit_dense",
         "scores.collect.collect",
     },
 }

@@ -93,7 +93,7 @@ def test_a_file_of_something_else_is_only_replaced_on_demand(index, path):
             collect_matrix(path, other, scorer, ASKED)
     assert path.read_bytes() == before
     assert collect_matrix(path, index, FormulaScorer("x"), ASKED, replace=True).calls == 80
-    assert not StoredMatrix.load(path).artifacts
+    assert "item_scores" not in StoredMatrix.load(path).artifacts
     np.savez(path, scores=np.zeros((2, 20)))
     with pytest.raises(InputError, match="no scores of these items"):
         collect_matrix(path, index, FormulaScorer("x"), ASKED)

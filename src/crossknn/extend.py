@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossknn.methods.base import Method, equal_rounds
+from crossknn.methods.base import Method, equal_rounds, option
 from crossknn.retrievers.base import ArrayStore, DenseRetriever, Retriever, VectorStore
 from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import Encoder, Scorer
@@ -30,4 +30,5 @@ __all__ = [
     "VectorStore",
     "equal_rounds",
     "open_retriever",
+    "option",
 ]

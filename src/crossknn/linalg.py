@@ -252,6 +252,12 @@ def standardised(values: FloatArray) -> FloatArray:
     return exact.astype(np.float32)
 
 
+def lengths(vectors: FloatArray) -> FloatArray:
+    """Of vectors (c, d): (c,); 1 where a vector is 0."""
+    lengths = np.sqrt(np.einsum("cd,cd->c", vectors, vectors))
+    return np.where(lengths > 0, lengths, lengths.dtype.type(1))
+
+
 def softmax(values: FloatArray) -> FloatArray:
     """Of one row of values: (b,) -> (b,), summing to 1."""
     weights = np.exp(values - values.max())

@@ -15,7 +15,7 @@ from crossknn.fitting import learning
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.learning import LEAST, Learner, history, is_due, learn
 from crossknn.index.item_index import ItemIndex
-from crossknn.methods.kriging import stored_prior
+from crossknn.methods.prior import stored_prior
 from crossknn.scorers import CallableScorer
 from crossknn.scores.collect import exact_scores
 

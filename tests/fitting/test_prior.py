@@ -1,4 +1,4 @@
-"""Kriging's prior from anchors and from what searches left, and its kernel parameters."""
+"""Kriging's prior, from anchors and from what searches left."""
 
 from __future__ import annotations
 
@@ -15,23 +15,17 @@ from library import METHOD, Library, N
 from references.kriging import learn
 from references.problem import Problem
 
-import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
+from crossknn.fitting.dense_prior import RIDGES, SCALES, fit_cokriging, fit_dense
 from crossknn.fitting.factor_model import fit_sparse
 from crossknn.fitting.kriging import fit_prior
-from crossknn.fitting.learning import VECTORS, fit_from_store, searched_scores
+from crossknn.fitting.learning import searched_scores
+from crossknn.fitting.stopping import fit_stopping
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
-from crossknn.methods.kriging import stored_prior
-from crossknn.methods.prior import (
-    RIDGES,
-    SCALES,
-    Cokriging,
-    Prior,
-    fit_dense,
-)
+from crossknn.methods.prior import Prior, stored_prior
 from crossknn.retrievers.specs import retriever_scores
 from crossknn.scorers import CallableScorer
 from crossknn.scores.store import SparseScores
@@ -139,7 +133,7 @@ def test_a_dense_fit_is_what_the_reference_learns(q, n, stages, rank, seed, bloc
         anchor_trends=tuple(trends),
     )
     lesson = learn(problem, rank)
-    with mock.patch("crossknn.methods.prior.BLOCK", block):
+    with mock.patch("crossknn.fitting.dense_prior.BLOCK", block):
         found = fit_dense(scores, cheap, vectors, queries, lead=lead, rank=rank)
     assume(found.cokriging.scale < 8)  # of narrow kernels rounding decides what is far
     np.testing.assert_allclose(products(found), lesson.factors @ lesson.factors.T, atol=2e-3)
@@ -165,7 +159,7 @@ def test_a_dense_fit_reads_files_of_which_it_takes_some_rows_and_says_how_far_it
     exact, one, items = (
         np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("scores", "cheap", "vectors")
     )
-    monkeypatch.setattr("crossknn.methods.prior.BLOCK", 20)
+    monkeypatch.setattr("crossknn.fitting.dense_prior.BLOCK", 20)
     monkeypatch.setattr("crossknn.files.SCRATCH", 0)
     mapped = fit_dense(
         exact,
@@ -257,7 +251,7 @@ def test_what_cokriging_says_of_an_anchor_is_what_a_fit_without_it_says(q):
     known = 3 + rng.normal(size=(q, 4))
     Z = known[:, :2] + 0.2 * rng.normal(size=(q, 2))
     F = rng.normal(size=(30, 2))
-    found, others = Cokriging.fit(known, Z, F.T @ F)
+    found, others = fit_cokriging(known, Z, F.T @ F)
     refitted = {}
     for scale in SCALES:
         K = near(known, known, known, scale)
@@ -280,11 +274,11 @@ def test_what_cokriging_says_of_an_anchor_is_what_a_fit_without_it_says(q):
 def test_cokriging_does_not_care_where_vectors_lie_and_how_long_they_are():
     rng = np.random.default_rng(0)
     known, Z, new = rng.normal(size=(20, 4)), rng.normal(size=(20, 3)), rng.normal(size=(5, 4))
-    one, others = Cokriging.fit(known, Z, np.eye(3))
-    other, other_others = Cokriging.fit(7 * known - 2, Z, np.eye(3))
+    one, others = fit_cokriging(known, Z, np.eye(3))
+    other, other_others = fit_cokriging(7 * known - 2, Z, np.eye(3))
     np.testing.assert_allclose(other_others, others, atol=1e-8)
     np.testing.assert_allclose(other(7 * new - 2), one(new), atol=1e-5)
-    alike, none = Cokriging.fit(np.ones((4, 2)), Z[:4], np.eye(3))  # all the same
+    alike, none = fit_cokriging(np.ones((4, 2)), Z[:4], np.eye(3))  # all the same
     assert np.isfinite(none).all()
     assert np.isfinite(alike(np.ones((1, 2)))).all()
 
@@ -309,16 +303,10 @@ def test_an_item_that_was_never_seen_is_what_its_vector_says():
 
 
 def test_a_sparse_fit_is_near_the_dense_one():
-    """From all scores, as entries and as anchors, and from a third of them."""
+    """From all scores, and from a third of them."""
     of = world(60, 60)
     dense = fit_dense(of.exact, [of.cheap], of.vectors, of.queries, rank=12)
-    none, _ = entries(of, some(60, 60, 0.0))
-    anchors = of.exact, [of.cheap], of.queries
-    for sparse in (
-        fit(of, some(60, 60, 1.0)),
-        fit_sparse(none, [none.score], of.vectors, of.queries[:0], rank=12, anchors=anchors),
-        fit(of, some(60, 60, 0.3)),
-    ):
+    for sparse in (fit(of, some(60, 60, 1.0)), fit(of, some(60, 60, 0.3))):
         assert correlation(sparse.mean, dense.mean) > 0.98
         assert alike(products(sparse), products(dense)) > 0.9
         assert sparse.variance == pytest.approx(dense.variance, rel=0.3)
@@ -328,31 +316,6 @@ def test_a_sparse_fit_is_near_the_dense_one():
             np.testing.assert_allclose(one.mean, other.mean, rtol=0.2)
             precision, of_dense = (np.diag(t.precision)[1:][t.columns[1:]] for t in (one, other))
             assert (np.abs(np.log(precision / of_dense)) < np.log(2.5)).all()
-
-
-@pytest.mark.parametrize(("rank", "share"), [(12, 0.03), (20, 0.03), (9, 0.5), (12, 0.0)])
-def test_anchors_that_are_summed_up_say_what_entries_of_every_item_say(monkeypatch, rank, share):
-    """Of these every item is looked at, query by query."""
-    for module in ("factor_rows", "factor_model"):
-        monkeypatch.setattr(f"crossknn.fitting.{module}.BLOCK", 7)
-    monkeypatch.setattr("crossknn.fitting.factor_rows.HELD_OUT", 0.0)
-    monkeypatch.setattr("crossknn.fitting.factor_model.FEW", (3, 3))
-    of, seen = world(30, 40), some(30, 40, share)
-    seen[:20, 0] = share > 0  # no query without entries
-    seen[20:] = False
-    anchors = of.exact[20:], [of.cheap[20:]], of.queries[20:]
-    few = of.queries[: 20 if share else 0]
-    summed = fit_sparse(*entries(of, seen), of.vectors, few, rank=rank, anchors=anchors)
-    seen[20:] = True
-    every = of.queries if share else of.queries[20:]
-    single = fit_sparse(*entries(of, seen), of.vectors, every, rank=rank)
-    np.testing.assert_allclose(products(summed), products(single), atol=1e-4)
-    np.testing.assert_allclose(summed.mean, single.mean, atol=1e-5)
-    assert summed.variance == pytest.approx(single.variance, rel=1e-5)
-    assert summed.cokriging.scale == single.cokriging.scale
-    for one, other in zip(summed.trends, single.trends, strict=True):
-        np.testing.assert_allclose(one.mean, other.mean, atol=1e-4)
-        np.testing.assert_allclose(one.precision, other.precision, rtol=1e-3)
 
 
 # The prior of an index
@@ -380,7 +343,6 @@ def test_searches_get_better_by_what_others_left_behind_and_the_index_keeps_it(l
     assert early + 0.02 < late
     assert (prior.queries, prior.n_anchor_queries, prior.from_searches) == (150, 0, True)
     assert prior.pairs >= 150 * 25  # the first queries were searched again, and better
-    assert index.fitted[VECTORS].cost.calls == prior.pairs
     loaded = ItemIndex.load(tmp_path / "index", query_vectors=library.vectors_of)
     assert_same(stored_prior(loaded), prior)
     assert library.recall(loaded) == late
@@ -400,29 +362,25 @@ def test_a_fit_says_how_far_it_is(library):
     assert done[-1] == total[0]
 
 
-@pytest.mark.slow
-def test_anchors_are_added_to_what_is_sparse_are_enough_and_are_not_passed_over(library):
+def test_ten_anchors_teach_by_themselves_and_fewer_leave_it_to_the_searches(library):
     index = library.index()
     library.search(index, 0, 20)
-    collect_anchors(index, library.scorer, library.texts(10, 30))
-    both = library.learn(index)
-    assert (both.queries, both.n_anchor_queries, both.pairs) == (30, 20, 10 * 25 + 20 * N)
-    alone = fit_prior(index, retriever="vectors")
-    assert (alone.queries, alone.pairs, alone.from_searches) == (20, 20 * N, False)
-
-    def mean():
-        predictor = parse_method(METHOD).plan(index, 25, 0).predictor
-        return predictor.start(Queries(library.texts(40, 41))).basis[-1, 0]
-
-    np.testing.assert_array_equal(mean(), standardised(alone.mean))
-    collect_anchors(index, library.scorer, library.texts(30, 40))  # the prior is of 20, not of 30
-    assert (mean() != standardised(alone.mean)).any()
+    library.learn(index)
+    collect_anchors(index, library.scorer, library.texts(20, 29))
+    prior = stored_prior(index)
+    assert (prior.from_searches, prior.queries, prior.pairs) == (True, 20, 20 * 25)
+    collect_anchors(index, library.scorer, library.texts(20, 30))
+    prior = stored_prior(index)
+    assert (prior.from_searches, prior.n_anchor_queries, prior.pairs) == (False, 10, 10 * N)
+    assert library.learn(index).pairs == 10 * N
+    predictor = parse_method(METHOD).plan(index, 25, 0).predictor
+    mean = predictor.start(Queries(library.texts(40, 41))).basis[-1, 0]
+    np.testing.assert_array_equal(mean, standardised(prior.mean))
 
 
 def test_a_retriever_that_was_not_learned_for_is_refused_but_not_in_other_words(library):
     index = library.index()
     library.search(index, 0, 20)
-    collect_anchors(index, library.scorer, library.texts(20, 24))
     library.learn(index)
     with pytest.raises(InputError, match="the prior was fitted with mean=vectors, not mean=random"):
         parse_method("kriging(mean=random)").plan(index, 25, 0)
@@ -502,7 +460,7 @@ def test_scores_of_another_cross_encoder_are_never_mixed_in(library):
         library.learn(anchored, other)
     collect_anchors(index, other, library.texts(70, 75))
     found = library.learn(index, other)
-    assert (found.queries, found.n_anchor_queries) == (65, 5)
+    assert (found.queries, found.n_anchor_queries) == (60, 0)
     library.search(index, 0, 1, scorer=other)
 
 
@@ -519,6 +477,10 @@ def test_what_cannot_be_learned_from_is_said(library):
 def test_a_search_says_when_every_query_expected_enough(library):
     index = library.index()
     collect_anchors(index, library.scorer, library.texts(0, 40))
+    with pytest.raises(InputError, match="target_recall is not calibrated for k=10 and a budget"):
+        library.search(index, 150, 160, METHOD[:-1] + ", target_recall=0.1, k=10)")
+    for k in (3, 10):
+        fit_stopping(index, library.scorer, method=METHOD, k=k, budget=25)
     for options, said in ((", target_recall=0.1, k=10)", "target"), (")", "budget")):
         found = library.search(index, 150, 160, METHOD[:-1] + options)
         assert found.stopped_by == said
@@ -528,18 +490,3 @@ def test_a_search_says_when_every_query_expected_enough(library):
     searcher = Searcher(index, StoredScorer(library.scorer, index.scores), early)
     with pytest.raises(InputError, match="give the method k=150, too"):
         searcher.search(library.texts(0, 1), budget=25, min_score=0.0)
-
-
-def test_anchors_collected_after_a_prior_was_fitted_to_searches_are_used():
-    sample = ck.sample()
-    index, scorer = sample.index, sample.scorer
-    texts = sample.queries.texts
-    ck.Searcher(index, ck.StoredScorer(scorer, index.scores)).search(texts[:30], k=5, budget=40)
-    fit_from_store(index, scorer)
-    method = ck.Kriging()
-    assert method.prior(index, 0).from_searches
-    ck.collect_anchors(index, scorer, texts[:9])
-    assert method.prior(index, 0).from_searches  # so few say less
-    ck.collect_anchors(index, scorer, texts[:10])
-    prior = method.prior(index, 0)
-    assert (prior.from_searches, prior.n_anchor_queries) == (False, 10)

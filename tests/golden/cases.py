@@ -340,11 +340,11 @@ def _case(name, short, budget, **options):
 
     def search():
         """Of `lost` items no score is ever told."""
-        data = matrix(name)
-        index, queries, scores = data.rows(0, QUERIES)
+        method = parse_method(spec)
+        index, queries, scores = matrix(name).prepared(method, budget).rows(0, QUERIES)
         allowed = np.random.default_rng(1).random(index.n) < 0.4 if "allowed" in options else None
         lost = np.random.default_rng(2).random(index.n) < 0.2 if "lost" in options else None
-        plan = parse_method(spec).plan(index, budget, 0)
+        plan = method.plan(index, budget, 0)
         search = Search(plan, queries, index.n, allowed=allowed)
         if not plan.batches:
             return _rows(search.best(budget))
@@ -367,7 +367,10 @@ def _text_case(kind, short, budget):
     spec = in_full(short)
 
     def search():
+        method, options = options_of(spec)
         learned = "bm25" if kind == "learned" else None
+        if method == "kriging" and options["mean"] != "none":
+            learned = options["mean"]
         index, scorer = bundled_index() if kind == "bundled" else text_index(learned)
         searcher = ck.Searcher(index, scorer, spec)
         results = searcher.search(list(TEXT_QUERIES), k=5, budget=budget, trace=True)

@@ -14,12 +14,14 @@ import numpy as np
 import pytest
 from recorded import check
 
+from crossknn.fitting.dense_prior import fit_dense
 from crossknn.fitting.factor_model import fit_sparse
+from crossknn.fitting.stopping import record_curve
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
-from crossknn.methods.kriging import process, record_curve
-from crossknn.methods.prior import Prior, fit_dense
-from crossknn.retrievers.specs import retriever_scores
+from crossknn.methods.kriging import gaussian_process
+from crossknn.methods.prior import Prior
+from crossknn.retrievers.specs import open_retriever, retriever_scores
 from crossknn.scores.store import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Stop, expected_recall
@@ -63,11 +65,9 @@ def dense_fit(rank: int) -> Prior:
     return fit_dense(data.scores[:ANCHORS], cheap_scores("anchors"), *known, lead=1, rank=rank)
 
 
-def sparse_fit(seen: np.ndarray, rank: int, anchors: bool) -> Prior:
-    """From the test queries' scores where `seen` (m, n), and those of ten anchors if wanted."""
+def sparse_fit(seen: np.ndarray, rank: int) -> Prior:
+    """From the test queries' scores where `seen` (m, n)."""
     data, pairs = cut(), np.nonzero(seen)
-    columns = [standardised(values[:10]) for values in cheap_scores("anchors")]
-    dense = data.scores[:10], columns, data.dense_queries[:10]
     texts = [f"query {row}" for row in range(TESTS)]
     return fit_sparse(
         SparseScores.of(texts, N, Pairs(*pairs), data.scores[ANCHORS:][pairs]),
@@ -76,17 +76,20 @@ def sparse_fit(seen: np.ndarray, rank: int, anchors: bool) -> Prior:
         data.dense_queries[ANCHORS:],
         lead=1,
         rank=rank,
-        anchors=dense if anchors else None,
     )
 
 
 def searched(spec: str, budget: int, prior=None, **options):
     """A search, and the mean and std (m, n) that follow from all it scored."""
-    index, queries, scores = cut().rows(0, TESTS)
-    plan = replace(parse_method(spec).plan(index, budget, 0), **options)
+    method = parse_method(spec)
+    index, queries, scores = cut().prepared(method, budget).rows(0, TESTS)
+    plan = replace(method.plan(index, budget, 0), **options)
     if prior is not None:
         old, names = plan.predictor, ("bm25", "dense")
-        made = process(index, "dense", old.retriever, names, replace(prior, space="dense"))
+        stages = [open_retriever(index, name, 0) for name in names]
+        made = gaussian_process(
+            index, "dense", old.retriever, stages, replace(prior, space="dense")
+        )
         plan = replace(plan, predictor=made)
     search, predictor = simulate(plan, queries, scores), plan.predictor
     state = predictor.update(predictor.start(queries), search.observed())
@@ -152,10 +155,11 @@ def recall_numbers(spec: str) -> dict[str, object]:
 
 def curve_numbers() -> dict[str, object]:
     index, queries, scores = cut().rows(0, TESTS)
-    whole, half, most = (
-        parse_method(f"{SPECS['plain'][:-1]}{options})").plan(index, 60, 0)
-        for options in ("", ", target_recall=0.5, k=5", ", target_recall=0.8, k=5")
-    )
+    plans = []
+    for options in ("", ", target_recall=0.5, k=5", ", target_recall=0.8, k=5"):
+        method = parse_method(f"{SPECS['plain'][:-1]}{options})")
+        plans.append(method.plan(index.prepared(method, 60), 60, 0))
+    whole, half, most = plans
     found = record_curve([(whole, queries, scores)], 5)
     never = replace(whole, stop=Stop(k=5, expected=2.0))
     return {
@@ -171,8 +175,7 @@ def curve_numbers() -> dict[str, object]:
 COMPUTED = {
     "dense fit": lambda: numbers_of(dense_fit(100)),
     "dense fit of rank 5": lambda: numbers_of(dense_fit(5)),
-    "sparse fit": lambda: numbers_of(sparse_fit(a_log(), 12, False)),
-    "sparse fit with anchors": lambda: numbers_of(sparse_fit(a_log(), 20, True)),
+    "sparse fit": lambda: numbers_of(sparse_fit(a_log(), 12)),
     **{
         f"posterior, {name}": lambda spec=spec: posterior_numbers(spec)
         for name, spec in SPECS.items()
@@ -181,12 +184,12 @@ COMPUTED = {
         f"expected recall, {name}": lambda spec=SPECS[name]: recall_numbers(spec)
         for name in ("plain", "gp")
     },
-    "posterior, sparse": lambda: posterior_numbers(SPECS["plain"], sparse_fit(a_log(), 12, False)),
+    "posterior, sparse": lambda: posterior_numbers(SPECS["plain"], sparse_fit(a_log(), 12)),
     "calibration": curve_numbers,
 }
 
 
-SLOW = ("sparse fit with anchors", "posterior, sparse", "sparse fit")
+SLOW = ("posterior, sparse", "sparse fit")
 
 
 @pytest.mark.parametrize(

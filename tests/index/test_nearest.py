@@ -13,7 +13,8 @@ from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.kriging import add_points, fit_prior
 from crossknn.index.nearest import FEW, FaissStore, items_read
 from crossknn.linalg import top_k
-from crossknn.methods.kriging import points_of, stored_prior
+from crossknn.methods.kriging import points_of
+from crossknn.methods.prior import stored_prior
 from crossknn.retrievers.base import ArrayStore
 from crossknn.search.loop import simulate
 from crossknn.types import Queries

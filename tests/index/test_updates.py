@@ -22,12 +22,12 @@ import crossknn as ck
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.fit import fit as fit_vectors
-from crossknn.fitting.kriging import fit_prior
+from crossknn.fitting.kriging import fit_prior, prior_of
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.storage import Growth, IndexFolder
 from crossknn.index.updates import regression
 from crossknn.index.vectors import ItemVectors, Linear
-from crossknn.methods.kriging import Kriging, fit_anchors
+from crossknn.methods.kriging import Kriging
 from crossknn.retrievers.base import CandidateLists, ItemPriors
 from crossknn.retrievers.lexical import BM25, TFIDF
 from crossknn.types import Queries
@@ -247,7 +247,7 @@ def test_what_was_fitted_to_other_items_is_refused(tmp_path, monkeypatch, saved,
 
     made, scorer = "crossknn.{}".format, FormulaScorer()
     where, fit = {
-        "prior": ("fitting.kriging.fit_anchors", lambda: fit_prior(index)),
+        "prior": ("fitting.kriging.prior_of", lambda: fit_prior(index)),
         "anchors": ("fitting.anchors.collect", lambda: collect_anchors(index, scorer, ["four"])),
         "vectors": ("fitting.fit.FitTask", lambda: fit_vectors(index, scorer, ["one cat"], "als")),
     }[fitted]
@@ -266,13 +266,13 @@ def test_what_was_fitted_to_other_items_is_refused(tmp_path, monkeypatch, saved,
 
 def test_a_fit_is_kept_though_items_are_deleted_meanwhile(tmp_path, monkeypatch):
     full(tmp_path)
-    index, make = ItemIndex.load(tmp_path / "index", encoder=LengthEncoder()), fit_anchors
+    index, make = ItemIndex.load(tmp_path / "index", encoder=LengthEncoder()), prior_of
 
     def change(*given, **options):
         index.delete(["i3"])
         return make(*given, **options)
 
-    monkeypatch.setattr("crossknn.fitting.kriging.fit_anchors", change)
+    monkeypatch.setattr("crossknn.fitting.kriging.prior_of", change)
     prior = fit_prior(index)
     again = ItemIndex.load(tmp_path / "index", encoder=LengthEncoder())
     for each in (index, again):
@@ -296,9 +296,9 @@ def test_retrievers_of_other_items_are_dropped(tmp_path):
 def test_approximate_lists_of_points_go_on_after_items_were_added():
     """What the column of mean scores was is not standardised anew, since the lists know it."""
     index = full()
-    before = Kriging().prior(index, 0)
+    before = Kriging().prior(index)
     index.add([{"id": "new", "text": "a new item, and a long one"}])
-    after = Kriging().prior(index, 0)
+    after = Kriging().prior(index)
     assert np.array_equal(after.column[:30], before.column)
     wanted = (after.mean[30] - before.mean.mean()) / before.mean.std()
     assert after.column[30] == pytest.approx(wanted, rel=1e-4)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from references.gaussian_process import universal
-from sklearn.gaussian_process.kernels import RBF, Matern
+from sklearn.gaussian_process import kernels
 from synthetic import first_scores, matrix, run
 
 from crossknn.errors import InputError
@@ -18,19 +18,19 @@ from crossknn.linalg import top_k
 from crossknn.methods import DEFAULT, gp, parse_method
 from crossknn.methods.posterior import (
     Directional,
-    Linear,
     LowRankPlusResidual,
     Model,
     Whitened,
 )
 from crossknn.search.loop import simulate
 from crossknn.spec import Spec
+from crossknn_lab.rivals.gp import Linear, Matern
 
 CONTENT = Directional(2.0, 0.3, 0.5)
 KERNELS = (
     Linear(),
     Directional(2.0),
-    Directional(0.7, matern=True),
+    Matern(0.7),
     CONTENT,
     LowRankPlusResidual(rank=2, share=0.7, amount=1.5, rest=CONTENT),
 )
@@ -66,11 +66,13 @@ def test_the_posterior_is_universal_kriging_by_the_textbook(kernel, b, seed, noi
     np.testing.assert_allclose(std**2, variance * amplitude, atol=1e-8, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("matern", "theirs"), [(True, Matern(0.5, nu=2.5)), (False, RBF(0.5))])
-def test_kernels_of_distances_are_scikit_learns(matern, theirs):
-    points = unit(np.random.default_rng(0), 9, 4)
-    ours = Directional(2.0, matern=matern)(points, points)  # length scale sqrt(1 / (2 * 2))
-    np.testing.assert_allclose(ours, theirs(points), rtol=1e-6)
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(Matern(2.0), kernels.Matern(0.5, nu=2.5)), (Directional(2.0), kernels.RBF(0.5))],
+)
+def test_kernels_of_distances_are_scikit_learns(ours, theirs):
+    points = unit(np.random.default_rng(0), 9, 4)  # length scale sqrt(1 / (2 * 2))
+    np.testing.assert_allclose(ours(points, points), theirs(points), rtol=1e-6)
 
 
 def test_vectors_that_are_no_numbers_are_said():

@@ -13,7 +13,6 @@ from crossknn.errors import InputError, SpecError
 from crossknn.methods import parse_method
 from crossknn.methods.base import equal_rounds
 from crossknn.methods.gp import GaussianProcess
-from crossknn.methods.kriging import NEVER, CalibrationCurve
 from crossknn.methods.posterior import (
     Directional,
     LowRankPlusResidual,
@@ -225,7 +224,7 @@ def test_a_single_anchor_is_searched_without():
     """How items vary together takes two; `auto` searches with what there is."""
     data = matrix(anchors=1)
     index = data.rows(1, 2)[0]
-    assert parse_method("auto").prior(index, 0) is None
+    assert parse_method("auto").prior(index) is None
     assert parse_method("auto").required_artifacts(index) == []
     alone, without = (run(f"kriging({rest})", data, 24) for rest in ("", "use_anchors=false"))
     assert np.array_equal(alone.picks().items, without.picks().items)
@@ -303,21 +302,6 @@ def test_a_pool_of_all_items_predicts_as_without_one(anchors):
 
 
 # When to stop
-
-
-def test_a_threshold_by_hand():
-    expected = np.array([[0.2, 0.5], [0.6, 0.9], [np.nan, np.nan]])
-    achieved = np.array([[0.0, 0.5], [0.5, 0.75], [1.0, 1.0]])
-    found = CalibrationCurve(expected, achieved)
-    # Queries stop at 0.5 and 0.5; 0.5 and 0.75; 1 and 0.75: the mean less its standard error.
-    error = 0.125 / np.sqrt(2)
-    lower = [0.5, 0.625 - error, 0.875 - error]
-    assert [found.recall(t) for t in (0.5, 0.6, 0.7)] == pytest.approx(lower)
-    assert [found.threshold(t) for t in (0.53, 0.78, 0.9, 0.0)] == [0.6, 0.9, NEVER, 0.2]
-    lucky = CalibrationCurve(
-        np.array([[0.2], [0.4], [0.6], [np.nan]]), np.array([[0.9], [0.5], [0.9], [1.0]])
-    )
-    assert lucky.threshold(0.8) == 0.6  # an earlier stop that reaches it by luck is not taken
 
 
 def test_queries_stop_when_they_expect_enough_and_keep_what_they_have():

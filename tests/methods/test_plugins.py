@@ -13,12 +13,12 @@ from crossknn.methods import PLUGINS, _plugins
 
 MODULE = """
 from dataclasses import dataclass
-from crossknn.extend import Method
+from crossknn.extend import Method, option
 
 @dataclass(frozen=True, kw_only=True)
 class Own(Method):
     name = "own-method"
-    rounds: int = 5
+    rounds: int = option(5, least=1)
 
     def plan(self, index, budget, seed):
         raise NotImplementedError

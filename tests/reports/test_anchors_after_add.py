@@ -8,6 +8,7 @@ import pytest
 import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.fitting.kriging import fit_prior
+from crossknn.fitting.stopping import fit_stopping
 
 TOPICS = ("archives", "threads", "files", "strings", "queues", "dates")
 TEXTS = [f"part {i} on {TOPICS[i % 6]} and {TOPICS[i // 6 % 6]}" for i in range(72)]
@@ -41,7 +42,7 @@ def test_anchors_have_no_predicted_scores(index):
     np.testing.assert_array_equal(index.anchors.scores, truth(index))
     index.add(NEW)
     assert index.anchors is None
-    assert index.added == {"artifacts/anchors": 6}
+    assert index.added["artifacts/anchors"] == 6
     stored = index.artifacts["anchors"].arrays
     np.testing.assert_array_equal(stored["scores"], truth(index)[:, :72])
     assert "added" not in stored
@@ -68,6 +69,7 @@ def test_collecting_again_scores_the_new_items_alone(index):
 def test_what_needs_anchors_says_that_they_are_stale(index, method, budget):
     """ANNCUR, ADACUR and target recall do not take predictions for the truth: they say what lacks."""
     search = ck.Searcher(index, SCORER, method).search
+    fit_stopping(index, SCORER, k=3, budget=20)
     assert len(search("about files", k=3, budget=budget)[0]) == 3
     index.add(NEW)
     with pytest.raises(InputError, match=r"lack 6 items added since.*crossknn collect INDEX"):
@@ -75,14 +77,12 @@ def test_what_needs_anchors_says_that_they_are_stale(index, method, budget):
     with pytest.raises(InputError, match="lack 6 items added since"):
         fit_prior(index)
     ck.collect_anchors(index, SCORER, QUERIES[:1])
+    fit_stopping(index, SCORER, k=3, budget=20)
     assert len(search("about files", k=3, budget=budget)[0]) == 3
 
 
-@pytest.mark.parametrize("fitted", [False, True])
-def test_the_default_method_goes_on_meanwhile(index, fitted):
-    """Without a prior it searches as without anchors; one fitted before stays, and finds new items."""
-    if fitted:
-        fit_prior(index)
+def test_the_default_method_goes_on_meanwhile(index):
+    """The prior that was fitted before stays, and finds new items."""
     search = ck.Searcher(index, SCORER).search
     before = search("about queues", k=5, budget=30)
     index.add([*NEW, {"id": "best", "text": "about queues or queues"}])
@@ -92,11 +92,8 @@ def test_the_default_method_goes_on_meanwhile(index, fitted):
     assert [hit.score for hit in found[0]] == np.float32(
         exact([("about queues", hit.text) for hit in found[0]])
     ).tolist()
-    if fitted:
-        assert index.added == {"artifacts/anchors": 7, "artifacts/kriging": 7}
-        assert ck.Kriging().prior(index, 0) is not None
-    else:
-        assert ck.Kriging().prior(index, 0) is None
+    assert index.added == {"artifacts/anchors": 7, "artifacts/kriging": 7}
+    assert ck.Kriging().prior(index) is not None
 
 
 def test_deleting_what_was_added_makes_them_whole_again(index):

@@ -11,6 +11,7 @@ from synthetic import matrix
 import crossknn as ck
 from crossknn.cli.answers import show
 from crossknn.errors import InputError
+from crossknn.fitting.stopping import rehearsals
 
 TEXTS = [f"item {i} {'even' if i % 2 == 0 else 'odd'} {'x' * (i % 7)}" for i in range(60)]
 QUERIES = ["odd", "even xx", "item xxxx"]
@@ -58,11 +59,12 @@ def test_a_threshold_above_all_scores_is_said_in_a_sentence(searcher, capsys):
 
 def test_no_rehearsal_knows_the_query_that_it_searches():
     index = matrix(anchors=20)
-    plans = list(ck.parse_method("kriging(retriever=dense)").rehearsals(index, 20, 0))
+    method = ck.parse_method("kriging(retriever=dense)")
+    plans = list(rehearsals(index, method, 20, 0))
     assert sum(len(queries) for _, queries, _ in plans) == 20
     predictor, queries = plans[0][0].predictor, plans[0][1]
     changed = replace(index, scores=np.where(np.arange(26)[:, None] == 0, -50, index.scores))
-    plan, *_ = next(ck.parse_method("kriging(retriever=dense)").rehearsals(changed, 20, 0))
+    plan, *_ = next(rehearsals(changed, method, 20, 0))
     other = plan.predictor
     np.testing.assert_array_equal(other.arrays[0], predictor.arrays[0])  # factors
     np.testing.assert_array_equal(other.start(queries).basis, predictor.start(queries).basis)

@@ -21,7 +21,7 @@ from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.files import open_given, parse_json
 from crossknn.methods import Method
 from crossknn.types import IntArray
-from crossknn_lab.replay import judgements_of, parts_of
+from crossknn_lab.replay import judgements_of, parts_of, prepared
 from crossknn_lab.rivals.item_scores import ITEM_SCORES
 from crossknn_lab.stored import StoredMatrix
 
@@ -258,12 +258,13 @@ def _search(cell: Cell) -> CellResult:
     if data.judged is not None and cell.measures:
         task = TaskMeasures(data.judged, cell.measures)
     name = str(cell.method)
+    parts = prepared(data.parts, cell.method, cell.budget)
     # What is computed once for all queries, an item graph for instance, is not of their seconds.
-    check(data.parts, {name: cell.method}, cell.budget, cell.seed)
+    check(parts, {name: cell.method}, cell.budget, cell.seed)
     found = outcome(
         name,
         cell.method,
-        data.parts,
+        parts,
         data.truth,
         budget=cell.budget,
         ks=cell.k,
@@ -283,7 +284,7 @@ def code() -> str:
     root, lab = Path(crossknn.__file__).parent, Path(__file__).parent
     made = blake2b(digest_size=8)
     for folder in (
-        *(root / name for name in ("methods", "search", "retrievers", "index")),
+        *(root / name for name in ("methods", "fitting", "search", "retrievers", "index")),
         lab / "rivals",
     ):
         for file in sorted(folder.rglob("*.py")):

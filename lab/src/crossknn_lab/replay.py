@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from crossknn.data.queries import Qrels
 from crossknn.errors import InputError
@@ -29,6 +29,16 @@ def parts_of(matrix: StoredMatrix, queries: int | None = None) -> list[Part]:
     tests = matrix.n_tests if queries is None else min(queries, matrix.n_tests)
     stops = range(0, tests, BATCH)
     return [known_part(*matrix.rows(s, min(s + BATCH, tests))) for s in stops]
+
+
+def prepared(parts: Sequence[Part], method: Method, budget: int) -> list[Part]:
+    """The parts of a matrix, with what a search by kriging reads: see `StoredMatrix.prepared`."""
+    made = []
+    for part in parts:
+        matrix: Any = part.index
+        assert part.exact is not None
+        made.append(known_part(matrix.prepared(method, budget), part.queries, part.exact))
+    return made
 
 
 def replay(

@@ -11,7 +11,7 @@ each query, `labels` (q,), and for item x item methods `item_score_items` (a,) a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +22,14 @@ import numpy as np
 from crossknn.data.queries import LARGEST_GRADE
 from crossknn.errors import InputError
 from crossknn.files import as_path, npz_arrays, open_given
+from crossknn.fitting.kriging import prior_of
+from crossknn.fitting.stopping import stopping_artifact
 from crossknn.linalg import LARGEST, inner, usable
+from crossknn.methods.base import Method
+from crossknn.methods.kriging import STOPPING, Kriging, trend_retrievers
+from crossknn.methods.prior import NAME as PRIOR
 from crossknn.retrievers.base import AllScores, ArrayStore, Late, Retriever
+from crossknn.spec import Spec
 from crossknn.types import (
     NO_ITEM,
     Anchors,
@@ -81,11 +87,42 @@ class StoredVectors:
     scale: Scale | None
 
 
+class _Artifacts(Mapping[str, Artifact]):
+    """What is given, and kriging's prior, fitted to a matrix's anchors when it is first asked for."""
+
+    def __init__(self, given: Mapping[str, Artifact], matrix: StoredMatrix) -> None:
+        self.given, self._matrix = given, matrix
+
+    def __getitem__(self, name: str) -> Artifact:
+        matrix = self._matrix
+        if name in self.given or name != PRIOR or not self._teaches:
+            return self.given[name]
+
+        def fit() -> Artifact:
+            trends = matrix.trends or trend_retrievers(matrix)
+            return Artifact(*prior_of(matrix, retriever=trends).kept())
+
+        return matrix.cache.get("prior of anchors", (matrix.scores,), fit)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({*self.given, *([PRIOR] if self._teaches else [])})
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @property
+    def _teaches(self) -> bool:
+        """Whether there are enough anchors: one does not tell how items vary together."""
+        return self._matrix.n_anchors > 1 and bool(self._matrix.vectors)
+
+
 @dataclass(frozen=True, eq=False)
 class StoredMatrix:
     """A score matrix, an `Index` for its own q queries; the first `n_anchors` are anchors.
 
     A row of `qrels` (j, 3) is a query's position, an item's (-1: none of the items) and its grade.
+    Beside the `artifacts` that are given it has kriging's prior, fitted to the anchors, whose
+    trends use the retrievers `trends` or the default ones.
     """
 
     scores: FloatArray
@@ -101,8 +138,13 @@ class StoredMatrix:
     fitted: Mapping[str, StoredVectors] = field(default_factory=dict)
     stored_graphs: Mapping[str, Neighbours] = field(default_factory=dict)
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
+    trends: Spec | None = None
     late: Mapping[str, Late] = field(default_factory=dict, init=False, repr=False)
     cache: Cache = field(default_factory=Cache, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        given = self.artifacts.given if isinstance(self.artifacts, _Artifacts) else self.artifacts
+        object.__setattr__(self, "artifacts", _Artifacts(given, self))
 
     @classmethod
     def load(cls, path: str | Path) -> StoredMatrix:
@@ -225,6 +267,19 @@ class StoredMatrix:
         fitted = {known: vectors for known, vectors in self.fitted.items() if known != name}
         fitted[name] = StoredVectors(items, queries, scale or self._scale_of(items, queries))
         return replace(self, fitted=fitted)
+
+    def prepared(self, method: Method, budget: int) -> StoredMatrix:
+        """With what a search by kriging reads: a prior for its trends, its target calibrated."""
+        if not isinstance(method, Kriging):
+            return self
+        matrix = self
+        if method.mean is not None and method.use_anchors:
+            matrix = replace(self, trends=method.mean)
+        if method.target_recall is not None:
+            given = matrix.artifacts.given if isinstance(matrix.artifacts, _Artifacts) else {}
+            calibrated = stopping_artifact(matrix, method, budget)
+            matrix = replace(matrix, artifacts={**given, STOPPING: calibrated})
+        return matrix
 
     def _check_name(self, name: str) -> None:
         if name == DUAL_ENCODER:

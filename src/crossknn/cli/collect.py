@@ -43,7 +43,6 @@ def command(
     again to resume after an interruption: no pair is scored twice.
     """
     from crossknn.fitting.anchors import collect_anchors
-    from crossknn.fitting.learning import fit_from_store
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.collect import collect
 
@@ -68,9 +67,6 @@ def command(
         pairs, source = (given.texts, index.items.texts), scorer.scorer if limits.ray else None
         score("queries", collect, index.scores, exact, *pairs, source=source)
     own = index.for_scorer(exact.fingerprint)
-    enough = len(own.anchor_queries) > 1 and own.retrievers and own.vectors
-    if anchors is not None and enough:
-        fit_from_store(index, exact)
     totals = ("pairs", "reused", "scored", "calls", "failed")
     complete = all(report.complete for report in reports)
     summary = {

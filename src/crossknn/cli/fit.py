@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,8 +13,8 @@ from crossknn.cli.output import answer, note, progress
 from crossknn.errors import InputError, nearest
 
 if TYPE_CHECKING:
+    from crossknn.data.queries import QuerySet
     from crossknn.index.item_index import ItemIndex
-    from crossknn.scorers.base import Scorer
 
 EPILOG = o.examples(
     "crossknn fit docs.index als --queries train-queries.jsonl --deadline 30m",
@@ -25,62 +24,43 @@ EPILOG = o.examples(
 JUDGED = "fusion", "calibration"
 """What is fitted to judgements, and makes no item vectors."""
 
+_METHOD = (
+    "What to fit. als (also with options, as 'als(sweeps=10)'): item vectors. stored: kriging's "
+    "prior, from the scores in the index, without cross-encoder calls. fusion: weights of "
+    "retriever scores that are added to exact scores. calibration: probabilities of relevance, "
+    "from --qrels."
+)
+_QUERIES = "Training queries: a file, or 'auto' to make some from the items. Not with stored."
+_PLOT = "With calibration: draw its reliability diagram to this file."
+_PER = "Items to score per query (100 if not given); with --strategy i queries per item (5)."
+_RETRIEVER = "Retriever that selects the items of strategy q; with stored, that of the trends."
+_COUNT = "Number of training queries; by default all of a file, 500 with 'auto'."
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorOptions:
+    """Options of fits that make item vectors."""
+
+    strategy: Annotated[
+        Literal["q", "i"],
+        Option(help="q: score --per items for each query. i: --per queries for each item."),
+    ] = "q"
+    retriever: Annotated[str | None, Option(help=_RETRIEVER)] = None
+    name: Annotated[str | None, Option(help="Name of the vectors; by default METHOD's.")] = None
+    vectors: Annotated[str, Option(help="Item vectors to start from.")] = "auto"
+
 
 @o.grouped
 def command(
     folder: o.Folder,
-    method: Annotated[
-        str,
-        Argument(
-            help="What to fit. als (also with options, as 'als(sweeps=10)'): "
-            "item vectors. stored: kriging's prior and item vectors, from the "
-            "scores in the index, without cross-encoder calls. fusion: weights of retriever scores "
-            "that are added to exact scores. calibration: probabilities of relevance, from --qrels."
-        ),
-    ] = "als",
+    method: Annotated[str, Argument(help=_METHOD)] = "als",
     *,
-    queries: Annotated[
-        str | None,
-        Option(
-            help="Training queries: a file, or 'auto' to make some from the items. Required unless "
-            "METHOD is stored."
-        ),
-    ] = None,
-    qrels: Annotated[
-        Path | None, Option(help="Relevance judgements to fit a fusion or calibration to.")
-    ] = None,
-    plot: Annotated[
-        Path | None, Option(help="With calibration: draw its reliability diagram to this file.")
-    ] = None,
-    strategy: Annotated[
-        Literal["q", "i"],
-        Option(help="q: score --per items for each query. i: --per queries for each item."),
-    ] = "q",
-    per: Annotated[
-        int | None,
-        Option(
-            min=1,
-            help="Items to score per query, by default 100; with --strategy i queries per item, "
-            "by default 5.",
-        ),
-    ] = None,
-    retriever: Annotated[
-        str | None,
-        Option(
-            help="Retriever that selects the items of strategy q; with stored, the one whose "
-            "scores kriging starts from."
-        ),
-    ] = None,
-    count: Annotated[
-        int | None,
-        Option(
-            min=1, help="Number of training queries; by default all of a file, 500 with 'auto'."
-        ),
-    ] = None,
-    name: Annotated[
-        str | None, Option(help="Name of the fitted vectors; by default METHOD's.")
-    ] = None,
-    vectors: Annotated[str, Option(help="Item vectors to start from.")] = "auto",
+    queries: Annotated[str | None, Option(help=_QUERIES)] = None,
+    qrels: Annotated[Path | None, Option(help="Judgements for fusion or calibration.")] = None,
+    plot: Annotated[Path | None, Option(help=_PLOT)] = None,
+    per: Annotated[int | None, Option(min=1, help=_PER)] = None,
+    count: Annotated[int | None, Option(min=1, help=_COUNT)] = None,
+    fitted: VectorOptions,
     limits: o.LimitOptions,
     keep_own: o.KeepOwn = False,
     replace: o.Replace = False,
@@ -99,28 +79,58 @@ def command(
     Exact scores are stored in the index batch by batch: run the same command
     again to resume after an interruption. No pair is scored twice.
     """
-    from crossknn.data.queries import QuerySet
     from crossknn.data.reading import read_qrels
-    from crossknn.fitting.fit import METHODS, fit
-    from crossknn.fitting.pseudo_queries import pseudo_queries
     from crossknn.index.item_index import ItemIndex
+
+    _check(method, queries, qrels, plot, fitted, limits, scorer)
+    judged = None if qrels is None else read_qrels(qrels)
+    index = ItemIndex.load(folder)
+    # A search scores on one thread.
+    threads = 1 if method in ("calibration", "stored") else o.threads(limits.workers)
+    given: Any = scorer.scorer if limits.ray else scorer.open(workers=threads)
+    if method == "stored":
+        answer(_fit_stored(index, given, store, fitted.retriever), json)
+        note("searches with the default method use the prior from now on")
+        return
+    train = _train_queries(index, str(queries), count, seed)
+    _take_scores(index, given, store)
+    if method in JUDGED:
+        options: dict[str, Any] = {"keep_own": keep_own, "seed": seed}
+        kept = _fit_judged(index, given, train, judged, method, per, limits, options)
+        if plot is not None:
+            from crossknn.plots import reliability_plot
+
+            reliability_plot(kept, plot)
+        answer({name: value for name, value in kept.items() if name != "note" or json}, json)
+        if "note" in kept:
+            note(kept["note"])
+        return
+    from crossknn.fitting.fit import fit
+
+    how: dict[str, Any] = asdict(fitted) | {"per": per, "limits": limits.limits(), "seed": seed}
+    report = fit(index, given, train.texts, method, replace=replace, progress=progress, **how)
+    answer(report.summary(), json)
+    note(f"later searches use these vectors by default; to choose them: vectors={report.name}")
+
+
+def _check(
+    method: str,
+    queries: str | None,
+    qrels: Path | None,
+    plot: Path | None,
+    fitted: VectorOptions,
+    limits: o.LimitOptions,
+    scorer: o.ScorerOptions,
+) -> None:
+    """`InputError` for options that exclude each other."""
+    from crossknn.fitting.fit import METHODS
     from crossknn.spec import parse
 
-    if method == "stored":
-        from crossknn.scores.collect import fingerprint_of
-
-        if queries is not None:
-            raise InputError(
-                "fit stored uses only scores that are already in the index: leave --queries out"
-            )
-        index = ItemIndex.load(folder)
-        exact = scorer.open()
-        fingerprint_of(exact, index.scores)  # of one without a name nothing was kept
-        _take(index, exact, store)
-        answer(_fit_stored(index, exact, retriever), json)
-        return
-    own = name or retriever or (vectors, strategy) != ("auto", "q")
-    if own and method in JUDGED:
+    if method == "stored" and queries is not None:
+        raise InputError(
+            "fit stored uses only scores that are already in the index: leave --queries out"
+        )
+    if method in JUDGED and fitted != VectorOptions():
         raise InputError(
             f"fit {method} fits no item vectors: leave out --name, --vectors, --strategy and "
             "--retriever"
@@ -130,82 +140,55 @@ def command(
     if plot is not None and method != "calibration":
         raise InputError(f"--plot applies only to calibration, not to {method}: leave it out")
     o.check_picture("--plot", plot)
-    judged = None if qrels is None else read_qrels(qrels)
-    if method == "calibration" and judged is None:
+    if method == "calibration" and qrels is None:
         raise InputError("calibration needs relevance judgements: give --qrels FILE")
-    if method not in JUDGED and (named := parse(method).name) not in METHODS:
-        hint = nearest(named, (*METHODS, *JUDGED, "stored"))
-        raise InputError(f"unknown METHOD {named!r}: {hint}")
-    if queries is None:
+    known = (*METHODS, *JUDGED, "stored")
+    if method not in known and (named := parse(method).name) not in METHODS:
+        raise InputError(f"unknown METHOD {named!r}: {nearest(named, known)}")
+    if queries is None and method != "stored":
         raise InputError("--queries is missing: give a file of training queries, or 'auto'")
     if limits.ray and (scorer.is_endpoint or scorer.endpoint_model or scorer.scorer_option):
         raise InputError(
             "--ray cannot be used with an endpoint or with --scorer-option: leave it out, and set "
             "the number of parallel requests with --workers"
         )
-    index = ItemIndex.load(folder)
-    if queries == "auto":
-        texts = tuple(pseudo_queries(index.items, count or 500, seed=seed))
-        asked = QuerySet(texts, texts)
-    else:
-        asked = o.read_queries(Path(queries), count)
-    # A search scores on one thread.
-    share = 1 if method == "calibration" else o.threads(limits.workers)
-    given: Any = scorer.scorer if limits.ray else scorer.open(workers=share)
-    _take(index, given, store)
-    if method in JUDGED:
-        from crossknn.fitting.calibration import fit_calibration
-        from crossknn.fitting.fusion import fit_fusion
-        from crossknn.searcher.searcher import Budget
-
-        with progress("scoring", "pairs") as report:
-            options: dict[str, Any] = {"seed": seed, "progress": report, "keep_own": keep_own}
-            if judged is None or method == "fusion":
-                options |= {"depth": per or 100, "limits": limits.limits()}
-                kept = fit_fusion(index, given, asked, judged, **options)
-            else:
-                options["budget"] = Budget(per_query=per, deadline=limits.deadline)
-                kept = fit_calibration(index, given, asked, judged, **options)
-        if plot is not None:
-            from crossknn.plots import reliability_plot
-
-            reliability_plot(kept, plot)
-        answer({name: value for name, value in kept.items() if name != "note" or json}, json)
-        if "note" in kept:
-            note(kept["note"])
-        return
-    found = fit(
-        index,
-        given,
-        asked.texts,
-        method,
-        name=name,
-        vectors=vectors,
-        strategy=strategy,
-        per=per,
-        retriever=retriever,
-        limits=limits.limits(),
-        replace=replace,
-        seed=seed,
-        progress=progress,
-    )
-    made, collected = found.vectors, found.collected
-    summary = {
-        "name": found.name,
-        "method": made.method,
-        "dimensions": int(made.values.shape[1]),
-        "cost": asdict(made.cost),
-        "calls": collected.calls,
-        "reused": collected.reused,
-        "stopped_by": collected.stopped_by,
-        "details": dict(made.details),
-        "notes": found.notes,
-    }
-    answer(summary, json)
-    note(f"later searches use these vectors by default; to choose them, write vectors={found.name}")
 
 
-def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
+def _train_queries(index: ItemIndex, queries: str, count: int | None, seed: int) -> QuerySet:
+    from crossknn.data.queries import QuerySet
+    from crossknn.fitting.pseudo_queries import pseudo_queries
+
+    if queries != "auto":
+        return o.read_queries(Path(queries), count)
+    texts = tuple(pseudo_queries(index.items, count or 500, seed=seed))
+    return QuerySet(texts, texts)
+
+
+def _fit_judged(
+    index: ItemIndex,
+    scorer: Any,
+    train: QuerySet,
+    judged: Any,
+    method: str,
+    per: int | None,
+    limits: o.LimitOptions,
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    """A fusion or a calibration; what was found."""
+    from crossknn.fitting.calibration import fit_calibration
+    from crossknn.fitting.fusion import fit_fusion
+    from crossknn.searcher.searcher import Budget
+
+    with progress("scoring", "pairs") as report:
+        options = options | {"progress": report}
+        if method == "fusion":
+            options |= {"depth": per or 100, "limits": limits.limits()}
+            return fit_fusion(index, scorer, train, judged, **options)
+        budget = Budget(per_query=per, deadline=limits.deadline)
+        return fit_calibration(index, scorer, train, judged, budget=budget, **options)
+
+
+def _take_scores(index: ItemIndex, scorer: Any, store: Path | None) -> None:
     """Take the scores of a store that several indexes share into the index's own."""
     if store is None:
         return
@@ -215,7 +198,7 @@ def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
 
     if not store.is_file():
         raise InputError(f"there is no file {store}: a search with  --store {store}  creates it")
-    fingerprint = as_scorer(exact).fingerprint
+    fingerprint = as_scorer(scorer).fingerprint
     if fingerprint is None:
         raise InputError(
             "--store needs to know the model: name it with --scorer, or --endpoint-model for a URL"
@@ -223,26 +206,20 @@ def _take(index: ItemIndex, exact: Any, store: Path | None) -> None:
     add_scores(index, ScoreStore(store), fingerprint)
 
 
-def _fit_stored(index: ItemIndex, scorer: Scorer, retriever: str | None) -> dict[str, Any]:
-    """Fit to the scores that the index has; what was fitted."""
-    from crossknn.fitting.learning import VECTORS, fit_from_store
-    from crossknn.retrievers.specs import HYBRID
-    from crossknn.spec import parse
+def _fit_stored(
+    index: ItemIndex, scorer: Any, store: Path | None, retriever: str | None
+) -> dict[str, Any]:
+    """Kriging's prior, from the scores that the index has; what it was fitted to."""
+    from crossknn.fitting.learning import fit_from_store
+    from crossknn.scores.collect import fingerprint_of
 
-    began = time.perf_counter()
-    spec = HYBRID if retriever is None else parse(retriever)
+    fingerprint_of(scorer, index.scores)  # of one without a name nothing was kept
+    _take_scores(index, scorer, store)
     with progress("fitting kriging's prior", "steps") as report:
-        found = fit_from_store(index, scorer, retriever=spec, progress=report)
-    own = index.for_scorer(scorer.fingerprint)
-    note(
-        f"search with --method 'kriging(retriever={found.retriever})', or axn, to use what was "
-        "fitted"
-    )
+        prior = fit_from_store(index, scorer, retriever=retriever, progress=report)
     return {
-        "pairs": found.pairs,
-        "queries": found.queries,
-        "anchor_queries": found.n_anchor_queries,
-        "retriever": str(found.retriever),
-        "vectors": [VECTORS] if VECTORS in {*own.fitted} - own.of_others else [],
-        "seconds": round(time.perf_counter() - began, 2),
+        "pairs": prior.pairs,
+        "queries": prior.queries,
+        "anchor_queries": prior.n_anchor_queries,
+        "retriever": prior.retriever,
     }

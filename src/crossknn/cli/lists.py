@@ -31,10 +31,11 @@ def using_lists(
 ) -> Method:
     """The method with `lists` as its retriever, unless it names another one itself.
 
-    Kriging also takes the lists' scores into its prior mean, unless it starts from anchor queries,
-    which have no lists. Lists shorter than the first batch are filled up by the first stage.
+    Kriging also takes the lists' scores into its prior mean, unless the index has a prior, whose
+    queries have no lists. Lists shorter than the first batch are filled up by the first stage.
     """
-    from crossknn.methods.kriging import LEAST, Kriging, stored_prior
+    from crossknn.methods.kriging import FIRST_BATCH, Kriging
+    from crossknn.methods.prior import stored_prior
     from crossknn.retrievers.specs import AUTO, HYBRID, first_stage, stage_names
     from crossknn.spec import Spec
     from crossknn.types import NO_ITEM, Queries
@@ -46,16 +47,15 @@ def using_lists(
                 "'rerank(retriever=lists)', or leave --method out"
             )
         return method
-    first_batch = min(max(LEAST, budget // 20), index.n)
+    first_batch = min(max(FIRST_BATCH, budget // 20), index.n)
     items = index.retrievers["lists"].top(Queries(queries.texts), first_batch).items
     retriever = Spec("lists")
     if items.shape[1] < first_batch or (items == NO_ITEM).any():
         retriever = replace(HYBRID, args=(retriever, Spec(first_stage(index))))
     options: dict[str, Any] = {"retriever": retriever}
     own = index.for_scorer(fingerprint)
-    if isinstance(method, Kriging) and method.mean is None:
-        no_anchors = own.anchors is None and stored_prior(own) is None
-        if no_anchors or not method.use_anchors:
-            stages = (*map(Spec, stage_names(index, HYBRID)), Spec("lists"))
-            options["mean"] = replace(HYBRID, args=stages)
+    without_prior = stored_prior(own) is None or not getattr(method, "use_anchors", True)
+    if isinstance(method, Kriging) and method.mean is None and without_prior:
+        stages = (*map(Spec, stage_names(index, HYBRID)), Spec("lists"))
+        options["mean"] = replace(HYBRID, args=stages)
     return replace(method, **options)

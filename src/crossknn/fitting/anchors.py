@@ -22,8 +22,10 @@ from crossknn.data.queries import (
     query_set,
 )
 from crossknn.errors import InputError
+from crossknn.fitting.kriging import TEACHING_ANCHORS, fit_prior
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.parts import ANCHORS
+from crossknn.methods.prior import stored_prior
 from crossknn.scorers import as_scorer
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
 from crossknn.types import Artifact, FloatArray, Progress, Queries
@@ -45,7 +47,8 @@ def collect_anchors(
 ) -> CollectReport:
     """Score training queries with every item, and keep the complete rows as anchors of the index.
 
-    Anchors that the index has are kept. After an interruption, the same call resumes.
+    Anchors that the index has are kept. After an interruption, the same call resumes. Kriging's
+    prior is fitted to the anchors, so that later searches find more.
 
     Args:
         index: The n items.
@@ -90,7 +93,20 @@ def collect_anchors(
     meta: dict[str, Any] = {"fingerprint": opened.fingerprint}
     meta["scales"] = _scales(index, arrays["scores"], arrays["queries"])
     index.put_artifact(ANCHORS, meta, arrays)
+    _teach(index.for_scorer(opened.fingerprint))
     return report
+
+
+def _teach(index: ItemIndex) -> None:
+    """Fit kriging's prior to the anchors, unless searches have taught more than these can."""
+    count, before = len(index.anchor_queries), stored_prior(index)
+    if before is not None and before.from_searches and count < TEACHING_ANCHORS:
+        return
+    if count > 1 and index.vectors:
+        try:
+            fit_prior(index)
+        except InputError as error:  # such as queries that have no vectors
+            logger.warning("kriging's prior was not fitted to the anchors: %s", error)
 
 
 def named(scorer: Any) -> str | Path | None:

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -62,6 +62,20 @@ class FitReport:
     vectors: ItemVectors
     collected: CollectReport
     notes: tuple[str, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """What the command line prints."""
+        return {
+            "name": self.name,
+            "method": self.vectors.method,
+            "dimensions": int(self.vectors.values.shape[1]),
+            "cost": asdict(self.vectors.cost),
+            "calls": self.collected.calls,
+            "reused": self.collected.reused,
+            "stopped_by": self.collected.stopped_by,
+            "details": dict(self.vectors.details),
+            "notes": self.notes,
+        }
 
 
 @solvable()

@@ -1,7 +1,8 @@
-"""Fitting kriging's prior to all exact scores at hand."""
+"""Kriging's prior, fitted to all exact scores of other queries that an index has."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -9,81 +10,96 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.files import scratch
+from crossknn.fitting.dense_prior import fit_dense
 from crossknn.fitting.factor_model import fit_sparse
 from crossknn.index.base import Index, lacking
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import LARGE
 from crossknn.linalg import standardised
-from crossknn.methods.kriging import (
-    NAME,
-    fit_anchors,
-    lead_of,
-    points_of,
-    stored_prior,
-)
-from crossknn.methods.prior import Prior
-from crossknn.retrievers.specs import (
-    HYBRID,
-    default_vectors,
-    retriever_scores,
-    stage_names,
-    unfitted,
-)
+from crossknn.methods.kriging import leading_retriever, points_of, trend_retrievers
+from crossknn.methods.prior import NAME, Prior, stored_prior
+from crossknn.retrievers.specs import default_vectors, retriever_scores, stage_names, unfitted
 from crossknn.scores.store import SparseScores
 from crossknn.spec import Spec, parse
-from crossknn.types import FloatArray, Progress, Queries
+from crossknn.types import FloatArray, IntArray, Progress, Queries
 
 SEED, _AT_ONCE, _CELLS = 0, 64, 2**24
 """So many queries, of so many scores of all items in all, are scored together."""
+
+
+TEACHING_ANCHORS = 10
+"""From so many anchors on they teach more by themselves than together with earlier searches."""
 
 
 def fit_prior(
     index: ItemIndex,
     scores: SparseScores | None = None,
     *,
-    retriever: str | Spec = HYBRID,
+    retriever: str | Spec | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """Fit how items vary together, for `kriging` searches from now on; kept with the index.
+    """Fit kriging's prior to the index's anchors, or to `scores` if it has fewer than ten, and keep
+    it with the index.
 
     Args:
-        scores: what searches of other queries than the anchors left. Those of the anchors, of the
-            same cross-encoder, are added, and are enough. What was fitted before is forgotten.
-        retriever: of the searches that are to use it.
+        index: The n items, and their anchors.
+        scores: What searches of other queries than the anchors left, of one cross-encoder.
+        retriever: Retrievers whose scores the trends use; by default those of the prior that there
+            is, or else words and vectors.
         progress: Called with (steps done, the most there may be): sweeps, or items of anchors that
             were read. A fit that is stopped begins anew; the scores that it is fitted to stay.
 
     Raises:
-        InputError: scores of fewer than two queries, or no item vectors.
+        InputError: There are scores of fewer than two queries, or no item vectors.
     """
+    fingerprint = index.scorer_fingerprint("anchors") if scores is None else scores.fingerprint
+    index = index.for_scorer(fingerprint)
+    prior = prior_of(index, scores, retriever=retriever, progress=progress)
+    prior = replace(prior, fingerprint=fingerprint)
+    index.put_artifact(NAME, *prior.kept())
+    if index.n >= LARGE and find_spec("faiss") is not None:
+        add_points(index)
+    return prior
+
+
+def prior_of(
+    index: Index,
+    scores: SparseScores | None = None,
+    *,
+    retriever: str | Spec | None = None,
+    progress: Progress | None = None,
+) -> Prior:
+    """The prior that the index's anchors or `scores` teach; see `fit_prior`."""
+    if retriever is None:
+        before = stored_prior(index)
+        retriever = trend_retrievers(index) if before is None else before.retriever
     retriever = parse(retriever) if isinstance(retriever, str) else retriever
-    own = index.scorer_fingerprint("anchors") if scores is None else scores.fingerprint
-    index = index.for_scorer(own)
-    anchors = index.anchors
-    count = 0 if anchors is None else len(anchors.scores)
     if not index.vectors:
         raise InputError("kriging needs item vectors: build the index with some")
-    if scores:
-        prior = from_searches(index, scores, retriever, progress)
-    elif anchors is not None:
-        prior = fit_anchors(index, retriever, SEED, progress=progress)
+    count = 0 if index.anchors is None else len(index.anchors.scores)
+    if count and (count >= TEACHING_ANCHORS or not scores):
+        prior = _of_anchors(index, retriever, progress=progress)
+        queries, pairs = count, count * index.n
+    elif scores:
+        prior, count = _of_searches(index, scores, retriever, progress), 0
+        queries, pairs = len(scores.scored_queries), len(scores)
     else:
         raise InputError(
             f"the index has no scores to fit to{lacking(index, 'anchors')}: search it, "
             "or score anchor queries with  crossknn collect INDEX --anchors QUERIES"
         )
-    prior = replace(
-        prior,
-        retriever=str(retriever),
-        fingerprint=own,
-        queries=count + (len(scores.scored_queries) if scores else 0),
-        pairs=count * index.n + (len(scores) if scores else 0),
-        n_anchor_queries=count,
+    return replace(
+        prior, retriever=str(retriever), queries=queries, pairs=pairs, n_anchor_queries=count
     )
-    index.put_artifact(NAME, *prior.kept())
-    if index.n >= LARGE and find_spec("faiss") is not None:
-        add_points(index)
-    return prior
+
+
+def cross_fitted(index: Index, retriever: Spec, folds: int) -> Iterator[tuple[IntArray, Prior]]:
+    """Each fold of the anchor queries, as positions, and the prior that the others teach."""
+    assert index.anchors is not None
+    rows = np.arange(len(index.anchors.scores))
+    cheap = retriever_scores(index, retriever, index.anchors.queries, SEED)
+    for fold in np.array_split(rows, min(folds, len(rows))):
+        yield fold, _of_anchors(index, retriever, np.setdiff1d(rows, fold), cheap)
 
 
 def add_points(index: ItemIndex, progress: Progress | None = None) -> None:
@@ -94,28 +110,42 @@ def add_points(index: ItemIndex, progress: Progress | None = None) -> None:
         index.add_nearest(NAME, points, progress=progress)
 
 
-def from_searches(
+def _of_anchors(
     index: Index,
-    scores: SparseScores,
     retriever: Spec,
+    rows: IntArray | None = None,
+    cheap: Sequence[FloatArray] | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """The prior that earlier searches teach, and the anchors, if there are any."""
-    anchors, space = index.anchors, unfitted(index) or default_vectors(index)
+    """From the anchors in `rows`, or all; `cheap` are the retrievers' scores of all, if known."""
+    assert index.anchors is not None
+    queries, space = index.anchors.queries, unfitted(index) or default_vectors(index)
     has_queries = index.has_query_vectors(space)
-    dense = None
-    if anchors is not None:
-        columns = _columns(index, retriever, anchors.queries)
-        known = index.query_vectors(anchors.queries, space) if has_queries else None
-        dense = anchors.scores, columns, known
+    prior = fit_dense(
+        index.anchors.scores,
+        retriever_scores(index, retriever, queries, SEED) if cheap is None else cheap,
+        index.vectors[space],
+        index.query_vectors(queries, space) if has_queries else None,
+        lead=leading_retriever(index, stage_names(index, retriever)),
+        rows=rows,
+        progress=progress,
+    )
+    return replace(prior, space=space if has_queries else None, retriever=str(retriever))
+
+
+def _of_searches(
+    index: Index, scores: SparseScores, retriever: Spec, progress: Progress | None = None
+) -> Prior:
+    """From earlier searches."""
+    space = unfitted(index) or default_vectors(index)
+    has_queries = index.has_query_vectors(space)
     cheap, vectors = _at_entries(index, retriever, scores, space if has_queries else None)
     prior = fit_sparse(
         scores,
         cheap,
         index.vectors[space],
         vectors,
-        lead=lead_of(index, stage_names(index, retriever)),
-        anchors=dense,
+        lead=leading_retriever(index, stage_names(index, retriever)),
         progress=progress,
     )
     return replace(prior, space=space if has_queries else None)

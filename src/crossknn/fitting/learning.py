@@ -24,24 +24,19 @@ import numpy as np
 
 from crossknn.errors import CrossknnError, InputError
 from crossknn.files import LockedError, exclusive_lock
-from crossknn.fitting.kriging import fit_prior, from_searches
+from crossknn.fitting.kriging import fit_prior, prior_of
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.vectors import IndexingCost
 from crossknn.linalg import running
-from crossknn.methods.kriging import Kriging, stored_prior, trend_retrievers
-from crossknn.methods.prior import Prior
-from crossknn.retrievers.specs import HYBRID, unfitted
+from crossknn.methods.kriging import Kriging
+from crossknn.methods.prior import Prior, stored_prior
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import start_thread
 from crossknn.scores.store import SparseScores
 from crossknn.search.plan import Predictor
-from crossknn.spec import Spec, parse
+from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Observed, Progress, Queries
 
 logger = logging.getLogger(__name__)
-
-VECTORS = "stored"
-"""What the item vectors are called that are fitted to the scores that the store has."""
 
 LEARNING = "learning"
 """Name of the artifact that keeps the history of fits."""
@@ -114,60 +109,33 @@ def fit_from_store(
     index: ItemIndex,
     scorer: Scorer,
     *,
-    retriever: Spec = HYBRID,
+    retriever: str | Spec | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """Fit kriging's prior, and item vectors for `axn`, to the scores by `scorer` in the store.
+    """Fit kriging's prior now to the scores by `scorer` that the index has; it makes no calls.
 
     Queries scored with every item that are no anchors, as `compare` leaves them, are ground truth
-    and left out. Partly scored queries also give the vectors `stored`, by alternating least squares
-    from the index's own, unless it has other fitted vectors.
+    and left out. Note how well the prior before predicted the queries searched since.
 
     Args:
         index: The items, and the store of scores (`index.scores`).
         scorer: The cross-encoder whose scores are read.
-        retriever: Retrievers whose scores kriging starts from.
-        progress: Called with (steps done, steps in all).
-
-    Returns:
-        The prior, which is in the index now.
+        retriever, progress: See `crossknn.fitting.kriging.fit_prior`.
 
     Raises:
         InputError: There are no scores by this cross-encoder.
     """
-    # Imported here: every search from the command line asks `is_due`, and these take longest.
-    from crossknn.fitting.factors import Targets, als
-    from crossknn.fitting.fit import DEFAULT, fitted_vectors
-
-    fingerprint, index = scorer.fingerprint, index.for_scorer(scorer.fingerprint)
-    scores = searched_scores(index, fingerprint or "")
-    found = _fit(index, scores, retriever=retriever, progress=progress)
-    base = unfitted(index)
-    others = set(index.fitted) - index.of_others - {VECTORS}
-    if len(scores) and base and index.has_query_vectors(base) and not others:
-        # The scale is that of these scores: no random pairs are among them to tell a better one.
-        queries = index.query_vectors(Queries(scores.queries), base)
-        fit = als(Targets.of(scores, index.vectors[base], queries))
-        q, seconds = len(scores.scored_queries), round(fit.seconds, 3)
-        cost = IndexingCost(queries=q, calls=len(scores), fitting_seconds=seconds)
-        made = fitted_vectors(DEFAULT, base, fit, fingerprint, cost)
-        index.add_fitted(VECTORS, made, replace=True)
-    return found
+    index = index.for_scorer(scorer.fingerprint)
+    scores = searched_scores(index, scorer.fingerprint or "")
+    return _fit(index, scores, retriever=retriever, progress=progress)
 
 
 def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
-    """Fit kriging's prior to all past searches with a cross-encoder, if enough are new.
+    """Fit kriging's prior to past searches with a cross-encoder, if enough are new; else None.
 
     It is time when `LEAST` queries have been searched, and again whenever their scores have grown
-    by a tenth. The prior keeps its retrievers. Searches that are already
-    running finish with the old prior.
-
-    Args:
-        index: The index that was searched.
-        fingerprint: The cross-encoder's, `scorer.fingerprint`.
-
-    Returns:
-        What was learned, or None if it is not time.
+    by a tenth. The prior keeps its retrievers. Searches that are already running finish with the
+    old prior.
 
     Raises:
         InputError: The scores cannot be read, the prior cannot be written, or items were added or
@@ -176,10 +144,7 @@ def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
     index = index.for_scorer(fingerprint)
     if not is_due(index, fingerprint):
         return None
-    scores = searched_scores(index, fingerprint)
-    prior = stored_prior(index)
-    retriever = trend_retrievers(index) if prior is None else parse(prior.retriever)
-    _fit(index, scores, retriever=retriever)
+    _fit(index, searched_scores(index, fingerprint))
     return history(index)[-1]
 
 
@@ -225,26 +190,33 @@ def searched_scores(index: ItemIndex, fingerprint: str) -> SparseScores:
     return known.take(kept)
 
 
-def _fit(index: ItemIndex, scores: SparseScores, **how: Any) -> Prior:
-    """Measure the prior that there is, fit another as `fit_prior` is told how, and note both."""
+def _fit(
+    index: ItemIndex,
+    scores: SparseScores,
+    retriever: str | Spec | None = None,
+    progress: Progress | None = None,
+) -> Prior:
+    """Measure the prior that there is, fit another one, and note both."""
     store, fits, fingerprint = index.scores, history(index), scores.fingerprint or ""
     stored, newest = int(_searched(index, store.counts(fingerprint)).sum()), store.newest()
-    worth = dict[str, Any]()
-    if fits and (prior := stored_prior(index)) is not None:
+    worth, before = dict[str, Any](), stored_prior(index)
+    if fits and before is not None:
         new = set(store.queries(fingerprint, after=fits[-1].newest))
-        worth = measure(index, scores, new, prior)
+        worth = measure(index, scores, new, before)
     elif not fits and len(scores):
-        worth = _first_measured(index, scores, how["retriever"])
-    found = fit_prior(index, scores, **how)
+        worth = _first_measured(index, scores, retriever)
+    prior = fit_prior(index, scores, retriever=retriever, progress=progress)
     learned = Learned(
-        queries=found.queries, pairs=found.pairs, stored=stored, newest=newest, **worth
+        queries=prior.queries, pairs=prior.pairs, stored=stored, newest=newest, **worth
     )
     kept = {"fingerprint": fingerprint, "fits": [asdict(fit) for fit in (*fits, learned)[-KEPT:]]}
     index.put_artifact(LEARNING, kept, {})
-    return found
+    return prior
 
 
-def _first_measured(index: ItemIndex, scores: SparseScores, retriever: Spec) -> dict[str, Any]:
+def _first_measured(
+    index: ItemIndex, scores: SparseScores, retriever: str | Spec | None
+) -> dict[str, Any]:
     """What a prior is worth that is fitted without every fifth query, on these; see `Learned`."""
     chosen = scores.scored_queries[: 2 * MEASURED]
     if len(chosen) < LEAST:
@@ -252,10 +224,10 @@ def _first_measured(index: ItemIndex, scores: SparseScores, retriever: Spec) -> 
     scores = scores.take(np.isin(scores.query, chosen))
     left_out = chosen[::5]
     out = np.isin(scores.query, left_out)
-    prior = from_searches(index, scores.take(~out), retriever)
+    prior = prior_of(index, scores.take(~out), retriever=retriever)
     queries = {scores.queries[row] for row in left_out.tolist()}
-    found = measure(index, scores.take(out), queries, prior)
-    return found and found | {"previous": False}
+    worth = measure(index, scores.take(out), queries, prior)
+    return worth and worth | {"previous": False}
 
 
 def measure(
@@ -297,15 +269,13 @@ def _predicted(
 
 
 def learn_apart(folder: Path, fingerprint: str, patience: float = PATIENCE) -> bool:
-    """`learn` in a process of its own, at low priority, which goes on after `patience`.
+    """`learn` in a process of its own, at low priority; whether it has ended within `patience`
+    seconds, after which it goes on by itself.
 
     Args:
         folder: The folder of the index.
         fingerprint: The cross-encoder's.
         patience: Seconds to wait for it.
-
-    Returns:
-        Whether it has ended.
 
     Raises:
         InputError: It has ended without learning anything, and why.
@@ -373,11 +343,8 @@ class Learner:
         self._thread: threading.Thread | None = None
 
     def notice(self) -> bool:
-        """Call this after a search. Starts to learn if it is time and no thread is learning yet.
-
-        Returns:
-            Whether it started.
-        """
+        """Call this after a search: starts to learn if it is time and no thread is learning yet.
+        Returns whether it started."""
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return False
@@ -387,11 +354,7 @@ class Learner:
             return True
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the thread that learns has ended.
-
-        Args:
-            timeout: Seconds to wait at most.
-        """
+        """Wait until the thread that learns has ended, at most `timeout` seconds."""
         if self._thread is not None:
             self._thread.join(timeout)
 

@@ -11,7 +11,6 @@ from crossknn.methods.adacur import ADACUR
 from crossknn.methods.axn import AXN
 from crossknn.methods.base import Method
 from crossknn.methods.cur import ANNCUR
-from crossknn.methods.gp import GP
 from crossknn.methods.kriging import Kriging
 from crossknn.methods.rerank import Exact, Rerank, Retrieve
 from crossknn.methods.tour import TOUR
@@ -24,7 +23,7 @@ DEFAULT = "auto"
 """What a search does unless it is told otherwise: `kriging`, which uses what the index knows."""
 
 METHODS: dict[str, type[Method]] = {
-    kind.name: kind for kind in (Exact, Retrieve, Rerank, ANNCUR, ADACUR, AXN, TOUR, GP, Kriging)
+    kind.name: kind for kind in (Exact, Retrieve, Rerank, ANNCUR, ADACUR, AXN, TOUR, Kriging)
 }
 
 
@@ -33,18 +32,10 @@ PLUGINS = "crossknn.methods"
 
 
 def parse_method(spec: str | Spec | Method) -> Method:
-    """Read a method from a text.
+    """Read a method from its name and options; a method is returned as it is.
 
-    `auto` is `kriging`, and `cmc(...)` is `retrieve(retriever=cmc(...))`.
-
-    Args:
-        spec: Name and options, `"axn(rounds=5)"`; a method is returned as it is.
-
-    Returns:
-        The method.
-
-    Raises:
-        SpecError: There is no such method or option; the message names similar ones.
+    `auto` is `kriging`, and `cmc(...)` is `retrieve(retriever=cmc(...))`. `SpecError` if there is
+    no such method or option; the message names similar ones.
 
     >>> parse_method("axn(retriever=dense, rounds=5)").rounds
     5
@@ -96,16 +87,9 @@ def _plugins() -> dict[str, EntryPoint]:
 
 
 def parse_methods(specs: str) -> dict[str, Method]:
-    """Read several methods from a text.
+    """Read `{spec: method}` from specs separated by commas, semicolons or line ends.
 
-    Args:
-        specs: Specs, as of `parse_method`, separated by commas, semicolons or line ends.
-
-    Returns:
-        `{spec: method}`, in this order.
-
-    Raises:
-        SpecError: There is no such method or option, or no spec at all.
+    `SpecError` if there is no such method or option, or no spec at all.
     """
     parsed = map(parse, split(specs))
     found = {str(spec): parse_method(spec) for spec in parsed}

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.methods.base import Method, equal_rounds, part
+from crossknn.methods.base import Method, equal_rounds, option, part
 from crossknn.methods.cur import Center, anchors_of, cur_predictor
 from crossknn.retrievers.specs import AUTO, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
@@ -42,12 +42,12 @@ class ADACUR(Method):
     name = "adacur"
     reads = ("anchors",)
     retriever: Spec = AUTO
-    rounds: int = 10
+    rounds: int = option(10, least=1)
     sample: Literal["top", "softmax", "random"] = "top"
-    anchor_share: float | None = None
+    anchor_share: float | None = option(None, least=0, most=1)
     center: Center = "auto"
-    rcond: float | None = None
-    shortlist: int | None = None
+    rcond: float | None = option(None, least=0, most=1)
+    shortlist: int | None = option(None, least=1)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         k_i = budget if self.anchor_share is None else part(budget, self.anchor_share)

@@ -21,7 +21,7 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares
-from crossknn.methods.base import equal_rounds
+from crossknn.methods.base import equal_rounds, option
 from crossknn.methods.vectors import Scored, VectorMethod, encoder_predictor
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
 from crossknn.search.plan import Plan
@@ -49,11 +49,11 @@ class AXN(VectorMethod):
     """
 
     name = "axn"
-    rounds: int = 10
-    blend: float | None = None
+    rounds: int = option(10, least=1)
+    blend: float | None = option(None, least=0, most=1)
     ridge: float | None = None
-    rcond: float = 1e-6
-    shortlist: int | None = None
+    rcond: float = option(1e-6, least=0, most=1)
+    shortlist: int | None = option(None, least=1)
 
     def required_artifacts(self, index: Index) -> Collection[str]:
         ridge = self._ridge(index, default_vectors(index, self.vectors))

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, TypeVar
 
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
 from crossknn.retrievers.base import WHOLE
 from crossknn.search.plan import Plan
 from crossknn.spec import check_options, text_of
-from crossknn.types import FloatArray, Queries
 
-Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
-"""A search whose outcome can be judged: its plan, a queries, and their exact scores (a, n)."""
-
-COUNTS = (
-    *("rounds", "shortlist", "neighbours", "batch", "depth", "pairs", "steps", "rank", "k"),
-    *("reformulations", "feedback", "uncertain"),
-)
 POOLED = 12_000
 """Items up to which each round predicts all of them: of more a pool loses nothing and is faster."""
 POOL, PER_CALL = 400, 3
 """Items that each retriever gives to a pool, at least, and for each call."""
 
-SHARES = ("anchor_share", "retriever_share", "blend", "set_share", "rcond", "target_recall")
-"""Options that are 1 or more, and those between 0 and 1, in every method that has them."""
+Option = TypeVar("Option")
+
+
+def option(default: Option, *, least: float, most: float | None = None) -> Option:
+    """The default of a method's option that must lie between `least` and `most` where it is given.
+
+    Args:
+        default: Its value by default.
+        least: The lowest value.
+        most: The highest one; by default there is none.
+    """
+    bounded: Option = field(default=default, metadata={"least": least, "most": most})
+    return bounded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,53 +54,31 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         check_options(self.name, self)
-        for name, value in vars(self).items():
-            if name in COUNTS and isinstance(value, int) and value < 1:
-                raise SpecError(f"{self.name}({name}={value}): {name} must be 1 or more")
-            if name in SHARES and isinstance(value, float) and not 0 <= value <= 1:
-                raise SpecError(f"{self.name}({name}={value}): {name} must lie between 0 and 1")
+        for each in fields(self):
+            value, most = getattr(self, each.name), each.metadata.get("most")
+            if value is None or "least" not in each.metadata:
+                continue
+            least = each.metadata["least"]
+            if not least <= value <= (value if most is None else most):
+                said = f"be {least} or more" if most is None else f"lie between {least} and {most}"
+                raise SpecError(f"{self.name}({each.name}={value}): {each.name} must {said}")
 
     @abstractmethod
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        """Wire a search: retriever, predictor and batch sizes.
+        """Wire a search: retriever, predictor and batch sizes, which sum to the budget.
 
-        Args:
-            index: What is searched.
-            budget: Pairs that a query may score; the batches sum to it.
-            seed: Seed of all randomness.
-
-        Returns:
-            The plan, which a `Search` carries out.
-
-        Raises:
-            InputError: The index lacks what the method needs, or options exclude each other.
-        """
-
-    def required_artifacts(self, index: Index) -> Collection[str]:
-        """Which exact scores kept in the index the plan reads; they must be the scorer's own.
-
-        Args:
-            index: What is searched.
-
-        Returns:
-            Any of "anchors", "item_scores", and names of item vectors whose fitted scale is read.
-        """
-        return self.reads
-
-    def rehearsals(self, index: Index, budget: int, seed: int) -> Iterator[Rehearsal]:
-        """Searches of the anchor queries, to measure how far predictions are off.
+        `InputError` if the index lacks what the method needs, or options exclude each other.
 
         Args:
             index: What is searched.
             budget: Pairs that a query may score.
             seed: Seed of all randomness.
-
-        Yields:
-            (plan, a anchor queries, their exact scores (a, n)). The plan has learned nothing of
-            these queries' scores.
         """
-        if index.anchors is not None:
-            yield self.plan(index, budget, seed), index.anchors.queries, index.anchors.scores
+
+    def required_artifacts(self, index: Index) -> Collection[str]:
+        """Names of artifacts, and of item vectors whose fitted scale is read, that the plan needs;
+        they must be of the cross-encoder that scores."""
+        return self.reads
 
     def __str__(self) -> str:
         return self._text
@@ -137,14 +118,7 @@ def part(budget: int, share: float) -> int:
 
 
 def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
-    """Batches of equal size; the last one takes the remainder, too.
-
-    Args:
-        budget: Pairs that a query may score.
-        rounds: Number of batches; at most one for each pair.
-
-    Returns:
-        The sizes, which sum to `budget`.
+    """Batches of equal size, at most one for each pair; the last one takes the remainder, too.
 
     >>> equal_rounds(23, 5)
     (4, 4, 4, 4, 7)

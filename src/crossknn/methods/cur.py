@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from crossknn.errors import InputError
 from crossknn.index.base import Index, lacking
 from crossknn.linalg import least_squares
-from crossknn.methods.base import Method, part
+from crossknn.methods.base import Method, option, part
 from crossknn.methods.vectors import Scored, VectorPredictor
 from crossknn.retrievers.base import ArrayStore, Retriever
 from crossknn.retrievers.specs import open_retriever
@@ -41,7 +41,7 @@ class TwoRounds(Method):
         anchor_share: Share of the budget that is spent on anchor items, 0 to 1.
     """
 
-    anchor_share: float = 0.5
+    anchor_share: float = option(0.5, least=0, most=1)
 
     def two_rounds(self, retriever: Retriever, predictor: VectorPredictor, budget: int) -> Plan:
         """Anchor items by `retriever`, then the best by `predictor`."""
@@ -67,7 +67,7 @@ class ANNCUR(TwoRounds):
     reads = ("anchors",)
     retriever: Spec = FIXED
     center: Center = "auto"
-    rcond: float | None = None
+    rcond: float | None = option(None, least=0, most=1)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         predictor = cur_predictor(anchors_of(index, self.name), self.center, self.rcond)

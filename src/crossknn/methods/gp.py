@@ -1,9 +1,7 @@
-"""A Gaussian process over item vectors (the idea of BAGEL, arXiv 2604.17906; ReBOL, 2603.20513).
+"""A Gaussian process over items' points, as a predictor: what kriging stands on.
 
-there                           here
-first observations              `retriever`, a batch of budget // `rounds`
-mean + sqrt(beta) * deviation   mean + `beta` * std
-the query as an observation     `query=true`
+That a query's own vector may count as an observation is the idea of BAGEL (arXiv 2604.17906) and
+ReBOL (2603.20513).
 
 Axes as in `posterior`, and m queries, n items.
 """
@@ -12,26 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from crossknn.errors import SpecError
-from crossknn.index.base import Index
-from crossknn.methods.base import Method, equal_rounds, pool_size
-from crossknn.methods.features import Affine, Feature, Values, of_retriever
+from crossknn.methods.features import Affine, Feature, Values
 from crossknn.methods.posterior import (
-    Directional,
-    Linear,
     Model,
     Posterior,
     Whitened,
 )
-from crossknn.retrievers.base import Retriever, VectorStore, stages_of
-from crossknn.retrievers.specs import AUTO, default_vectors, need_query_vectors, open_retriever
-from crossknn.search.plan import Plan, Prediction, Predictor
-from crossknn.spec import Spec
+from crossknn.retrievers.base import Retriever, VectorStore
+from crossknn.search.plan import Prediction, Predictor
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Observed, Queries
 
 BLOCK = 16_384
@@ -251,71 +241,3 @@ def _rows(array: FloatArray | VectorStore, items: IntArray | slice) -> FloatArra
 
 def _blocks(n: int) -> Iterator[slice]:
     return (slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
-
-
-@dataclass(frozen=True, kw_only=True)
-class GP(Method):
-    """Score the items with the highest predicted mean plus `beta` standard deviations.
-
-    Args:
-        retriever: Picks the first batch.
-        rounds: Number of batches.
-        vectors: Name of the item vectors; by default the index chooses.
-        kernel: Covariance of two items, by their vectors.
-        beta: Standard deviations that are added to the mean to rank items; 0 ranks by the mean.
-        scale: of squared distances in the kernels `rbf` and `matern`.
-        noise: variance that vectors cannot explain, as a share of what they can.
-        mean: `none`; `average`, that of the scores known so far; `constant`, by generalised least
-            squares (ordinary kriging); `retriever`, linear in the retriever's scores, or those of
-            each stage of a fusion (universal kriging).
-        query: count the query's vector as an item with the best score known; by default where the
-            index can make one.
-        shortlist: rounds predict so many items of the retriever, and those that the linear part of
-            the prediction ranks first; by default all up to 12,000 items, else three for
-            each call, and at least 400.
-    """
-
-    name = "gp"
-    retriever: Spec = AUTO
-    rounds: int = 10
-    kernel: Literal["rbf", "matern", "linear"] = "rbf"
-    scale: float = 1.0
-    noise: float = 0.05
-    mean: Literal["none", "average", "constant", "retriever"] = "constant"
-    beta: float = 1.0
-    query: bool | None = None
-    vectors: str = "auto"
-    shortlist: int | None = None
-
-    def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        if self.scale <= 0 or self.noise < 0 or self.beta < 0:
-            raise SpecError(f"{self}: scale must be above 0, noise and beta 0 or more")
-        vectors = default_vectors(index, self.vectors)
-        retriever = open_retriever(index, self.retriever, seed)
-        own = None
-        if self.query or (self.query is None and index.has_query_vectors(vectors)):
-            own = partial(index.query_vectors, name=need_query_vectors(index, vectors, self.name))
-        kernel = Directional(self.scale, matern=self.kernel == "matern")
-        store, pool = index.store(vectors), pool_size(index, budget, self.shortlist)
-        stages = stages_of(retriever) if self.mean == "retriever" else ()
-        predictor = GaussianProcess(
-            arrays=[store],
-            model=Model(
-                kernel=Linear() if self.kernel == "linear" else kernel,
-                noise=self.noise,
-                centre=self.mean != "none",
-            ),
-            retriever=retriever,
-            beta=self.beta,
-            intercept=self.mean in ("constant", "retriever"),
-            features=[of_retriever(stage, store) for stage in stages],
-            own=own,
-            near=None if pool is None else index.lists(vectors) or store,
-        )
-        return Plan(
-            retriever=retriever,
-            predictor=predictor,
-            batches=equal_rounds(budget, self.rounds),
-            shortlist=pool,
-            stages=stages,
-        )

@@ -2,20 +2,25 @@
 
 kriging                            first batch by the default retriever, trends in all retrievers
 kriging(retriever=hybrid)          rank fusion picks the first batch
-kriging(mean=hybrid(bm25, dense, views))   trends in these three
+kriging(mean=hybrid(bm25, dense, views))   trends in these three, where no prior was fitted
 kriging(use_anchors=false)         as if the index knew no other query
 
-The prior (`crossknn.methods.prior`) is what the exact scores of other queries say of a query before
-its first one. Without other queries it is a Gaussian process on item vectors, with the query's own
-vector as an observation and probably small slopes.
+The prior (`crossknn.methods.prior`) is what the exact scores of other queries say about a query
+before it has any; `crossknn.fitting.kriging` fits it. Without one, kriging is a Gaussian process on
+item vectors, with the query's own vector as an observation and slopes that are probably small.
 
-Axes: q anchor queries, n items.
+    symbol            here                                   docs/explanation/kriging.md
+    trends [1, ...]   `Prior.trends`, or `flat_trends`       step 1
+    G G'              `Prior.factor`                         step 2
+    cokriging         `Prior.cokriging`                      step 3
+    covariance        `SHARE`, `CONTENT`, `NOISE`            step 4
+
+Axes: m queries, n items, r factors, d dimensions.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,12 +28,12 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index, lacking
-from crossknn.linalg import standardised, top_k
-from crossknn.methods.base import POOL, Method, Rehearsal, pool_size
+from crossknn.linalg import standardised
+from crossknn.methods.base import POOL, Method, option, pool_size
 from crossknn.methods.features import Affine, Feature, PointStore, Spread, of_retriever
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model
-from crossknn.methods.prior import Prior, fit_dense, flat_trends
+from crossknn.methods.prior import NAME, Prior, flat_trends, stored_prior
 from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
 from crossknn.retrievers.specs import (
     AUTO,
@@ -36,34 +41,19 @@ from crossknn.retrievers.specs import (
     default_vectors,
     first_stage,
     open_retriever,
-    retriever_scores,
     stage_names,
-    unfitted,
 )
-from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, Stop
 from crossknn.spec import Spec, parse
-from crossknn.types import Anchors, BoolArray, FloatArray, IntArray, Progress, Queries
+from crossknn.types import FloatArray, Queries
 
-logger = logging.getLogger(__name__)
-
-NAME = "kriging"
-"""Of the artifact that an index keeps a prior as."""
-
-LEAST = 8
-"""Items of the first round: of fewer the trend says too little, and the next rounds follow it."""
-
-FOLDS = 10
-"""Parts of the anchor queries that are searched, each with what the others teach, to calibrate."""
-
-TEACHING_ANCHORS = 10
-"""So many anchors, collected since, teach more than the searches that a prior was fitted to."""
+FIRST_BATCH = 8
+"""Items of the first round, at least: of fewer the trend says too little, and the next rounds
+follow it."""
 
 PRIOR_POOL, PRIOR_PER_CALL = 4 * POOL, 8
 """Items of the pool with a prior: eight for each call, up to 1,600. With 400 it lost more than half
 a point of recall."""
-
-NEVER = float("inf")
 
 SHARE = 0.7
 """Weight of the covariance between items over other queries: some hundred queries overstate it."""
@@ -74,7 +64,12 @@ residuals' variance; and the variance that nothing explains, as a share of it.""
 
 BETA = 1.0
 """Standard deviations that are added to a prediction where no other query is known. With other
-queries' scores there is little left to explore: it is 0."""
+queries' scores there is little left to explore, and none are added."""
+
+STOPPING = "stopping"
+"""Name of the artifact that says how much recall a search must expect to have reached a target."""
+
+NEVER = float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,157 +80,111 @@ class Kriging(Method):
         retriever: Picks the first batch.
         mean: Retrievers whose scores the trends are linear in; by default those of the index's
             prior, or else words and vectors.
-        rounds: how often it predicts anew.
-        use_anchors: false: ignore the scores of anchor queries.
-        vectors: name of the item vectors of the content kernel.
-        shortlist: rounds predict so many items of each retriever, and those that the linear part of
+        rounds: How often it predicts anew.
+        use_anchors: false: ignore what other queries' scores have taught the index.
+        vectors: Name of the item vectors whose directions the covariance compares.
+        shortlist: Rounds predict so many items of each retriever, and those that the linear part of
             the prediction ranks first; by default all up to 12,000 items, else three for each call,
             and at least 400; with a prior eight for each call up to 1,600.
-        k: how many are to be found, for `target_recall`.
-        target_recall: a query ends when it expects to have found this share of its true top `k`,
-            calibrated on the anchor queries; its budget is then what it may spend at most.
+        target_recall: A query ends when it expects to have found this share of its true top `k`;
+            the budget is then what it may spend at most. `crossknn.fitting.stopping` calibrates it.
+        k: How many items `target_recall` refers to.
     """
 
     name = "kriging"
     fallback = "kriging(use_anchors=false)"
     retriever: Spec = AUTO
     mean: Spec | None = None
-    rounds: int = 20
+    rounds: int = option(20, least=1)
     use_anchors: bool = True
     vectors: str = "auto"
-    shortlist: int | None = None
-    target_recall: float | None = None
-    k: int = 10
+    shortlist: int | None = option(None, least=1)
+    target_recall: float | None = option(None, least=0, most=1)
+    k: int = option(10, least=1)
 
     def required_artifacts(self, index: Index) -> Collection[str]:
-        fitted = self._fitted_prior(index) is not None
-        dense = self._anchors(index) and not (fitted and self.target_recall is None)
-        return [NAME] * fitted + ["anchors"] * bool(dense)
+        names = [] if self.prior(index) is None else [NAME]
+        return names if self.target_recall is None else [*names, STOPPING]
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        prior = self.prior(index, seed)
-        plan = self.plan_with(prior, index, budget, seed)
+        plan = self.plan_with(self.prior(index), index, budget, seed)
         if self.target_recall is None:
             return plan
-        curve = self._curve(index, budget, seed)
-        return replace(plan, stop=Stop(k=self.k, expected=curve.threshold(self.target_recall)))
+        expected = self._expectation_to_stop(index, budget)
+        return replace(plan, stop=Stop(k=self.k, expected=expected))
 
-    def prior(self, index: Index, seed: int) -> Prior | None:
-        """What is known of the scores of any query.
+    def prior(self, index: Index) -> Prior | None:
+        """The prior that was fitted to the index, if it is used and for these retrievers.
 
-        Args:
-            index: What is searched.
-            seed: Seed of the fit.
-
-        Returns:
-            The prior fitted to the index, or else one made of its anchors; None if it has neither.
+        Raises:
+            InputError: It was fitted to other retrievers than those of `mean`.
         """
-        if (fitted := self._fitted_prior(index)) is not None:
-            return fitted
-        if (anchors := self._anchors(index)) is None:
-            return None
-        exact, known = anchors.scores, (self._mean(index), seed, self.retriever)
-        return index.cache.get(
-            ("prior", *map(str, known)), (exact,), lambda: fit_anchors(index, *known)
+        prior = stored_prior(index) if self.use_anchors else None
+        if prior is None or self.mean is None:
+            return prior
+        if stage_names(index, parse(prior.retriever)) == stage_names(index, self.mean):
+            return prior
+        raise InputError(
+            f"{self}: the prior was fitted with mean={prior.retriever}, not mean={self.mean}: "
+            f"search with mean={prior.retriever} or use_anchors=false, or fit again with  "
+            f"crossknn fit INDEX stored --retriever '{self.mean}'"
         )
-
-    def _in_space(self, index: Index) -> bool:
-        """Whether there are item vectors; without any, nothing but the trends tells items apart."""
-        return bool(index.vectors) or self.vectors != "auto"
-
-    def _anchors(self, index: Index) -> Anchors | None:
-        """The anchors, if they are used: a single one does not tell how items vary together, and
-        without vectors they are not fitted."""
-        anchors = index.anchors if self.use_anchors and self._in_space(index) else None
-        return None if anchors is None or len(anchors.scores) < 2 else anchors
 
     def plan_with(self, prior: Prior | None, index: Index, budget: int, seed: int) -> Plan:
-        """`plan` with a given prior, and without a target recall.
+        """`plan` with a prior from elsewhere, and without a target recall.
 
         Args:
-            prior: The prior; None for none.
-            index, budget, seed: As of `plan`.
-
-        Returns:
-            The plan.
+            prior: The prior, or None for a search that knows no other query.
+            index, budget, seed: See `plan`.
         """
-        first = min(max(budget // self.rounds, LEAST), budget)
-        left, later = budget - first, min(self.rounds - 1, budget - first)
-        retriever, names = open_retriever(index, self.retriever, seed), self._names(index)
-        vectors = default_vectors(index, self.vectors) if self._in_space(index) else None
-        predictor = process(
-            index,
-            vectors,
-            retriever,
-            names,
-            prior,
-            seed,
-            lead_of(index, names, self.retriever),
-        )
-        pool = pool_size(index, budget, self.shortlist, least_pool(prior, budget))
-        if vectors is None:  # the trend alone: a few products of all items
-            pool = None
+        mean = self.mean or (trend_retrievers(index) if prior is None else parse(prior.retriever))
+        names = stage_names(index, mean)
+        stages = [open_retriever(index, name, seed) for name in names]
+        retriever = open_retriever(index, self.retriever, seed)
+        has_vectors = bool(index.vectors) or self.vectors != "auto"
+        vectors = default_vectors(index, self.vectors) if has_vectors else None
+        lead = leading_retriever(index, names, self.retriever)
+        predictor = gaussian_process(index, vectors, retriever, stages, prior, lead)
+        pool = None  # without vectors all items are predicted, by the trend alone: a few products
+        if vectors is not None:
+            pool = pool_size(index, budget, self.shortlist, least_pool(prior, budget))
         if pool is not None and vectors is not None:
-            predictor = replace(predictor, near=near_of(index, prior, vectors))
+            predictor = replace(predictor, near=searchable_points(index, prior, vectors))
         return Plan(
             retriever=retriever,
             predictor=predictor,
-            batches=(first, *(left // later + (r < left % later) for r in range(later))),
+            batches=self._batches(budget),
             shortlist=pool,
-            stages=() if pool is None else [open_retriever(index, name, seed) for name in names],
+            stages=() if pool is None else stages,
         )
 
-    def _mean(self, index: Index) -> Spec:
-        stored = stored_prior(index) if self.mean is None and self.use_anchors else None
-        return self.mean or (trend_retrievers(index) if stored is None else parse(stored.retriever))
+    def _batches(self, budget: int) -> tuple[int, ...]:
+        """The first batch, and the others as equal as they can be, the larger ones first."""
+        first = min(max(budget // self.rounds, FIRST_BATCH), budget)
+        left, later = budget - first, min(self.rounds - 1, budget - first)
+        return (first, *(left // later + (r < left % later) for r in range(later)))
 
-    def _names(self, index: Index) -> tuple[str, ...]:
-        return stage_names(index, self._mean(index))
-
-    def _fitted_prior(self, index: Index) -> Prior | None:
-        """The index's prior for these retrievers; None if anchors were collected since its fit
-        (`TEACHING_ANCHORS` of them, if it was fitted to searches too). `InputError` if it is for
-        other retrievers, and anchors alone would say less."""
-        prior = stored_prior(index) if self.use_anchors else None
-        if prior is None:
-            return None
-        mean = self._mean(index)
-        anchors = 0 if index.anchors is None else len(index.anchors.scores)
-        if stage_names(index, parse(prior.retriever)) == stage_names(index, mean):
-            since = anchors - prior.n_anchor_queries
-            few = prior.from_searches and since < TEACHING_ANCHORS
-            return prior if few or since <= 0 else None  # the anchors may be stale by now
-        if anchors and not prior.from_searches:
-            return None
-        raise InputError(
-            f"{self}: the prior was fitted with mean={prior.retriever}, not mean={mean}: search "
-            f"with mean={prior.retriever} or use_anchors=false, or fit again with  "
-            f"crossknn fit INDEX stored --retriever '{mean}'"
-        )
-
-    def rehearsals(self, index: Index, budget: int, seed: int) -> Iterator[Rehearsal]:
-        anchors = index.anchors if self.use_anchors else None
-        if anchors is None or len(anchors.scores) < 3:
-            yield from super().rehearsals(index, budget, seed)
-            return
-        free = replace(self, target_recall=None)
-        known = (index, self._mean(index), FOLDS, seed, self.retriever)
-        for fold, prior in cross_fitted(*known):
-            plan = free.plan_with(prior, index, budget, seed)
-            yield plan, anchors.queries.take(fold), anchors.scores[fold]
-
-    def _curve(self, index: Index, budget: int, seed: int) -> CalibrationCurve:
-        anchors = index.anchors if self.use_anchors else None
-        if anchors is None or len(anchors.scores) < 3:
+    def _expectation_to_stop(self, index: Index, budget: int) -> float:
+        """The recall that a search must expect so that the target is reached; `NEVER` if stopping
+        early never reaches it."""
+        fitted, anchors = index.artifacts.get(STOPPING), index.anchors
+        key = stopping_key(self, budget)
+        curve = {} if fitted is None else fitted.meta["curves"]
+        known = 0 if anchors is None else len(anchors.scores)
+        if key not in curve or fitted is None or fitted.meta["anchors"] != known:
             raise InputError(
-                f"{self}: target_recall is calibrated on three anchor queries or more"
-                f", scored with this cross-encoder{lacking(index, 'anchors')}: add some with  "
-                "crossknn collect INDEX --anchors QUERIES"
-                + ("" if self.use_anchors else ", or leave out use_anchors=false")
+                f"{self}: target_recall is not calibrated for k={self.k} and a budget of {budget}"
+                f"{lacking(index, 'anchors')}: collect anchors with  crossknn collect INDEX "
+                "--anchors QUERIES; crossknn search INDEX --target-recall then calibrates it, and "
+                "so does crossknn.fitting.stopping.fit_stopping"
             )
-        key = ("curve", str(replace(self, target_recall=None)), self.k, budget, seed)
-        searches = self.rehearsals(index, budget, seed)
-        return index.cache.get(key, (anchors.scores,), lambda: record_curve(searches, self.k))
+        reached = [expected for expected, recall in curve[key] if recall >= self.target_recall]
+        return min(reached, default=NEVER)
+
+
+def stopping_key(method: Kriging, budget: int) -> str:
+    """What a calibration of `target_recall` holds for: the other options, and the budget."""
+    return f"{replace(method, target_recall=None)} {budget}"
 
 
 def least_pool(prior: Prior | None, budget: int) -> int:
@@ -253,117 +202,23 @@ def trend_retrievers(index: Index) -> Spec:
     return HYBRID if len(known) in (0, len(names)) else Spec(known[0])
 
 
-def lead_of(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
-    """The retriever of the trend of few columns: that which picks the first batch, if it is one of
-    `names`, or else that which is used if none is named, or the first."""
+def leading_retriever(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
+    """Which of `names` is the retriever of the trend of few columns: that which picks the first
+    batch, if it is among them, or else that which is used if none is named, or the first."""
     of_batch = stage_names(index, retriever)
     leads = [*(of_batch if len(of_batch) == 1 else ()), first_stage(index), *names]
     return next(names.index(lead) for lead in leads if lead in names)
 
 
-def fit_anchors(
-    index: Index,
-    mean: Spec,
-    seed: int,
-    retriever: Spec = AUTO,
-    rows: IntArray | None = None,
-    cheap: Sequence[FloatArray] | None = None,
-    progress: Progress | None = None,
-) -> Prior:
-    """What the anchor queries teach, or those in `rows`; `retriever` picks first batches. `cheap`
-    are the scores of all anchors by the retrievers of `mean`, if they are known."""
-    assert index.anchors is not None
-    queries, vectors = index.anchors.queries, unfitted(index) or default_vectors(index)
-    space = vectors if index.has_query_vectors(vectors) else None
-    prior = fit_dense(
-        index.anchors.scores,
-        retriever_scores(index, mean, queries, seed) if cheap is None else cheap,
-        index.vectors[vectors],
-        None if space is None else index.query_vectors(queries, space),
-        lead=lead_of(index, stage_names(index, mean), retriever),
-        rows=rows,
-        progress=progress,
-    )
-    return replace(prior, space=space)
-
-
-def cross_fitted(
-    index: Index, mean: Spec, folds: int, seed: int, retriever: Spec = AUTO
-) -> Iterator[tuple[IntArray, Prior]]:
-    """Each part of the anchor queries, as positions, and the prior that the others teach."""
-    assert index.anchors is not None
-    rows = np.arange(len(index.anchors.scores))
-    cheap = retriever_scores(index, mean, index.anchors.queries, seed)
-    for fold in np.array_split(rows, min(folds, len(rows))):
-        others = np.setdiff1d(rows, fold)
-        yield fold, fit_anchors(index, mean, seed, retriever, others, cheap)
-
-
-def stored_prior(index: Index) -> Prior | None:
-    """The prior that is kept with an index, if there is one that this version reads."""
-    artifact = index.artifacts.get(NAME)
-    if artifact is None:
-        return None
-    if "trend_columns" not in artifact.arrays:
-        logger.warning(
-            "the index's prior was made by an older version, and is not used: fit it "
-            "again with  crossknn fit INDEX stored"
-        )
-        return None
-    return index.cache.get("prior", (artifact,), lambda: Prior.from_artifact(artifact))
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationCurve:
-    """What m searches expected of their top k before each round and at the end (NaN), and what they
-    had achieved: (t, m). Predictions are a little too sure of themselves, so a target is not an
-    expectation, but the expectation at which stopping reached it."""
-
-    expected: FloatArray
-    achieved: FloatArray
-
-    def recall(self, threshold: float) -> float:
-        """What queries reach that stop when they expect so much, or at the end: their mean less its
-        standard error, since other queries than these are to be promised something."""
-        enough: BoolArray = self.expected >= threshold
-        enough[-1] = True
-        reached = self.achieved[enough.argmax(axis=0), np.arange(enough.shape[1])]
-        return float(reached.mean() - reached.std() / np.sqrt(len(reached)))
-
-    def threshold(self, target: float) -> float:
-        """The least expectation from which on stopping reaches the target; `NEVER` if none does."""
-        found, known = NEVER, self.expected[:-1]
-        for tried in np.unique(known[np.isfinite(known)])[::-1].tolist():
-            if self.recall(tried) < target:
-                break
-            found = tried
-        return found
-
-
-def record_curve(searches: Iterable[Rehearsal], k: int) -> CalibrationCurve:
-    """Search queries whose exact scores (m, n) are known, each part by its plan, to the end."""
-    expected, achieved = [], []
-    for plan, queries, scores in searches:
-        search = simulate(replace(plan, stop=Stop(k=k, expected=NEVER)), queries, scores)
-        picks, truth = search.picks().items, top_k(scores, k).items
-        found = np.array([np.isin(p, t) for p, t in zip(picks, truth, strict=True)])
-        so_far, rows = np.cumsum(found, axis=1) / truth.shape[1], np.arange(len(scores))
-        before = [so_far[rows, count - 1] for count, _ in search.expectations]
-        achieved.append([*before, so_far[:, -1]])
-        expected.append([*(e for _, e in search.expectations), np.full(len(scores), np.nan)])
-    return CalibrationCurve(np.hstack(expected), np.hstack(achieved))
-
-
-def process(
+def gaussian_process(
     index: Index,
     vectors: str | None,
     retriever: Retriever,
-    names: Sequence[str],
+    stages: Sequence[Retriever],
     prior: Prior | None,
-    seed: int = 0,
     lead: int = 0,
 ) -> GaussianProcess:
-    """Kriging's predictor, linear in the scores of the retrievers `names`.
+    """Kriging's predictor, linear in the scores of the retrievers `stages`.
 
     With a prior also in cokriging and the items' mean scores; its factors come before an item's
     vector. Without one the query counts as observed, if it has a vector. Without `vectors` all
@@ -378,12 +233,10 @@ def process(
         amount=1.0 if prior is None else prior.variance or 1.0,
         rest=CONTENT,
     )
-    spread = partial(_spread, index)
-    stages = [open_retriever(index, name, seed) for name in names]
-    features = [of_retriever(stage, store, rank, spread) for stage in stages]
+    features = [of_retriever(stage, store, rank, partial(_spread, index)) for stage in stages]
     own = None
     if prior is not None:
-        features += _learned(index, prior, store.shape[1])
+        features += _learned_columns(index, prior, store.shape[1])
     elif vectors is not None and index.has_query_vectors(vectors):
         own = partial(index.query_vectors, name=vectors)
     return GaussianProcess(
@@ -393,7 +246,7 @@ def process(
             noise=NOISE,
             likely=True,
             fitted=prior is not None,
-            trends=flat_trends(len(names), lead) if prior is None else prior.trends,
+            trends=flat_trends(len(stages), lead) if prior is None else prior.trends,
         ),
         retriever=retriever,
         beta=BETA if prior is None else 0.0,
@@ -402,7 +255,7 @@ def process(
     )
 
 
-def near_of(index: Index, prior: Prior | None, vectors: str) -> VectorStore:
+def searchable_points(index: Index, prior: Prior | None, vectors: str) -> VectorStore:
     """Searches the items' points, and in the last column their mean scores, by inner product."""
     if prior is None:
         return index.lists(vectors) or index.store(vectors)
@@ -425,7 +278,7 @@ def _spread(index: Index, store: VectorStore) -> Spread:
     return index.cache.get(("spread", n), (store,), lambda: Spread.of(store.vectors, n))
 
 
-def _learned(index: Index, prior: Prior, d: int) -> list[Feature]:
+def _learned_columns(index: Index, prior: Prior, d: int) -> list[Feature]:
     """Columns that other queries taught: cokriging, if there is any, and the items' mean. Points
     are the prior's factors, then vectors (d,)."""
     mean, cokriging, features = prior.column, prior.cokriging, list[Feature]()

@@ -1,4 +1,4 @@
-"""What exact scores of a query say about all others: the posterior that `gp` and `kriging` share.
+"""What exact scores of a query say about all others: the posterior of a Gaussian process.
 
     score(x) = offset + h(x)' w + residual(x) + noise,   residual ~ GP(0, amplitude * k)
 
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.linalg import solve_scaled
+from crossknn.linalg import lengths, solve_scaled
 from crossknn.types import BoolArray, FloatArray
 
 FLOOR = 1e-5
@@ -27,37 +27,35 @@ PRIOR_SCORES = 10
 """Scores that the kernel's own amplitude is worth where the prior was fitted, not assumed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """`x . y`: scores linear in the vectors, as AXN has them."""
+class Kernel(Protocol):
+    """The covariance of two points, before the amplitude."""
 
     def __call__(
         self, left: FloatArray, right: FloatArray, lengths: FloatArray | None = None
     ) -> FloatArray:
-        return left @ right.T
+        """Of points (a, p) and (c, p): (a, c), sooner with what `lengths` gave for the latter."""
 
-    def lengths(self, points: FloatArray) -> None:
-        return None
+    def lengths(self, points: FloatArray) -> FloatArray | None:
+        """What is computed of points (c, p) once: (c,)."""
 
     def variance(self, points: FloatArray) -> FloatArray:
-        return np.einsum("cp,cp->c", points, points)
+        """Of each point (c, p) with itself: (c,)."""
 
     def unit(self, points: FloatArray) -> float:
-        return float(self.variance(points).mean()) or 1.0
+        """The mean variance of points, which noise is a share of."""
 
     def direction(self, weights: FloatArray, points: FloatArray) -> FloatArray:
-        return weights @ points
+        """The vector (p,) whose inner products are nearly sum_b weights_b k(points_b, .), but for a
+        constant: exp(-scale s) by a line through its values at cosines of 0.6 and 0.8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Directional:
-    """`smooth` g(|x - y|^2) + `linear` cos(x, y), for x and y brought to unit length: g(s) is
-    exp(-scale s), or Matern's function of smoothness 5/2 and length scale sqrt(1 / (2 scale))."""
+    """`smooth` exp(-scale |x - y|^2) + `linear` cos(x, y), for x and y brought to unit length."""
 
     scale: float
     smooth: float = 1.0
     linear: float = 0.0
-    matern: bool = False
 
     def __call__(
         self, left: FloatArray, right: FloatArray, lengths: FloatArray | None = None
@@ -69,11 +67,7 @@ class Directional:
 
     def at(self, distances: FloatArray) -> FloatArray:
         """Covariances at squared distances, of the same shape."""
-        if self.matern:
-            far = np.sqrt(10 * self.scale * distances)
-            near = (1 + far + far**2 / 3) * np.exp(-far)
-        else:
-            near = np.exp(-self.scale * distances)
+        near: FloatArray = np.exp(-self.scale * distances)
         if self.linear == 0 and self.smooth == 1:
             return near
         return self.smooth * near + self.linear * (1 - distances / 2)  # cos = 1 - |x - y|^2 / 2
@@ -120,14 +114,6 @@ class LowRankPlusResidual:
         return np.concatenate([self.share * (weights @ points[:, : self.rank]), rest])
 
 
-Kernel: TypeAlias = Linear | Directional | LowRankPlusResidual
-"""Called with points (a, p) and (c, p), their covariances (a, c), sooner with what `lengths` gave
-for the latter; `variance` of each point with itself (c,); `unit`, the mean variance of points: what
-noise is a share of; `direction`, the vector (p,) whose inner products are nearly
-sum_b weights_b k(points_b, .), but for a constant: g by a line through its values at cosines of 0.6
-and 0.8."""
-
-
 def squared_distances(
     left: FloatArray, right: FloatArray, of_right: FloatArray | None = None
 ) -> FloatArray:
@@ -141,12 +127,6 @@ def squared_distances(
     cosines /= lengths(right) if of_right is None else of_right
     cosines += 2
     return np.maximum(cosines, 0, out=cosines)
-
-
-def lengths(vectors: FloatArray) -> FloatArray:
-    """(c, d) -> (c,); 1 where a vector is 0, which is then as far from everything."""
-    lengths = np.sqrt(np.einsum("cd,cd->c", vectors, vectors))
-    return np.where(lengths > 0, lengths, lengths.dtype.type(1))
 
 
 class Trend(NamedTuple):

@@ -18,7 +18,7 @@ import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
-from crossknn.methods.base import equal_rounds
+from crossknn.methods.base import equal_rounds, option
 from crossknn.methods.vectors import Normalize, Scored, VectorMethod
 from crossknn.search.plan import Plan
 from crossknn.types import FloatArray
@@ -43,7 +43,7 @@ class TOUR(VectorMethod):
 
     name = "tour"
     loss: Loss = "kl"
-    rounds: int = 10
+    rounds: int = option(10, least=1)
     lr: float | None = None
     normalize: Normalize = "none"
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
-from crossknn.methods.base import Method
+from crossknn.methods.base import Method, option
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import AUTO, open_retriever
 from crossknn.search.plan import FAR, SMALLEST, Plan, Prediction, Predictor, Stop
@@ -54,11 +54,11 @@ class AcuRank(Method):
 
     name = "acurank"
     retriever: Spec = AUTO
-    batch: int = 20
-    shortlist: int = 100
-    uncertain: int | None = None
+    batch: int = option(20, least=1)
+    shortlist: int = option(100, least=1)
+    uncertain: int | None = option(None, least=1)
     tolerance: float = 0.01
-    k: int = 10
+    k: int = option(10, least=1)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         if not 0 < self.tolerance < 0.5:

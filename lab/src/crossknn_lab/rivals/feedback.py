@@ -23,7 +23,7 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
-from crossknn.methods.base import equal_rounds, part
+from crossknn.methods.base import equal_rounds, option, part
 from crossknn.methods.vectors import Fit, Scored, VectorMethod
 from crossknn.search.plan import Plan
 from crossknn.types import FloatArray
@@ -41,8 +41,8 @@ class SampleThenSearch(VectorMethod):
         retriever, vectors, normalize: See `VectorMethod`.
     """
 
-    retriever_share: float = 0.1
-    rounds: int = 9
+    retriever_share: float = option(0.1, least=0, most=1)
+    rounds: int = option(9, least=1)
 
     def sample_then_search(self, index: Index, budget: int, seed: int, fit: Fit) -> Plan:
         """The plan with vectors that `fit` makes."""
@@ -66,7 +66,7 @@ class Feedback(SampleThenSearch):
     a: float = 1.0
     b: float = 1.0
     c: float = 0.1
-    pairs: int | None = None
+    pairs: int | None = option(None, least=1)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         if self.b < 0:
@@ -86,7 +86,7 @@ class ReFIT(SampleThenSearch):
     """
 
     name = "refit"
-    steps: int = 100
+    steps: int = option(100, least=1)
     lr: float = 1.0
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:

@@ -19,7 +19,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
-from crossknn.methods.base import part
+from crossknn.methods.base import option, part
 from crossknn.retrievers.specs import open_retriever, unfitted
 from crossknn.search.plan import Plan
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours
@@ -51,7 +51,7 @@ class GAR(GraphMethod):
 
     name = "gar"
     affinity: Literal["score", "set"] = "score"
-    set_share: float = 0.3
+    set_share: float = option(0.3, least=0, most=1)
     softmax: Literal["scaled", "raw"] = "scaled"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:

@@ -28,7 +28,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index, lacking
-from crossknn.methods.base import Method, part
+from crossknn.methods.base import Method, option, part
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import AUTO, open_retriever
 from crossknn.search.plan import Plan, Prediction, Predictor
@@ -65,8 +65,8 @@ class GraphMethod(Method):
 
     retriever: Spec = AUTO
     graph: str = "auto"
-    neighbours: int = NEIGHBOURS
-    batch: int = 16
+    neighbours: int = option(NEIGHBOURS, least=1)
+    batch: int = option(16, least=1)
 
     def required_artifacts(self, index: Index) -> Collection[str]:
         """The anchors, where the graph is made of their scores."""
@@ -99,8 +99,8 @@ class LADR(GraphMethod):
     """
 
     name = "ladr"
-    retriever_share: float = 0.5
-    depth: int = 50
+    retriever_share: float = option(0.5, least=0, most=1)
+    depth: int = option(50, least=1)
     mode: Literal["adaptive", "proactive"] = "adaptive"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
@@ -123,7 +123,7 @@ class Greedy(GraphMethod):
     """
 
     name = "greedy"
-    retriever_share: float = 0.5
+    retriever_share: float = option(0.5, least=0, most=1)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         return _from_seeds(self, index, budget, seed, _step_by_step, self.batch)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.methods.base import Method
+from crossknn.methods.base import Method, option
 from crossknn.retrievers.base import Retriever, VectorStore, stages_of
 from crossknn.retrievers.specs import AUTO, default_vectors, open_retriever
 from crossknn.search.plan import Plan
@@ -59,11 +59,11 @@ class ReformIR(Method):
 
     name = "reformir"
     retriever: Spec = AUTO
-    reformulations: int = 5
-    feedback: int = 5
-    blend: float = 0.3
-    depth: int = 100
-    batch: int = 16
+    reformulations: int = option(5, least=1)
+    feedback: int = option(5, least=1)
+    blend: float = option(0.3, least=0, most=1)
+    depth: int = option(100, least=1)
+    batch: int = option(16, least=1)
     vectors: str = "auto"
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:

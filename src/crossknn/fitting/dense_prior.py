@@ -1,0 +1,269 @@
+"""Kriging's prior from anchors, queries that were scored with every item.
+
+Each anchor's scores are regressed on the trend of few columns. The residuals say which items are
+liked by the same queries: their covariance is brought to low rank, a part of it as item vectors
+smooth it. The anchors' coordinates in that space are what cokriging predicts from query vectors.
+
+Axes: those of `crossknn.methods.prior`, and a anchor queries, b items of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import starmap
+from typing import NamedTuple
+
+import numpy as np
+
+from crossknn.errors import InputError
+from crossknn.files import scratch
+from crossknn.linalg import lengths, solve_scaled
+from crossknn.methods.posterior import Trend
+from crossknn.methods.prior import SLOPE, Cokriging, Prior, near, trend_columns
+from crossknn.types import BoolArray, FloatArray, IntArray, Progress
+
+RANK = 100
+"""Factors kept, at most."""
+
+OWN, SMOOTHED = 4 / 7, 3 / 7
+"""Shares of the covariance of items that residuals show, and of what item vectors say of it."""
+
+SMOOTHING = 30.0
+"""Items that the ridge counts for which smooths factors by item vectors."""
+
+PRIOR_QUERIES = 2
+"""Queries that the weights' prior before any query counts for where others are known."""
+
+BLOCK = 8_192
+"""Items that a fit reads together."""
+
+SCALES = tuple(0.125 * 2.0**step for step in range(8))
+RIDGES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Of cokriging: scales of squared distances between queries, and ridges."""
+
+
+def fit_cokriging(
+    known: FloatArray, coordinates: FloatArray, products: FloatArray
+) -> tuple[Cokriging, FloatArray]:
+    """Scale and ridge by the least leave-one-out error in the scores of all items.
+
+    With A = K (K + ridge I)^-1, the error of query i, left out, is ((I - A) Z)_i / (1 - A_ii)
+    (Rasmussen and Williams 2006, 5.12).
+
+    Args:
+        known: Vectors (q, d) of queries.
+        coordinates: Z (q, r).
+        products: Of the factors with themselves, F' F (r, r).
+
+    Returns:
+        The regression, and what it says of each known query from all others: (q, r).
+    """
+    best, exact = np.inf, coordinates.astype(np.float64)
+    for scale in SCALES:
+        values, turn = np.linalg.eigh(near(known, known, scale))
+        values, turned = np.maximum(values, 0), turn.T @ exact
+        for ridge in RIDGES:
+            left = ridge / (values + ridge)  # eigenvalues of I - A
+            out = np.maximum(np.square(turn) @ left, 1e-9)[:, None]
+            error = turn @ (left[:, None] * turned) / out
+            if (total := float(np.sum((error @ products) * error))) < best:
+                best, others = total, exact - error
+                solved = turn @ (turned / (values + ridge)[:, None])
+                found = Cokriging(known, solved.astype(np.float32), scale)
+    return found, others
+
+
+def fit_dense(
+    scores: FloatArray,
+    cheap: Sequence[FloatArray],
+    vectors: FloatArray,
+    query_vectors: FloatArray | None = None,
+    *,
+    lead: int = 0,
+    rank: int = RANK,
+    rows: IntArray | None = None,
+    progress: Progress | None = None,
+) -> Prior:
+    """A prior from queries that were scored with every item.
+
+    The items are read three times, `BLOCK` at a time, so that arrays may be memory-mapped.
+    `InputError` if there are fewer than two queries.
+
+    Args:
+        scores: Exact ones (a, n) of anchor queries.
+        cheap: Scores (a, n) of the anchors by each retriever.
+        vectors: Of the items (n, d), by which factors are smoothed.
+        query_vectors: Of the anchors (a, d'), for cokriging.
+        lead: Which of the retrievers is in the trend of few columns.
+        rank: Factors, at most.
+        rows: Positions (q,) of the anchors that are used; by default all.
+        progress: Called with (items read, 3 n).
+    """
+    rows = np.arange(len(scores)) if rows is None else rows
+    q, n = len(rows), scores.shape[1]
+    if q < 2:
+        raise InputError(
+            "kriging cannot be fitted to a single anchor query: add more, or use "
+            "kriging(use_anchors=false)"
+        )
+    anchors = _Anchors(scores, cheap, rows, progress)
+    few, *_ = trend_columns(len(cheap), lead, False)
+    columns, total = anchors.moments()
+    slopes = columns.regressed(np.flatnonzero(few)[1:] - 1)
+
+    def stacked(part: slice, values: FloatArray) -> FloatArray:
+        """Residuals (q, b) from the few trend, over the items' directions (d, b)."""
+        both = columns.residuals(values, slopes), _directions(vectors[part]).T
+        return np.vstack(both).astype(np.float32)
+
+    gram = sum((block @ block.T for block in starmap(stacked, anchors.blocks(1))), np.zeros(1))
+    variance = float(np.trace(gram[:q, :q])) / (q * n)
+    mixture = _mixture(gram, q, rank)
+    cokriging, others = None, None
+    if query_vectors is not None:
+        cokriging, others = _cokriging_of(query_vectors[rows], gram, mixture)
+    factor, every = scratch((n, mixture.shape[1])), Moments()
+    for part, values in anchors.blocks(2):
+        factor[part] = stacked(part, values).T @ mixture.astype(np.float32)
+        every.add(values if others is None else _with_column(values, others, factor[part]))
+    mean, kept = _centred(total) / q, trend_columns(len(cheap), lead, others is not None)
+    trends = [every.trend(used, variance) for used in kept]
+    prior = Prior(factor=factor, mean=mean.astype(np.float32), trends=trends, variance=variance)
+    return replace(prior, cokriging=cokriging)
+
+
+def _cokriging_of(
+    query_vectors: FloatArray, gram: FloatArray, mixture: FloatArray
+) -> tuple[Cokriging, FloatArray]:
+    """Cokriging of the q anchors, whose coordinates are their residuals' in the factors' space."""
+    q, products = len(query_vectors), mixture.T @ gram @ mixture
+    coordinates = np.linalg.lstsq(products, mixture.T @ gram[:, :q], rcond=1e-10)[0].T
+    return fit_cokriging(query_vectors, coordinates, products)
+
+
+def _with_column(values: FloatArray, others: FloatArray, factor: FloatArray) -> FloatArray:
+    """Columns (q, g, b) with what cokriging says of each anchor from the others, before the last
+    two, the items' mean and the scores: (q, g + 1, b)."""
+    likely = (others.astype(np.float32) @ factor.T)[:, None]
+    return np.concatenate([values[:, :-2], likely, values[:, -2:]], axis=1)
+
+
+class _Anchors(NamedTuple):
+    """The q anchors at `rows` of exact scores (a, n), and each retriever's scores, (a, n)."""
+
+    scores: FloatArray
+    cheap: Sequence[FloatArray]
+    rows: IntArray
+    progress: Progress | None
+
+    def moments(self) -> tuple[Moments, FloatArray]:
+        """Of the columns of each anchor, and the items' sums of scores (n,)."""
+        moments, total = Moments(), np.empty(self.scores.shape[1])
+        for part, values in self.blocks(0):
+            moments.add(values)
+            total[part] = values[0, -2] + values[0, -1]
+        return moments, total
+
+    def blocks(self, reading: int) -> Iterator[tuple[slice, FloatArray]]:
+        """Items, and of them each anchor's columns but for the 1, and its scores: (q, g, b). The
+        items' mean, whatever its size, is that over the other anchors."""
+        n = self.scores.shape[1]
+        for start in range(0, n, BLOCK):
+            part = slice(start, min(start + BLOCK, n))
+            *cheap, exact = (
+                scores[:, part][self.rows].astype(np.float64)
+                for scores in (*self.cheap, self.scores)
+            )
+            yield part, np.stack([*cheap, exact.sum(axis=0) - exact, exact], 1)
+            if self.progress:
+                self.progress(reading * n + part.stop, 3 * n)
+
+
+class Moments:
+    """Means and products of columns about them, which come in blocks: of each query the columns
+    (g - 1) that its scores, the last of g values, are regressed on."""
+
+    count = 0
+
+    def add(self, values: FloatArray) -> None:
+        """Take in (q, g, b); Chan et al. 1983 (1.4), so that no large squares cancel."""
+        mean, b = values.mean(axis=2, keepdims=True), values.shape[2]
+        about = values - mean
+        products = about @ about.transpose(0, 2, 1)
+        if not self.count:
+            self.mean, self.products, self.count = mean, products, b
+            return
+        moved, whole = mean - self.mean, self.count + b
+        self.products += products + moved @ moved.transpose(0, 2, 1) * (self.count * b / whole)
+        self.mean += moved * (b / whole)
+        self.count = whole
+
+    @property
+    def size(self) -> FloatArray:
+        """Standard deviations (q, g, 1); infinite where all values are equal."""
+        size = np.sqrt(np.einsum("qgg->qg", self.products) / self.count)[:, :, None]
+        return np.where(size > 1e-6 * np.abs(self.mean), size, np.inf)
+
+    def regressed(self, used: IntArray) -> FloatArray:
+        """Weights (q, g - 1) of the columns `used`, standardised, in least squares over all items;
+        0 of the others."""
+        size = self.size[:, used, 0]
+        weights = np.zeros((len(self.mean), self.mean.shape[1] - 1))
+        for row, (products, unit) in enumerate(zip(self.products, size, strict=True)):
+            known = products[np.ix_(used, used)] / unit / unit[:, None]
+            weights[row, used] = solve_scaled(known, products[used, -1] / unit)
+        return weights
+
+    def trend(self, columns: BoolArray, variance: float) -> Trend:
+        """The prior of the weights of a trend with `columns` (g,), of which the first is 1."""
+        weights = np.pad(self.regressed(np.flatnonzero(columns)[1:] - 1), ((0, 0), (1, 0)))
+        return Trend(columns, weights.mean(axis=0), slope_precision(weights, columns, variance))
+
+    def residuals(self, values: FloatArray, weights: FloatArray) -> FloatArray:
+        """Of the scores from what `weights` (q, g - 1) predict: (q, g, b) -> (q, b)."""
+        about = values - self.mean
+        scaled = weights / self.size[:, :-1, 0]
+        left: FloatArray = about[:, -1] - (scaled[:, None] @ about[:, :-1])[:, 0]
+        return left
+
+
+def _mixture(gram: FloatArray, q: int, rank: int) -> FloatArray:
+    """Coefficients (q + d, r) of factors [E' U] B, whose products with themselves are near
+    4/7 F F' + 3/7 S S': F F' is E'E / q of the residuals E (q, n), and S = U (U'U + 30 I)^-1 U'F
+    with the items' directions U (n, d). `gram` (q + d, q + d) is that of [E' U]."""
+    # By the eigenvectors of the smaller E E' / q (q, q).
+    values, turn = np.linalg.eigh(gram[:q, :q] / q)
+    kept = np.flatnonzero(values > 1e-6 * values[-1])[::-1][:rank]
+    factor = turn[:, kept] / np.sqrt(q)
+    ridge = gram[q:, q:] + SMOOTHING * np.eye(len(gram) - q)
+    smooth = np.linalg.solve(ridge, gram[q:, :q] @ factor)
+    both = np.zeros((len(gram), 2 * len(kept)))
+    both[:q, : len(kept)] = np.sqrt(OWN) * factor
+    both[q:, len(kept) :] = np.sqrt(SMOOTHED) * smooth
+    strength, turn = np.linalg.eigh(both.T @ gram @ both)
+    best = np.argsort(-strength, kind="stable")[: min(rank, max(len(kept), 1))]
+    mixture: FloatArray = both @ turn[:, best]
+    return mixture
+
+
+def _directions(vectors: FloatArray) -> FloatArray:
+    """Vectors (b, d) brought to unit length, in single precision; 0 stays 0."""
+    single = vectors.astype(np.float32)
+    return single / lengths(single)[:, None]
+
+
+def slope_precision(weights: FloatArray, columns: BoolArray, variance: float) -> FloatArray:
+    """Of a trend's weights but the first: (q, g) -> (g, g); a few queries are drawn to what is
+    assumed where none is known."""
+    q, g = weights.shape
+    used, precision = np.flatnonzero(columns)[1:], np.zeros((g, g))
+    spread = np.atleast_2d(np.cov(weights[:, used].T)) * q
+    spread[np.diag_indices_from(spread)] += PRIOR_QUERIES * (variance or 1.0) / SLOPE
+    precision[np.ix_(used, used)] = np.linalg.inv(spread / (q + PRIOR_QUERIES))
+    return precision
+
+
+def _centred(values: FloatArray) -> FloatArray:
+    exact: FloatArray = values.astype(np.float64)
+    return exact - exact.mean()

@@ -1,0 +1,81 @@
+"""What searches left, as the factor model reads it: query by query, in units of deviations.
+
+Axes: q queries, e entries, b scored items of a query, k items with entries, n items, d dimensions,
+g columns [1, retrievers' scores].
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from crossknn.linalg import lengths
+from crossknn.scores.store import SparseScores
+from crossknn.types import BoolArray, FloatArray, IntArray
+
+HELD_OUT = 0.1
+"""Share of the entries on which the number of steps is chosen."""
+
+
+class Query(NamedTuple):
+    """A query's scored items, as positions (b,) among the k; `basis` (b, g) is [1, x]."""
+
+    items: IntArray
+    basis: FloatArray
+    scores: FloatArray
+
+    def take(self, kept: BoolArray) -> Query:
+        """The items of a mask (b,)."""
+        return Query(self.items[kept], self.basis[kept], self.scores[kept])
+
+
+@dataclass(frozen=True, eq=False)
+class Observations:
+    """All entries, query by query; [score, x] are about their means and in units of their
+    deviations within queries, `size` (g,). The k items at the positions `seen` have entries, and
+    `directions` (k, d)."""
+
+    queries: Sequence[Query]
+    seen: IntArray
+    directions: FloatArray
+    size: FloatArray
+
+    @staticmethod
+    def of(scores: SparseScores, cheap: Sequence[FloatArray], vectors: FloatArray) -> Observations:
+        """From e pairs, each retriever's scores of them, (e,), and items' vectors (n, d)."""
+        values, seen = np.column_stack([scores.score, *cheap]), np.unique(scores.item)
+        values = values.astype(np.float64)
+        begin = np.searchsorted(scores.query, scores.scored_queries)[1:]
+        by_query = np.split(values, begin) if len(scores) else []
+        squares = sum(np.square(each - each.mean(axis=0)).sum(axis=0) for each in by_query)
+        centre = values.sum(axis=0) / max(len(values), 1)
+        size = np.sqrt(squares / max(len(values), 1))
+        size = np.where(size <= 1e-6 * np.abs(centre), 1.0, size)
+        items = np.split(np.searchsorted(seen, scores.item), begin)
+        queries = []
+        for positions, each in zip(items, by_query, strict=False):
+            scaled = (each - centre) / size
+            basis = np.column_stack([np.ones(len(scaled)), scaled[:, 1:]])
+            queries.append(Query(positions, basis, scaled[:, 0]))
+        return Observations(queries, seen, directions_of(vectors[seen]), size)
+
+    def split(self, texts: Sequence[str]) -> tuple[Observations, list[Query]]:
+        """Without a random share of each query's entries, and these; drawn by the query's text."""
+        fitted, held = [], []
+        for text, query in zip(texts, self.queries, strict=True):
+            rng = np.random.default_rng([0, zlib.crc32(text.encode("utf-8", "surrogatepass"))])
+            out = rng.random(len(query.items)) < HELD_OUT
+            out[0] = False  # no query without an entry
+            fitted.append(query.take(~out))
+            held.append(query.take(out))
+        return replace(self, queries=fitted), held
+
+
+def directions_of(vectors: FloatArray) -> FloatArray:
+    """Vectors (b, d) brought to unit length; 0 stays 0."""
+    exact = vectors.astype(np.float64)
+    return exact / lengths(exact)[:, None]

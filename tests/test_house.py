@@ -146,7 +146,7 @@ LARGE = {
     "module": {
         "data.records",
         "evaluation.diagnosis",
-        "evaluation.replay",
+        "evaluation.compare",
         "scores.store",
     },
     "class": {

@@ -12,8 +12,8 @@ from .errors import MissingExtraError as MissingExtraError
 from .errors import ScorerError as ScorerError
 from .errors import SpecError as SpecError
 from .errors import StoreError as StoreError
+from .evaluation.compare import compare as compare
 from .evaluation.diagnosis import diagnose as diagnose
-from .evaluation.replay import compare as compare
 from .fitting.anchors import collect_anchors as collect_anchors
 from .fitting.calibration import fit_calibration as fit_calibration
 from .fitting.fit import fit as fit

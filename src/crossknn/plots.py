@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 
 from crossknn.errors import SpecError, needs_extra
+from crossknn.evaluation.compare import RecallRow
 from crossknn.evaluation.measures import Estimate
-from crossknn.evaluation.replay import RecallRow
 from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, parse
 

@@ -7,7 +7,7 @@ import pytest
 
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError, MissingExtraError, ScorerError, SpecError
-from crossknn.evaluation.replay import compare
+from crossknn.evaluation.compare import compare
 from crossknn.fitting.fit import fit
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import parse_methods

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from crossknn.evaluation.replay import RecallRow
+from crossknn.evaluation.compare import RecallRow
 from crossknn.methods import METHODS
 from crossknn.plots import (
     FAMILIES,

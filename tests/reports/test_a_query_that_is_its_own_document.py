@@ -8,7 +8,7 @@ import pytest
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.data.queries import own_items
-from crossknn.evaluation.replay import compare
+from crossknn.evaluation.compare import compare
 from crossknn.evaluation.verdict import RERANK
 from crossknn.fitting.learning import searched_scores
 from crossknn.types import Pairs

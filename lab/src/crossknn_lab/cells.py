@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import crossknn
 from crossknn.errors import CrossknnError, InputError
-from crossknn.evaluation.replay import Outcome, Part, RecallRow, check, outcome, truth_of
+from crossknn.evaluation.compare import Outcome, Part, RecallRow, check, outcome, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.files import open_given, parse_json
 from crossknn.methods import Method

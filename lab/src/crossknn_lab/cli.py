@@ -87,7 +87,7 @@ def _replay(
 ) -> None:
     """Replay methods on stored scores: one JSON object per line for each method, budget and k."""
     from crossknn.data.reading import read_qrels
-    from crossknn.evaluation.replay import check
+    from crossknn.evaluation.compare import check
     from crossknn.evaluation.task import LABELLED, TaskMeasures, measure_names
     from crossknn.methods import parse_methods
     from crossknn_lab.replay import judgements_of, parts_of, replay

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from crossknn.data.queries import Qrels
 from crossknn.errors import InputError
-from crossknn.evaluation.replay import BATCH, Part, RecallRow, outcomes
+from crossknn.evaluation.compare import BATCH, Part, RecallRow, outcomes
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.base import Index
 from crossknn.methods import Method

@@ -19,8 +19,8 @@ from crossknn.methods import DEFAULT, Method, parse_method, parse_methods
 
 if TYPE_CHECKING:
     from crossknn.data.queries import Qrels, QuerySet
+    from crossknn.evaluation.compare import RecallRow
     from crossknn.evaluation.diagnosis import Diagnosis
-    from crossknn.evaluation.replay import RecallRow
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
     from crossknn.searcher.searcher import Searcher
@@ -183,7 +183,7 @@ def _compare(
 
     These are without fusion, and the methods with it, if there is one.
     """
-    from crossknn.evaluation.replay import compare
+    from crossknn.evaluation.compare import compare
     from crossknn.retrievers.specs import first_stage
 
     index, fusion = searcher.of_scorer(), searcher.fusion

@@ -16,6 +16,7 @@ import numpy as np
 
 from crossknn.data.queries import Qrels, QuerySet, Texts, query_set
 from crossknn.errors import InputError
+from crossknn.evaluation.compare import Outcome, Part, check, outcome, parts_on_demand
 from crossknn.evaluation.measures import (
     Comparison,
     Estimate,
@@ -24,7 +25,6 @@ from crossknn.evaluation.measures import (
     fewest_queries,
     paired,
 )
-from crossknn.evaluation.replay import Outcome, Part, check, outcome, parts_on_demand
 from crossknn.evaluation.task import Judgements, TaskMeasures, relevant_items
 from crossknn.evaluation.verdict import (
     RERANK,

@@ -11,8 +11,8 @@ import numpy as np
 
 from crossknn.data.queries import Qrels, QuerySet
 from crossknn.errors import counted
+from crossknn.evaluation.compare import Outcome, compare
 from crossknn.evaluation.measures import Comparison, fewest_queries, paired
-from crossknn.evaluation.replay import Outcome, compare
 from crossknn.evaluation.task import Judgements, relevant_items
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, parse_methods

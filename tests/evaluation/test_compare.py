@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossknn.evaluation.replay import (
+from crossknn.evaluation.compare import (
     compare,
 )
 from crossknn.methods import parse_methods

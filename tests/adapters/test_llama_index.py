@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 
 import pytest
 from adapter_helpers import TEXTS, embedding, overlap
@@ -62,6 +63,14 @@ def test_a_reranker_reads_what_the_search_has_scored(searcher):
     assert not {"crossknn_predicted", "crossknn_retrieval_score", "title"} & {
         line.split(":")[0] for line in shown.split("\n")
     }
+
+
+def test_a_copy_never_ranks_with_another_scorer():
+    with pytest.raises(ck.InputError, match="the scorer, a function, cannot be pickled"):
+        pickle.dumps(CrossknnRerank(scorer=lambda pairs: overlap(pairs)))
+    copied = pickle.loads(pickle.dumps(CrossknnRerank(scorer=overlap, top_n=2)))
+    assert copied.scorer is overlap
+    assert copied.top_n == 2
 
 
 def test_a_query_engine_retrieves_and_reranks_with_them(searcher, monkeypatch):

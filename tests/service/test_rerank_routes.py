@@ -85,9 +85,9 @@ def test_the_shapes(shared_client):
     assert jina["results"][0]["document"] == {"text": "sort\nthe list"}
     assert (jina["model"], jina["object"]) == ("jina-x", "rerank")
     assert "document" not in client.post("/v2/rerank", json=body).json()["results"][0]
-    logits = client.post("/rerank", json=body | {"return_documents": True, "raw_scores": True})
-    (first, _) = logits.json()["results"]
-    assert (first["index"], first["document"]) == (1, {"text": "sort\nthe list"})
+    infinity = client.post("/rerank", json=body | {"return_documents": True, "raw_scores": True})
+    (first, _) = infinity.json()["results"]
+    assert (first["index"], first["document"]) == (1, "sort\nthe list")
     assert first["relevance_score"] == pytest.approx(3.13)
     given = {"query": QUERIES[0], "texts": DOCUMENTS[:8], "raw_scores": True, "truncate": True}
     tei = client.post("/rerank", json=given | {"return_text": True, "budget": 3}).json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 from crossknn.adapters import PREDICTED, PREFIX, metadata_of, of_kind, rerank_documents
@@ -84,6 +85,16 @@ class CrossknnRerank(BaseNodePostprocessor):
     def class_name(cls) -> str:
         """As LlamaIndex names the class in its serialised form."""
         return "CrossknnRerank"
+
+    def __getstate__(self) -> dict[str, Any]:
+        try:  # LlamaIndex leaves out what it cannot pickle: the copy would have another scorer
+            pickle.dumps(self.scorer)
+        except Exception as error:
+            kind = type(self.scorer).__name__
+            message = f"the scorer, a {kind}, cannot be pickled: give its folder or name"
+            raise InputError(message) from error
+        state: dict[str, Any] = super().__getstate__()
+        return state
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None

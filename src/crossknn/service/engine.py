@@ -27,7 +27,7 @@ from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.results import Hit, Results
 from crossknn.searcher.fresh import FreshSearcher
-from crossknn.searcher.rerank import rerank
+from crossknn.searcher.rerank import Reranked, rerank
 from crossknn.searcher.run import OnRound
 from crossknn.searcher.searcher import Budget, K, Searcher
 from crossknn.service.batches import SharedScorer
@@ -36,7 +36,6 @@ from crossknn.service.shapes import (
     RerankBody,
     SearchBody,
     budget_of,
-    rerank_answer,
     search_answer,
 )
 
@@ -245,9 +244,9 @@ class Engine:
 
     def rerank(
         self, body: RerankBody, arrived: float, cancel: threading.Event, *, return_documents: bool
-    ) -> dict[str, Any] | list[dict[str, Any]]:
-        """The answer to a request to order documents. The scores are not stored: the documents are
-        of no index."""
+    ) -> tuple[Reranked, bool]:
+        """Order documents; also whether that is less than was asked for. The scores are not stored:
+        the documents are of no index."""
         began = time.monotonic()
         budget = budget_of(body.budget, body.deadline_ms, self.budget)
         documents = [
@@ -267,7 +266,7 @@ class Engine:
         )
         degraded = _degraded(ranked.results)
         self.metrics.search(ranked.results, began - arrived, degraded=degraded)
-        return rerank_answer(body, ranked, degraded)
+        return ranked, degraded
 
     def _in_time(self, budget: Budget, arrived: float, hits: int = 0) -> Budget:
         """The budget with what is left of its deadline, or of the service's, for the search alone:

@@ -27,6 +27,7 @@ from crossknn.service.shapes import (
     RerankBody,
     SearchAnswer,
     SearchBody,
+    rerank_answer,
     round_event,
 )
 from crossknn.types import json_value
@@ -61,16 +62,19 @@ async def search(
 @router.post("/v2/rerank", response_model=RerankAnswer | list[RankBody], dependencies=_KEY)
 async def rerank(body: RerankBody, request: Request) -> Response:
     """Order given documents, of which a budget is scored: for clients of Cohere (/v2/rerank), Jina
-    (/v1/rerank) and Text Embeddings Inference (/rerank)."""
+    (/v1/rerank), infinity and Text Embeddings Inference (/rerank)."""
     engine, arrived = _engine(request), request.state.arrived
     engine.check_pairs(body.budget or 0)
+    path = request.scope["route"].path
     shown = body.return_text if body.documents is None else body.return_documents
     if shown is None:
-        shown = body.documents is not None and request.scope["route"].path == "/v1/rerank"
-    documents = bool(shown)
-    return await _answer(
-        request, lambda cancel: engine.rerank(body, arrived, cancel, return_documents=documents)
-    )
+        shown = body.documents is not None and path == "/v1/rerank"
+
+    def work(cancel: threading.Event) -> Any:
+        ranked, degraded = engine.rerank(body, arrived, cancel, return_documents=bool(shown))
+        return rerank_answer(body, ranked, degraded, strings=path == "/rerank")
+
+    return await _answer(request, work)
 
 
 @router.get("/indexes", dependencies=_KEY)

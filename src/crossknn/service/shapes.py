@@ -168,7 +168,7 @@ def budget_of(given: int | BudgetBody | None, deadline_ms: float | None, per_que
     )
 
 
-# Reranking of given documents: docs.cohere.com/reference/rerank, api.jina.ai/redoc, and
+# Reranking of given documents: docs.cohere.com/reference/rerank, api.jina.ai/redoc, infinity's and
 # huggingface.github.io/text-embeddings-inference
 
 
@@ -181,9 +181,9 @@ class DocumentBody(Body):
 
 
 class RerankBody(Body):
-    """Documents to order: `documents`, as for Cohere and Jina, or `texts`, as for Text Embeddings
-    Inference. Without a `budget` all are scored, up to the service's own budget; beyond it the
-    others follow by predicted score."""
+    """Documents to order: `documents`, as for Cohere, Jina and infinity, or `texts`, as for Text
+    Embeddings Inference. Without a `budget` all are scored, up to the service's own budget; beyond
+    it the others follow by predicted score."""
 
     query: Text = Field(examples=["how do I open a zip file"])
     documents: (
@@ -217,7 +217,7 @@ class RankedBody(BaseModel):
     index: int
     relevance_score: float
     predicted: bool
-    document: dict[str, str] | None = None
+    document: str | dict[str, str] | None = None
 
 
 class RerankAnswer(BaseModel):
@@ -243,9 +243,10 @@ class RankBody(BaseModel):
 
 
 def rerank_answer(
-    body: RerankBody, ranked: Reranked, degraded: bool
+    body: RerankBody, ranked: Reranked, degraded: bool, *, strings: bool
 ) -> dict[str, Any] | list[dict[str, Any]]:
-    """A `RerankAnswer`, or a list of `RankBody` to `texts`."""
+    """A `RerankAnswer`, or a list of `RankBody` to `texts`. With `strings` a returned document is
+    its text, and no object."""
     score_name = "relevance_score" if body.texts is None else "score"
     entries = list[dict[str, Any]]()
     for document in ranked:
@@ -257,7 +258,8 @@ def rerank_answer(
         }
         if "text" in document:
             text = document["text"]
-            entry |= {"document": {"text": text}} if body.texts is None else {"text": text}
+            document_text = text if strings else {"text": text}
+            entry |= {"document": document_text} if body.texts is None else {"text": text}
         entries.append(entry)
     if body.texts is not None:
         return entries

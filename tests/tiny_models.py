@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.data.dataset import Dataset
+from crossknn.data.items import read_items
 from crossknn.data.queries import QuerySet
-from crossknn.data.reading import read_items
 from crossknn.types import Pairs
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -1,10 +1,10 @@
 """The public names and their homes: what type checkers read, and what is loaded on first use."""
 
 from . import extend as extend
+from .data.items import read_items as read_items
+from .data.qrels import read_qrels as read_qrels
 from .data.queries import QuerySet as QuerySet
-from .data.reading import read_items as read_items
-from .data.reading import read_qrels as read_qrels
-from .data.reading import read_queries as read_queries
+from .data.queries import read_queries as read_queries
 from .errors import CrossknnError as CrossknnError
 from .errors import IndexFormatError as IndexFormatError
 from .errors import InputError as InputError

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet
-from crossknn.data.reading import read_dataset
+from crossknn.data.dataset import read_dataset
+from crossknn.data.qrels import Qrels
+from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.models.folder import bundled_folder

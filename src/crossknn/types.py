@@ -56,14 +56,7 @@ class Pairs:
         return len(self.item)
 
     def take(self, positions: IntArray | slice) -> Pairs:
-        """Some of the pairs.
-
-        Args:
-            positions: Which, as positions in `query` and `item`, or a slice.
-
-        Returns:
-            The pairs at these positions, in this order.
-        """
+        """The pairs at some positions (or of a slice), in this order."""
         return Pairs(self.query[positions], self.item[positions])
 
 
@@ -83,14 +76,8 @@ class Candidates:
 
     @staticmethod
     def from_rows(rows: Sequence[tuple[IntArray, FloatArray]]) -> Candidates:
-        """Pad rows of different lengths.
-
-        Args:
-            rows: Of each query (items (c,), scores (c,)), best first.
-
-        Returns:
-            The candidates (m, longest c).
-        """
+        """The candidates (m, longest c) of rows (items (c,), scores (c,)), one of each query, best
+        first."""
         width = max((len(items) for items, _ in rows), default=0)
         items = np.full((len(rows), width), NO_ITEM, dtype=np.int64)
         scores = np.full((len(rows), width), -np.inf, dtype=np.float32)
@@ -116,11 +103,7 @@ class Observed:
     counts: IntArray
 
     def rows(self) -> Iterator[tuple[int, IntArray, FloatArray]]:
-        """The same, query by query, without the padding.
-
-        Yields:
-            (query, items (b,), exact scores (b,)) of every query that has at least one score.
-        """
+        """(query, items (b,), exact scores (b,)) of each query that has scores, without padding."""
         for r, count in enumerate(self.counts):
             if count:
                 yield r, self.items[r, :count], self.scores[r, :count]
@@ -195,27 +178,13 @@ class Queries:
         return len(self.texts)
 
     def take(self, rows: IntArray) -> Queries:
-        """Some of the queries, with the vectors that are known of them.
-
-        Args:
-            rows: Which, as positions.
-
-        Returns:
-            The queries at these positions, in this order.
-        """
+        """The queries at some positions, in this order, with their vectors that are there."""
         vectors = {name: known[rows] for name, known in self.vectors.items()}
         return Queries([self.texts[row] for row in rows], vectors)
 
     def generator(self, query: int, seed: int) -> np.random.Generator:
-        """A random generator for one query, the same in whichever batch the query is.
-
-        Args:
-            query: The query's position.
-            seed: The seed of the search.
-
-        Returns:
-            A generator seeded with `seed` and the query's text.
-        """
+        """A random generator seeded with `seed` and a query's text, so that the query gets the same
+        one in every batch."""
         return np.random.default_rng([seed, zlib.crc32(self.texts[query].encode())])
 
 

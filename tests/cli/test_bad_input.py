@@ -100,13 +100,11 @@ CASES = """
 2 500ms: FIT --deadline soon
 2 50: FIT --strategy i --per 50
 2 --endpoint-model: FIT --endpoint-model m
-2 --ray: FIT --scorer URL/nan --endpoint-model m --ray local
 2 fingerprint: FIT --scorer URL/nan
 2 --queries: fit docs.index als
 2 leave --queries out: fit docs.index stored --queries queries.txt
 2 fits no item vectors: fit docs.index fusion --queries queries.txt --name x
 2 fits no item vectors: fit docs.index calibration --queries queries.txt --strategy i
-2 leave out --ray: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --ray local
 2 --plot applies only to calibration: fit docs.index fusion --queries queries.txt --plot r.png
 2 .png: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --plot r.txt
 2 nothing to make: index prepare docs.index

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_data_values import SAMPLES, write
 
-from crossknn.data.queries import ITEM_TEMPLATE, QuerySet, item_as_query, marked_query, unmarked
-from crossknn.data.reading import read_dataset, read_items, read_labelled, read_qrels, read_queries
+from crossknn.data.dataset import read_dataset
+from crossknn.data.items import read_items
+from crossknn.data.queries import ITEM_TEMPLATE, item_as_query, marked_query, unmarked
 from crossknn.errors import InputError
+from crossknn_train.reading import read_labelled
 
-BEIR, PROCESSED, TREC = (SAMPLES[name] for name in ("beir", "processed", "trec"))
+BEIR, TREC = (SAMPLES[name] for name in ("beir", "trec"))
 
 
 def lines(*records: object) -> str:
@@ -87,13 +88,9 @@ def test_folders_that_lack_something_or_have_too_much(tmp_path, files, sentence)
 
 
 def test_which_part_of_a_folder_must_be_clear(tmp_path):
-    fish = PROCESSED["processed/valid_worlds/fish_mentions.jsonl"]
-    write(tmp_path / "a", PROCESSED | {"processed/train_worlds/fish_mentions.jsonl": fish})
-    with pytest.raises(InputError, match="has the domains fish, trees: name one"):
-        read_dataset(tmp_path / "a", split="train")
-    write(tmp_path / "b", NO_RUN | {"topics.dev.tsv": "9\tx\n", "topics.train.tsv": "8\ty\n"})
+    write(tmp_path, NO_RUN | {"topics.dev.tsv": "9\tx\n", "topics.train.tsv": "8\ty\n"})
     with pytest.raises(InputError, match="no judgements qrels for the split 'train'"):
-        read_dataset(tmp_path / "b", split="train")
+        read_dataset(tmp_path, split="train")
 
 
 def test_what_does_not_fit_together_is_logged_and_kept(tmp_path, caplog):
@@ -101,45 +98,6 @@ def test_what_does_not_fit_together_is_logged_and_kept(tmp_path, caplog):
     assert len(found.findings) == 4
     for finding in found.findings:
         assert f"{tmp_path.name}: {finding}" in caplog.text
-
-
-def test_the_readers_of_items_queries_and_judgements_take_a_folder(tmp_path):
-    write(tmp_path, {name: text for name, text in PROCESSED.items() if "trees" not in name})
-    assert list(read_items(tmp_path).ids) == ["f0", "f1"]
-    assert read_queries(tmp_path, split="valid").ids == ("m2",)
-    assert read_qrels(tmp_path, split="valid") == {"m2": {"f0": 1}}
-
-
-@pytest.fixture
-def registered(tmp_path, monkeypatch):
-    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
-    ir_datasets = pytest.importorskip("ir_datasets")
-    files = {"docs.tsv": "d1\tan oak\nd2\tan elm\n", "q.tsv": "1\toaks\n2\ttrees\n"}
-    write(tmp_path, files | {"qrels.txt": "1 0 d1 1\n2 0 d9 1\n"})
-    paths = [str(tmp_path / name) for name in ("docs.tsv", "q.tsv", "qrels.txt")]
-    ir_datasets.registry.register("crossknn-trees/test", ir_datasets.create_dataset(*paths))
-    yield "irds:crossknn-trees"
-    del ir_datasets.registry._registered["crossknn-trees/test"]
-
-
-def test_a_data_set_of_ir_datasets(registered):
-    queries = QuerySet(("1", "2"), ("oaks", "trees"))
-    for source, split in ((f"{registered}/test", None), (registered, "test")):
-        found = read_dataset(source, split=split)
-        assert found.queries == read_queries(source, split=split) == queries
-        assert list(found.items.texts) == ["an oak", "an elm"]
-        assert found.qrels == read_qrels(source, split=split) == {"1": {"d1": 1}, "2": {"d9": 1}}
-        assert found.candidates is None
-        assert found.findings == ("judged items that are missing: 1, the first 'd9'",)
-    assert len(read_items(f"{registered}/test")) == 2
-    with pytest.raises(InputError, match="ir_datasets has no data set 'no/such'"):
-        read_dataset("irds:no/such")
-
-
-def test_without_ir_datasets_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with pytest.raises(ImportError, match=r"reading irds:x/test .* 'crossknn\[irds\]'"):
-        read_dataset("irds:x/test")
 
 
 PLAIN = st.text("abc XY.,", max_size=12)

@@ -11,7 +11,7 @@ from crossknn.errors import InputError, TrainingError
 from crossknn.fitting.factors import Targets, als, error, per_item, per_query
 from crossknn.retrievers.base import ArrayStore, DenseRetriever, RandomItems
 from crossknn.retrievers.lexical import BM25
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.types import Pairs, Queries, Scale
 
 QUERIES = Queries([f"query {q}" for q in range(7)])

@@ -28,7 +28,7 @@ from crossknn.methods import parse_method
 from crossknn.methods.prior import Prior, stored_prior
 from crossknn.retrievers.specs import retriever_scores
 from crossknn.scorers import CallableScorer
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.scores.stored import StoredScorer
 from crossknn.searcher.searcher import Searcher
 from crossknn.spec import parse

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossknn.data.items import Items
+from crossknn.data.items import Items, read_items
 from crossknn.data.queries import MARKS
-from crossknn.data.reading import read_items
 from crossknn.errors import InputError
 from crossknn.fitting.pseudo_queries import LONGEST, LONGEST_TEXT, MOST, pseudo_queries
 

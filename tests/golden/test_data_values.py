@@ -11,11 +11,12 @@ from typing import Any
 from recorded import check
 
 from crossknn import demo
-from crossknn.data import dataset, queries, reading
-from crossknn.data.items import Items
-from crossknn.data.queries import QuerySet
+from crossknn.data import dataset, qrels
+from crossknn.data.items import Items, read_items
+from crossknn.data.queries import QuerySet, read_queries
 from crossknn.errors import CrossknnError
 from crossknn.types import Candidates
+from crossknn_train.reading import read_labelled
 
 
 def _files(folder: Path) -> dict[str, str]:
@@ -34,7 +35,7 @@ file, what is replaced, by what], the whole file if nothing is named."""
 def labelled(*source: Any, **options: Any) -> list[Any]:
     """Training's view of each corpus."""
     found = []
-    for d in reading.read_labelled(*source, **options):
+    for d in read_labelled(*source, **options):
         listed = [(d.candidates or {}).get(query, []) for query in d.queries.ids]
         places = [d.items.positions(item for item, _ in row) for row in listed]
         lists = d.candidates and Candidates.from_rows([(row, row) for row in places]).items
@@ -43,12 +44,12 @@ def labelled(*source: Any, **options: Any) -> list[Any]:
 
 
 READERS: dict[str, Callable[..., Any]] = {
-    "items": reading.read_items,
-    "queries": reading.read_queries,
-    "qrels": reading.read_qrels,
-    "dataset": reading.read_dataset,
+    "items": read_items,
+    "queries": read_queries,
+    "qrels": qrels.read_qrels,
+    "dataset": dataset.read_dataset,
     "labelled": labelled,
-    "run": queries.read_run,
+    "run": qrels.read_run,
 }
 
 
@@ -104,7 +105,7 @@ def test_damages(tmp_path):
 
 
 def test_given_items_and_queries():
-    items, asked, records = reading.read_items, reading.read_queries, [{"id": "a", "query": "two"}]
+    items, asked, records = read_items, read_queries, [{"id": "a", "query": "two"}]
     reads: dict[str, tuple[Callable[..., Any], object, dict[str, Any]]] = {
         "texts": (items, ["first", {"text": "second"}], {}),
         "none": (items, [], {}),

@@ -8,8 +8,8 @@ import numpy as np
 from recorded import check
 from synthetic import aligned_matrix, matrix
 
+from crossknn.data.items import read_items
 from crossknn.data.queries import QuerySet
-from crossknn.data.reading import read_items
 from crossknn.evaluation import measures
 from crossknn.evaluation.compare import Replayed, compare, outcome, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names

@@ -19,7 +19,7 @@ from crossknn.fitting.fit import fit
 from crossknn.fitting.pseudo_queries import pseudo_queries
 from crossknn.index.item_index import ItemIndex
 from crossknn.scorers import CallableScorer
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.types import Pairs, Queries
 from crossknn_lab.cur import cur
 from crossknn_lab.fits import fit_method

@@ -10,7 +10,7 @@ from late_helpers import WordStates, vector
 from recorded import check, plain
 
 import crossknn as ck
-from crossknn.data.reading import read_items
+from crossknn.data.items import read_items
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.retrievers.base import CandidateLists
 from crossknn.retrievers.specs import open_retriever

@@ -22,7 +22,7 @@ from crossknn.methods import parse_method
 from crossknn.methods.kriging import gaussian_process
 from crossknn.methods.prior import Prior
 from crossknn.retrievers.specs import open_retriever, retriever_scores
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Stop, expected_recall
 from crossknn.spec import parse

@@ -21,13 +21,13 @@ def put(store, name, queries, per=500):
     return texts
 
 
-def test_the_oldest_queries_make_room(tmp_path):
+def test_the_oldest_queries_make_room(tmp_path, monkeypatch):
     """A store with a limit of 1 MB holds the newest queries, exactly, however many are scored."""
+    monkeypatch.setenv("CROSSKNN_STORE_LIMIT", "1")
     store, sizes = ScoreStore(tmp_path / "scores.db"), []
-    store.limit = 2**20
     for q in range(0, 2_000, 50):
         newest = put(store, "query", range(q, q + 50))
-        sizes.append(store.used_bytes())
+        sizes.append(store.sizes()["bytes"])
     assert max(sizes) <= 2**20
     kept = store.queries("fp")
     assert kept[-50:] == newest
@@ -55,10 +55,10 @@ def test_ids_of_dropped_texts_are_not_given_again(tmp_path):
     assert np.isnan(store.rows("fp", ["item 3", "query 0"], ITEMS[:20])).all()
 
 
-def test_a_collection_that_does_not_fit(tmp_path):
+def test_a_collection_that_does_not_fit(tmp_path, monkeypatch):
     """It is refused before anything is scored, since its end would drop its beginning."""
+    monkeypatch.setenv("CROSSKNN_STORE_LIMIT", "1")
     store = ScoreStore(tmp_path / "scores.db")
-    store.limit = 2**20
     with pytest.raises(ck.InputError, match="do not fit into a store of 1 MB"):
         exact_scores(store, ck.CallableScorer(len, "x"), ["q"] * 200, ITEMS)
 

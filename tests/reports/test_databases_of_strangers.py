@@ -14,7 +14,7 @@ import pytest
 
 import crossknn as ck
 from crossknn.extend import Pairs, ScoreStore
-from crossknn.scores.store import StoredScoresError
+from crossknn.scores.database import StoredScoresError
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
 

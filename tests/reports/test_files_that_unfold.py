@@ -122,7 +122,7 @@ def test_a_line_that_never_ends(tmp_path):
     with gzip.open(tmp_path / "c.jsonl.gz", "wb", compresslevel=1) as file:
         for _ in range(80):
             file.write(os.urandom(2**17).hex().encode() * 4)
-    code = "import crossknn.data.records as r; r.LONGEST = 2**24\n"
+    code = "import crossknn.data.text_files as r; r.LONGEST = 2**24\n"
     said = said_of(f"{code}import crossknn as ck; ck.read_items('c.jsonl.gz')", tmp_path)
     assert "has a line of more than 16 MB: is it text?" in said
 

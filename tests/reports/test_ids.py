@@ -9,8 +9,8 @@ import pytest
 
 import crossknn as ck
 from crossknn.cli.app import run
-from crossknn.data.queries import read_run
-from crossknn.data.reading import read_dataset
+from crossknn.data.dataset import read_dataset
+from crossknn.data.qrels import read_run
 
 ID = " d1 "
 

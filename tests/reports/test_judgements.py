@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import crossknn as ck
-from crossknn.data.queries import read_run
+from crossknn.data.qrels import read_run
 
 READ = {"q1": {"d1": 1, "d2": 0}}
 

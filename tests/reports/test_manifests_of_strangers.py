@@ -16,7 +16,7 @@ import crossknn as ck
 from crossknn.errors import CrossknnError
 from crossknn.extend import Pairs, ScoreStore
 from crossknn.index.storage import MANIFEST, checksum_of
-from crossknn.scores.store import StoreFullError
+from crossknn.scores.database import StoreFullError
 
 TEXTS = [f"how to {verb} a {noun}" for verb in ("zip", "sort", "read") for noun in ("file", "list")]
 WRONG = (None, -1, 10**400, 1e308, "", "../../x", [None], {"a": None})
@@ -91,7 +91,7 @@ def test_pruning_a_store_with_odd_ids(tmp_path, query):
     """Queries of huge ids ended `index prune` with an IndexError."""
     with ScoreStore(tmp_path / "scores.db") as store:
         store.put("ce", ["q"], ["a", "b"], Pairs(np.zeros(2, int), np.arange(2)), [1.0, 2.0])
-        with store._writing() as db:
+        with store.table().file.writing() as db:
             db.execute("UPDATE blocks SET query = ?", (query,))
             db.execute("INSERT INTO days VALUES (x'ff', 'x'), ('', 5)")
         assert store.prune(before="2000-01-01") in (0, 1)
@@ -103,7 +103,7 @@ def test_a_store_whose_numbers_are_used_up(tmp_path):
     """Repair was advised, and mended nothing."""
     with ScoreStore(tmp_path / "scores.db") as store:
         store.put("ce", ["q"], ["a"], Pairs([0], [0]), [1.0])
-        with store._writing() as db:
+        with store.table().file.writing() as db:
             db.execute("UPDATE texts SET id = ? WHERE id = 2", (2**31 - 1,))
         with pytest.raises(StoreFullError, match="no numbers are left for new texts"):
             store.put("ce", ["other"], ["a"], Pairs([0], [0]), [1.0])

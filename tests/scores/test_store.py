@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.scores.store import ScoreStore, StoreFullError
+from crossknn.scores.database import StoreFullError
+from crossknn.scores.store import ScoreStore
 from crossknn.types import Pairs
 
 ONE = Pairs(np.zeros(1, int), np.zeros(1, int))
@@ -59,9 +60,9 @@ def test_a_store_is_a_dictionary_that_keeps_the_first_score(steps, in_memory):
                 wanted = [[known.get((fingerprint, q, i), np.nan) for i in items] for q in queries]
                 dense = one.rows(fingerprint, queries, items)
                 np.testing.assert_array_equal(dense, np.array(wanted, np.float32))
-                ids = one.pair_ids(queries, items, pairs)
                 np.testing.assert_array_equal(
-                    one.lookup(fingerprint, *ids), dense[pairs.query, pairs.item]
+                    one.pair_scores(fingerprint, queries, items, pairs),
+                    dense[pairs.query, pairs.item],
                 )
                 log = one.sparse_scores(fingerprint, items)
                 assert len(log) == sum(
@@ -143,7 +144,9 @@ def changed(path, statements):
 def test_what_is_damaged_is_refused_until_it_is_repaired(filled, damage, what, lost):
     path, queries, items, table = filled
     store = changed(path, damage)
-    with pytest.raises(InputError, match=rf"s\.db are damaged \(a {what}.*verify --repair"):
+    with pytest.raises(
+        InputError, match=rf"s\.db are damaged \(checksum .*a {what}.*verify --repair"
+    ):
         store.rows("f", queries, items)
     assert store.verify() == [f"1 of the {what}s of scores in {path} are damaged"]
     assert store.verify(repair=True)
@@ -160,7 +163,7 @@ def test_what_is_damaged_is_refused_until_it_is_repaired(filled, damage, what, l
     ["CREATE TABLE t (a)", "PRAGMA application_id = 2020306542; PRAGMA user_version = 1"],
 )
 def test_other_databases_and_other_formats_are_refused(tmp_path, statements):
-    with pytest.raises(InputError, match="holds no scores of crossknn in the format 2"):
+    with pytest.raises(InputError, match="holds no scores of crossknn in the format 3"):
         changed(tmp_path / "s", statements)
 
 

@@ -13,7 +13,7 @@ from tiny_models import corpus, products
 from crossknn.errors import InputError
 from crossknn.linalg import top_k
 from crossknn.scorers import DualEncoder
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.types import NO_ITEM, Pairs
 from crossknn_train import loop
 from crossknn_train.distillation import DistillationTask, distill, scored_lists, student

@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from tiny_models import write_beir, write_zeshel
 
 import crossknn as ck
-from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
 from crossknn.scorers import LateInteraction
 from crossknn_train import loop, run
 from crossknn_train.corpora import read_corpora
+from crossknn_train.reading import read_labelled
 from crossknn_train.settings import (
     CrossEncoderSettings,
     DualEncoderSettings,

@@ -17,7 +17,6 @@ from questions import question
 
 from crossknn.data.dataset import Dataset
 from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
-from crossknn.data.reading import read_labelled
 from crossknn.demo import (
     DocItem,
     first_sentence,
@@ -28,6 +27,7 @@ from crossknn.demo import (
     source_items,
     standard_library_items,
 )
+from crossknn_train.reading import read_labelled
 
 SEED = 13
 

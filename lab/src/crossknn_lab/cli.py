@@ -86,7 +86,7 @@ def _replay(
     ] = None,
 ) -> None:
     """Replay methods on stored scores: one JSON object per line for each method, budget and k."""
-    from crossknn.data.reading import read_qrels
+    from crossknn.data.qrels import read_qrels
     from crossknn.evaluation.compare import check
     from crossknn.evaluation.task import LABELLED, TaskMeasures, measure_names
     from crossknn.methods import parse_methods
@@ -134,17 +134,17 @@ def _collect_matrix(
 
     The scores are stored in the index as they are computed: run the same command again to resume.
     """
-    from crossknn.data.reading import read_qrels
+    from crossknn.data.qrels import read_qrels
     from crossknn.index.item_index import ItemIndex
     from crossknn_lab.collecting import collect_matrix
 
     check_path("--out", file)
-    index, exact = ItemIndex.load(folder), scorer.open(workers=o.threads(limits.workers))
+    index = ItemIndex.load(folder)
     with progress("scoring queries", "pairs") as report:
         found = collect_matrix(
             file,
             index,
-            scorer.scorer if limits.ray else exact,
+            scorer.open(workers=o.threads(limits.workers)),
             o.read_queries(queries),
             n_anchors=n_anchors,
             qrels=None if qrels is None else read_qrels(qrels),
@@ -178,7 +178,7 @@ def _fit(
     from crossknn_lab.fits import fit_method
 
     chosen, index = fit_method(method), ItemIndex.load(folder)
-    given: Any = scorer.scorer if limits.ray else scorer.open(workers=o.threads(limits.workers))
+    given = scorer.open(workers=o.threads(limits.workers))
     how: dict[str, Any] = {"per": per, "limits": limits.limits(), "seed": seed}
     made = fit(index, given, o.read_queries(queries).texts, chosen, progress=progress, **how)
     details = dict(made.vectors.details)

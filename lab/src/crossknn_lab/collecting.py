@@ -12,18 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import (
-    Qrels,
-    QuerySet,
-    Texts,
-    given_qrels,
-    item_as_query,
-    judged,
-    query_set,
-)
+from crossknn.data.qrels import Qrels, given_qrels, judged
+from crossknn.data.queries import QuerySet, Texts, item_as_query, query_set
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, digest, new_file, translate_os_errors
-from crossknn.fitting.anchors import named
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import as_scorer
@@ -85,7 +77,7 @@ def collect_matrix(
     arrays |= {"query_ids": np.array(queries.ids), "item_ids": np.array(list(items.ids))}
     chosen = np.random.default_rng([seed, _OTHER_STREAM]).permutation(index.n)[:item_scores]
     texts = [*queries.texts, *(item_as_query(items.texts[int(item)]) for item in chosen)]
-    how: dict[str, Any] = {"limits": limits, "source": named(scorer), "progress": progress}
+    how: dict[str, Any] = {"limits": limits, "progress": progress}
     report = collect(index.scores, opened, texts, items.texts, **how)
     if report.stopped_by:
         return report

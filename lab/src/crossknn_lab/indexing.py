@@ -19,7 +19,7 @@ from crossknn.methods import parse_method
 from crossknn.page import Block, Table, draw
 from crossknn.plots import Curve, curves
 from crossknn.retrievers.base import ArrayStore, DenseRetriever
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries, Scale
 from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.experiment import Experiment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from crossknn.data.queries import Qrels
+from crossknn.data.qrels import Qrels
 from crossknn.errors import InputError
 from crossknn.evaluation.compare import BATCH, Part, RecallRow, outcomes
 from crossknn.evaluation.task import Judgements, TaskMeasures

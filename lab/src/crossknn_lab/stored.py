@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import LARGEST_GRADE
+from crossknn.data.qrels import LARGEST_GRADE
 from crossknn.errors import InputError
 from crossknn.files import as_path, npz_arrays, open_given
 from crossknn.fitting.kriging import prior_of

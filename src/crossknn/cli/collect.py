@@ -32,6 +32,10 @@ def command(
         Path | None, Option(help="File of queries to score with every item.")
     ] = None,
     limits: o.LimitOptions,
+    ray: Annotated[
+        str | None,
+        Option(help="Score on Ray: 'local' starts it here; otherwise the address of a cluster."),
+    ] = None,
     replace: o.Replace = False,
     scorer: o.ScorerOptions,
     json: o.AsJson = False,
@@ -50,13 +54,13 @@ def command(
         raise InputError("nothing to score: give --anchors FILE or --queries FILE")
     index = ItemIndex.load(folder)
     exact = scorer.open(workers=o.threads(limits.workers))
-    asked = scorer.scorer if limits.ray else exact
+    asked = scorer.scorer if ray else exact
     given = None if queries is None else o.read_queries(queries)
     reports: list[CollectReport] = []
 
     def score(what: str, collecting: Callable[..., CollectReport], *of: Any, **how: Any) -> None:
         calls, seconds = sum(r.calls for r in reports), sum(r.seconds for r in reports)
-        left = limits.limits(calls=calls, seconds=seconds)
+        left = limits.limits(calls=calls, seconds=seconds, ray=ray)
         with progress(f"scoring {what}", "pairs") as report:
             reports.append(collecting(*of, **how, limits=left, progress=report))
 
@@ -64,8 +68,7 @@ def command(
         texts = o.read_queries(anchors).texts
         score("anchor queries", collect_anchors, index, asked, texts, replace=replace)
     if given is not None:
-        pairs, source = (given.texts, index.items.texts), scorer.scorer if limits.ray else None
-        score("queries", collect, index.scores, exact, *pairs, source=source)
+        score("queries", collect, index.scores, asked, given.texts, index.items.texts)
     own = index.for_scorer(exact.fingerprint)
     totals = ("pairs", "reused", "scored", "calls", "failed")
     complete = all(report.complete for report in reports)

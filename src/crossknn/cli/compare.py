@@ -18,7 +18,8 @@ from crossknn.errors import InputError, counted
 from crossknn.methods import DEFAULT, Method, parse_method, parse_methods
 
 if TYPE_CHECKING:
-    from crossknn.data.queries import Qrels, QuerySet
+    from crossknn.data.qrels import Qrels
+    from crossknn.data.queries import QuerySet
     from crossknn.evaluation.compare import RecallRow
     from crossknn.evaluation.diagnosis import Diagnosis
     from crossknn.index.item_index import ItemIndex
@@ -92,7 +93,7 @@ class CompareOptions:
 
     def judgements(self, queries: QuerySet, index: ItemIndex) -> Qrels | None:
         """The judgements; what is wrong with them is said before anything is scored."""
-        from crossknn.data.reading import read_qrels
+        from crossknn.data.qrels import read_qrels
         from crossknn.evaluation.task import Judgements, TaskMeasures
 
         if self.qrels is None:

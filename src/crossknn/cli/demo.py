@@ -173,8 +173,8 @@ def python_index(folder: Path, first: Callable[[Sequence[str], bool], None] | No
 def _live(
     search: str | None, budget: int, folder: Path, n_queries: int, seed: int, json: bool
 ) -> None:
+    from crossknn.data.dataset import read_dataset
     from crossknn.data.queries import query_set
-    from crossknn.data.reading import read_dataset
     from crossknn.demo import SEARCHES
     from crossknn.index.item_index import ItemIndex
     from crossknn.scorers import CrossEncoder

@@ -79,7 +79,7 @@ def command(
     Exact scores are stored in the index batch by batch: run the same command
     again to resume after an interruption. No pair is scored twice.
     """
-    from crossknn.data.reading import read_qrels
+    from crossknn.data.qrels import read_qrels
     from crossknn.index.item_index import ItemIndex
 
     _check(method, queries, qrels, plot, fitted, limits, scorer)
@@ -87,7 +87,7 @@ def command(
     index = ItemIndex.load(folder)
     # A search scores on one thread.
     threads = 1 if method in ("calibration", "stored") else o.threads(limits.workers)
-    given: Any = scorer.scorer if limits.ray else scorer.open(workers=threads)
+    given = scorer.open(workers=threads)
     if method == "stored":
         answer(_fit_stored(index, given, store, fitted.retriever), json)
         note("searches with the default method use the prior from now on")
@@ -135,8 +135,6 @@ def _check(
             f"fit {method} fits no item vectors: leave out --name, --vectors, --strategy and "
             "--retriever"
         )
-    if limits.ray and method == "calibration":
-        raise InputError("calibration scores in searches, which do not use Ray: leave out --ray")
     if plot is not None and method != "calibration":
         raise InputError(f"--plot applies only to calibration, not to {method}: leave it out")
     o.check_picture("--plot", plot)
@@ -147,11 +145,6 @@ def _check(
         raise InputError(f"unknown METHOD {named!r}: {nearest(named, known)}")
     if queries is None and method != "stored":
         raise InputError("--queries is missing: give a file of training queries, or 'auto'")
-    if limits.ray and (scorer.is_endpoint or scorer.endpoint_model or scorer.scorer_option):
-        raise InputError(
-            "--ray cannot be used with an endpoint or with --scorer-option: leave it out, and set "
-            "the number of parallel requests with --workers"
-        )
 
 
 def _train_queries(index: ItemIndex, queries: str, count: int | None, seed: int) -> QuerySet:

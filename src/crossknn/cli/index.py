@@ -394,14 +394,16 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
 
 def _store(index: ItemIndex) -> dict[str, Any]:
     """What the store of exact scores holds."""
-    store, (queries, texts) = index.scores, index.scores.n_queries()
-    sizes = {
-        "scored_queries": queries,
-        "query_texts_kept": texts,
-        "store_mb": round(store.used_bytes() / 2**20, 1),
-        "store_limit_mb": store.limit // 2**20,
+    sizes = index.scores.sizes()
+    if not sizes["queries"]:
+        return {"scores": sizes["scores"]}
+    return {
+        "scores": sizes["scores"],
+        "scored_queries": sizes["queries"],
+        "query_texts_kept": sizes["texts"],
+        "store_mb": round(sizes["bytes"] / 2**20, 1),
+        "store_limit_mb": sizes["limit"] // 2**20,
     }
-    return {"scores": len(store), **(sizes if queries else {})}
 
 
 def _kept(view: ItemIndex) -> dict[str, Any]:

@@ -105,13 +105,6 @@ Workers = Annotated[
         help="Number of scoring threads, or of Ray's processes; one per core by default.",
     ),
 ]
-Ray = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        help="Work on Ray: 'local' starts it on this machine; otherwise a cluster address.",
-    ),
-]
 Replace = Annotated[
     bool, typer.Option("--replace", help="Replace what a different model computed before.")
 ]
@@ -252,7 +245,7 @@ class FieldOptions:
 
     def read(self, path: Path, **options: Any) -> Items:
         """Read the items of a file, or of standard input for `-`."""
-        from crossknn.data.reading import read_items
+        from crossknn.data.items import read_items
 
         return read_items(source(path), **vars(self), **options)
 
@@ -267,15 +260,14 @@ class LimitOptions:
     ] = None
     deadline: Deadline = None
     workers: Workers = None
-    ray: Ray = None
 
-    def limits(self, *, calls: int = 0, seconds: float = 0.0) -> Limits:
-        """The limits that are left after so many calls and seconds."""
+    def limits(self, *, calls: int = 0, seconds: float = 0.0, ray: str | None = None) -> Limits:
+        """The limits that are left after so many calls and seconds, on the cluster `ray`."""
         from crossknn.scores.collect import Limits
 
         return Limits(
             workers=threads(self.workers),
-            ray=self.ray,
+            ray=ray,
             max_calls=self.max_calls and max(0, self.max_calls - calls),
             deadline=self.deadline and max(1e-3, self.deadline - seconds),
         )
@@ -353,7 +345,7 @@ def source(path: Path) -> Any:
 
 def read_ids(path: Path) -> list[str]:
     """Ids, one a line and exactly as they are, of a text file, or of standard input for `-`."""
-    from crossknn.data.records import read_lines
+    from crossknn.data.text_files import read_lines
 
     lines = sys.stdin if str(path) == STDIN else (line for _, line in read_lines(path))
     if ids := [line.rstrip("\r\n") for line in lines if line.strip()]:
@@ -363,7 +355,7 @@ def read_ids(path: Path) -> list[str]:
 
 def read_queries(path: Path, limit: int | None = None) -> QuerySet:
     """The queries of a file, or of standard input for `-`."""
-    from crossknn.data.reading import read_queries as read
+    from crossknn.data.queries import read_queries as read
 
     return read(source(path), limit=limit)
 

@@ -66,7 +66,7 @@ class QuestionOptions:
 
     def read(self, texts: list[str]) -> Any:
         """The queries of the command line, or those of a file."""
-        from crossknn.data.reading import read_queries
+        from crossknn.data.queries import read_queries
 
         if bool(texts) == (self.queries is not None):
             raise InputError("give queries either as arguments or with --queries FILE")

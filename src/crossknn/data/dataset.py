@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,11 +13,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from crossknn.data.items import Items
-from crossknn.data.queries import Qrels, QuerySet, Run, relevant
+from crossknn.data.items import Items, item_records, items_from
+from crossknn.data.layouts import layout_at
+from crossknn.data.qrels import Qrels, Run, read_qrels, read_run, relevant
+from crossknn.data.queries import QuerySet, split_queries
 from crossknn.errors import InputError, counted
 from crossknn.files import make_folder, write_file
 from crossknn.types import IntArray, as_count
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -59,14 +64,7 @@ class Dataset:
         return "; ".join([f"{self.name}: {counts}", *self.findings])
 
     def take(self, rows: Iterable[int]) -> Dataset:
-        """A part of the queries, with their judgements and candidates, and all items.
-
-        Args:
-            rows: Positions of queries.
-
-        Returns:
-            The data set of these queries, in this order.
-        """
+        """The data set of the queries at some positions, in this order, with all items."""
         queries, lists = self.queries.take(map(int, rows)), self.candidates
         return replace(
             self,
@@ -81,25 +79,15 @@ class Dataset:
         return self.take(row for row, query in ids if relevant(self.qrels, query))
 
     def sample(self, count: int, seed: int) -> Dataset:
-        """A random part of the queries, with all items.
-
-        Args:
-            count: Number of queries; if there are no more, all are taken.
-            seed: Seed of the draw.
-
-        Returns:
-            The data set of these queries, in the order that they have here.
-        """
+        """The data set of `count` random queries (all, if there are no more), in their order here,
+        with all items."""
         return self.take(split(len(self), {"sample": min(count, len(self))}, seed)["sample"])
 
     def save(self, folder: str | Path, split: str = "test") -> None:
         """Write items, queries and judgements as a BEIR folder, which `read_dataset` reads.
 
-        Titles stand before their texts, as they were read; further fields are left out.
-
-        Args:
-            folder: The folder, made if it is not there.
-            split: The file of judgements is `qrels/<split>.tsv`.
+        Titles stand before their texts, as they were read; further fields are left out. Judgements
+        are written to `qrels/<split>.tsv`.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -131,13 +119,13 @@ class Dataset:
     @cached_property
     def positives(self) -> tuple[IntArray, ...]:
         """Positions (p,) of each query's relevant items; `InputError` if one is not there."""
-        found = []
+        positions = []
         for query in self.queries.ids:
             try:
-                found.append(self.items.positions(relevant(self.qrels, query)))
+                positions.append(self.items.positions(relevant(self.qrels, query)))
             except InputError as error:
                 raise InputError(f"query {query!r}: {error}") from None
-        return tuple(found)
+        return tuple(positions)
 
     @cached_property
     def findings(self) -> tuple[str, ...]:
@@ -171,7 +159,7 @@ def _without_text(texts: Items | QuerySet) -> list[str]:
 
 
 def split(n: int, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray]:
-    """Split n positions at random into parts that do not overlap.
+    """Split n positions at random into disjoint parts: `{name: ascending positions (size,)}`.
 
     A part depends on the seed, its own size and the sizes named before it. So making the last part
     larger changes no other part, and a small first part lies within a larger one.
@@ -180,12 +168,6 @@ def split(n: int, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray
         n: How many queries (or items) there are.
         sizes: The size of each part by name.
         seed: Seed of the draw.
-
-    Returns:
-        `{name: positions (size,)}`, each in ascending order.
-
-    Raises:
-        InputError: A size is negative or no whole number, or the sizes add up to more than n.
     """
     for name, size in sizes.items():
         as_count(size, f"the size of the part {name!r}", 0)
@@ -195,3 +177,49 @@ def split(n: int, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray
     order = np.random.default_rng(seed).permutation(n)
     parts = np.split(order, np.cumsum(list(sizes.values()), dtype=np.int64))
     return {name: np.sort(part) for name, part in zip(sizes, parts, strict=False)}
+
+
+def read_dataset(
+    source: str | Path,
+    *,
+    split: str | None = None,
+    limit: int | None = None,
+    format: str | None = None,
+) -> Dataset:
+    """Read a split of a data folder, such as a BEIR folder.
+
+    What does not fit together is logged as a warning (`Dataset.findings`). `InputError` names the
+    place of a record that cannot be read.
+
+    Args:
+        source: The folder.
+        split: By default `test`, or the only split there is.
+        limit: Keep only so many queries, from the first.
+        format: The layout (docs/how-to/data.md), by default recognised from the files.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit is {limit}; it must be at least 1")
+    data = dataset_at(source, split, format)
+    if limit is not None:
+        data = data.take(range(min(limit, len(data))))
+    for finding in data.findings:
+        logger.warning("%s: %s", data.name, finding)
+    return data
+
+
+def dataset_at(
+    source: str | Path, split: str | None, format: str | None = None, lists: bool = True
+) -> Dataset:
+    """The data set of a split; items may have empty texts, and `lists` may be left unread."""
+    layout = layout_at(source, format)
+    if layout is None:
+        raise InputError(f"{source} is a file, where a folder of data is expected")
+    split = layout.split(split)
+    listed = layout.lists(split) if lists else None
+    return Dataset(
+        name=layout.path.name,
+        queries=split_queries(layout, split),
+        items=items_from(item_records(layout.items()), allow_empty=True),
+        qrels=read_qrels(layout.judgements(split)),
+        candidates=None if listed is None else read_run(listed),
+    )

@@ -11,12 +11,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from crossknn.data.records import Record, Records, is_id_name, read_records
+from crossknn.data.layouts import layout_at
+from crossknn.data.records import Entries, Record, Records, given_records, read_records
+from crossknn.data.text_files import is_id_name
 from crossknn.errors import InputError
 from crossknn.types import BoolArray, IntArray, json_value
 
@@ -106,31 +109,14 @@ class Items:
         return item_id in self._position
 
     def position(self, item_id: str) -> int:
-        """Where an item is.
-
-        Args:
-            item_id: Its id.
-
-        Returns:
-            Its position, 0 to n - 1.
-
-        Raises:
-            InputError: No item has this id.
-        """
+        """The position, 0 to n - 1, of the item with an id; `InputError` if there is none."""
         if item_id not in self._position:
             hint = f" (ids look like {self.ids[0]!r})" if len(self) else ""
             raise InputError(f"there is no item with the id {item_id!r}{hint}")
         return self._position[item_id]
 
     def take(self, positions: Sequence[int]) -> Items:
-        """Some of the items.
-
-        Args:
-            positions: Which.
-
-        Returns:
-            The items at these positions, in this order.
-        """
+        """The items at some positions, in this order."""
 
         def at(column: Sequence[T]) -> list[T]:
             return [column[position] for position in positions]
@@ -146,23 +132,62 @@ class Items:
         )
 
     def positions(self, item_ids: Iterable[str]) -> IntArray:
-        """Where several items are.
-
-        Args:
-            item_ids: Their ids (p).
-
-        Returns:
-            Their positions (p,).
-
-        Raises:
-            InputError: An id is unknown; the message names the first such id.
-        """
+        """Positions (p,) of the items with these ids; `InputError` names one that no item has."""
         return np.array([self.position(item_id) for item_id in item_ids], dtype=np.int64)
 
 
-def item_records(path: Path, known: Iterable[str] = ()) -> Records:
-    """The records of a file of items; `known` are fields beside the usual ones."""
-    return read_records(path, known=(*ID_FIELDS, "title", "text", *known), bare=BARE_FIELDS)
+def read_items(
+    source: str | Path | Entries,
+    *,
+    id_field: str | None = None,
+    title_field: str | None = None,
+    text_field: str | None = None,
+    template: str = DEFAULT_TEMPLATE,
+    limit: int | None = None,
+) -> Items:
+    """Read items from a file, a data folder, or a container of Python.
+
+    Files are JSON lines or a JSON array (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` (which
+    knows no quotes), or `.txt` with an item per line; each may end in `.gz`. Blank lines are
+    skipped. Containers are lists of texts or records, mappings from ids to them, data frames of
+    pandas or polars, and Series of pandas.
+
+    Fields that are not named are found under their usual names, in any case: `id`, `_id`, `docno`,
+    `doc_id`, `document_id`, `docid`, `passage_id` or `pid`; `title`, which may be absent; `text`.
+    Ids are taken exactly as they are. If the first record has no id, no record may have one, and
+    ids are line numbers from 1 (positions from 0 for Python sequences, the index of a data frame).
+    NaN and NaT are null, and null is an empty text. All further fields become `extra`, as JSON has
+    them.
+
+    Args:
+        source: The file, the folder, or a container of texts or records.
+        id_field: The field that holds the id.
+        title_field: The field that holds the title.
+        text_field: The field that holds the text.
+        template: How an item's text is made of its fields: `{title}`, `{text}` and any other.
+        limit: Keep only so many items, from the first.
+
+    Raises:
+        InputError: The corpus is empty, an id comes twice, a text is empty, a field is missing or a
+            line cannot be read; the message names file and line.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit is {limit}; it must be at least 1")
+    if isinstance(source, (str, Path)):
+        layout = layout_at(source)
+        named = [field for field in (id_field, title_field, text_field) if field]
+        records = item_records(Path(source) if layout is None else layout.items(), named)
+    else:
+        records = given_records(source)
+    records = records._replace(rows=islice(records.rows, limit))
+    return items_from(
+        records, template, id_field=id_field, title_field=title_field, text_field=text_field
+    )
+
+
+def item_records(path: Path, named: Iterable[str] = ()) -> Records:
+    """The records of a file of items; `named` are fields beside those of the usual names."""
+    return read_records(path, known=(*ID_FIELDS, "title", "text", *named), bare=BARE_FIELDS)
 
 
 def items_from(
@@ -174,11 +199,7 @@ def items_from(
     text_field: str | None = None,
     allow_empty: bool = False,
 ) -> Items:
-    """Items from records; the arguments are those of `read_items`.
-
-    Raises:
-        InputError: as `read_items` does, for an empty text only without `allow_empty`.
-    """
+    """Items from records, as of `read_items`; with `allow_empty` texts may be empty."""
     names = _template_fields(template)
     ids: dict[str, int] = {}
     texts: list[str] = []

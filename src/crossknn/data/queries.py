@@ -8,44 +8,33 @@ reads them as one token each.
 
 from __future__ import annotations
 
-import math
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from crossknn.data.layouts import Layout, layout_at
+from crossknn.data.qrels import Qrels, read_qrels
 from crossknn.data.records import (
     Entries,
     Record,
     Records,
-    as_id,
     given_records,
     is_container,
-    is_header,
-    read_lines,
     read_records,
 )
+from crossknn.data.text_files import read_lines
 from crossknn.errors import InputError
-from crossknn.types import NO_ITEM, IntArray, is_whole, whole_text
+from crossknn.types import NO_ITEM, IntArray, whole_text
 
 ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "topic_id", "mention_id")
 TEXT_FIELDS = ("query", "text")
 """A row of results has both: the query, and the text of what was found."""
 ADVICE = "call the field that holds the query 'text' or 'query'"
-
-Qrels: TypeAlias = dict[str, dict[str, int]]
-"""Query id -> item id -> grade."""
-
-LARGEST_GRADE = 100_000
-"""trec_eval counts items by grade: one of a billion takes it minutes, and larger ones overflow."""
-
-Run: TypeAlias = dict[str, list[tuple[str, float]]]
-"""Query id -> (item id, score), best first."""
 
 MENTION_START, MENTION_END, ENTITY = "[Ms]", "[Me]", "[ENT]"
 MARKS = (MENTION_START, MENTION_END, ENTITY)
@@ -80,14 +69,7 @@ class QuerySet:
         return len(self.ids)
 
     def take(self, rows: Iterable[int]) -> QuerySet:
-        """Some of the queries.
-
-        Args:
-            rows: Which, as positions.
-
-        Returns:
-            The queries at these positions, in this order.
-        """
+        """The queries at some positions, in this order."""
         rows = list(rows)
         ids, texts = (tuple(of[r] for r in rows) for of in (self.ids, self.texts))
         return QuerySet(ids, texts, self.numbered)
@@ -113,6 +95,58 @@ def query_set(queries: Texts) -> QuerySet:
                 f"query {position} is {text!r}; a query must be a text that is not empty"
             )
     return found
+
+
+def read_queries(
+    source: str | Path | Entries,
+    *,
+    split: str | None = None,
+    limit: int | None = None,
+) -> QuerySet:
+    """Read queries from a file, a data folder (docs/how-to/data.md), or a container as of
+    `read_items`.
+
+    Records have the fields `id` (`_id`, `qid`, `query_id`) and `query` or `text`, or are mentions
+    in context (`mention_id`, `context_left`, `mention`, `context_right`), which become marked
+    queries. Ids that are absent are line numbers from 1 (positions from 0 for Python sequences).
+
+    Args:
+        source: The file, the folder, or a container of texts or records.
+        split: Which part of a folder; without it all queries of a BEIR folder are read.
+        limit: Keep only so many queries, from the first.
+
+    Raises:
+        InputError: A query is empty or cannot be read, or an id comes twice; the message names file
+            and line.
+    """
+    layout = layout_at(source) if isinstance(source, str | Path) else None
+    if layout is not None:
+        queries = split_queries(layout, split)
+    elif split is not None:
+        raise InputError(f"split {split!r} needs a data folder such as a BEIR folder, not {source}")
+    elif isinstance(source, str | Path):
+        queries = queries_from(query_records(Path(source)))
+    else:
+        queries = queries_from(given_records(source))
+    return queries.take(range(len(queries))[:limit])
+
+
+def split_queries(layout: Layout, split: str | None) -> QuerySet:
+    """The queries of a split; without one, all of a common file, or those of the usual split."""
+    if split is None and layout.judged_only:
+        return queries_from(query_records(layout.queries("")))
+    split = layout.split(split)
+    queries = queries_from(query_records(layout.queries(split)))
+    if not layout.judged_only:
+        return queries
+    qrels = read_qrels(layout.judgements(split))
+    judged = [row for row, query in enumerate(queries.ids) if query in qrels]
+    if not judged:
+        raise InputError(
+            f"{layout.path}, split {split}: none of the queries is judged: the judgements name "
+            f"{next(iter(qrels))!r}, and the first query is {queries.ids[0]!r}"
+        )
+    return queries.take(judged)
 
 
 def marked_query(left: str, mention: str, right: str) -> str:
@@ -211,74 +245,6 @@ def _topic_fields(topic: ET.Element) -> dict[str, str]:
     return fields | {"num": topic.get("number") or fields.get("num", "")}
 
 
-def file_qrels(path: Path) -> Qrels:
-    """The judgements of a file; see `crossknn.data.reading.read_qrels`."""
-    qrels: Qrels = {}
-    lines = ((number, line.rstrip("\r\n")) for number, line in read_lines(path) if line.strip())
-    for first, (number, line) in zip(chain([True], repeat(False)), lines, strict=False):
-        place = f"{path}, line {number}"
-        row = line.rstrip("\t").split("\t") if "\t" in line.strip() else line.split()
-        names = [name.strip("\"'# ") for name in row]
-        if first and _GRADE_NAME.fullmatch(names[-1]) and is_header(names[:1]):
-            if len(names) > 2 and _ITEM_NAME.match(names[0]) and not _ITEM_NAME.match(names[-2]):
-                raise InputError(f"{place} names {names[0]} first: put the queries first")
-            continue
-        grade = _GRADE.fullmatch(row[-1].strip())
-        if len(row) not in (3, 4) or grade is None or not all(map(str.strip, row)):
-            raise InputError(
-                f"{place} is not a judgement: expected query, item and a whole number (BEIR), or "
-                "query, 0, item and a whole number (TREC)"
-            )
-        _judge(qrels, row[0], row[-2], int(grade[1]), place)
-    if not qrels:
-        raise InputError(f"{path} holds no judgements")
-    return qrels
-
-
-_GRADE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
-_GRADE_NAME = re.compile(
-    "gain|grade|judge?ment|label|rel(evanc[ey])?([ _-]?(score|label|grade))?|rating|score",
-    re.IGNORECASE,
-)
-_ITEM_NAME = re.compile("corpus|doc|item|passage|pid|entity", re.IGNORECASE)
-
-
-def _judge(qrels: Qrels, query: str, item: str, grade: int, place: str) -> None:
-    """Add a judgement; `InputError` if there is another one of the same pair."""
-    if qrels.setdefault(query, {}).setdefault(item, grade) != grade:
-        raise InputError(
-            f"{place} judges query {query!r} and item {item!r} a second time, with another grade"
-        )
-
-
-def given_qrels(judgements: Mapping[Any, Mapping[Any, Any]]) -> Qrels:
-    """Judgements `{query id: {item id: grade}}` of Python, with ids as texts and whole grades."""
-    qrels: Qrels = {}
-    if not isinstance(judgements, Mapping):
-        raise InputError(f"the judgements are {judgements!r:.80}; {_QRELS}")
-    for query, row in judgements.items():
-        place = f"the judgements of query {query!r:.80}"
-        if not isinstance(row, Mapping):
-            raise InputError(f"{place} are {row!r:.80}; {_QRELS}")
-        name = as_id(query, place)
-        qrels.setdefault(name, {})
-        for item, grade in row.items():
-            whole = is_whole(grade) or (isinstance(grade, _NUMBER) and float(grade).is_integer())
-            if not whole:
-                raise InputError(f"{place} have the grade {grade!r:.80}; it must be a whole number")
-            _judge(qrels, name, as_id(item, place), int(grade), place)
-    return qrels
-
-
-_QRELS = "give a mapping {query id: {item id: grade}}"
-_NUMBER = (bool, float, np.floating, np.bool_)
-
-
-def relevant(qrels: Qrels, query: str) -> list[str]:
-    """Ids of a query's relevant items: those of a grade above 0."""
-    return [item for item, grade in qrels.get(query, {}).items() if grade > 0]
-
-
 def own_items(queries: QuerySet, item_ids: Iterable[str], qrels: Qrels | None = None) -> IntArray:
     """The item that is the query itself, where queries are documents of the corpus: that which has
     the query's id, as BEIR has it (ArguAna, Quora).
@@ -312,83 +278,3 @@ def without_own(items: IntArray, own: IntArray) -> IntArray:
     left_out = (items == own[:, None]) & (items != NO_ITEM)
     order = np.argsort(left_out, axis=1, kind="stable")
     return np.take_along_axis(np.where(left_out, NO_ITEM, items), order, axis=1)
-
-
-def by_position(
-    qrels: Qrels, query_ids: Iterable[str], item_ids: Sequence[str]
-) -> list[dict[str, int]]:
-    """Grades of each query by position of the items, as text; others are named `absent ...`."""
-    position = {item: str(i) for i, item in enumerate(item_ids)}
-    rows = (qrels.get(query, {}) for query in query_ids)
-    return [{position.get(i, f"absent {i}"): grade for i, grade in row.items()} for row in rows]
-
-
-def judged(qrels: Qrels, query_ids: Iterable[str]) -> list[dict[str, int]]:
-    """Item id -> grade of each query; empty for a query that the qrels do not name.
-
-    Raises:
-        InputError: if no query is judged (then the ids are of something else), and for a grade
-            beyond `LARGEST_GRADE`.
-    """
-    found = [qrels.get(query, {}) for query in query_ids]
-    if not any(found):
-        raise InputError("the qrels judge none of the queries: do their ids agree?")
-    largest = max((grade for row in found for grade in row.values()), key=abs)
-    if abs(largest) > LARGEST_GRADE:
-        raise InputError(f"the qrels have the grade {largest}; it must be {LARGEST_GRADE} at most")
-    return found
-
-
-def read_run(path: str | Path) -> Run:
-    """Ranked lists from a TREC run (query, Q0, item, rank, score, tag) or those of MS MARCO.
-
-    MS MARCO has tab-separated lines query, item, rank, or (`top1000`) query id, item id, query,
-    text, in no order: the score is -rank, and without a rank the place in the list counts as one.
-
-    Returns:
-        Lists sorted by score, ties by rank.
-
-    Raises:
-        InputError: one sentence with file and line.
-    """
-    path = Path(path)
-    found: dict[str, dict[str, tuple[float, int]]] = {}
-    ranks = set[tuple[str, int]]()
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        row = line.rstrip("\r\n").split("\t")
-        try:
-            if len(row) == 4 and (row[1] in ("0", "Q0") and row[3].strip().isdecimal()):
-                raise ValueError("a judgement")
-            if len(row) == 4:
-                query, item, rank = row[0], row[1], len(found.get(row[0], ())) + 1
-                score = -float(rank)
-            elif len(row) == 3:
-                query, item, rank, score = row[0], row[1], int(row[2]), -float(row[2])
-            else:
-                query, _, item, place, value, _ = line.split()
-                rank, score = int(place), float(value)
-                if not math.isfinite(score):
-                    raise ValueError("no number")
-        except ValueError:
-            raise InputError(
-                f"{path}, line {number} is not a line of a TREC run: expected query, Q0, item, "
-                "rank, score, tag (MS MARCO: query, item, rank, or query id, item id, query, text)"
-            ) from None
-        ranked = found.setdefault(query, {})
-        if item in ranked:
-            raise InputError(f"{path}, line {number} lists item {item!r} twice for {query!r}")
-        if len(row) == 3 and (query, rank) in ranks:
-            raise InputError(
-                f"{path}, line {number} gives the rank {rank} twice for {query!r}: are these "
-                "judgements? Lists have the columns query, item, rank"
-            )
-        ranks.add((query, rank))
-        ranked[item] = (-score, rank)
-    if not found:
-        raise InputError(f"{path} holds no ranked lists")
-    return {
-        query: [(i, -ranked[i][0]) for i in sorted(ranked, key=ranked.__getitem__)]
-        for query, ranked in found.items()
-    }

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet, Texts, query_set
+from crossknn.data.qrels import Qrels
+from crossknn.data.queries import QuerySet, Texts, query_set
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate, bootstrap, recall
 from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures

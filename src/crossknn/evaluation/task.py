@@ -11,15 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.data.queries import (
-    Qrels,
-    QuerySet,
-    by_position,
-    given_qrels,
-    judged,
-    own_items,
-    without_own,
-)
+from crossknn.data.qrels import Qrels, by_position, given_qrels, judged
+from crossknn.data.queries import QuerySet, own_items, without_own
 from crossknn.errors import InputError
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray
 

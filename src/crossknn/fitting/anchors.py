@@ -12,15 +12,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import (
-    Texts,
-    query_set,
-)
+from crossknn.data.queries import Texts, query_set
 from crossknn.errors import InputError
 from crossknn.fitting.kriging import TEACHING_ANCHORS, fit_prior
 from crossknn.index.item_index import ItemIndex
@@ -77,9 +73,9 @@ def collect_anchors(
     before = _known_rows(index, opened.fingerprint, replace)
     if before is not None and before.meta.get("added"):  # its rows lack scores of later items
         texts = [*before.arrays["queries"], *texts]
-    report = collect(
-        index.scores, opened, texts, items, source=named(scorer), limits=limits, progress=progress
-    )
+    # On Ray every worker opens the cross-encoder by its name.
+    given = scorer if limits is not None and limits.ray else opened
+    report = collect(index.scores, given, texts, items, limits=limits, progress=progress)
     known = _known_rows(index, opened.fingerprint, replace)  # others may have added to them
     old = {} if known is None or known.meta.get("added") else known.arrays
     own = dict.fromkeys(old.get("queries", ()))
@@ -107,11 +103,6 @@ def _teach(index: ItemIndex) -> None:
             fit_prior(index)
         except InputError as error:  # such as queries that have no vectors
             logger.warning("kriging's prior was not fitted to the anchors: %s", error)
-
-
-def named(scorer: Any) -> str | Path | None:
-    """What Ray's workers can open: the cross-encoder's name or folder, not an object."""
-    return scorer if isinstance(scorer, str | Path) else None
 
 
 def check_texts(queries: Texts, kind: str) -> list[str]:

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, Texts, given_qrels, own_items, query_set
+from crossknn.data.qrels import Qrels, given_qrels
+from crossknn.data.queries import Texts, own_items, query_set
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import isotonic, logistic_weights

@@ -29,7 +29,7 @@ from crossknn.fitting.dense_prior import BLOCK, PRIOR_QUERIES, RANK, Moments, fi
 from crossknn.fitting.observations import Observations, Query, directions_of
 from crossknn.methods.posterior import Trend
 from crossknn.methods.prior import SLOPE, Prior, trend_columns
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.types import BoolArray, FloatArray, Progress
 
 STEPS = 6

@@ -32,7 +32,7 @@ from crossknn.errors import InputError
 from crossknn.files import scratch
 from crossknn.index.vectors import Linear, QueryMap, Same
 from crossknn.retrievers.base import Retriever
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries, Scale
 
 _CHUNK = 2_048

@@ -19,7 +19,7 @@ import numpy as np
 
 from crossknn.data.queries import Texts
 from crossknn.errors import InputError, SpecError
-from crossknn.fitting.anchors import check_texts, collect_anchors, named
+from crossknn.fitting.anchors import check_texts, collect_anchors
 from crossknn.fitting.factors import (
     Fit,
     PairPlan,
@@ -37,7 +37,8 @@ from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
-from crossknn.scores.store import ScoreStore, SparseScores
+from crossknn.scores.sparse import SparseScores
+from crossknn.scores.store import ScoreStore
 from crossknn.spec import Spec, build, parse, text_of
 from crossknn.types import Anchors, BoolArray, FloatArray, Pairs, Progress, Queries, Scale
 
@@ -99,7 +100,7 @@ def fit(
 
     Args:
         index: The n items.
-        scorer: A cross-encoder or its name (Ray needs a name).
+        scorer: A cross-encoder or its name.
         queries: Texts (q) of training queries.
         method: A way to fit, or its spec, such as "als(sweeps=10)".
         name: Name of the fitted vectors; by default that of the method.
@@ -137,7 +138,6 @@ def fit(
         raise InputError(f"the vectors {base!r} are fitted already: start from the index's own")
     task = FitTask(
         index=index,
-        given=scorer,
         scorer=opened,
         queries=texts,
         base=base,
@@ -164,7 +164,6 @@ class FitTask:
     """What a way to fit asks for; pairs are scored when their scores are asked for."""
 
     index: ItemIndex
-    given: Any
     scorer: Scorer
     queries: Sequence[str]
     base: str
@@ -186,7 +185,7 @@ class FitTask:
         """
         store, items, plan = self.index.scores, self.index.items.texts, self._plan()
         with self.progress("scoring train queries", "pairs") as report:
-            how = dict[str, Any](limits=self.limits, source=named(self.given), progress=report)
+            how = dict[str, Any](limits=self.limits, progress=report)
             self.collected = collect(store, self.scorer, self.queries, items, plan.pairs, **how)
         scores = store.sparse_scores(fingerprint_of(self.scorer, store), items, self.queries)
         dense = np.diff(scores.by_query) == self.index.n
@@ -199,10 +198,9 @@ class FitTask:
     def dense(self) -> Anchors:
         """Scores of the train queries with every item: the index's anchors."""
         index, n = self.index, self.index.n
-        given = self.given if self.limits.ray else self.scorer
         with self.progress("scoring anchor queries", "pairs") as report:
             how = dict[str, Any](limits=self.limits, replace=self.replace, progress=report)
-            self.collected = collect_anchors(index, given, self.queries, **how)
+            self.collected = collect_anchors(index, self.scorer, self.queries, **how)
         anchors = index.anchors
         if anchors is None:
             raise InputError(

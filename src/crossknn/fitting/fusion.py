@@ -17,21 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import (
-    Qrels,
-    Texts,
-    by_position,
-    given_qrels,
-    own_items,
-    query_set,
-)
+from crossknn.data.qrels import Qrels, by_position, given_qrels
+from crossknn.data.queries import Texts, own_items, query_set
 from crossknn.errors import InputError
-from crossknn.fitting.anchors import named
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.specs import FUSION, open_retriever, unfitted
 from crossknn.scorers import as_scorer
-from crossknn.scores.collect import Limits, pair_scores
+from crossknn.scores.collect import Limits, collect, fingerprint_of
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries
 
 VECTORS, LSA, BM25 = 0.75, 0.0, 0.5
@@ -68,7 +61,7 @@ def fit_fusion(
 
     Args:
         index: The items.
-        scorer: A cross-encoder or its name (Ray needs a name).
+        scorer: A cross-encoder or its name.
         queries: m texts, or queries with the ids that judgements name.
         qrels: Judgements: the retrievers' weights to each other are those of the best nDCG@100 of
             their sum, and the sum's weight that of the best nDCG@10 beside the exact score, both
@@ -93,11 +86,11 @@ def fit_fusion(
         ScorerError: Pairs could not be scored.
     """
     asked, opened = query_set(queries), as_scorer(scorer)
-    how: dict[str, Any] = {"limits": limits, "source": named(scorer), "progress": progress}
 
     def score(pairs: Pairs) -> FloatArray:
-        given = index.scores, opened, asked.texts, index.items.texts, pairs
-        return pair_scores(*given, **how)[0]
+        given = asked.texts, index.items.texts, pairs
+        collect(index.scores, opened, *given, limits=limits, progress=progress)
+        return index.scores.pair_scores(fingerprint_of(opened, index.scores), *given)
 
     if not len(asked):
         raise InputError(f"there are no queries: fusion is fitted to {LEAST} or more")

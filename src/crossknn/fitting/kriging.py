@@ -19,7 +19,7 @@ from crossknn.linalg import standardised
 from crossknn.methods.kriging import leading_retriever, points_of, trend_retrievers
 from crossknn.methods.prior import NAME, Prior, stored_prior
 from crossknn.retrievers.specs import default_vectors, retriever_scores, stage_names, unfitted
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.spec import Spec, parse
 from crossknn.types import FloatArray, IntArray, Progress, Queries
 

@@ -31,7 +31,7 @@ from crossknn.methods.kriging import Kriging
 from crossknn.methods.prior import Prior, stored_prior
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import start_thread
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.search.plan import Predictor
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Observed, Progress, Queries
@@ -152,7 +152,8 @@ def is_due(index: ItemIndex, fingerprint: str) -> bool:
     """Whether the store has enough new scores by this cross-encoder to learn from."""
     if not index.vectors:
         return False
-    counts, fits = index.scores.counts(fingerprint), history(index.for_scorer(fingerprint))
+    counts = index.scores.query_counts(fingerprint)[1]
+    fits = history(index.for_scorer(fingerprint))
     if len(counts) < LEAST:  # then no text is read
         return False
     searched = _searched(index, counts)
@@ -175,7 +176,10 @@ def searched_scores(index: ItemIndex, fingerprint: str) -> SparseScores:
     """The store's scores by a cross-encoder of the newest queries (`QUERIES`, `SCORES`), but for
     those of anchors, of queries that were scored with every item, and of queries with an item of
     the same text."""
-    texts = index.scores.newest_queries(fingerprint, QUERIES, SCORES, _different(index))
+    ids, counts = index.scores.query_counts(fingerprint)
+    searched = np.flatnonzero(counts < _different(index))[-QUERIES:]
+    fitting = int((np.cumsum(counts[searched][::-1]) <= SCORES).sum())
+    texts = index.scores.query_texts(ids[searched[-max(1, fitting) :]])
     known = index.scores.sparse_scores(fingerprint, index.items.texts, sorted(texts))
     anchors = set(index.anchor_queries)
     anchored = np.array([text in anchors for text in known.queries], np.bool_)
@@ -198,10 +202,11 @@ def _fit(
 ) -> Prior:
     """Measure the prior that there is, fit another one, and note both."""
     store, fits, fingerprint = index.scores, history(index), scores.fingerprint or ""
-    stored, newest = int(_searched(index, store.counts(fingerprint)).sum()), store.newest()
+    ids, counts = store.query_counts(fingerprint)
+    stored, newest = int(_searched(index, counts).sum()), int(ids.max(initial=0))
     worth, before = dict[str, Any](), stored_prior(index)
     if fits and before is not None:
-        new = set(store.queries(fingerprint, after=fits[-1].newest))
+        new = set(store.query_texts(ids[ids > fits[-1].newest]))
         worth = measure(index, scores, new, before)
     elif not fits and len(scores):
         worth = _first_measured(index, scores, retriever)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from crossknn.linalg import lengths
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.types import BoolArray, FloatArray, IntArray
 
 HELD_OUT = 0.1

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossknn.data.items import Items
-from crossknn.data.reading import read_items
+from crossknn.data.items import Items, read_items
 from crossknn.data.records import Entries
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import as_path

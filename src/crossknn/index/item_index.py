@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.columns import refusing
-from crossknn.data.items import Items
-from crossknn.data.reading import read_items
+from crossknn.data.items import Items, read_items
 from crossknn.data.records import Entries
 from crossknn.errors import InputError, counted
 from crossknn.files import as_path

@@ -120,7 +120,7 @@ class IndexView:
     def scores(self) -> ScoreStore:
         """The store of exact scores, in the index's folder if it has one. Searches use it with
         `StoredScorer(scorer, index.scores)` as their scorer."""
-        return self._scores.current()
+        return self._scores
 
     @cached_property
     def _scores(self) -> ScoreStore:

@@ -67,22 +67,7 @@ class Encoder(Protocol):
         """d of the vectors."""
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Encode queries.
-
-        Args:
-            texts: Their texts (m).
-
-        Returns:
-            Vectors (m, d) float32.
-        """
+        """Vectors (m, d) float32 of queries."""
 
     def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
-        """Encode items.
-
-        Args:
-            texts: Their texts (n).
-            progress: Called with (items encoded so far, n).
-
-        Returns:
-            Vectors (n, d) float32.
-        """
+        """Vectors (n, d) float32 of items; `progress` is called with (items encoded so far, n)."""

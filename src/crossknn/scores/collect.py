@@ -15,9 +15,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,28 +28,25 @@ from crossknn.files import LockedError, exclusive_lock, translate_os_errors
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import as_scorer
 from crossknn.scorers.streaming import Deadline, NothingScoredError
-from crossknn.scores.store import ScoreStore
+from crossknn.scores.store import ScoreStore, ScoreTable
 from crossknn.types import FloatArray, IntArray, Pairs, Progress, as_count, as_positive
 
 logger = logging.getLogger(__name__)
 _BLOCK, _BLOCK_ON_RAY = 512, 64
 _AT_ONCE = 65_536
-_HOPELESS = 8  # so many blocks in a row of which no pair can be scored stand for a broken model
+_HOPELESS = 8  # this many blocks in a row of which no pair can be scored mean a broken model
 _POLL = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a collection of scores may use and spend; `ItemIndex.build` takes `workers` and `ray`.
+    """What a collection of scores may use and spend.
 
     Args:
         workers: Threads that share the scorer; with `ray`, processes that each open the model.
-        ray: Work on Ray: the address of a cluster, or "local" to start it on this machine.
+        ray: Score on Ray: the address of a cluster, or "local" to start it on this machine.
         max_calls: Cross-encoder calls after which it stops.
         deadline: Seconds after which it stops.
-
-    Raises:
-        InputError: `workers` or `max_calls` is out of range.
     """
 
     workers: int = 1
@@ -94,7 +92,6 @@ def collect(
     pairs: Pairs | None = None,
     *,
     limits: Limits | None = None,
-    source: Any = None,
     progress: Progress | None = None,
 ) -> CollectReport:
     """Score the pairs that the store does not have, and keep them there, batch by batch.
@@ -104,15 +101,11 @@ def collect(
 
     Args:
         store: Where scores are kept, such as `index.scores`.
-        scorer: The cross-encoder, or whatever else `Searcher` takes.
+        scorer: The cross-encoder, or whatever else `Searcher` takes; for Ray its name or folder.
         queries, items: Texts (q) and (n); pairs of equal texts are scored once.
         pairs: Positions (p,) in them, scored in order; by default every query with every item.
         limits: What may be used and spent; by default one thread, without an end.
-        source: What Ray's workers open: the scorer's name or folder, or a function that opens it.
         progress: Called with (distinct pairs scored so far, distinct pairs in all).
-
-    Returns:
-        How many pairs were known, scored and failed, and what stopped it.
 
     Raises:
         InputError: The store has a file and the scorer no fingerprint, or the disk is full.
@@ -121,27 +114,27 @@ def collect(
     for what, texts in (("queries", queries), ("items", items)):
         if isinstance(texts, str | Mapping) or hasattr(texts, "columns"):
             raise InputError(f"the {what} are a {type(texts).__name__}; give a list of texts")
-    limits, scorer = limits or Limits(), as_scorer(scorer)
-    fingerprint = fingerprint_of(scorer, store)
+    limits, source, scorer = limits or Limits(), scorer, as_scorer(scorer)
+    fingerprint, limit = fingerprint_of(scorer, store), store.table().limit
     asked = len(queries) * len(items) if pairs is None else len(pairs)
-    if 4 * asked > store.limit:
+    if 4 * asked > limit:
         raise InputError(
-            f"{asked:,} scores do not fit into a store of {store.limit // 2**20:,} MB, which would "
+            f"{asked:,} scores do not fit into a store of {limit // 2**20:,} MB, which would "
             "drop the first for the last: set CROSSKNN_STORE_LIMIT to more MB, or ask for fewer"
         )
-    run = _Run(store, fingerprint, queries, items, pairs, limits, progress)
+    opened: Any = nullcontext(scorer)
+    if limits.ray is not None:
+        from crossknn.scores.ray import scorer_on_ray
+
+        opened = scorer_on_ray(source, fingerprint, limits.workers, limits.ray)
+    run = _Collection(fingerprint, queries, items, pairs, limits, progress)
     report = run.report
-    with _exclusive(store, run.deadline):
-        run.begin()
+    with _exclusive(store.path, run.deadline):
+        run.begin(store.table())
         began = time.monotonic()
         try:
-            if limits.ray is None:
-                run.score(scorer, _BLOCK)
-            else:
-                from crossknn.scores.ray import scorer_on_ray
-
-                with scorer_on_ray(source, fingerprint, limits.workers, limits.ray) as remote:
-                    run.score(remote, _BLOCK_ON_RAY)
+            with opened as scorer:
+                run.score(scorer, _BLOCK if limits.ray is None else _BLOCK_ON_RAY)
         finally:
             report.seconds = time.monotonic() - began
             store.record_time(fingerprint, report.calls - report.failed, report.seconds)
@@ -165,19 +158,14 @@ def exact_scores(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> FloatArray:
-    """Exact scores of every query with every item: collected, and read from the store.
+    """Exact scores (q, n) float32 of every query with every item: collected, and read-only.
+
+    Raises as `collect`, and ScorerError if a pair has no score.
 
     Args:
         store, scorer, limits, progress: As for `collect`.
         queries: Texts (q).
         items: Texts (n).
-
-    Returns:
-        Scores (q, n) float32, read-only.
-
-    Raises:
-        InputError: As `collect`.
-        ScorerError: As `collect`, or a pair has no score.
     """
     scorer = as_scorer(scorer)
     collect(store, scorer, queries, items, limits=limits, progress=progress)
@@ -189,23 +177,6 @@ def exact_scores(
         )
     scores.flags.writeable = False
     return scores
-
-
-def pair_scores(
-    store: ScoreStore,
-    scorer: Scorer,
-    queries: Sequence[str],
-    items: Sequence[str],
-    pairs: Pairs,
-    **how: Any,
-) -> tuple[FloatArray, CollectReport]:
-    """Exact scores (p,) of pairs, collected and read from the store, NaN where one has none; and
-    the report. `how`, and what it raises, are as of `collect`."""
-    scorer = as_scorer(scorer)
-    report = collect(store, scorer, queries, items, pairs, **how)
-    store = store.current()
-    ids = store.pair_ids(queries, items, pairs)
-    return store.lookup(fingerprint_of(scorer, store), *ids), report
 
 
 def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
@@ -224,10 +195,9 @@ def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
 
 
 @dataclass
-class _Run:
-    """What one collection asks, and what it has got so far."""
+class _Collection:
+    """What one collection asks for, and what it has got so far."""
 
-    store: ScoreStore
     fingerprint: str
     queries: Sequence[str]
     items: Sequence[str]
@@ -240,20 +210,20 @@ class _Run:
         self._lock, self._stop = threading.Lock(), threading.Event()
         self.deadline = Deadline(self.limits.deadline, self._stop)
 
-    def begin(self) -> None:
-        """Count what there is; others may have added to it until now."""
-        self.store = self.store.current()
-        self._query = self.store.ids(self.queries, add=True, keep=True)
-        self._item = self.store.ids(self.items, add=True)
-        for part, missing in self._missing():
-            self.report.pairs += len(part)
-            self.report.reused += len(part) - len(missing)
+    def begin(self, table: ScoreTable) -> None:
+        """Count the scores that there are; others may have added to them until now."""
+        self._table = table
+        self._query_ids = table.ids(self.queries, add=True, keep=True)
+        self._item_ids = table.ids(self.items, add=True)
+        for pairs, missing in self._missing():
+            self.report.pairs += len(pairs)
+            self.report.reused += len(pairs) - len(missing)
         self._count(0)
 
     def score(self, scorer: Scorer, size: int) -> None:
         """Keep every worker busy with a block of `size` pairs, until pairs or time run out.
 
-        After an error or an interrupt none is begun, and what is under way is waited for.
+        After an error or an interrupt none is begun, and those under way are waited for.
         """
         blocks, running, workers = self._blocks(size), set[Future[None]](), self.limits.workers
         with ThreadPoolExecutor(workers, "crossknn-scoring") as pool:
@@ -273,22 +243,22 @@ class _Run:
 
     def _score(self, scorer: Scorer, block: Pairs) -> None:
         """Score a block and keep each batch as it comes."""
-        got, why = 0, ""
+        scored, why = 0, ""
         stream = scorer.score(block, self.queries, self.items, **self.deadline.rest())
         try:
             for where, scores in stream:
-                query, item = self._query[block.query[where]], self._item[block.item[where]]
-                self.store.insert(self.fingerprint, query, item, scores)
+                ids = self._query_ids[block.query[where]], self._item_ids[block.item[where]]
+                self._table.insert(self.fingerprint, *ids, scores)
                 self._count(len(where))
-                got += len(where)
+                scored += len(where)
         except NothingScoredError as error:
             why = str(error)
         with self._lock:
-            failed = 0 if self.deadline.over() else len(block) - got
+            failed = 0 if self.deadline.over() else len(block) - scored
             self.report.failed += failed
-            self.report.calls += int(getattr(stream, "computed", got)) + failed
+            self.report.calls += int(getattr(stream, "computed", scored)) + failed
             self.failure = why or self.failure
-            self._hopeless = 0 if got else self._hopeless + bool(why)
+            self._hopeless = 0 if scored else self._hopeless + bool(why)
             if self._hopeless == _HOPELESS:
                 raise NothingScoredError(
                     f"no pair of {_HOPELESS} blocks in a row could be scored: {why}"
@@ -308,20 +278,21 @@ class _Run:
                 return
 
     def _missing(self) -> Iterator[tuple[Pairs, Pairs]]:
-        """Different pairs of texts, part by part, and those of them without a score."""
-        for part in self._different():
-            query, item = self._query[part.query], self._item[part.item]
-            known = self.store.lookup(self.fingerprint, query, item)
-            yield part, part.take(np.flatnonzero(np.isnan(known)))
+        """Different pairs of texts, some at a time, and those of them without a score."""
+        for pairs in self._different():
+            ids = self._query_ids[pairs.query], self._item_ids[pairs.item]
+            scores = self._table.lookup(self.fingerprint, *ids)
+            yield pairs, pairs.take(np.flatnonzero(np.isnan(scores)))
 
     def _different(self) -> Iterator[Pairs]:
         """Each pair of texts once, in order."""
         if self.pairs is None:
-            items = _first(self._item)
-            for query in _first(self._query).tolist():
+            items = _first(self._item_ids)
+            for query in _first(self._query_ids).tolist():
                 yield Pairs(np.full(len(items), query), items)
             return
-        key = (self._query[self.pairs.query] << 32) + self._item[self.pairs.item]
+        # Ids are below 2**31, so that both fit into one number.
+        key = (self._query_ids[self.pairs.query] << 32) + self._item_ids[self.pairs.item]
         chosen = _first(key)
         for start in range(0, len(chosen), _AT_ONCE):
             yield self.pairs.take(chosen[start : start + _AT_ONCE])
@@ -339,16 +310,14 @@ def _first(values: IntArray) -> IntArray:
 
 
 @contextmanager
-def _exclusive(store: ScoreStore, deadline: Deadline) -> Iterator[None]:
+def _exclusive(path: Path | None, deadline: Deadline) -> Iterator[None]:
     """One process, and one thread, at a time collects into a file; others wait, to the deadline."""
     with ExitStack() as held:
-        if store.path is not None:
-            name = f"{store.path.name}.lock"
-            while not deadline.over():
-                try:
-                    with translate_os_errors(store.path):
-                        held.enter_context(exclusive_lock(store.path.parent, name))
-                    break
-                except LockedError:
-                    time.sleep(_POLL)
+        while path is not None and not deadline.over():
+            try:
+                with translate_os_errors(path):
+                    held.enter_context(exclusive_lock(path.parent, f"{path.name}.lock"))
+                break
+            except LockedError:
+                time.sleep(_POLL)
         yield

@@ -1,7 +1,7 @@
-"""Work on Ray (extra `ray`): workers in processes, on one machine or on many.
+"""Scoring on Ray (extra `ray`): workers in processes, on one machine or on a cluster.
 
-Each worker opens its model once and returns what it makes of small blocks, which the caller keeps.
-A worker that is lost is started again, and does again the one block it was at.
+Each worker opens the cross-encoder once and returns the scores of small blocks, which the caller
+keeps. A worker that is lost is started again, and scores again the one block that it was at.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,10 +21,9 @@ import numpy as np
 
 from crossknn.errors import CrossknnError, InputError, MissingExtraError, ScorerError, needs_extra
 from crossknn.scorers.base import Scorer
-from crossknn.types import FloatArray, IntArray, Pairs, Progress
+from crossknn.types import FloatArray, IntArray, Pairs
 
 _LOSSES = 20  # of one worker: a block too large for its memory would cost it again and again
-_BLOCK = 256  # texts that a worker encodes at once
 _PATIENCE = 5.0
 
 
@@ -34,72 +31,77 @@ _PATIENCE = 5.0
 def scorer_on_ray(source: Any, fingerprint: str, workers: int, address: str) -> Iterator[Scorer]:
     """A scorer whose calls go to processes of one CPU each; Ray ends with it.
 
-    Raises InputError if the cluster cannot be reached, has too few CPUs or another cross-encoder,
-    or there is no `source` to open it from; MissingExtraError. The scorer raises ScorerError if one
-    worker is lost again and again.
+    Raises InputError if the cluster cannot be reached, has too few CPUs or another cross-encoder;
+    MissingExtraError. The scorer raises ScorerError if one worker is lost again and again.
+
+    Args:
+        source: The name or folder of the cross-encoder, or one that can be pickled.
+        fingerprint: The cross-encoder's, which that of every worker must be.
+        workers: Number of processes.
+        address: Of a cluster, or "local" to start Ray on this machine.
     """
-    from crossknn.scorers.opening import CrossEncoder
-
-    opened = _opener(source, "cross-encoder", CrossEncoder)
-    with _models(opened, fingerprint, workers, address) as each:
-        yield _Remote(each, fingerprint)
-
-
-def encode_on_ray(
-    source: Any,
-    fingerprint: str | None,
-    texts: Sequence[str],
-    workers: int,
-    address: str,
-    progress: Progress | None = None,
-) -> FloatArray:
-    """Vectors (n, d) of items by a dual encoder, made by processes of one CPU each.
-
-    Raises as `scorer_on_ray` and its scorer do.
-    """
-    from crossknn.scorers.opening import DualEncoder
-
-    opened, found, n = _opener(source, "dual encoder", DualEncoder), [], len(texts)
-    with (
-        _models(opened, fingerprint, workers, address) as each,
-        ThreadPoolExecutor(workers, "crossknn-encoding") as pool,
-    ):
-
-        def encode(start: int) -> FloatArray:
-            return each.ask("encode_items", [*texts[start : start + _BLOCK]])
-
-        for vectors in pool.map(encode, range(0, n, _BLOCK)):
-            found.append(vectors)
-            if progress:
-                progress(min(len(found) * _BLOCK, n), n)
-    return np.concatenate(found)
+    with _ray(workers, None if address == "local" else address) as ray:
+        remote = _Remote(ray, source, fingerprint, workers)
+        try:
+            yield remote
+        finally:
+            for actor in remote.actors:
+                ray.kill(actor)
 
 
-class Workers:
-    """Processes of Ray, each of which holds what `opened` returns; a call waits for a free one."""
+class _Worker:
+    """Holds the cross-encoder in a process of its own, opened at the first call."""
 
-    def __init__(self, ray: Any, opened: Callable[[], Any], count: int = 1, **options: Any) -> None:
-        """`options` are Ray's, of an actor."""
-        # What counts are restarts: when a node is lost, a few tries are over before Ray knows it.
-        how = {"num_cpus": 1, "max_restarts": _LOSSES, "max_task_retries": -1} | options
-        self._ray = ray
-        self.actors = [ray.remote(**how)(_Worker).remote(opened) for _ in range(count)]
+    def __init__(self, source: Any, fingerprint: str) -> None:
+        self._source, self._fingerprint, self._opened = source, fingerprint, False
+
+    def score(self, *given: Any) -> list[tuple[IntArray, FloatArray]]:
+        """All batches of `Scorer.score`."""
+        from crossknn.scorers.opening import CrossEncoder
+
+        if not self._opened and isinstance(self._source, str | Path):
+            try:
+                self._source = CrossEncoder(self._source, cores=1)
+            except MissingExtraError as error:  # it could not be sent back
+                raise InputError(str(error)) from None
+        self._opened = True
+        if self._source.fingerprint != self._fingerprint:
+            raise InputError(
+                f"a worker opened the model {self._source.fingerprint}, but this is the work of "
+                f"{self._fingerprint}; install the same one on every node"
+            )
+        return [*self._source.score(*given)]
+
+
+class _Remote:
+    """The scorer as the collection sees it: a call waits for a free worker, and for its answer."""
+
+    def __init__(self, ray: Any, source: Any, fingerprint: str, workers: int) -> None:
+        self._ray, self.fingerprint = ray, fingerprint
+        # Restarts are what is limited: where a node is lost, a few tries fail before Ray knows it.
+        worker = ray.remote(num_cpus=1, max_restarts=_LOSSES, max_task_retries=-1)(_Worker)
+        try:
+            self.actors = [worker.remote(source, fingerprint) for _ in range(workers)]
+        except TypeError as error:  # it cannot be pickled
+            raise InputError(
+                "on Ray every worker opens the cross-encoder itself: give its name or folder, not "
+                "an object"
+            ) from error
         self._free = SimpleQueue[Any]()
         for actor in self.actors:
             self._free.put(actor)
 
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for actor in self.actors:
-            self._ray.kill(actor)
-
-    def ask(self, method: str, *given: Any) -> Any:
-        """What a method of what a worker holds returns; ScorerError if the worker is lost."""
+    def score(
+        self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], **limits: Any
+    ) -> Iterator[tuple[IntArray, FloatArray]]:
+        """The batches of a worker's scorer, all at once; the worker gets the texts of these pairs
+        alone, and no deadline."""
+        query, query_of = np.unique(pairs.query, return_inverse=True)
+        item, item_of = np.unique(pairs.item, return_inverse=True)
+        texts = [queries[q] for q in query.tolist()], [items[i] for i in item.tolist()]
         errors, actor = self._ray.exceptions, self._free.get()
         try:
-            return self._ray.get(actor.ask.remote(method, *given))
+            yield from self._ray.get(actor.score.remote(Pairs(query_of, item_of), *texts))
         except errors.RayTaskError as error:
             if isinstance(error.cause, CrossknnError):
                 raise error.cause from None
@@ -113,75 +115,10 @@ class Workers:
             self._free.put(actor)
 
 
-class _Worker:
-    """Holds a model or a store in a process of its own, opened once."""
-
-    def __init__(self, opened: Callable[[], Any]) -> None:
-        self._open, self._held = opened, None
-
-    def ask(self, method: str, *given: Any) -> Any:
-        """What a method of it returns, or all that it yields."""
-        if self._held is None:
-            try:
-                self._held = self._open()
-            except MissingExtraError as error:  # it could not be sent back
-                raise InputError(str(error)) from None
-        answer = getattr(self._held, method)(*given)
-        return [*answer] if isinstance(answer, Iterator) else answer
-
-
-class _Remote:
-    """The scorer as the collection sees it: a call waits for a free worker, and for its answer."""
-
-    def __init__(self, workers: Workers, fingerprint: str) -> None:
-        self._workers, self.fingerprint = workers, fingerprint
-
-    def score(
-        self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], **limits: Any
-    ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """The batches of the worker's own scorer, all at once; it gets the texts of these pairs."""
-        query, query_of = np.unique(pairs.query, return_inverse=True)
-        item, item_of = np.unique(pairs.item, return_inverse=True)
-        texts = [queries[q] for q in query.tolist()], [items[i] for i in item.tolist()]
-        yield from self._workers.ask("score", Pairs(query_of, item_of), *texts)
-
-
-@contextmanager
-def _models(
-    opened: Callable[[], Any], fingerprint: str | None, workers: int, address: str
-) -> Iterator[Workers]:
-    """Workers that each hold the model of this fingerprint."""
-    with (
-        _ray(workers, None if address == "local" else address) as ray,
-        Workers(ray, partial(_checked, opened, fingerprint), workers) as each,
-    ):
-        yield each
-
-
-def _opener(source: Any, what: str, opens: Callable[..., Any]) -> Any:
-    """What opens a model on a worker; `InputError` if only this process has it."""
-    if not (isinstance(source, str | Path) or callable(source)):
-        raise InputError(
-            f"on Ray every worker opens the {what} itself: give its name or folder, not an object"
-        )
-    return source if callable(source) else partial(opens, source, cores=1)
-
-
-def _checked(opened: Callable[[], Any], fingerprint: str | None) -> Any:
-    """The model; `InputError` if it is another than the caller's."""
-    model = opened()
-    if model.fingerprint != fingerprint:
-        raise InputError(
-            f"a worker opened the model {model.fingerprint}, but this is the work of "
-            f"{fingerprint}; install the same one on every node"
-        )
-    return model
-
-
 @contextmanager
 def _ray(workers: int, address: str | None) -> Iterator[Any]:
     """Ray, as it runs in this process, or else started, or joined, and left at the end."""
-    with needs_extra("work on Ray", "ray"):
+    with needs_extra("scoring on Ray", "ray"):
         ray: Any = import_module("ray")
     ours = not ray.is_initialized()
     if ours:

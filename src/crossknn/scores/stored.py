@@ -14,7 +14,8 @@ from crossknn.errors import CrossknnError, InputError
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import Call, Deadline, NothingScoredError
 from crossknn.scores.collect import fingerprint_of
-from crossknn.scores.store import ScoreStore, StoredScoresError, StoreFullError
+from crossknn.scores.database import StoredScoresError, StoreFullError
+from crossknn.scores.store import ScoreStore
 from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
@@ -90,11 +91,11 @@ class StoredScorer:
         self, stream: StoredStream, call: Call
     ) -> Generator[tuple[IntArray, FloatArray], None, None]:
         try:
-            store = self.store.current()
-            query, item = store.pair_ids(call.queries, call.items, call.pairs)
+            table = self.store.table()
+            query, item = table.pair_ids(call.queries, call.items, call.pairs)
             # `first` (u,) are the different pairs, and `of` (p,) says which of them each pair is.
             _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
-            scores = store.lookup(self.fingerprint, query[first], item[first])
+            scores = table.lookup(self.fingerprint, query[first], item[first])
         except (StoredScoresError, InputError) as error:  # it is a folder or a link now, say
             if self.required:
                 raise

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.formats import Beir
 from crossknn.data.items import Items, items_from
-from crossknn.data.queries import Qrels, QuerySet
-from crossknn.data.reading import read_qrels, read_queries
+from crossknn.data.layouts import Beir
+from crossknn.data.qrels import Qrels, read_qrels
+from crossknn.data.queries import QuerySet, read_queries, split_queries
 from crossknn.data.records import given_records
 from crossknn.demo import first_sentence
 from crossknn.errors import InputError
@@ -55,7 +55,7 @@ class TrialData:
             if qrels is not None:
                 of = f" of {place}, judged by {qrels}"
                 given = read_qrels(qrels)
-                return cls(items=items, queries=folder.queries(None), qrels=given, origin=of)
+                return cls(items=items, queries=split_queries(folder, None), qrels=given, origin=of)
             return cls._of_folder(items, folder, place)
         if queries is not None:
             judged = None if qrels is None else read_qrels(qrels)
@@ -68,7 +68,7 @@ class TrialData:
     def _of_folder(cls, items: Items, folder: Beir, place: Path) -> TrialData:
         splits = folder.splits()
         if not splits:
-            queries = folder.queries(None)
+            queries = split_queries(folder, None)
             return cls(items=items, queries=queries, qrels=None, origin=f" of {place}")
         if len(splits) > 1 and "test" not in splits:
             raise InputError(
@@ -77,7 +77,8 @@ class TrialData:
             )
         split = folder.split(None)
         of = f" of {place}, judged by its split {split}"
-        return cls(items=items, queries=folder.queries(split), qrels=folder.qrels(split), origin=of)
+        queries, qrels = split_queries(folder, split), read_qrels(folder.judgements(split))
+        return cls(items=items, queries=queries, qrels=qrels, origin=of)
 
     @property
     def n_judged(self) -> int:

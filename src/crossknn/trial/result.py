@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.data.queries import Qrels, QuerySet
+from crossknn.data.qrels import Qrels
+from crossknn.data.queries import QuerySet
 from crossknn.errors import counted
 from crossknn.evaluation.compare import Outcome, compare
 from crossknn.evaluation.measures import Comparison, fewest_queries, paired

@@ -135,9 +135,7 @@ def export(
     from crossknn_train.export import export_model
 
     if (items is None) != (queries is None):
-        raise InputError(
-            "--items and --queries are needed together to compare: give both, or neither"
-        )
+        raise InputError("--items and --queries are needed together to compare: give both, or none")
     if items is not None and kind != "cross-encoder":
         raise InputError(
             f"--items and --queries compare cross-encoders only, not a {kind}: leave them out"
@@ -147,14 +145,15 @@ def export(
     size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
     summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
     if items is not None and queries is not None:
-        from crossknn.data.reading import read_items, read_queries
+        from crossknn.data.items import read_items
+        from crossknn.data.queries import read_queries
         from crossknn.scorers import CrossEncoder
         from crossknn_train.agreement import agreement
 
         texts = read_items(items, template=template.replace("\\n", "\n")).texts
-        both = CrossEncoder(model), CrossEncoder(written)
+        asked = read_queries(queries, limit=20).texts
         with progress("comparing", "pairs") as report:
-            asked = read_queries(queries, limit=20).texts
+            both = CrossEncoder(model), CrossEncoder(written)
             summary["agreement"] = agreement(*both, asked, texts, progress=report)
     answer(summary, json)
 
@@ -191,7 +190,7 @@ def distill(
 
     o.check_path("--out", out, folder=True)
     opened = ItemIndex.load(index)
-    given: Any = scorer.scorer if limits.ray else scorer.open(workers=o.threads(limits.workers))
+    given = scorer.open(workers=o.threads(limits.workers))
     texts, method = o.read_queries(queries).texts, Distill(out=out, start=start)
     how: dict[str, Any] = {"per": per, "limits": limits.limits(), "seed": seed}
     made = fit(opened, given, texts, method, progress=progress, **how)

@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from crossknn.data.dataset import Dataset
 from crossknn.data.queries import own_items, unmarked, without_own
-from crossknn.data.reading import read_labelled
 from crossknn.errors import InputError
 from crossknn.models.tokens import Row, token_batches
 from crossknn.retrievers.base import (
@@ -31,6 +30,7 @@ from crossknn.scorers.base import Encoder
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Queries
 from crossknn_train.loop import digest_of
 from crossknn_train.models.base import TorchModel
+from crossknn_train.reading import read_labelled
 from crossknn_train.settings import NegativesSettings, RunSettings
 
 WORDS = ("bm25", "tfidf")

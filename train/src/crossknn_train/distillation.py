@@ -26,7 +26,7 @@ from crossknn.fitting.fit import FitMethod, FitTask
 from crossknn.index.vectors import ItemVectors, RememberedModel
 from crossknn.linalg import top_k
 from crossknn.scorers.token_models import TokenEncoder
-from crossknn.scores.store import SparseScores
+from crossknn.scores.sparse import SparseScores
 from crossknn.types import NO_ITEM, Candidates, IntArray, Progress, Scale
 from crossknn_train import loop, run
 from crossknn_train.labelled import scale_of, vectors

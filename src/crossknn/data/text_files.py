@@ -1,0 +1,184 @@
+"""Lines and tables of text files, as any system writes them: UTF-8, maybe packed by gzip."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from crossknn.errors import InputError
+from crossknn.files import SURPLUS, open_given
+
+LONGEST = 2**28
+"""Bytes of a line."""
+MOST_UNFOLDED = 200
+"""So many times the size of a `.gz` file its content may be: texts have 3 to 10 times."""
+Fields: TypeAlias = Iterator[tuple[int, dict[str, object]]]
+"""(line, fields) of each record."""
+
+
+def existing(path: Path) -> Path:
+    """`path`, or the error that it does not exist."""
+    if not path.exists():
+        raise InputError(f"there is no file or folder {path}")
+    return path
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(number, line with its end) of a UTF-8 file, maybe `.gz`; a byte order mark is dropped."""
+    existing(path)
+    start = 0
+    try:
+        with _opened_lines(path) as lines:
+            for number, line in enumerate(_of_old_macs(lines), start=1):
+                try:
+                    text = line.decode("utf-8")
+                    if number == 1 and "\0" in text[:2]:
+                        raise UnicodeDecodeError("utf-8", line, line.index(b"\0"), len(line), "0")
+                except UnicodeDecodeError as error:
+                    what = "UTF-16, not" if number == 1 and _UTF_16.match(line) else "not"
+                    raise InputError(
+                        f"{path}, line {number} is {what} UTF-8 (byte {start + error.start} of the "
+                        "file); convert the file to UTF-8 first"
+                    ) from None
+                yield number, text.removeprefix("\ufeff") if number == 1 else text
+                start += len(line)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path} cannot be read: {reason}") from error
+
+
+_UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|.\x00|\x00", re.DOTALL)
+
+
+def _of_old_macs(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """The lines; those of a file that ends them by a carriage return alone, as old Macs and their
+    Excel do, are parted."""
+    first = next(lines, b"")
+    if b"\r" in first and not first.endswith(b"\n"):
+        yield from first.splitlines(keepends=True)
+    elif first:
+        yield first
+    yield from lines
+
+
+_GZIP = b"\x1f\x8b"
+
+
+@contextmanager
+def _opened_lines(path: Path) -> Iterator[Iterator[bytes]]:
+    """The lines of a file with their ends; of a `.gz`, or what gzip made, what it unfolds to,
+    up to `MOST_UNFOLDED` times its size. `InputError` for more, for a line above `LONGEST`
+    bytes, a device and a pipe."""
+    with ExitStack() as held:
+        file: Any = held.enter_context(open_given(path))
+        most = math.inf
+        if path.suffix.lower() == ".gz" or file.peek(2)[:2] == _GZIP:
+            most = SURPLUS + MOST_UNFOLDED * os.fstat(file.fileno()).st_size
+            file = held.enter_context(gzip.GzipFile(fileobj=file))
+
+        def lines() -> Iterator[bytes]:
+            read = 0
+            while line := file.readline(LONGEST + 1):
+                read += len(line)
+                if len(line) > LONGEST:
+                    raise InputError(
+                        f"{path} has a line of more than {LONGEST >> 20} MB: is it text?"
+                    )
+                if read > most:
+                    raise InputError(
+                        f"{path} unfolds to more than {MOST_UNFOLDED} times its size: if you trust "
+                        "it, unpack it first (gunzip)"
+                    )
+                yield line
+
+        yield lines()
+
+
+def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line, fields) of each row that is not blank; a TSV knows no quotes."""
+    lines = ((number, line) for number, line in read_lines(path) if line.strip())
+    return ((number, line.rstrip("\r\n").split("\t")) for number, line in lines)
+
+
+def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(last line, fields) of each row that is not blank."""
+    csv.field_size_limit(2**31 - 1)
+    reader = csv.reader((line for _, line in read_lines(path)), strict=True)
+    try:
+        yield from ((reader.line_num, row) for row in reader if row)
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num} is not valid CSV: {error}") from None
+
+
+def read_table(
+    path: Path, tabs: bool, known: Sequence[str] = (), bare: Sequence[tuple[str, ...]] = ()
+) -> Fields:
+    """The rows of a CSV, or of a TSV (`tabs`), by the names in its first row.
+
+    A TSV whose first row names none of the `known` fields has no header: its fields are those of
+    `bare` that are as many.
+    """
+    rows = _tsv(path) if tabs else _csv(path)
+    first = next(rows, None)
+    if first is None:
+        return
+    names: Sequence[str] = [name.strip() for name in first[1]]
+    folded = {*names, *map(str.casefold, names)}
+    if tabs and bare and not (folded & {*known} or is_header(names)):
+        width, rows = len(names), chain([first], rows)
+        names = next((usual for usual in bare if len(usual) == width), ())
+        if not names:
+            usual = " or ".join(", ".join(fields) for fields in bare)
+            raise InputError(
+                f"{path}, line 1 has {width} fields and names none of {', '.join(known)}; a table "
+                f"without a header has the fields {usual}"
+            )
+    elif len(set(names)) < len(names):
+        raise InputError(f"{path}, line 1 names a column twice: {', '.join(names)}")
+    for number, row in rows:
+        if len(row) != len(names):
+            raise InputError(
+                f"{path}, line {number} has {len(row)} fields, line 1 has {len(names)}"
+            )
+        yield number, dict(zip(names, row, strict=True))
+
+
+_ID_NAME = re.compile(
+    r"(?i:(\w+[ _-])?id|([qpduscbt]|doc|uu|gu|pm|pmc)id|"
+    r"(doc|document|passage|para|query|topic|item|entity|corpus)[ _-]?(id|no|num|number|#))|"
+    r"[A-Za-z]+I[Dd]"
+)
+_NAME = re.compile(
+    "abstract|answer|author|body|category|contents?|date|description|doc|document|headline|index|"
+    "key|label|lang|language|name|no|num|number|passage|query|question|section|sentence|source|"
+    "summary|text|title|topic|url|value",
+    re.IGNORECASE,
+)
+
+
+def is_id_name(name: str) -> bool:
+    """Whether a field is called as ids are.
+
+    >>> is_id_name("DocId"), is_id_name("pid"), is_id_name("acid"), is_id_name("D1")
+    (True, True, False, False)
+    """
+    return _ID_NAME.fullmatch(name.strip("\"'# ")) is not None
+
+
+def is_header(row: Sequence[str]) -> bool:
+    """Whether a table's first row names columns: an id first, or nothing but usual names.
+
+    >>> is_header(["pid", "passage"]), is_header(["Title", "Body"]), is_header(["7", "a title"])
+    (True, True, False)
+    """
+    bare = [name.strip("\"'# ") for name in row]
+    return is_id_name(row[0]) or all(_NAME.fullmatch(name) or is_id_name(name) for name in bare)

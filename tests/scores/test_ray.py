@@ -127,16 +127,16 @@ cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_
 first, folder = cluster.add_node(num_cpus=2), Path(sys.argv[1])
 ray.init(address=cluster.address, log_to_driver=False)
 
-def lose():
-    while not (folder / "once").exists():
-        time.sleep(0.1)
-    cluster.add_node(num_cpus=2)
-    cluster.remove_node(first, allow_graceful=False)
-
-threading.Thread(target=lose, daemon=True).start()
 waiting = Lengths(do=partial(once, folder, partial(time.sleep, 600)))
-report = gather(ScoreStore(folder / "s"), waiting)
-assert (report.calls, report.failed, report.complete) == (ALL, 0, True), report
+reports = []
+scoring = threading.Thread(target=lambda: reports.append(gather(ScoreStore(folder / "s"), waiting)))
+scoring.start()
+while not (folder / "once").exists():
+    time.sleep(0.1)
+cluster.add_node(num_cpus=2)
+cluster.remove_node(first, allow_graceful=False)
+scoring.join()
+assert (reports[0].calls, reports[0].failed, reports[0].complete) == (ALL, 0, True), reports
 """
 
 

@@ -1,9 +1,24 @@
-"""Stores of the same items in three databases."""
+"""Databases that tests share, which have the same items."""
 
 import pytest
-from database_helpers import collection, fill, shard
+from database_helpers import KINDS, collection, few_in, fill, shard
 
 import crossknn as ck
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory):
+    """A connection to a real server, and its address; there is none for Python 3.13."""
+    import psycopg
+
+    running = pytest.importorskip("pgserver").get_server(tmp_path_factory.mktemp("pg"))
+    with psycopg.connect(running.get_uri(), autocommit=True) as connection:
+        connection.execute("create schema extensions; create extension vector schema extensions")
+        connection.execute("set search_path = public, extensions")
+        connection.execute('create schema "Sales"; create schema "my.schema"')
+        fill(connection)
+        yield connection, running.get_uri()
+    running.cleanup()
 
 
 @pytest.fixture(scope="session")
@@ -12,25 +27,18 @@ def embedded(tmp_path_factory):
     return ck.QdrantStore(shard(folder), folder, exact=True)
 
 
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory):
-    """A real server, and its address; none for Python 3.13."""
-    import psycopg
-
-    running = pytest.importorskip("pgserver").get_server(tmp_path_factory.mktemp("pg"))
-    with psycopg.connect(running.get_uri(), autocommit=True) as connection:
-        connection.execute("create extension vector")
-        fill(connection)
-        yield connection, running.get_uri()
-    running.cleanup()
-
-
-SLOW = pytest.param("postgres", marks=pytest.mark.slow)  # starts in two seconds or more
-
-
-@pytest.fixture(scope="module", params=["embedded", "client", SLOW])
+@pytest.fixture(scope="module", params=KINDS)
 def store(request):
+    """All items, in each kind of database."""
     if request.param == "client":
         return ck.QdrantStore(collection(), "docs")
-    found = request.getfixturevalue(request.param)
-    return found if request.param == "embedded" else ck.PgVectorStore(found[1], "public.docs")
+    if request.param == "embedded":
+        return request.getfixturevalue("embedded")
+    return ck.PgVectorStore(request.getfixturevalue("postgres")[1], "public.docs")
+
+
+@pytest.fixture(params=KINDS)
+def few(request, tmp_path):
+    """Opens a store of few items with the given fields, in each kind of database."""
+    server = request.getfixturevalue("postgres") if request.param == "postgres" else None
+    return lambda fields: few_in(request.param, fields, tmp_path, server)

@@ -1,46 +1,49 @@
-"""The same items in every database: 3,000 texts, vectors of 16 dimensions, and a few fields."""
+"""The same items in every database: 3,000 texts with vectors of 16 dimensions, or few with 2."""
 
 import json
 import uuid
 
 import numpy as np
+import pytest
 from qdrant_client import QdrantClient, models
-from qdrant_edge import (
-    Distance,
-    EdgeConfig,
-    EdgeShard,
-    EdgeVectorParams,
-    Point,
-    UpdateOperation,
-)
-from test_filters import RECORDS
+from qdrant_edge import Distance, EdgeConfig, EdgeShard, EdgeVectorParams, Point, UpdateOperation
+
+import crossknn as ck
+
+SLOW = pytest.param("postgres", marks=pytest.mark.slow)  # starts in two seconds or more
+KINDS = ["client", "embedded", SLOW]
 
 N, D = 3_000, 16
 VECTORS = np.random.default_rng(0).normal(size=(N, D)).astype(np.float32)
 IDS = [3 * i for i in range(N - 1)] + [str(uuid.UUID(int=5))]  # in the order of Qdrant
 PAYLOADS = [{"body": f"text {i}", "part": i % 7, "tags": [f"t{i % 3}"]} for i in range(N)]
 
+FEW = np.array([[1, 0], [0, 1], [1, 1], [0.5, 0.2], [0.3, 1]], np.float32)
+"""Vectors of up to five items, whose ids are 0, 1, ..."""
 
-def shard(folder, vectors=VECTORS, ids=IDS, payloads=PAYLOADS, distance=Distance.Dot):
+
+def shard(folder, vectors=VECTORS, payloads=PAYLOADS, ids=IDS, distance=Distance.Dot):
+    """Items in Qdrant embedded in this process."""
     folder.mkdir()
     parameters = EdgeVectorParams(size=vectors.shape[1], distance=distance)
     made = EdgeShard.create(str(folder), EdgeConfig(vectors=parameters))
-    rows = zip(ids, vectors.tolist(), payloads, strict=True)
+    rows = zip(ids, vectors.tolist(), payloads, strict=False)
     made.update(UpdateOperation.upsert_points([Point(*row) for row in rows]))
     return made
 
 
-def collection(vectors=VECTORS, distance=models.Distance.DOT, name="docs"):
+def collection(vectors=VECTORS, payloads=PAYLOADS, ids=IDS, distance=models.Distance.DOT):
+    """Items in a collection `docs` of Qdrant's client."""
     client = QdrantClient(":memory:")
     parameters = models.VectorParams(size=vectors.shape[1], distance=distance)
-    client.create_collection(name, vectors_config=parameters)
-    rows = zip(IDS, vectors.tolist(), PAYLOADS, strict=True)
-    client.upsert(name, [models.PointStruct(id=i, vector=v, payload=p) for i, v, p in rows])
+    client.create_collection("docs", vectors_config=parameters)
+    rows = zip(ids, vectors.tolist(), payloads, strict=False)
+    client.upsert("docs", [models.PointStruct(id=i, vector=v, payload=p) for i, v, p in rows])
     return client
 
 
 def fill(connection):
-    """Tables `docs`, of these items, and `named`, of the records of the tests of filters."""
+    """All items in a table `docs` of PostgreSQL."""
     connection.execute(
         "create table docs (id bigint primary key, body text, part int, tags jsonb, embedding "
         f"vector({D}))"
@@ -51,8 +54,34 @@ def fill(connection):
             tags = json.dumps(payload["tags"])
             copy.write_row((3 * i, payload["body"], payload["part"], tags, str(vector)))
     connection.execute("insert into docs (id, body) values (1, 'no vector')")
-    connection.execute("create table named (name uuid, e vector(2), extra jsonb)")
-    for i, record in enumerate(RECORDS):
-        said = json.dumps({key: value for key, value in record.items() if value == value})
-        row = (uuid.UUID(int=i), str([i, 1]), said)
-        connection.execute("insert into named values (%s, %s::vector, %s)", row)
+
+
+def column_type(values):
+    """The type of PostgreSQL for the values of one field."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {str}:
+        return "text"
+    return "bigint" if kinds == {int} else "jsonb"
+
+
+def few_in(kind, fields, folder, postgres):
+    """A store of few items with these fields, in one kind of database."""
+    if kind == "embedded":
+        return ck.QdrantStore(shard(folder / "few", FEW, fields, range(5)), folder / "few")
+    if kind == "client":
+        return ck.QdrantStore(collection(FEW, fields, range(5)), "docs", exact=True)
+    connection, address = postgres
+    names = sorted({name for record in fields for name in record} | {"body"})
+    types = {name: column_type([record.get(name) for record in fields]) for name in names}
+    columns = ", ".join(f"{name} {type}" for name, type in types.items())
+    connection.execute("drop table if exists few")
+    connection.execute(f"create table few (id int, embedding vector(2), {columns})")
+    for i, record in enumerate(fields):
+        values = [
+            json.dumps(record[name]) if type == "jsonb" and name in record else record.get(name)
+            for name, type in types.items()
+        ]
+        places = ", ".join(["%s"] * (2 + len(names)))
+        row = i, str(FEW[i].tolist()), *values
+        connection.execute(f"insert into few values ({places})", row, prepare=False)
+    return ck.PgVectorStore(address, "few")

@@ -1,22 +1,15 @@
-"""What is Qdrant's own: filters, distances, points that come and go, and failures."""
+"""What is Qdrant's own: distances, points that come and go, what lies beside, and failures."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
 
 import numpy as np
 import pytest
-from database_helpers import IDS, PAYLOADS, VECTORS, D, N, collection, shard
-from hypothesis import given, settings
+from database_helpers import FEW, IDS, PAYLOADS, VECTORS, D, N, collection, shard
 from index_helpers import FormulaScorer
 from qdrant_client import QdrantClient, models
-from qdrant_edge import (
-    Distance,
-    Point,
-    UpdateOperation,
-)
-from test_filters import RECORDS, filters, meets
+from qdrant_edge import Distance, Point, UpdateOperation
 
 import crossknn as ck
 from crossknn.errors import InputError, StoreError
@@ -54,36 +47,6 @@ def test_cosine_collections_have_unit_vectors(tmp_path):
         np.testing.assert_allclose(found.scores[0], expected, rtol=1e-5)
 
 
-@pytest.fixture(scope="module", params=["embedded", "client"])
-def filtered(request, tmp_path_factory):
-    records = [
-        {key: value for key, value in record.items() if value == value} for record in RECORDS
-    ]
-    if request.param == "embedded":
-        folder = tmp_path_factory.mktemp("qdrant") / "filtered"
-        return ck.QdrantStore(shard(folder, VECTORS[:5], [*range(5)], records), folder)
-    client = QdrantClient(":memory:")
-    parameters = models.VectorParams(size=D, distance=models.Distance.DOT)
-    client.create_collection("few", vectors_config=parameters)
-    rows = zip(range(5), VECTORS.tolist(), records, strict=False)
-    client.upsert("few", [models.PointStruct(id=i, vector=v, payload=p) for i, v, p in rows])
-    return ck.QdrantStore(client, "few")
-
-
-@given(condition=filters(orders=False))
-@settings(deadline=None)
-def test_a_filter_means_the_same(filtered, condition):
-    expected = [meets(record, condition) for record in RECORDS]
-    assert filtered.allowed(condition).tolist() == expected
-
-
-def test_dates_are_in_order(filtered):
-    expected = [False] * 4 + [True]
-    assert (
-        filtered.allowed({"tags": {"gte": "2020-05-01", "lt": "2021-01-01"}}).tolist() == expected
-    )
-
-
 def test_what_belongs_to_the_items_is_kept_beside(embedded, tmp_path):
     def encode(texts):
         return VECTORS[: len(texts)]
@@ -106,24 +69,18 @@ def test_what_belongs_to_the_items_is_kept_beside(embedded, tmp_path):
         with pytest.raises(ck.IndexFormatError, match=r"open it with ItemIndex.over\(store"):
             ck.ItemIndex.load(tmp_path / "beside")
     for change in (lambda: again.save(tmp_path / "o"), lambda: again.delete(["0"])):
-        with pytest.raises(
-            InputError, match=r"change them there, and give ItemIndex.over a folder"
-        ):
+        with pytest.raises(InputError, match=r"change them there, and give ItemIndex.over a fol"):
             change()
-    few = ck.QdrantStore(
-        shard(tmp_path / "few", VECTORS[:9], range(9), PAYLOADS[:9]), tmp_path / "few"
-    )
+    few = ck.QdrantStore(shard(tmp_path / "few", FEW), tmp_path / "few")
     with pytest.raises(
-        InputError, match=r"is of 3,000 items, and .* has 9 items, whose ids do not"
+        InputError, match=r"is of 3,000 items, and .* has 5 items, whose ids do not"
     ):
         opened(few)
 
 
 def test_fits_over_a_database_are_those_in_memory(tmp_path):
     few, folder = slice(0, 400), tmp_path / "docs.shard"
-    store = ck.QdrantStore(
-        shard(folder, VECTORS[few], range(400), PAYLOADS[few]), folder, exact=True
-    )
+    store = ck.QdrantStore(shard(folder, VECTORS[few]), folder, exact=True)
     given = {text: VECTORS[place] for place, text in enumerate(["one", "two", "three", "four"])}
 
     def encode(texts):
@@ -142,35 +99,6 @@ def test_fits_over_a_database_are_those_in_memory(tmp_path):
         found = searcher.search("four", budget=40, trace=True)
         picked.append([hit.position for hit in found.trace[0]])
     assert sorted(picked[0]) == sorted(picked[1])
-
-
-@pytest.mark.parametrize("gone", ["shard closed", "client closed", "collection dropped"])
-@pytest.mark.parametrize("whole", [0, N])  # fails at the next search, or the next texts
-def test_a_database_that_goes_away_leaves_the_best_so_far(tmp_path, whole, gone):
-    folder, embedded = tmp_path / "docs", gone == "shard closed"
-    client = shard(folder) if embedded else collection()
-    store = ck.QdrantStore(client, folder if embedded else "docs")
-    go = partial(client.delete_collection, "docs") if "dropped" in gone else client.close
-    store.whole = whole
-    index = ck.ItemIndex.over(store, "body", query_vectors=lambda texts: VECTORS[: len(texts)])
-    asked = []
-
-    def score(pairs):
-        asked.extend(pairs)
-        if len(asked) == 40:
-            go()
-        return [-float(text.split()[1]) for _, text in pairs]
-
-    found = ck.Searcher(index, score, "axn(rounds=5)").search(["one", "two"], k=5, budget=50)
-    assert found.stopped_by == "store"
-    assert found.n_scored == 40
-    assert [len(hits) for hits in found.hits] == [5, 5]
-    assert all("docs' failed: " in error for error in found.errors)
-    with pytest.raises(StoreError, match=r"the Qdrant collection .*docs' failed: "):
-        ck.Searcher(index, score, "axn").search("three", budget=50)
-    for ask in (lambda: store.allowed({"part": 1}), lambda: store.top(VECTORS[:1], 5)):
-        with pytest.raises(StoreError, match=r"^the Qdrant collection .*docs' failed: [^\n]*$"):
-            ask()
 
 
 def test_a_mistake_of_ours_is_no_failure_of_the_database(embedded, monkeypatch):
@@ -206,6 +134,33 @@ def test_points_that_come_and_go(tmp_path):
         store.vectors(np.array([0]))
 
 
+def over(client, **options):
+    return ck.ItemIndex.over(ck.QdrantStore(client, "docs"), "body", **options)
+
+
+def search(client, d):
+    index = over(client, query_vectors=lambda texts: np.ones((len(texts), d)))
+    return ck.Searcher(index, FormulaScorer(), "axn").search("a query", budget=5)
+
+
+def asked(client):
+    return over(client).query_vectors(Queries(("a",)), "vectors")
+
+
+def allowed(client, condition):
+    return ck.QdrantStore(client, "docs").allowed(condition)
+
+
+def lacking(client):
+    """A search over points of which one lacks the vector of a name."""
+    client.create_collection("two", {"a": models.VectorParams(size=2, distance="Dot")})
+    points = [({"a": [1.0, 0.0]}, PAYLOADS[0]), ({}, PAYLOADS[1])]
+    rows = [models.PointStruct(id=i, vector=v, payload=p) for i, (v, p) in enumerate(points)]
+    client.upsert("two", rows)
+    store = ck.QdrantStore(client, "two", vector="a", exact=True)
+    store.vectors(np.array([0, 1]))
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -213,49 +168,23 @@ def test_points_that_come_and_go(tmp_path):
         (lambda client: ck.QdrantStore(client, "docs", vector="v"), "no dense vectors 'v', but ''"),
         (lambda client: ck.QdrantStore(client, "empty"), "'empty' holds no vectors"),
         (lambda client: ck.QdrantStore(client, "far"), "compares vectors by Euclid"),
-        (
-            lambda client: over(client, "boddy"),
-            "has no field 'boddy' .did you mean body.*texts= must",
-        ),
-        (lambda client: over(client, "part"), "text of the item 0 of .* is 0: texts= must be"),
-        (
-            lambda client: asked(client),
-            "or the encoder= that made them$",
-        ),
-        (lambda client: over(client, lambda ids: ["x"]), "made 1 texts of 1000 ids"),
-        (lambda client: over(client, "body", encoder="bundled"), "of 384 dimensions, and those of"),
-        (lambda client: search(client, D + 1), "query vectors have 17 dimensions, the items' 16"),
+        (lambda _: ck.QdrantStore("http://localhost:6333", "docs"), "Qdrant is .*: give QdrantCli"),
+        (lambda _: ck.QdrantStore(None, "docs"), "the client of Qdrant is None: give QdrantClient"),
+        (asked, "or the encoder= that made them$"),
+        (lambda client: over(client, encoder="bundled"), "of 384 dimensions, and those of"),
+        (lambda client: search(client, 3), "query vectors have 3 dimensions, the items' 2"),
         (lambda client: ck.ItemIndex.over(VECTORS, "body"), "is not a database of items"),
         (lambda client: allowed(client, {"pat": 3}), "'pat', a field of no item of .* mean part"),
         (lambda client: allowed(client, {"part": {"gt": "b"}}), "Qdrant orders numbers and dates"),
+        (lacking, "the point 1 of .* has no vector: give"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence(make, said):
-    client = collection()
+    client = collection(FEW)
     for name, distance in (("empty", models.Distance.DOT), ("far", models.Distance.EUCLID)):
         client.create_collection(name, models.VectorParams(size=2, distance=distance))
     with pytest.raises(InputError, match=said):
         make(client)
-
-
-def over(client, texts, **options):
-    index = ck.ItemIndex.over(ck.QdrantStore(client, "docs"), texts, **options)
-    return list(index.items.texts)
-
-
-def search(client, d):
-    store = ck.QdrantStore(client, "docs")
-    index = ck.ItemIndex.over(store, "body", query_vectors=lambda texts: np.ones((len(texts), d)))
-    return ck.Searcher(index, FormulaScorer(), "axn").search("a query", budget=5)
-
-
-def asked(client):
-    index = ck.ItemIndex.over(ck.QdrantStore(client, "docs"), "body")
-    return index.query_vectors(Queries(("a",)), "vectors")
-
-
-def allowed(client, condition):
-    return over(client, "body") and ck.QdrantStore(client, "docs").allowed(condition)
 
 
 def test_a_folder_that_is_no_shard(embedded, tmp_path):

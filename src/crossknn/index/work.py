@@ -27,7 +27,7 @@ from crossknn.files import (
 from crossknn.types import FloatArray, Progress
 
 WORK = "work-vectors"
-_AT_ONCE = 512
+AT_ONCE = 512
 """Texts of a file."""
 _Encode: TypeAlias = Callable[[Sequence[str], Progress], FloatArray]
 
@@ -56,8 +56,8 @@ def encode_kept(
         before, total = len({*digests}) - len(missing), len({*digests})
 
         names = [*missing]
-        for start in range(0, len(names), _AT_ONCE):
-            batch = names[start : start + _AT_ONCE]
+        for start in range(0, len(names), AT_ONCE):
+            batch = names[start : start + AT_ONCE]
             report = partial(_report, progress, before + start, total)
             vectors = encode([missing[name] for name in batch], report)
             if vectors.shape != (len(batch), d) or not np.isfinite(vectors).all():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from library import METHOD, Library
 
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.stopping import CalibrationCurve, fit_stopping
+from crossknn.fitting.stopping import CalibrationCurve, calibrate
 from crossknn.methods import parse_method
 
 
@@ -35,16 +37,14 @@ def test_a_calibration_is_kept_until_the_anchors_change():
     index = library.index()
     target = parse_method(METHOD[:-1] + ", target_recall=0.5)")
     with pytest.raises(InputError, match="on three anchor queries or more"):
-        fit_stopping(index, library.scorer, method=METHOD, budget=25)
+        calibrate(index, target, 25)
     collect_anchors(index, library.scorer, library.texts(0, 20))
-    for k in (10, 3, 10):
-        fit_stopping(index, library.scorer, method=METHOD, k=k, budget=25)
-    assert len(index.artifacts["stopping"].meta["curves"]) == 2
+    found = calibrate(index, target, 25)
+    assert calibrate(index, replace(target, target_recall=0.9), 25) is found
+    assert calibrate(index, replace(target, k=3), 25) != found
     assert 0 < target.plan(index, 25, 0).stop.expected < 1
     with pytest.raises(InputError, match="not calibrated for k=10 and a budget of 24"):
         target.plan(index, 24, 0)
     collect_anchors(index, library.scorer, library.texts(20, 21))
     with pytest.raises(InputError, match="not calibrated"):
         target.plan(index, 25, 0)
-    with pytest.raises(InputError, match="axn cannot estimate its recall"):
-        fit_stopping(index, library.scorer, method="axn")

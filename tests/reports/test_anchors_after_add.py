@@ -8,7 +8,6 @@ import pytest
 import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.fitting.kriging import fit_prior
-from crossknn.fitting.stopping import fit_stopping
 
 TOPICS = ("archives", "threads", "files", "strings", "queues", "dates")
 TEXTS = [f"part {i} on {TOPICS[i % 6]} and {TOPICS[i // 6 % 6]}" for i in range(72)]
@@ -69,7 +68,6 @@ def test_collecting_again_scores_the_new_items_alone(index):
 def test_what_needs_anchors_says_that_they_are_stale(index, method, budget):
     """ANNCUR, ADACUR and target recall do not take predictions for the truth: they say what lacks."""
     search = ck.Searcher(index, SCORER, method).search
-    fit_stopping(index, SCORER, k=3, budget=20)
     assert len(search("about files", k=3, budget=budget)[0]) == 3
     index.add(NEW)
     with pytest.raises(InputError, match=r"lack 6 items added since.*crossknn collect INDEX"):
@@ -77,7 +75,6 @@ def test_what_needs_anchors_says_that_they_are_stale(index, method, budget):
     with pytest.raises(InputError, match="lack 6 items added since"):
         fit_prior(index)
     ck.collect_anchors(index, SCORER, QUERIES[:1])
-    fit_stopping(index, SCORER, k=3, budget=20)
     assert len(search("about files", k=3, budget=budget)[0]) == 3
 
 

@@ -17,7 +17,6 @@ import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.extend import Method
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.stopping import fit_stopping
 
 TEXTS = [f"item {i} {'even' if i % 2 == 0 else 'odd'} {'x' * (i % 7)}" for i in range(50)]
 
@@ -253,7 +252,6 @@ def test_a_target_is_the_methods_and_for_the_k_that_is_wanted():
     collect_anchors(index, length, ["even 1", "odd item", "even item xxx", "item 1"])
     spec = "kriging(retriever=bm25, rounds=3)"
     search = ck.Searcher(index, length, spec).search
-    fit_stopping(index, length, method=spec, k=2, budget=50)
     found = search("odd item", k=2, budget=ck.Budget(per_query=50, target_recall=0.5))
     assert "target_recall=0.5, k=2" in found.method
     assert found[0][0].position == 20  # the longest text

@@ -37,6 +37,19 @@ def test_items_are_those_of_the_searcher(client, indexes, method):
     assert ids(answer) == plain(indexes["docs"], Words(), QUERIES, k=5, budget=12, method=method)
 
 
+def test_a_target_recall_needs_anchors_and_nothing_else(indexes):
+    docs, scorer = indexes["docs"], ck.CallableScorer(Words(), "words")
+    body = {"query": QUERIES[0], "k": 2, "budget": {"per_query": 15, "target_recall": 0.1}}
+    with served({"docs": docs}, Words()) as client:
+        refused = client.post("/search", json=body)
+        assert refused.status_code == 422
+        assert "on three anchor queries or more" in refused.text
+        ck.collect_anchors(docs, scorer, [f"{text['text']}?" for text in TEXTS[:6]])
+        answer = client.post("/search", json=body).json()
+    assert answer["stopped_by"] == "target"
+    assert answer["n_scored"] < 15
+
+
 def test_filters_budgets_and_explanations(client, indexes):
     body = {
         "query": QUERIES[0],

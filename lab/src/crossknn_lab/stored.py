@@ -23,10 +23,10 @@ from crossknn.data.qrels import LARGEST_GRADE
 from crossknn.errors import InputError
 from crossknn.files import as_path, npz_arrays, open_given
 from crossknn.fitting.kriging import prior_of
-from crossknn.fitting.stopping import stopping_artifact
+from crossknn.fitting.stopping import calibrate
 from crossknn.linalg import LARGEST, inner, usable
 from crossknn.methods.base import Method
-from crossknn.methods.kriging import STOPPING, Kriging, trend_retrievers
+from crossknn.methods.kriging import Kriging, trend_retrievers
 from crossknn.methods.prior import NAME as PRIOR
 from crossknn.retrievers.base import AllScores, ArrayStore, Late, Retriever
 from crossknn.spec import Spec
@@ -276,9 +276,7 @@ class StoredMatrix:
         if method.mean is not None and method.use_anchors:
             matrix = replace(self, trends=method.mean)
         if method.target_recall is not None:
-            given = matrix.artifacts.given if isinstance(matrix.artifacts, _Artifacts) else {}
-            calibrated = stopping_artifact(matrix, method, budget)
-            matrix = replace(matrix, artifacts={**given, STOPPING: calibrated})
+            calibrate(matrix, method, budget)
         return matrix
 
     def _check_name(self, name: str) -> None:

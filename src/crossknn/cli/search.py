@@ -181,8 +181,6 @@ def _searched(
         k = min(10, n) if k is None else k
     wanted = min(k + 1, max(k, n)) if one_more and k is not None else k
     options: dict[str, Any] = {"filter": question.conditions(), "trace": explain}
-    if question.limits.target_recall is not None and limit is None:
-        _calibrate(searcher, 10 if wanted is None else wanted, question.budget)
     with progress("scoring", "pairs") as report:
         results = searcher.search(
             queries, wanted, question.limits, min_score=limit, progress=report, **options
@@ -199,18 +197,6 @@ def _searched(
         if one_more:
             note(f"{file.run} leaves out items with the id of their query: --keep-own keeps them")
     return results
-
-
-def _calibrate(searcher: Searcher, k: int, budget: int) -> None:
-    """Let the index say when kriging's searches have found enough, if it does not yet."""
-    from crossknn.fitting.stopping import fit_stopping
-    from crossknn.methods.kriging import Kriging
-
-    index, scorer, method = searcher.index, searcher.scorer, searcher.method
-    if scorer is not None and isinstance(method, Kriging):
-        fit_stopping(
-            index, scorer, method=method, k=min(k, index.n), budget=budget, seed=searcher.seed
-        )
 
 
 def _end(results: Results, json: bool) -> None:

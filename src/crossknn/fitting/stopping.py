@@ -12,89 +12,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from crossknn.errors import InputError
 from crossknn.fitting.kriging import cross_fitted
-from crossknn.index.base import Index, lacking
-from crossknn.index.item_index import ItemIndex
+from crossknn.index.base import Index
 from crossknn.linalg import top_k
-from crossknn.methods import DEFAULT, parse_method
-from crossknn.methods.kriging import NEVER, STOPPING, Kriging, stopping_key, trend_retrievers
-from crossknn.scorers import as_scorer
+from crossknn.methods.kriging import NEVER, Corners, Kriging, calibrated, trend_retrievers
 from crossknn.search.loop import simulate
 from crossknn.search.plan import Plan, Stop
 from crossknn.spec import parse
-from crossknn.types import Artifact, BoolArray, FloatArray, Queries
+from crossknn.types import BoolArray, FloatArray, Queries
 
 FOLDS = 10
 """Parts of the anchor queries that are searched, each with what the others teach."""
-
-FEWEST = 3
-"""Anchors, at least, that calibrate anything."""
 
 Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
 """A search whose outcome can be judged: its plan, m queries, and their exact scores (m, n)."""
 
 
-def fit_stopping(
-    index: ItemIndex,
-    scorer: Any,
-    *,
-    method: str | Kriging = DEFAULT,
-    k: int = 10,
-    budget: int = 100,
-    seed: int = 0,
-) -> None:
-    """Calibrate `target_recall` for searches with this k and budget, and keep that with the index.
+def calibrate(index: Index, method: Kriging, budget: int, seed: int = 0) -> Corners:
+    """Calibrate `target_recall` for searches with this method, its `k`, and this budget.
 
-    It makes no calls. Nothing is done where the index has this calibration, of the same anchors.
-
-    Args:
-        index: The index, with three anchor queries or more of this cross-encoder.
-        scorer: The cross-encoder.
-        method: Kriging, with the options of the searches that are to use it.
-        k: How many items a search is to find.
-        budget: The most that a query may spend.
-        seed: Seed of the searches.
-
-    Raises:
-        InputError: There are too few anchors, or the method is another one.
+    It takes the time of searching the anchors, makes no calls, and is done once: the index keeps
+    the result in memory until its anchors change. `InputError` if there are fewer than three.
     """
-    chosen = parse_method(method)
-    if not isinstance(chosen, Kriging):
-        raise InputError(f"{chosen.name} cannot estimate its recall: use kriging")
-    chosen = replace(chosen, k=k, target_recall=None)
-    fingerprint = as_scorer(scorer).fingerprint
-    own = index.for_scorer(fingerprint)
-    known = own.artifacts.get(STOPPING)
-    made = stopping_artifact(own, chosen, budget, seed, known)
-    if made is not known:
-        meta = {**made.meta, "fingerprint": fingerprint}
-        own.put_artifact(STOPPING, meta, {})
 
+    def searched() -> Corners:
+        return record_curve(rehearsals(index, method, budget, seed), method.k).corners()
 
-def stopping_artifact(
-    index: Index, method: Kriging, budget: int, seed: int = 0, known: Artifact | None = None
-) -> Artifact:
-    """The calibration of this search, beside those that are `known` of the same anchors."""
-    anchors = index.anchors if method.use_anchors else None
-    if anchors is None or len(anchors.scores) < FEWEST:
-        raise InputError(
-            f"{method}: target_recall is calibrated on three anchor queries or more"
-            f", scored with this cross-encoder{lacking(index, 'anchors')}: add some with  "
-            "crossknn collect INDEX --anchors QUERIES"
-            + ("" if method.use_anchors else ", or leave out use_anchors=false")
-        )
-    count, key, curves = len(anchors.scores), stopping_key(method, budget), dict[str, Any]()
-    if known is not None and known.meta["anchors"] == count:
-        if key in known.meta["curves"]:
-            return known
-        curves = dict(known.meta["curves"])
-    curves[key] = record_curve(rehearsals(index, method, budget, seed), method.k).corners()
-    return Artifact({"anchors": count, "curves": curves}, {})
+    return calibrated(method, index, budget, searched)
 
 
 def rehearsals(index: Index, method: Kriging, budget: int, seed: int) -> Iterator[Rehearsal]:
@@ -125,7 +73,7 @@ class CalibrationCurve:
         reached = self.achieved[enough.argmax(axis=0), np.arange(enough.shape[1])]
         return float(reached.mean() - reached.std() / np.sqrt(len(reached)))
 
-    def corners(self) -> list[tuple[float, float]]:
+    def corners(self) -> Corners:
         """(expectation, recall that it and every higher one reach): falling expectations, of each
         recall the lowest."""
         known, lowest, corners = self.expected[:-1], np.inf, dict[float, float]()

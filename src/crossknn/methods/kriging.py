@@ -20,9 +20,10 @@ Axes: m queries, n items, r factors, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -66,10 +67,13 @@ BETA = 1.0
 """Standard deviations that are added to a prediction where no other query is known. With other
 queries' scores there is little left to explore, and none are added."""
 
-STOPPING = "stopping"
-"""Name of the artifact that says how much recall a search must expect to have reached a target."""
+FEWEST_ANCHORS = 3
+"""Anchor queries, at least, that calibrate `target_recall`."""
 
 NEVER = float("inf")
+
+Corners: TypeAlias = list[tuple[float, float]]
+"""Of searches that stop when they expect a recall: (expected recall, recall that they reach)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,7 @@ class Kriging(Method):
             the prediction ranks first; by default all up to 12,000 items, else three for each call,
             and at least 400; with a prior eight for each call up to 1,600.
         target_recall: A query ends when it expects to have found this share of its true top `k`;
-            the budget is then what it may spend at most. `crossknn.fitting.stopping` calibrates it.
+            the budget is then what it may spend at most. A search calibrates it on the anchors.
         k: How many items `target_recall` refers to.
     """
 
@@ -104,14 +108,15 @@ class Kriging(Method):
 
     def required_artifacts(self, index: Index) -> Collection[str]:
         names = [] if self.prior(index) is None else [NAME]
-        return names if self.target_recall is None else [*names, STOPPING]
+        return names if self.target_recall is None else [*names, "anchors"]
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         plan = self.plan_with(self.prior(index), index, budget, seed)
         if self.target_recall is None:
             return plan
-        expected = self._expectation_to_stop(index, budget)
-        return replace(plan, stop=Stop(k=self.k, expected=expected))
+        curve = calibrated(self, index, budget, partial(_not_calibrated, self, budget))
+        reached = [expected for expected, recall in curve if recall >= self.target_recall]
+        return replace(plan, stop=Stop(k=self.k, expected=min(reached, default=NEVER)))
 
     def prior(self, index: Index) -> Prior | None:
         """The prior that was fitted to the index, if it is used and for these retrievers.
@@ -164,27 +169,36 @@ class Kriging(Method):
         left, later = budget - first, min(self.rounds - 1, budget - first)
         return (first, *(left // later + (r < left % later) for r in range(later)))
 
-    def _expectation_to_stop(self, index: Index, budget: int) -> float:
-        """The recall that a search must expect so that the target is reached; `NEVER` if stopping
-        early never reaches it."""
-        fitted, anchors = index.artifacts.get(STOPPING), index.anchors
-        key = stopping_key(self, budget)
-        curve = {} if fitted is None else fitted.meta["curves"]
-        known = 0 if anchors is None else len(anchors.scores)
-        if key not in curve or fitted is None or fitted.meta["anchors"] != known:
-            raise InputError(
-                f"{self}: target_recall is not calibrated for k={self.k} and a budget of {budget}"
-                f"{lacking(index, 'anchors')}: collect anchors with  crossknn collect INDEX "
-                "--anchors QUERIES; crossknn search INDEX --target-recall then calibrates it, and "
-                "so does crossknn.fitting.stopping.fit_stopping"
-            )
-        reached = [expected for expected, recall in curve[key] if recall >= self.target_recall]
-        return min(reached, default=NEVER)
+
+def calibrated(
+    method: Kriging, index: Index, budget: int, calibrate: Callable[[], Corners]
+) -> Corners:
+    """What searches with this method and budget expect and reach; computed once and kept in memory
+    until the anchors change.
+
+    Args:
+        method: Kriging, with `k`; its target may be any.
+        index: The index, with three anchor queries or more.
+        budget: The most that a query may spend.
+        calibrate: Computes it, where that was not done yet.
+    """
+    anchors = index.anchors if method.use_anchors else None
+    if anchors is None or len(anchors.scores) < FEWEST_ANCHORS:
+        raise InputError(
+            f"{method}: target_recall is calibrated on three anchor queries or more"
+            f", scored with this cross-encoder{lacking(index, 'anchors')}: add some with  "
+            "crossknn collect INDEX --anchors QUERIES"
+            + ("" if method.use_anchors else ", or leave out use_anchors=false")
+        )
+    key = ("stopping", str(replace(method, target_recall=None)), budget)
+    return index.cache.get(key, (anchors.scores,), calibrate)
 
 
-def stopping_key(method: Kriging, budget: int) -> str:
-    """What a calibration of `target_recall` holds for: the other options, and the budget."""
-    return f"{replace(method, target_recall=None)} {budget}"
+def _not_calibrated(method: Kriging, budget: int) -> Corners:
+    raise InputError(
+        f"{method}: target_recall is not calibrated for k={method.k} and a budget of {budget}: "
+        "Searcher.search does it, and so does crossknn.fitting.stopping.calibrate"
+    )
 
 
 def least_pool(prior: Prior | None, budget: int) -> int:

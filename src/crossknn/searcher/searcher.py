@@ -16,6 +16,7 @@ from crossknn.data.queries import QuerySet, Texts, query_set
 from crossknn.errors import InputError
 from crossknn.linalg import running, solvable
 from crossknn.methods import DEFAULT, Method, parse_method
+from crossknn.methods.kriging import Kriging
 from crossknn.scorers.base import Scorer
 from crossknn.search.calibration import CALIBRATION, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
@@ -41,7 +42,8 @@ class Budget:
         per_query: Pairs that a query may score, stored scores included; 100 by default.
         deadline: Seconds after which the search returns the best so far.
         target_recall: End a query when it expects to have found this share (0-1) of its true top k,
-            for `kriging`; the budget is then what it may spend at most.
+            for `kriging` on an index with anchors; the budget is then what it may spend at most.
+            The first such search with a k and a budget also searches the anchors, without calls.
     """
 
     per_query: int | None = None
@@ -238,13 +240,18 @@ class Searcher:
             pairs = PER_QUERY if limits.per_query is None else limits.per_query
         method = _for_k(method, k or 1, limits.target_recall)
         self.check_scorer(method)
+        chosen_seed = self.seed if seed is None else as_count(seed, "seed", 0)
+        if isinstance(method, Kriging) and method.target_recall is not None:
+            from crossknn.fitting.stopping import calibrate
+
+            calibrate(snapshot.index, method, pairs, chosen_seed)
         return SearchRequest(
             queries=queries,
             method=method,
             k=n if k is None else k,
             pairs=pairs,
             allowed=_mask(filter, snapshot.index),
-            seed=self.seed if seed is None else as_count(seed, "seed", 0),
+            seed=chosen_seed,
             deadline=limits.deadline,
             min_score=min_score,
         )

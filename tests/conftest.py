@@ -17,7 +17,8 @@ import typer.main
 from crossknn.scorers.onnx import OnnxModel
 from crossknn.scorers.opening import bundled_folder
 
-sys.path[:0] = [str(Path(__file__).parent / part) for part in ("", "faults", "golden", "service")]
+HELPERS = "", "adapters", "faults", "golden", "service"
+sys.path[:0] = [str(Path(__file__).parent / folder) for folder in HELPERS]
 
 ROOT = Path(__file__).parent.parent
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
-from adapter_helpers import TEXTS, embedding, overlap
+from adapter_helpers import QUERY, TEXTS, overlap
 
 import crossknn as ck
 
@@ -19,7 +18,6 @@ from haystack.utils.filters import document_matches_filter
 
 from crossknn.adapters.haystack import CrossknnRanker, CrossknnRetriever, filter_of
 
-QUERY = "sort the list"
 BUNDLED = {"method": "rerank(retriever=lsa)", "budget": 6}
 
 
@@ -32,20 +30,16 @@ def documents():
     ]
 
 
-def test_the_retriever_finds_what_a_search_finds(index, searcher):
-    lang = {"field": "meta.lang", "operator": "==", "value": "en"}
-    retriever = CrossknnRetriever(index, overlap, top_k=3, budget=12, filters=lang)
-    wanted = searcher.search(QUERY, 3, 12, filter={"lang": "en"})[0]
-    found = retriever.run(QUERY)["documents"]
-    assert [document.id for document in found] == [hit.id for hit in wanted]
-    assert [document.score for document in found] == [hit.final_score for hit in wanted]
-    assert {document.meta["lang"] for document in found} == {"en"}
+def test_options_of_a_call_replace_those_of_the_component(index, documents):
+    english = {"field": "meta.lang", "operator": "==", "value": "en"}
+    retriever = CrossknnRetriever(index, overlap, top_k=3, budget=12, filters=english)
+    answers = retriever.run(QUERY)["documents"]
+    assert [document.meta["lang"] for document in answers] == ["en"] * 3
     assert len(retriever.run(QUERY, filters={}, top_k=5)["documents"]) == 5
-
-
-def test_a_list_is_compared_by_in(index):
+    assert len(CrossknnRanker(overlap).run(QUERY, documents, top_k=4)["documents"]) == 4
+    assert CrossknnRanker(overlap).run(QUERY, [])["documents"] == []
     with pytest.raises(ck.InputError, match="use the operators in and not in"):
-        filter_of({"field": "meta.lang", "operator": "==", "value": ["en"]})
+        retriever.run(QUERY, filters=english | {"value": ["en"]})
 
 
 def test_a_pipeline_is_saved_and_loaded(tmp_path):
@@ -67,25 +61,6 @@ def test_a_pipeline_is_saved_and_loaded(tmp_path):
         unsaved.add_component("one", wrong)
         with pytest.raises(SerializationError, match="unsupported value of type"):
             unsaved.dumps()
-
-
-def test_the_ranker_orders_documents_as_rerank_does(documents):
-    ranker = CrossknnRanker(overlap, budget=12)
-    found = ranker.run(QUERY, documents)["documents"]
-    wanted = ck.rerank(QUERY, [item["text"] for item in TEXTS], 12, scorer=overlap)
-    assert [document.id for document in found] == [TEXTS[e["corpus_id"]]["id"] for e in wanted]
-    assert [document.score for document in found] == [entry["score"] for entry in wanted]
-    assert sum("crossknn_predicted" in document.meta for document in found) == len(TEXTS) - 12
-    assert "crossknn_predicted" not in documents[0].meta  # its input is as it was
-    assert len(ranker.run(QUERY, documents, top_k=4)["documents"]) == 4
-    assert ranker.run(QUERY, [])["documents"] == []
-
-    documents = [replace(d, embedding=embedding(d.content).tolist()) for d in documents]
-    query = embedding(QUERY).tolist()
-    found = ranker.run(QUERY, documents, query_embedding=query)["documents"]
-    options = {"vectors": [document.embedding for document in documents], "query_vector": query}
-    wanted = ck.rerank(QUERY, [d.content for d in documents], 12, scorer=overlap, **options)
-    assert [document.id for document in found] == [TEXTS[e["corpus_id"]]["id"] for e in wanted]
 
 
 YEAR = {"field": "meta.year", "operator": ">=", "value": 2010}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from adapter_helpers import TEXTS, overlap
+from adapter_helpers import TEXTS, failing, overlap
 
 import crossknn as ck
 
@@ -81,11 +81,6 @@ def test_empty_documents_are_indexed():
 
 @pytest.mark.parametrize("ranked", [None, {"q1": [TEXTS[0]["id"]], "q2": [TEXTS[1]["id"]]}])
 def test_a_scorer_that_fails_is_no_result(ranked):
-    def failing(pairs):
-        if any(query == "zip a folder" for query, _ in pairs):
-            raise ck.ScorerError("no power")
-        return overlap(pairs)
-
     model, asked = CrossknnSearch(failing, budget=12), [*ASKED.items()][:2]
     model.index(TEXTS)
     with pytest.raises(ck.ScorerError, match="no power"):

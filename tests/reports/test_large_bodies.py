@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
 
 import pytest
-from service_helpers import TEXTS, Words, ask, running, served
+from service_helpers import ask, connect, running, served
 
-import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.index.filters import parse_filter
 
 
 @pytest.fixture(scope="module")
-def index():
-    return {"docs": ck.ItemIndex.build(TEXTS, lsa=4)}
+def client():
+    with served() as client:
+        yield client
 
 
 @pytest.fixture(scope="module")
-def url(index):
-    with running(index, Words()) as port:
+def url():
+    with running() as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -96,29 +94,27 @@ def test_an_expensive_body_is_refused_while_others_are_answered(url, name):
     assert slowest < 1.5  # 0.01 to 0.16 s on an idle machine; before, 3.3 s for unknown keys
 
 
-def test_the_first_ten_errors_are_reported(index):
+def test_the_first_ten_errors_are_reported(client):
     """Of twenty wrong documents and an unknown key the first ten are named, each once."""
     body = {"query": "a", "documents": ["fine", *[1] * 20], "colour": "red"}
-    with served(index, Words()) as client:
-        error = client.post("/rerank", json=body).json()["error"]
+    error = client.post("/rerank", json=body).json()["error"]
     assert [one["field"] for one in error["errors"]] == [f"documents.{n}" for n in range(1, 11)]
     assert error["field"] == "documents.1"
     assert error["errors"][0]["message"] in error["message"]
     assert "others" in error["message"]
 
 
-def test_what_is_just_small_enough_is_answered(index):
+def test_what_is_just_small_enough_is_answered(client):
     """Text that looks like structure, deep filters, and vectors of many numbers are not refused."""
     looks_nested = "[{" * 50 + 'a: "b", \\"c\\\\' * 5000
     filters = [nested(20), nested(10, "any"), {"any": [{"year": 2000 + n} for n in range(999)]}]
     vectors = [{"text": f"t{n}", "embedding": [n / 8] * 1024} for n in range(100)]
-    with served(index, Words()) as client:
-        for condition in filters:
-            body = {"query": "sort the list", "k": 1, "budget": 2, "filter": condition}
-            assert client.post("/search", json=body).status_code == 200
-        for given in (vectors, [looks_nested] * 30):
-            body = {"query": "a", "documents": given, "budget": 2}
-            assert client.post("/rerank", json=body).status_code == 200
+    for condition in filters:
+        body = {"query": "sort the list", "k": 1, "budget": 2, "filter": condition}
+        assert client.post("/search", json=body).status_code == 200
+    for given in (vectors, [looks_nested] * 30):
+        body = {"query": "a", "documents": given, "budget": 2}
+        assert client.post("/rerank", json=body).status_code == 200
 
 
 @pytest.mark.parametrize("depth", [51, 300, 900, 100_000])
@@ -129,13 +125,11 @@ def test_a_deep_filter_is_refused_in_the_library_too(depth):
 
 
 @pytest.mark.parametrize("keys", [(), ("a key of this service",)])
-def test_why_a_body_is_refused_is_read_by_a_client_that_sends_all_of_it(index, keys):
+def test_why_a_body_is_refused_is_read_by_a_client_that_sends_all_of_it(keys):
     """The connection was reset before the answer could be read, and is used again now."""
     size = 12 << 20
     head = f"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n"
-    with ExitStack() as opened:
-        port = opened.enter_context(running(index, Words(), keys=keys))
-        connection = opened.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+    with running(keys=keys) as port, connect(port) as connection:
         connection.sendall(f"{head}Content-Type: application/json\r\n\r\n".encode())
         connection.sendall(b" " * size)
         answer = b""

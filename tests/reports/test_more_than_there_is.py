@@ -1,15 +1,13 @@
 """A k above the number of items or documents: every adapter returns all there are."""
 
 import pytest
+from adapter_helpers import FRAMEWORKS, overlap
+from adapter_helpers import TEXTS as ITEMS
 
 import crossknn as ck
 
 TEXTS = ["zip a file", "sort a list", "lock a thread"]
 QUERY = "sort the list"
-
-
-def overlap(pairs):
-    return [len({*q.split()} & {*t.split()}) for q, t in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -22,57 +20,11 @@ def test_rerank():
     assert len(ck.rerank(QUERY, TEXTS, 2, scorer=overlap, top_k=99)) == 3
 
 
-def test_langchain(searcher):
-    """`CrossknnRetriever(k=50)`, `invoke(k=50)`, and a reranker's `top_n`."""
-    pytest.importorskip("langchain_core")
-    from langchain_core.documents import Document
-
-    from crossknn.adapters import langchain as adapter
-
-    assert len(adapter.CrossknnRetriever(searcher=searcher, k=50).invoke(QUERY)) == 3
-    assert len(adapter.CrossknnRetriever(searcher=searcher).invoke(QUERY, k=50)) == 3
-    documents = [*map(Document, TEXTS)]
-    reranker = adapter.CrossknnReranker(scorer=overlap, top_n=50, budget=2)
-    assert len(reranker.compress_documents(documents, QUERY)) == 3
-
-
-def test_llama_index(searcher):
-    """`similarity_top_k=50`, and a postprocessor's `top_n`."""
-    pytest.importorskip("llama_index.core")
-    from llama_index.core.schema import NodeWithScore, TextNode
-
-    from crossknn.adapters import llama_index as adapter
-
-    assert len(adapter.CrossknnRetriever(searcher, similarity_top_k=50).retrieve(QUERY)) == 3
-    nodes = [NodeWithScore(node=TextNode(text=text)) for text in TEXTS]
-    reranker = adapter.CrossknnRerank(scorer=overlap, top_n=50, budget=2)
-    assert len(reranker.postprocess_nodes(nodes, query_str=QUERY)) == 3
-
-
-def test_haystack(searcher):
-    """`top_k=50` of the component and of the call, and of the ranker."""
-    pytest.importorskip("haystack")
-    from haystack import Document
-
-    from crossknn.adapters import haystack as adapter
-
-    retriever = adapter.CrossknnRetriever(searcher.index, overlap, top_k=50)
-    assert len(retriever.run(QUERY)["documents"]) == 3
-    assert len(retriever.run(QUERY, top_k=1000)["documents"]) == 3
-    ranker = adapter.CrossknnRanker(overlap, top_k=50, budget=2)
-    assert len(ranker.run(QUERY, [Document(content=text) for text in TEXTS])["documents"]) == 3
-
-
-def test_pyterrier(searcher):
-    """`num_results=50`, and a cut of 50 behind it."""
-    pytest.importorskip("pyterrier")
-    import pandas as pd
-
-    from crossknn.adapters import pyterrier as adapter
-
-    topics = pd.DataFrame({"qid": ["1", "2"], "query": [QUERY, "zip"]})
-    retriever = adapter.CrossknnRetriever(searcher, 50)
-    assert len(retriever(topics)) == len((retriever % 50)(topics)) == 6
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_frameworks(searcher, framework):
+    """A retriever's k of 50, and a reranker's."""
+    assert len(framework().retrieve(searcher, 50)) == 3
+    assert len(framework().rerank(overlap, 50, 2, texts=ITEMS[:3])) == 3
 
 
 def test_items_that_are_all_deleted():

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from service_helpers import TEXTS, Words, served
-
-import crossknn as ck
+from service_helpers import refusal, served
 
 JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
 def client():
-    with served({"docs": ck.ItemIndex.build(TEXTS, lsa=4)}, Words()) as client:
+    with served() as client:
         yield client
 
 
@@ -45,9 +43,34 @@ def client():
 def test_search(client, given, told):
     """A wrong field of a search."""
     answer = client.post("/search", json={"query": "a"} | given)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["message"]) == (422, told)
-    assert told.startswith(error["field"])
+    assert refusal(answer, 422) == told
+    assert told.startswith(answer.json()["error"]["field"])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"budget": 10**9}, "up to 10,000"),
+        ({"method": "exact"}, "does not offer"),
+        ({"method": "kriging(rank=3)"}, "does not offer"),
+        ({"method": "anncur"}, "anchor"),
+        ({"filter": {"colour": "red"}}, "colour"),
+        ({"filter": {}}, "filter"),
+        ({"filter": ["nobody"]}, "nobody"),
+        ({"query": "a" * 40_000}, "query"),
+        ({"query": "a\ud800"}, "query"),
+        ({"\ud800": 1}, "unicode"),
+        ({"query": None, "queries": ["a"] * 101}, "queries"),
+        ({"query": None, "queries": ["a"] * 100, "k": 101}, "10,100 hits, and an answer holds"),
+    ],
+)
+def test_more_than_the_service_gives(client, given, told):
+    """A search for too much, or by what is not there."""
+    body = json.dumps({"query": "a"} | given)
+    assert told in refusal(client.post("/search", content=body, headers=JSON), 422)
+
+
+VECTORS = [{"text": name, "embedding": [0.5] * d} for name, d in (("a", 2), ("b", 3))]
 
 
 @pytest.mark.parametrize(
@@ -64,14 +87,21 @@ def test_search(client, given, told):
         ({"texts": ["a"] * 1001}, "texts may have at most 1,000 entries"),
         ({"texts": ["a"], "truncation_direction": "up"}, "must be 'Right' or 'right'"),
         ({}, "the body: give either documents or texts"),
+        ({"documents": ["a"], "texts": ["a"]}, "either documents or texts"),
+        ({"documents": [VECTORS[0], "b"]}, "document 1 has no 'embedding'"),
+        ({"documents": [{"text": "a", "embedding": []}]}, "embedding"),
+        ({"documents": [{"text": "a", "embedding": [1e300]}]}, "infinity"),
+        ({"documents": VECTORS}, "embedding"),
+        ({"documents": ["a"], "relevant_spans": {}}, "relevant_spans"),
+        ({"documents": ["a"], "budget": 10**9}, "up to 10,000"),
+        ({"documents": ["a"], "top_n": 0}, "top_n"),
+        ({"documents": ["a"], "query": ""}, "query"),
     ],
 )
 def test_rerank(client, given, told):
     """A wrong field of documents to be ordered."""
     for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
-        answer = client.post(path, json={"query": "a"} | given)
-        assert answer.status_code == 422
-        assert told in answer.json()["error"]["message"]
+        assert told in refusal(client.post(path, json={"query": "a"} | given), 422)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +114,13 @@ def test_rerank(client, given, told):
         (b'{"query": "a", "query": "b"}', JSON, 422, "the body has 'query' twice in one object"),
         (b'{"query": "a", "filter": {"not": {"x": 1}, "not": {"y": 1}}}', JSON, 422, "'not' twice"),
         (b'{"query": "a"}', {"Content-Type": "text/plain"}, 415, "application/json"),
+        (b" " * (9 << 20), JSON, 413, "8 MiB"),
+        (b'{"query": "a", "index": "../x"}', JSON, 404, "no index"),
     ],
 )
 def test_what_is_no_request(client, body, headers, status, told):
-    """A body that is empty, cut, or sent as something else."""
-    answer = client.post("/search", content=body, headers=headers)
-    assert answer.status_code == status
-    assert told in answer.json()["error"]["message"]
+    """A body that is empty, cut, too long, of another index, or sent as something else."""
+    assert told in refusal(client.post("/search", content=body, headers=headers), status)
 
 
 def test_no_message_has_words_of_the_library_that_checks(client):

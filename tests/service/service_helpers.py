@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -49,9 +52,14 @@ class Words:
         return [len({*q.split()} & {*t.split()}) + len(t) / 100 for q, t in pairs]
 
 
+def docs():
+    return {"docs": ck.ItemIndex.build(TEXTS, lsa=4)}
+
+
 @contextmanager
-def served(indexes, fn, *, keys=(), **settings):
-    engine = Engine(indexes, ck.CallableScorer(fn, "words"), **settings)
+def served(indexes=None, fn=None, *, keys=(), **settings):
+    """A client of the application."""
+    engine = Engine(indexes or docs(), ck.CallableScorer(fn or Words(), "words"), **settings)
     app = create_app(engine, keys=keys)
     with TestClient(app, raise_server_exceptions=False) as client:
         client.engine = engine
@@ -59,9 +67,9 @@ def served(indexes, fn, *, keys=(), **settings):
 
 
 @contextmanager
-def running(indexes, fn, *, keys=(), **settings):
+def running(indexes=None, fn=None, *, keys=(), **settings):
     """The port of a service that a thread runs."""
-    engine = Engine(indexes, ck.CallableScorer(fn, "words"), **settings)
+    engine = Engine(indexes or docs(), ck.CallableScorer(fn or Words(), "words"), **settings)
     server = BoundedServer(create_app(engine, keys=keys), engine.metrics)
     with listening("127.0.0.1", 0) as sockets:
         thread = threading.Thread(target=server.run, args=(sockets,))
@@ -74,10 +82,23 @@ def running(indexes, fn, *, keys=(), **settings):
         assert not thread.is_alive()
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+@contextmanager
+def command(folder, *options, **process_options):
+    """A process of `crossknn serve` in a folder of indexes."""
+    arguments = [sys.executable, "-m", "crossknn", "serve", *options]
+    process_options |= {"cwd": folder, "env": os.environ | {"COLUMNS": "300"}}
+    with subprocess.Popen(
+        arguments, stderr=subprocess.PIPE, text=True, **process_options
+    ) as process:
+        yield process
+        process.kill()
+
+
+def url_of(process):
+    """The address that a process says it serves at, when it does."""
+    url = re.search(r"http://\S+", process.stderr.readline())[0]
+    assert wait_for(f"{url}/readyz")["status"] == "ready"
+    return url
 
 
 def ask(url, body=None, key=None):

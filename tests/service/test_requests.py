@@ -1,9 +1,7 @@
-"""Requests that ask for too much, keys, and other routes. `reports/test_service_messages.py` has
+"""Keys, items and other routes. `reports/test_service_messages.py` has
 the messages about wrong fields."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 from fastapi.testclient import TestClient
@@ -12,8 +10,6 @@ from service_helpers import TEXTS, refusal, served
 import crossknn as ck
 from crossknn.service.app import create_app
 from crossknn.service.engine import Engine
-
-JSON = {"content-type": "application/json"}
 
 
 def test_without_a_k_a_small_index_is_returned_whole(shared_client):
@@ -27,36 +23,10 @@ def test_a_filter_that_allows_no_item_is_answered_with_none(shared_client):
     assert (answer.status_code, answer.json()["results"][0]["hits"]) == (200, [])
 
 
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ({"budget": 10**9}, "up to 10,000"),
-        ({"method": "exact"}, "does not offer"),
-        ({"method": "kriging(rank=3)"}, "does not offer"),
-        ({"method": "anncur"}, "anchor"),
-        ({"filter": {"colour": "red"}}, "colour"),
-        ({"filter": {}}, "filter"),
-        ({"filter": ["nobody"]}, "nobody"),
-        ({"query": "a" * 40_000}, "query"),
-        ({"query": "a\ud800"}, "query"),
-        ({"\ud800": 1}, "unicode"),
-        ({"query": None, "queries": ["a"] * 101}, "queries"),
-        ({"query": None, "queries": ["a"] * 100, "k": 101}, "10,100 hits, and an answer holds"),
-    ],
-)
-def test_a_search_that_asks_for_too_much_is_refused(shared_client, body, told):
-    data = json.dumps({"query": "a"} | body)
-    answer = shared_client.post("/search", content=data, headers=JSON)
-    assert told in refusal(answer, 422)
-
-
-def test_other_errors(shared_client):
-    ask = shared_client
-    assert "8 MiB" in refusal(ask.post("/search", content=b" " * (9 << 20), headers=JSON), 413)
-    assert "no index" in refusal(ask.post("/search", json={"query": "a", "index": "../x"}), 404)
-    assert refusal(ask.get("/nowhere"), 404)
-    assert refusal(ask.get("/search"), 405)
-    assert "no item" in refusal(ask.get("/items/nobody"), 404)
+def test_routes_and_items_that_are_not_there(shared_client):
+    assert refusal(shared_client.get("/nowhere"), 404)
+    assert refusal(shared_client.get("/search"), 405)
+    assert "no item" in refusal(shared_client.get("/items/nobody"), 404)
 
 
 def test_keys(indexes, words):

@@ -24,8 +24,7 @@ def order(documents, query=QUERIES[0]):
 
 @pytest.fixture(scope="module")
 def port():
-    index = ck.ItemIndex.build(TEXTS, lsa=4)
-    with running({"docs": index}, Words(), keys=["a-good-key"]) as port:
+    with running(keys=["a-good-key"]) as port:
         yield port
 
 
@@ -158,25 +157,3 @@ def test_deadlines(indexes, words):
         assert time.monotonic() - began < 1
     assert answer["meta"]["degraded"]
     assert len(answer["results"]) == 1000
-
-
-VECTORS = [{"text": name, "embedding": [0.5] * d} for name, d in (("a", 2), ("b", 3))]
-
-
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ({"documents": ["a"], "texts": ["a"]}, "either documents or texts"),
-        ({"documents": [VECTORS[0], "b"]}, "document 1 has no 'embedding'"),
-        ({"documents": [{"text": "a", "embedding": []}]}, "embedding"),
-        ({"documents": [{"text": "a", "embedding": [1e300]}]}, "infinity"),
-        ({"documents": VECTORS}, "embedding"),
-        ({"documents": ["a"], "relevant_spans": {}}, "relevant_spans"),
-        ({"documents": ["a"], "budget": 10**9}, "up to 10,000"),
-        ({"documents": ["a"], "top_n": 0}, "top_n"),
-        ({"documents": ["a"], "query": ""}, "query"),
-    ],
-)
-def test_wrong_bodies(shared_client, body, told):
-    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
-        assert told in refusal(shared_client.post(path, json={"query": "q"} | body), 422)

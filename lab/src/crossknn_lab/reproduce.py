@@ -183,9 +183,9 @@ def checklist() -> str:
     lines = [
         "# The papers' figures and tables",
         "",
-        "Every one of them, and what became of it; made from `crossknn_lab/papers.toml` by",
-        "`CROSSKNN_WRITE_DOCS=1 pytest lab/tests/test_reports.py`, do not edit. `crossknn-lab reproduce` makes them",
-        "([reproduce](../how-to/reproduce.md)).",
+        "The tables list every figure and table of the papers and say whether `crossknn-lab reproduce` makes it",
+        "([reproduce](../how-to/reproduce.md)). Do not edit this page, which is made from `crossknn_lab/papers.toml` by",
+        "`CROSSKNN_WRITE_DOCS=1 pytest lab/tests/test_reports.py`.",
         "",
     ]
     for paper, title in PAPERS["papers"].items():

@@ -28,28 +28,28 @@ def metadata_of(hit: Hit) -> dict[str, Any]:
 def rerank_documents(
     query: str,
     documents: Sequence[T],
-    texts: Sequence[str],
-    metadata_of: Callable[[T], Mapping[str, Any]],
+    texts: Sequence[str | Mapping[str, str]],
+    metadata_of: Callable[[T], Mapping[str, Any]] = lambda _: {},
     *,
     budget: int | Budget | Mapping[str, Any] | None,
     scorer: Any,
-    top_k: int | None,
+    top_k: int | None = None,
     embeddings: Sequence[Any] = (None,),
     query_embedding: Any = None,
+    check: bool = False,
 ) -> Iterator[tuple[T, float, dict[str, Any]]]:
     """Yields documents, their scores and their new metadata, the best first; see `ck.rerank`.
 
     Args:
-        query: A text.
+        query, scorer, top_k: As of `ck.rerank`.
         documents: n of them, of the framework's class.
-        texts: Of the documents (n).
+        texts: Of the documents (n), or mappings with `title` and `text`.
         metadata_of: Returns the metadata of a document.
         budget: Documents that are scored; None scores all. Or a `Budget`, also as the mapping that
             frameworks save.
-        scorer: Whatever `Searcher` takes; None is the bundled cross-encoder.
-        top_k: Documents to return; None returns all.
         embeddings: Of the documents (n); they are used if each document has one.
         query_embedding: Of the query, by the encoder of the documents' embeddings.
+        check: Raise `ScorerError` if a pair cannot be scored, which an evaluation must not measure.
     """
     embedded = all(embedding is not None for embedding in embeddings)
     ranked = rerank(
@@ -61,6 +61,8 @@ def rerank_documents(
         vectors=embeddings if embedded and documents else None,
         query_vector=query_embedding if embedded else None,
     )
+    if check:
+        ranked.results.check()
     for entry in ranked:
         document = documents[entry["corpus_id"]]
         metadata = {**metadata_of(document)}

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from crossknn import __version__
+from crossknn.adapters import rerank_documents
 from crossknn.data.items import items_from
 from crossknn.data.records import given_records
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.item_index import ItemIndex
-from crossknn.searcher.rerank import rerank
 from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
 from crossknn.types import is_missing
 
@@ -102,9 +102,8 @@ class CrossknnSearch:
                 "corpus: index all documents that are to be ranked"
             )
         documents = [self._corpus[i] for i in ids]
-        ranked = rerank(text, documents, self.budget, scorer=self.scorer, top_k=top_k)
-        ranked.results.check()
-        return {ids[entry["corpus_id"]]: entry["score"] for entry in ranked}
+        options = {"budget": self.budget, "scorer": self.scorer, "top_k": top_k, "check": True}
+        return {name: score for name, score, _ in rerank_documents(text, ids, documents, **options)}
 
 
 def _id(row: Mapping[str, Any], what: str) -> str:

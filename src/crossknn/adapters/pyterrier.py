@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.adapters import PREDICTED, PREFIX
+from crossknn.adapters import PREDICTED, PREFIX, rerank_documents
 from crossknn.errors import InputError, needs_extra
 from crossknn.scorers import CallableScorer
-from crossknn.searcher.rerank import rerank
 from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.pyterrier", "pyterrier"):
@@ -110,20 +109,19 @@ class CrossknnReranker(pt.Transformer):
         if given["query"].nunique() > 1:
             raise InputError(f"the qid {given['qid'].iloc[0]!r} has several queries: give each one")
         has_vectors = {"doc_vec", "query_vec"} <= {*given}
-        ranked = rerank(
+        ranked = rerank_documents(
             given["query"].iloc[0],
+            range(len(given)),
             given[self.text_field].tolist(),
-            self.budget,
+            budget=self.budget,
             scorer=self.scorer,
-            vectors=given["doc_vec"].tolist() if has_vectors else None,
-            query_vector=given["query_vec"].iloc[0] if has_vectors else None,
+            embeddings=given["doc_vec"].tolist() if has_vectors else [None],
+            query_embedding=given["query_vec"].iloc[0] if has_vectors else None,
+            check=True,
         )
-        ranked.results.check()
-        return given.iloc[[entry["corpus_id"] for entry in ranked]].assign(
-            score=[entry["score"] for entry in ranked],
-            rank=range(len(ranked)),
-            **{PREDICTED: ["predicted" in entry for entry in ranked]},
-        )
+        rows, scores, marks = zip(*ranked, strict=True)
+        predicted = {PREDICTED: [PREDICTED in each for each in marks]}
+        return given.iloc[[*rows]].assign(score=scores, rank=range(len(rows)), **predicted)
 
 
 def _check(frame: pd.DataFrame, *columns: str) -> None:

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any
 
@@ -49,8 +49,74 @@ class _PendingCall(Call):
         self.running = 0  # batches
         self.answers = SimpleQueue[tuple[IntArray, FloatArray | ScorerError | None]]()
         self.ready = threading.Event()
+        self.unanswered, self.any_scored = len(pairs), False
+        self.failure: ScorerError | None = None
         left = deadline.left()
         self.until = time.monotonic() + (_PATIENCE if left == np.inf else left)
+
+    def take(self) -> list[tuple[IntArray, FloatArray]]:
+        """The scores that have come since; an error is kept for `check`."""
+        scored = []
+        while not self.answers.empty():
+            positions, outcome = self.answers.get()
+            self.unanswered -= len(positions)
+            if isinstance(outcome, ScorerError):
+                # That a batch has no score at all is an error only where no batch has one.
+                if self.failure is None or isinstance(self.failure, NothingScoredError):
+                    self.failure = outcome
+            elif outcome is not None:
+                self.any_scored = True
+                scored.append((positions, outcome))
+        return scored
+
+    def check(self) -> None:
+        """Raise the error that ends the call, if there is one."""
+        nothing = isinstance(self.failure, NothingScoredError)
+        if self.failure and not (nothing and (self.any_scored or self.unanswered)):
+            raise self.failure
+
+
+class _Batch:
+    """Pairs of several calls that are scored together: the call of each by its number (b,), and its
+    position in that call (b,)."""
+
+    def __init__(self, shares: Mapping[_PendingCall, Sequence[int] | IntArray]) -> None:
+        self.calls = [*shares]
+        self.call_of = np.repeat(np.arange(len(shares)), [*map(len, shares.values())])
+        self.position = np.concatenate([np.array(own, np.int64) for own in shares.values()])
+        self.unscored = np.ones(len(self.position), np.bool_)
+
+    def scores(
+        self, scorer: Scorer, cancel: threading.Event
+    ) -> Iterator[tuple[IntArray, FloatArray]]:
+        """Yields places in the batch, and their scores, as they come."""
+        both = zip(self.call_of.tolist(), self.position.tolist(), strict=True)
+        texts = [self.calls[number].pair_texts[position] for number, position in both]
+        queries = {text: q for q, text in enumerate(dict.fromkeys(query for query, _ in texts))}
+        query = np.array([queries[text] for text, _ in texts], np.int64)
+        pairs, items = Pairs(query, np.arange(len(texts))), [item for _, item in texts]
+        left = max(call.deadline.left() for call in self.calls)
+        limit = None if left == np.inf else max(left, 0.0)
+        for places, values in scorer.score(
+            pairs, [*queries], items, time_left=limit, cancel=cancel
+        ):
+            yield _checked(places, values)
+
+    def answer(self, places: IntArray, scores: FloatArray) -> None:
+        """Give the calls their scores; one whose pairs are all scored is told at once."""
+        self.unscored[places] = False
+        for number, call in enumerate(self.calls):
+            own = self.call_of[places] == number
+            if own.any():
+                call.answers.put((self.position[places[own]], scores[own]))
+                if not self.unscored[self.call_of == number].any():
+                    call.ready.set()
+
+    def missing(self) -> dict[_PendingCall, IntArray]:
+        """Positions without a score, of each call that has some."""
+        rows = [self.unscored & (self.call_of == number) for number in range(len(self.calls))]
+        both = zip(self.calls, rows, strict=True)
+        return {call: self.position[own] for call, own in both if own.any()}
 
 
 class SharedScorer:
@@ -105,48 +171,33 @@ class SharedScorer:
         return self._stream(call)
 
     def _stream(self, call: _PendingCall) -> Iterator[tuple[IntArray, FloatArray]]:
-        unanswered, over, any_scored = len(call.pairs), False, False
-        failure: ScorerError | None = None
-        nothing: NothingScoredError | None = None
+        over = False
         with self._changed:
             self._calls.append(call)
             self._changed.notify()
         try:
-            while unanswered and not over:
+            while call.unanswered and not over:
                 call.ready.wait(max(0, min(_POLL, call.deadline.left())))
                 call.ready.clear()
-                over, scored = call.deadline.over() or self._closed.is_set(), []
-                while not call.answers.empty():
-                    positions, outcome = call.answers.get()
-                    unanswered -= len(positions)
-                    if isinstance(outcome, NothingScoredError):
-                        nothing = outcome
-                    elif isinstance(outcome, ScorerError):
-                        failure = failure or outcome
-                    elif outcome is not None:
-                        scored.append((positions, outcome))
-                if scored:
-                    any_scored = True
-                    all_positions, scores = map(np.concatenate, zip(*scored, strict=True))
-                    yield all_positions, scores
-                if failure is not None:
-                    raise failure
-            if nothing is not None and not any_scored and not unanswered:
-                raise nothing
+                over = call.deadline.over() or self._closed.is_set()
+                if scored := call.take():
+                    positions, scores = map(np.concatenate, zip(*scored, strict=True))
+                    yield positions, scores
+                call.check()
         finally:
             call.deadline.end()
             with self._changed:
                 self._calls.remove(call)
 
     def _work(self) -> None:
-        while (shares := self._next_batch()) is not None:
-            self._score(shares)
+        while (batch := self._next_batch()) is not None:
+            self._score(batch)
             with self._changed:
-                for call, _ in shares:
+                for call in batch.calls:
                     call.running -= 1
 
-    def _next_batch(self) -> list[tuple[_PendingCall, IntArray]] | None:
-        """Calls, and positions of theirs; None when closed."""
+    def _next_batch(self) -> _Batch | None:
+        """Some of the pairs that wait; None when closed."""
         with self._changed:
             while True:
                 if self._closed.is_set():
@@ -166,7 +217,7 @@ class SharedScorer:
                 call.running += 1
             if any(call.unassigned for call in waiting):
                 self._changed.notify()
-        return [(call, np.array(positions, np.int64)) for call, positions in shares.items()]
+        return _Batch(shares)
 
     def _request(self, waiting: list[_PendingCall], most: int) -> dict[_PendingCall, list[int]]:
         """At most so many pairs of one query."""
@@ -193,52 +244,32 @@ class SharedScorer:
                 places -= count
         return {call: positions for call, positions in taken.items() if positions}
 
-    def _score(self, shares: list[tuple[_PendingCall, IntArray]]) -> None:
+    def _score(self, batch: _Batch) -> None:
         """Give the calls the scores of a batch, or the reason why there are none."""
-        owner = np.repeat(np.arange(len(shares)), [len(positions) for _, positions in shares])
-        place = np.concatenate([positions for _, positions in shares])
-        unscored, began = np.ones(len(place), np.bool_), time.perf_counter()
+        began = time.perf_counter()
         failure: Exception | None = None
         try:
-            for batch_positions, values in self._run(shares):
-                where, scores = _checked(batch_positions, values)
-                unscored[where] = False
+            for places, scores in batch.scores(self.scorer, self._closed):
                 self.failure, self._failures_in_a_row = None, 0
-                for number, (call, _) in enumerate(shares):
-                    own = owner[where] == number
-                    if own.any():
-                        call.answers.put((place[where[own]], scores[own]))
-                        if not unscored[owner == number].any():
-                            call.ready.set()
+                batch.answer(places, scores)
         except Exception as error:  # whatever a model or an endpoint raises
             failure = error
-            logger.debug("a batch of %d pairs failed", len(place), exc_info=error)
-        self.metrics.batch(int((~unscored).sum()), len(shares), time.perf_counter() - began)
-        missing = [(call, place[unscored & (owner == n)]) for n, (call, _) in enumerate(shares)]
-        missing = [(call, positions) for call, positions in missing if len(positions)]
+            logger.debug("a batch of %d pairs failed", len(batch.position), exc_info=error)
+        n_scored = int((~batch.unscored).sum())
+        self.metrics.batch(n_scored, len(batch.calls), time.perf_counter() - began)
+        missing = batch.missing()
         if failure is not None:
-            self._failures_in_a_row = self._failures_in_a_row + 1 if unscored.all() else 1
+            self._failures_in_a_row = 1 if n_scored else self._failures_in_a_row + 1
             if len(missing) > 1 and self._failures_in_a_row < FAILURES_IN_A_ROW:
-                for one in missing:
-                    self._score([one])
+                for call, positions in missing.items():
+                    self._score(_Batch({call: positions}))
                 return
             if self.failure is None:
                 logger.warning("the scorer fails: %s", _message(failure))
             self.failure = _message(failure)
-        for call, positions in missing:
+        for call, positions in missing.items():
             call.answers.put((positions, _error_of(failure, call.pairs.query[positions])))
             call.ready.set()
-
-    def _run(
-        self, shares: list[tuple[_PendingCall, IntArray]]
-    ) -> Iterator[tuple[IntArray, FloatArray]]:
-        texts = [call.pair_texts[p] for call, positions in shares for p in positions.tolist()]
-        queries = {text: q for q, text in enumerate(dict.fromkeys(query for query, _ in texts))}
-        query = np.array([queries[text] for text, _ in texts], np.int64)
-        pairs, items = Pairs(query, np.arange(len(texts))), [item for _, item in texts]
-        left = max(call.deadline.left() for call, _ in shares)
-        limit = None if left == np.inf else max(left, 0.0)
-        return self.scorer.score(pairs, [*queries], items, time_left=limit, cancel=self._closed)
 
 
 def _checked(positions: Any, scores: Any) -> tuple[IntArray, FloatArray]:

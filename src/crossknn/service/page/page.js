@@ -264,24 +264,40 @@ function extent(values) {
 
 function draw(side) {
   const svg = $("svg", side.figure);
-  const width = svg.clientWidth;
-  const height = svg.clientHeight;
-  if (!width) return;
+  if (!svg.clientWidth) return;
+  svg.setAttribute("viewBox", `0 0 ${svg.clientWidth} ${svg.clientHeight}`);
+  const plot = scales(side, svg);
+  const frame = axes(side, plot);
+  const circles = dots(side, svg, plot);
+  const focused = svg.contains(document.activeElement) ? document.activeElement : null;
+  svg.replaceChildren(...frame, ...circles);
+  focused?.focus();
+  // One stop of the tab key for all dots: the best, or the one where it was left.
+  side.order = [...circles].sort((a, b) => a.getAttribute("cy") - b.getAttribute("cy"));
+  const stop = side.order.includes(side.focus) ? side.focus : side.order[0];
+  for (const circle of circles) circle.setAttribute("tabindex", circle === stop ? 0 : -1);
+}
+
+// Where the plot of a side is, and where in it a prediction `x` and an exact score `y` are.
+function scales(side, svg) {
   // Scores of the first stage and predictions have scales of their own: the axis is that of predictions.
   const predicts = side.picks.some((pick) => pick.source !== "retriever");
   const onStrip = (pick) => pick.approx === null || (predicts && pick.source === "retriever");
   const strip = side.place === "right" || side.picks.some(onStrip) ? STRIP : 0;
-  const box = { x0: MARGIN.left + strip, x1: width - MARGIN.right, y0: height - MARGIN.bottom, y1: MARGIN.top };
+  const box = { x0: MARGIN.left + strip, x1: svg.clientWidth - MARGIN.right, y0: svg.clientHeight - MARGIN.bottom, y1: MARGIN.top };
   const everyone = [...(sides.left?.picks ?? []), ...(sides.right?.picks ?? [])];
-  const [low, high] = extent(everyone.map((pick) => pick.score)); // both plots have one height
-  const [near, far] = extent(side.picks.filter((pick) => !onStrip(pick)).map((pick) => pick.approx));
-  const y = (value) => box.y0 - ((value - low) / (high - low)) * (box.y0 - box.y1);
-  const x = (value) => box.x0 + ((value - near) / (far - near)) * (box.x1 - box.x0);
-  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  const exact = extent(everyone.map((pick) => pick.score)); // both plots have one height
+  const approx = extent(side.picks.filter((pick) => !onStrip(pick)).map((pick) => pick.approx));
+  const y = (value) => box.y0 - ((value - exact[0]) / (exact[1] - exact[0])) * (box.y0 - box.y1);
+  const x = (value) => box.x0 + ((value - approx[0]) / (approx[1] - approx[0])) * (box.x1 - box.x0);
+  return { predicts, onStrip, strip, box, exact, approx, x, y };
+}
 
+// The lines and words around the dots.
+function axes(side, { predicts, onStrip, strip, box, exact, approx, x, y }) {
   const frame = [make("path", { class: "frame", d: `M${MARGIN.left} ${box.y1}V${box.y0}H${box.x1}` })];
   const write = (text, at) => frame.push(make("text", { "aria-hidden": "true", ...at }, text));
-  for (const [tick, said] of ticks(low, high, 6)) {
+  for (const [tick, said] of ticks(...exact, 6)) {
     frame.push(make("path", { class: "frame", d: `M${MARGIN.left} ${y(tick)}H${box.x1}`, opacity: 0.5 }));
     write(said, { x: MARGIN.left - 6, y: y(tick) + 4, "text-anchor": "end" });
   }
@@ -290,17 +306,21 @@ function draw(side) {
     frame.push(make("rect", { class: "strip", x: MARGIN.left, y: box.y1, width: strip - 6, height: box.y0 - box.y1 }));
     write("first stage", { x: MARGIN.left + (strip - 6) / 2, y: box.y0 + 14, "text-anchor": "middle" });
   }
-  if (side.picks.length > side.picks.filter(onStrip).length) {
-    for (const [tick, said] of ticks(near, far, 5)) write(said, { x: x(tick), y: box.y0 + 14, "text-anchor": "middle" });
-    const [from, to] = [Math.max(low, near), Math.min(high, far)];
+  if (!side.picks.every(onStrip)) {
+    for (const [tick, said] of ticks(...approx, 5)) write(said, { x: x(tick), y: box.y0 + 14, "text-anchor": "middle" });
+    const [from, to] = [Math.max(exact[0], approx[0]), Math.min(exact[1], approx[1])];
     if (predicts && from < to) frame.push(make("line", { class: "even", x1: x(from), y1: y(from), x2: x(to), y2: y(to) }));
   }
   write(predicts || side.place === "right" ? "predicted score \u2192" : "score of the first stage \u2192", { x: box.x1, y: box.y0 + 32, "text-anchor": "end" });
+  return frame;
+}
 
-  const known = new Map([...svg.querySelectorAll("circle")].map((each) => [each.dataset.id, each]));
+// A circle for each call; those that were drawn before are kept, and moved.
+function dots(side, svg, { predicts, onStrip, x, y }) {
+  const drawn = new Map([...svg.querySelectorAll("circle")].map((each) => [each.dataset.id, each]));
   const best = new Set(side.hits.map((hit) => hit.id));
   const circles = side.picks.map((pick, place) => {
-    const circle = known.get(pick.id) ?? dot(side, pick);
+    const circle = drawn.get(pick.id) ?? dot(side, pick);
     circle.classList.toggle("fresh", place >= side.seen);
     circle.classList.toggle("best", best.has(pick.id));
     const lane = MARGIN.left + 6 + ((place * 7) % (STRIP - 18)); // side by side, so that equals are seen
@@ -311,14 +331,7 @@ function draw(side) {
     return circle;
   });
   side.seen = side.picks.length;
-  const focused = svg.contains(document.activeElement) ? document.activeElement : null;
-  svg.replaceChildren(...frame, ...circles);
-  focused?.focus();
-  // One stop of the tab key for all dots: the best, or the one where it was left.
-  const order = [...circles].sort((a, b) => a.getAttribute("cy") - b.getAttribute("cy"));
-  side.order = order;
-  const stop = order.includes(side.focus) ? side.focus : order[0];
-  for (const circle of circles) circle.setAttribute("tabindex", circle === stop ? 0 : -1);
+  return circles;
 }
 
 function dot(side, pick) {

@@ -46,20 +46,21 @@ def test_the_samples_scorer_has_its_own_scores_and_no_others(sample):
 def test_searching_finds_more_than_reranking_on_the_sample(trial):
     assert trial.recall.sign == 1
     assert trial.recall.low > 0.15
-    assert trial.answers.difference > 0
-    assert (trial.rerank.calls == 50).all()
-    assert (trial.search.calls == 50).all()
+    assert trial.gain.difference > 0
+    for outcome in trial.diagnosis.outcomes[50].values():
+        assert (outcome.calls == outcome.budget).all()
 
 
 def test_a_trial_counts_what_it_says(trial, sample):
     """Held against exact order, computed here from the scores alone."""
     column = {i: c for c, i in enumerate(sample.index.items.ids)}
-    for way, outcome in (("rerank", trial.rerank), ("crossknn", trial.search)):
+    for way in ("rerank", "crossknn"):
+        items = trial.answers[way]
         for q, query in enumerate(sample.queries.ids):
             true = np.argsort(-sample.scores[q], kind="stable")[:10]
-            assert outcome.recall[10][q] == np.isin(true, outcome.items[q]).mean()
+            assert trial.neighbours[way][q] == np.isin(true, items[q]).mean()
             [right] = (column[item] for item in sample.qrels[query])
-            assert trial.returned[way][q] == (right in outcome.items[q, :RETURNED])
+            assert trial.returned[way][q] == (right in items[q, :RETURNED])
     cases, opposite = trial.cases
     rerank, search = trial.returned["rerank"], trial.returned["crossknn"]
     assert len(cases) == ((search == 1) & (rerank == 0)).sum()
@@ -71,7 +72,7 @@ def test_a_trial_counts_what_it_says(trial, sample):
         [right] = (column[item] for item in sample.qrels[sample.queries.ids[q]])
         assert case.retriever_place == (own > own[right]).sum() + 1
         assert case.retriever_place > 50
-        assert trial.search.items[q, case.search_place - 1] == right
+        assert trial.answers["crossknn"][q, case.search_place - 1] == right
 
 
 def test_a_single_query_and_a_single_call_are_written_in_the_singular(sample):
@@ -96,7 +97,7 @@ def test_a_trial_claims_only_what_the_intervals_support():
 
 def test_without_judgements_a_trial_speaks_of_neighbours_only(sample):
     trial = Trial.run(sample.index, sample.queries.take(range(6)), sample.scores[:6], budget=20)
-    assert trial.answers is None
+    assert trial.gain is None
     assert trial.cases == ([], 0)
     assert "right items" not in trial.sentence
     assert list(trial.groups()) == ["the cross-encoder's own top 10, found"]

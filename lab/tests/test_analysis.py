@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from synthetic import matrix
 
 from crossknn.errors import InputError
-from crossknn.evaluation.compare import truth_of
 from crossknn.evaluation.measures import recall
+from crossknn.evaluation.outcome import truth_of
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
 from crossknn_lab import analysis

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
-from crossknn.evaluation.compare import check, outcome, truth_of
 from crossknn.evaluation.measures import recall
+from crossknn.evaluation.outcome import check, outcome, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method, parse_methods

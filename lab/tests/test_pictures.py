@@ -11,7 +11,7 @@ import pytest
 
 from crossknn import plots as base
 from crossknn.errors import MissingExtraError
-from crossknn.evaluation.compare import RecallRow
+from crossknn.evaluation.outcome import RecallRow
 from crossknn.plots import Curve
 from crossknn_lab import plots
 from crossknn_lab.analysis import cur_grid, score_density

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossknn.errors import InputError
-from crossknn.evaluation.compare import Outcome
 from crossknn.evaluation.measures import paired
+from crossknn.evaluation.outcome import Outcome
 from crossknn_lab.cells import CellResult
 from crossknn_lab.table import Entry, Group, Table, compared, mean_rows, tidy
 

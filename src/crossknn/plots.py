@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, groupby, product
+from itertools import chain, product
 from operator import attrgetter
 from pathlib import Path
 from textwrap import fill
@@ -22,8 +22,8 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 
 from crossknn.errors import SpecError, needs_extra
-from crossknn.evaluation.compare import RecallRow
 from crossknn.evaluation.measures import Estimate
+from crossknn.evaluation.outcome import RecallRow
 from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, parse
 
@@ -103,58 +103,25 @@ class Curve:
 
 
 def recall_against_cost(
-    rows: Sequence[RecallRow], path: Target, *, title: str = "", note: str = ""
+    rows: Sequence[RecallRow],
+    path: Target,
+    *,
+    title: str = "What each method finds of exact search",
+    note: str = "",
 ) -> None:
     """Save a plot of recall over calls per query: a panel for each k, a line for each method.
 
-    A method without calls is drawn across (ANNCUR 3b, ADACUR 2, AXN 7). The title is `conclusion`'s
-    unless one is given.
+    A method without calls is drawn across (ANNCUR 3b, ADACUR 2, AXN 7).
     """
-    title, x_label = title or conclusion(rows), "cross-encoder calls per query"
-    curves(_by_k(rows, "budget"), path, title=title, x_label=x_label, note=note)
-
-
-def conclusion(rows: Sequence[RecallRow]) -> str:
-    """What the rows say of the best search and the best reranking at k = 10 (or a middle one).
-
-    At the fewest calls at which their 95% intervals do not overlap: if there are none, there is no
-    clear difference. Where some rows are fused, the others are not read.
-    """
-    ks, fused = sorted({row.k for row in rows}), any(row.fused for row in rows)
-    k = 10 if 10 in ks else ks[len(ks) // 2]
-    names, said = (
-        labels_of(row.method.removesuffix(", fused") for row in rows),
-        f"Recall of the true top {k}",
-    )
-    read = [row for row in rows if (row.k, row.fused) == (k, fused) and row.budget]
-    for budget, at in groupby(
-        sorted(read, key=attrgetter("budget", "recall")), attrgetter("budget")
-    ):
-        best = {family(row.method) == "rerank": row for row in at}  # the last one is the highest
-        if len(best) == 2:
-            said = f"No clear difference between searching and reranking in the true top {k}"
-            low, high = sorted(best.values(), key=attrgetter("recall"))
-            a, b = (
-                "reranking" if row is best[True] else names[row.method.removesuffix(", fused")]
-                for row in (high, low)
-            )
-            if low.ci[1] < high.ci[0]:
-                shares = f"{high.recall:.0%} of the true top {k}, {b} {low.recall:.0%}"
-                return f"At {budget} calls {a} finds {shares}"
-    return said
-
-
-def _by_k(rows: Sequence[RecallRow], cost: str) -> dict[str, list[Curve]]:
-    """A panel for each k, a curve for each method: recall over a cost of the rows."""
     panels: dict[str, list[Curve]] = {}
     methods = dict.fromkeys(row.method for row in rows)
     for k, name in product(sorted({row.k for row in rows}), methods):
         line = [row for row in rows if (row.k, row.method) == (k, name)]
-        line.sort(key=attrgetter(cost))
-        places = [getattr(row, cost) or None for row in line]
+        line.sort(key=attrgetter("budget"))
+        budgets = [row.budget or None for row in line]
         estimates = [Estimate(row.recall, *row.ci) for row in line]
-        panels.setdefault(f"top {k}", []).append(Curve.through(name, places, estimates))
-    return panels
+        panels.setdefault(f"top {k}", []).append(Curve.through(name, budgets, estimates))
+    curves(panels, path, title=title, x_label="cross-encoder calls per query", note=note)
 
 
 def curves(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix
 
-from crossknn.evaluation.compare import Replayed
+from crossknn.evaluation.outcome import Replayed
 from crossknn.methods import parse_method
 from crossknn.search.loop import Search, simulate
 from crossknn.types import Named, Observed, Ranking

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossknn.evaluation.compare import (
-    compare,
-)
+from crossknn.evaluation.compare import compare
 from crossknn.methods import parse_methods
 from crossknn.retrievers.base import WeightedSum
 from crossknn.retrievers.specs import open_retriever

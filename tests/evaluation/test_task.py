@@ -27,7 +27,7 @@ def test_what_is_left_out_is_counted():
     first, second = made.notes()
     assert first.startswith("1 of 4 queries have no judgements and are left out")
     assert second.startswith("1 judged items are not among the items")
-    assert (made.take(0, 2).unjudged, made.take(0, 2).notes()) == (0, [second])
+    assert (made.take([0, 1]).unjudged, made.take([0, 1]).notes()) == (0, [second])
     values = TaskMeasures(made, ["R@2", "accuracy", "accuracy_normalised"]).values(RANKED)
     assert values["R@2"] == pytest.approx([0.5, 0, np.nan, 0], nan_ok=True)  # "gone" is a miss
     assert values["accuracy"] == pytest.approx([0, 0, np.nan, 0], nan_ok=True)

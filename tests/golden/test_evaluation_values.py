@@ -11,7 +11,8 @@ from synthetic import aligned_matrix, matrix
 from crossknn.data.items import read_items
 from crossknn.data.queries import QuerySet
 from crossknn.evaluation import measures
-from crossknn.evaluation.compare import Replayed, compare, outcome, truth_of
+from crossknn.evaluation.compare import compare
+from crossknn.evaluation.outcome import Replayed, outcome, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import top_k

@@ -1,8 +1,7 @@
-"""Colours, markers and labels of methods: the same everywhere, told apart, and claims that hold."""
+"""Colours, markers and labels of methods: the same everywhere, and told apart."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -12,13 +11,11 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from crossknn.evaluation.compare import RecallRow
 from crossknn.methods import METHODS
 from crossknn.plots import (
     FAMILIES,
     LINES,
     Curve,
-    conclusion,
     curves,
     highlights,
     labels_of,
@@ -121,38 +118,6 @@ def test_the_best_of_every_method_stands_out_and_reranking_always():
     assert highlights(found) == best
     named = drawn(found, highlight=["gp(rounds=1)"]).texts
     assert [text.get_text() for text in named] == ["gp"]
-
-
-def row(method, budget, recall, width=0.05, k=10, fused=False):
-    ci = (recall - width, recall + width)
-    return RecallRow(method, k, budget, recall, ci, 9, budget, 0.0, 0, fused=fused)
-
-
-def test_the_conclusion_claims_what_the_intervals_hold():
-    few = [row("rerank(retriever=a)", 20, 0.5), row("axn", 20, 0.58), row("kriging", 20, 0.4)]
-    many = [row("rerank(retriever=b)", 50, 0.62), row("axn", 50, 0.8), row("rerank", 50, 0.3)]
-    unclear = "No clear difference between searching and reranking in the true top 10"
-    claim = "At 50 calls axn finds 80% of the true top 10, reranking 62%"
-    retriever = row("retrieve", 0, 0.99)
-    assert conclusion([*few, retriever]) == unclear
-    assert conclusion([*many, *few, retriever]) == claim
-    assert conclusion([replace(r, ci=(0.1, 0.9)) for r in few + many]) == unclear
-    worse = "At 20 calls reranking finds 50% of the true top 10, gp 10%"
-    assert conclusion([few[0], row("gp", 20, 0.1)]) == worse
-    assert conclusion([row("auto", 20, 0.9), few[0], *(row("gp", 20, 0.9, k=1),)]).startswith(
-        "At 20"
-    )
-
-
-def test_the_conclusion_reads_fused_rows_alone_where_there_are_some():
-    fused = [
-        row(f"{m}, fused", 20, recall, fused=True) for m, recall in (("rerank", 0.6), ("auto", 0.9))
-    ]
-    rows = [row("rerank", 20, 0.1), row("axn", 20, 1.0)]
-    assert (
-        conclusion(rows + fused) == "At 20 calls auto finds 90% of the true top 10, reranking 60%"
-    )
-    assert conclusion([*rows, fused[1]]) == "Recall of the true top 10"
 
 
 SPECS = st.builds(

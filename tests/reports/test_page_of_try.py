@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import crossknn as ck
-from crossknn.cli.app import run
 from crossknn.page import write_page
 from crossknn.trial.result import Trial
 
@@ -36,19 +35,19 @@ def test_every_query_is_named_with_what_was_found_and_missed(trial, tmp_path):
     write_page(trial.page("a title", "a lead"), tmp_path)
     shown = [*folded((tmp_path / "index.html").read_text())]
     assert len(shown) == 5
-    ways = trial.rerank, trial.search
+    ways = [trial.answers[way] for way in ("rerank", "crossknn")]
     for q, (summary, rows) in enumerate(shown):
-        counts = [round(10 * way.recall[10][q]) for way in ways]
+        counts = [round(10 * trial.neighbours[way][q]) for way in ("rerank", "crossknn")]
         assert summary.endswith(f"of 10 reranking finds {counts[0]}, searching {counts[1]}")
         assert " ".join(trial.queries.texts[q].split())[:40] in summary.replace(
             "&#91;", "["
         ).replace("&#93;", "]")
-        ids = [trial.index.items.ids[item] for item in trial.exact.items[q, :10]]
+        ids = [trial.index.items.ids[item] for item in trial.answers["exact"][q, :10]]
         right = trial.index.items.ids[trial.right[q][0]]
         assert [row[1].split(":")[0] for row in rows] == [*dict.fromkeys([*ids, right])]
         for place, row in enumerate(rows[:10]):
             for way, told in zip(ways, row[2:], strict=True):
-                at = np.flatnonzero(way.items[q, : trial.n_returned] == trial.exact.items[q, place])
+                at = np.flatnonzero(way[q, : trial.n_returned] == trial.answers["exact"][q, place])
                 assert told == (str(at[0] + 1) if len(at) else "missed")
         assert [row for row in rows if "(right)" in row[1]] == [
             row for row in rows if row[1].startswith(f"{right}:")
@@ -87,29 +86,6 @@ class Text(HTMLParser):
         self.parts.append(data)
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_made_up_queries_are_called_so(tmp_path, monkeypatch, capsys, given):
-    """Without queries some are made of items: the answer, the page and the JSON say it."""
-    monkeypatch.chdir(tmp_path)
-    lines = [
-        f"How thing {n} works. It has {n} wheels and a very long text behind it."
-        for n in range(120)
-    ]
-    (tmp_path / "docs.txt").write_text("\n".join(lines))
-    (tmp_path / "queries.txt").write_text("\n".join(f"thing {n}" for n in range(9)))
-    more = ["--queries", "queries.txt"] if given else []
-    code = run(
-        ["try", "docs.txt", "--budget", "10", "--n-queries", "5", "--encoder", "none", *more]
-    )
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    page = (tmp_path / "crossknn-try" / "index.html").read_text()
-    assert ("These queries are made up" in page) == (not given)
-    assert ("made-up queries" in page) == (not given)
-    assert ("made-up queries" in said.out) == (not given)
-    assert "Query by query" in page
-
-
 def test_an_answer_holds_what_was_scored(tmp_path):
     """With five calls an answer has five items: what would fill it up to twenty has no score."""
     texts = [f"tree {n}" if n < 10 else f"river {n}" for n in range(30)]
@@ -128,5 +104,5 @@ def test_the_query_itself_takes_no_place():
     index = ck.ItemIndex.build([{"id": f"d{n}", "text": t} for n, t in enumerate(texts)], lsa=4)
     scores = -np.arange(40.0)[None]
     trial = Trial.run(index, ck.QuerySet(("d0",), (texts[0],)), scores, {"d0": {"d20": 1}})
-    assert trial.exact.items[0, :20].tolist() == [*range(1, 21)]
+    assert trial.answers["exact"][0, :20].tolist() == [*range(1, 21)]
     assert trial.returned["exact"][0] == 1

@@ -17,8 +17,8 @@ from typing import Any, cast
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.evaluation.compare import Part
 from crossknn.evaluation.measures import recall
+from crossknn.evaluation.outcome import Part
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import Method

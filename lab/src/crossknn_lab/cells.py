@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import crossknn
 from crossknn.errors import CrossknnError, InputError
-from crossknn.evaluation.compare import Outcome, Part, RecallRow, check, outcome, truth_of
+from crossknn.evaluation.outcome import Outcome, Part, RecallRow, check, outcome, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.files import open_given, parse_json
 from crossknn.methods import Method
@@ -319,5 +319,5 @@ def _data(
         rows=rows[matrix.n_anchors :][:queries],
         parts=parts,
         truth=truth_of(parts, k),
-        judged=None if judged is None else judged.take(0, queries),
+        judged=None if judged is None else judged.take(range(len(judged))[:queries]),
     )

@@ -87,7 +87,7 @@ def _replay(
 ) -> None:
     """Replay methods on stored scores: one JSON object per line for each method, budget and k."""
     from crossknn.data.qrels import read_qrels
-    from crossknn.evaluation.compare import check
+    from crossknn.evaluation.outcome import check
     from crossknn.evaluation.task import LABELLED, TaskMeasures, measure_names
     from crossknn.methods import parse_methods
     from crossknn_lab.replay import judgements_of, parts_of, replay
@@ -102,7 +102,7 @@ def _replay(
     task = None
     if judged is not None:
         task = TaskMeasures(judged, LABELLED if measures is None else measure_names(measures))
-        for sentence in judged.take(0, queries or len(judged)).notes():
+        for sentence in judged.take(range(len(judged))[:queries]).notes():
             err.print(sentence, soft_wrap=True)
     for row in replay(matrix, chosen, costs, ks, seed=seed, queries=queries, task=task):
         print_json(row.as_dict())

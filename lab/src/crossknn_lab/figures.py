@@ -11,8 +11,8 @@ from dataclasses import astuple
 from typing import Any, Literal
 
 from crossknn.errors import InputError
-from crossknn.evaluation.compare import truth_of
 from crossknn.evaluation.measures import Estimate, bootstrap
+from crossknn.evaluation.outcome import truth_of
 from crossknn.evaluation.task import ACCURACY
 from crossknn.methods import parse_method
 from crossknn.page import Block, Cell, Table, draw

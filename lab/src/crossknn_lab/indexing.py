@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from crossknn.errors import InputError
-from crossknn.evaluation.compare import outcome, truth_of
 from crossknn.evaluation.measures import Estimate
+from crossknn.evaluation.outcome import outcome, truth_of
 from crossknn.evaluation.task import TaskMeasures
 from crossknn.fitting.factors import Targets, als, inner_products, per_item, per_query
 from crossknn.methods import parse_method

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from crossknn.data.qrels import Qrels
 from crossknn.errors import InputError
-from crossknn.evaluation.compare import BATCH, Part, RecallRow, outcomes
+from crossknn.evaluation.compare import BATCH, Evaluation, runs_of
+from crossknn.evaluation.outcome import Part, RecallRow
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.base import Index
 from crossknn.methods import Method
@@ -53,8 +54,8 @@ def replay(
     fusion: Fusion | None = None,
 ) -> Iterator[RecallRow]:
     """Rows of every method, budget and k, over the first `queries` test queries of a matrix."""
-    parts = parts_of(matrix, queries)
-    for found in outcomes(parts, methods, budgets, ks, seed=seed, task=task, fusion=fusion):
+    evaluation = Evaluation(parts_of(matrix, queries), ks=ks, seed=seed, task=task)
+    for found in evaluation.outcomes(runs_of(methods, budgets, fusion)):
         yield from found.rows()
 
 

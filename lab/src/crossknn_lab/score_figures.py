@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.evaluation.compare import truth_of
 from crossknn.evaluation.measures import bootstrap, recall
+from crossknn.evaluation.outcome import truth_of
 from crossknn.linalg import inner, top_k
 from crossknn.methods import parse_method
 from crossknn.page import Block, Cell, Table, draw

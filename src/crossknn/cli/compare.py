@@ -6,25 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.text import Text
 from typer import Option
 
 from crossknn.cli import options as o
 from crossknn.cli.lists import add_lists, using_lists
-from crossknn.cli.output import err, note, out, print_json, progress, say
+from crossknn.cli.output import note, out, print_json, progress, say
 from crossknn.errors import InputError, counted
 from crossknn.methods import DEFAULT, Method, parse_method, parse_methods
 
 if TYPE_CHECKING:
-    from crossknn.data.qrels import Qrels
     from crossknn.data.queries import QuerySet
-    from crossknn.evaluation.compare import RecallRow
+    from crossknn.evaluation.compare import Evaluation, Run
     from crossknn.evaluation.diagnosis import Diagnosis
+    from crossknn.evaluation.outcome import RecallRow
+    from crossknn.evaluation.task import TaskMeasures
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
-    from crossknn.searcher.searcher import Searcher
+    from crossknn.search.fusion import Fusion
     from crossknn.types import FloatArray
 
 EPILOG = o.examples(
@@ -84,25 +85,21 @@ class CompareOptions:
         if todo:
             raise InputError(f"--no-exact gives no recall: {', and '.join(todo)}")
 
-    def measured(self) -> Sequence[str]:
-        """Names of the measures."""
-        from crossknn.evaluation.task import DEFAULT as MEASURES
-        from crossknn.evaluation.task import measure_names
-
-        return MEASURES if self.measures is None else measure_names(self.measures)
-
-    def judgements(self, queries: QuerySet, index: ItemIndex) -> Qrels | None:
-        """The judgements; what is wrong with them is said before anything is scored."""
+    def task(self, queries: QuerySet, index: ItemIndex) -> TaskMeasures | None:
+        """The measures by the judgements; what is wrong is said before anything is scored."""
         from crossknn.data.qrels import read_qrels
-        from crossknn.evaluation.task import Judgements, TaskMeasures
+        from crossknn.evaluation.task import DEFAULT as MEASURES
+        from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
 
         if self.qrels is None:
             return None
         qrels = read_qrels(self.qrels)
         judged = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=self.keep_own)
-        for sentence in TaskMeasures(judged, self.measured()).judgements.notes():
+        names = MEASURES if self.measures is None else measure_names(self.measures)
+        task = TaskMeasures(judged, names)
+        for sentence in judged.notes():
             note(sentence)
-        return qrels
+        return task
 
 
 @o.grouped
@@ -126,6 +123,8 @@ def command(
     --qrels, a diagnosis at the end recommends keeping the retriever, reranking
     or searching deeper.
     """
+    from crossknn.evaluation.compare import Evaluation, batches
+    from crossknn.evaluation.diagnosis import depth_of
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
     from crossknn.searcher.searcher import Searcher
@@ -137,7 +136,7 @@ def command(
     ks = o.neighbours(options.k, index.n, folder)
     queries = o.read_queries(options.queries, options.limit)
     add_lists(index, options.lists, queries)
-    qrels = options.judgements(queries, index)
+    task = options.task(queries, index)
     exact = scorer.open(workers=1 if options.no_exact else o.threads(workers))
     if options.lists is not None and not any("lists" in str(m) for m in methods.values()):
         for method in (parse_method("rerank"), parse_method(DEFAULT)):
@@ -147,62 +146,69 @@ def command(
     searcher = Searcher(index, stored, fuse=options.fuse, seed=seed)
     for method in methods.values():
         searcher.check_scorer(method)
-    scores = None if options.no_exact else _exact(stored, queries, index, workers)
-    how = {"measures": options.measured(), "seed": seed, "keep_own": options.keep_own}
-    table = _compare(searcher, queries, scores, methods, budgets, ks, how | {"qrels": qrels})
+    evaluation = Evaluation(
+        batches(index, queries, stored, _exact(stored, queries, index, options, workers)),
+        ks=() if options.no_exact else ks,
+        depth=depth_of(budgets),
+        seed=seed,
+        task=task,
+    )
+    runs = _runs(searcher.of_scorer(), methods, budgets, searcher.fusion, options.no_exact)
+    with progress("searching", "pairs") as report:
+        table = [list(each.rows()) for each in evaluation.outcomes(runs, report)]
     if json:
         _print_rows(table)
     else:
-        show(table, () if options.no_exact else ks)
-    if qrels:
-        _diagnose(searcher, queries, qrels, methods, budgets, options, json)
+        show(table, evaluation.ks)
+    if task is not None:
+        _diagnose(evaluation, methods, budgets, searcher.fusion, json)
     if options.plot is not None:
         _plot(table, options.plot, f"{counted(index.n, 'item')}, {counted(len(queries), 'query')}")
 
 
 def _exact(
-    stored: StoredScorer, queries: QuerySet, index: ItemIndex, workers: int | None
-) -> FloatArray:
-    """The exact scores (m, n) of all pairs."""
+    stored: StoredScorer,
+    queries: QuerySet,
+    index: ItemIndex,
+    options: CompareOptions,
+    workers: int | None,
+) -> FloatArray | None:
+    """The exact scores (m, n) of all pairs, unless they are not asked for."""
     from crossknn.scores.collect import Limits, exact_scores
 
+    if options.no_exact:
+        return None
     limits, texts = Limits(workers=o.threads(workers)), (queries.texts, index.items.texts)
     with progress("exact search", "pairs") as report:
         return exact_scores(stored.store, stored.scorer, *texts, limits=limits, progress=report)
 
 
-def _compare(
-    searcher: Searcher,
-    queries: QuerySet,
-    scores: FloatArray | None,
+def _runs(
+    index: ItemIndex,
     methods: Mapping[str, Method],
     budgets: Sequence[int],
-    ks: Sequence[int],
-    how: Mapping[str, Any],
-) -> list[list[RecallRow]]:
-    """Rows by k, of each method and budget; first those of the retriever alone and of reranking.
+    fusion: Fusion | None,
+    no_exact: bool,
+) -> list[Run]:
+    """The searches that are shown: those of the retriever alone and of reranking come first.
 
-    These are without fusion, and the methods with it, if there is one.
+    These are without fusion, and the methods with it, if there is one; so is exact search before
+    each of the two.
     """
-    from crossknn.evaluation.compare import compare
+    from crossknn.evaluation.compare import runs_of
+    from crossknn.methods.rerank import Exact
     from crossknn.retrievers.specs import first_stage
 
-    index, fusion = searcher.of_scorer(), searcher.fusion
     stage = first_stage(index)
     names = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
     plain = {spec: parse_method(spec) for spec in names if fusion or spec not in methods}
     groups = [(plain, None), (methods, fusion)] if fusion else [({**plain, **methods}, None)]
-    table: list[list[RecallRow]] = []
+    runs: list[Run] = []
     for chosen, by in groups:
-        if scores is not None:
-            with err.status("searching"):
-                outcomes = compare(index, queries, scores, chosen, budgets, ks, fusion=by, **how)
-        else:
-            with progress("searching", "pairs") as report:
-                given: Any = searcher.index, queries, searcher.scorer, chosen, budgets
-                outcomes = compare(*given, fusion=by, progress=report, **how)
-        table += [list(each.rows()) for each in outcomes]
-    return table
+        if not no_exact:
+            runs += runs_of({"exact": Exact()}, [index.n], by)
+        runs += runs_of(chosen, budgets, by)
+    return runs
 
 
 def _print_rows(table: Sequence[Sequence[RecallRow]]) -> None:
@@ -215,31 +221,26 @@ def _print_rows(table: Sequence[Sequence[RecallRow]]) -> None:
 
 
 def _diagnose(
-    searcher: Searcher,
-    queries: QuerySet,
-    qrels: Qrels,
+    evaluation: Evaluation,
     methods: Mapping[str, Method],
     budgets: Sequence[int],
-    options: CompareOptions,
+    fusion: Fusion | None,
     json: bool,
 ) -> None:
     """Diagnose the last search of the methods, or the default one; say why, if that cannot be."""
-    from crossknn.evaluation.diagnosis import diagnose
+    from crossknn.evaluation.diagnosis import check_enough, diagnosis_of
     from crossknn.methods.rerank import Exact, Rerank
 
     searches = [m for m in methods.values() if m.calls and not isinstance(m, Rerank | Exact)]
+    method = searches[-1] if searches else parse_method(DEFAULT)
+    small = sorted({budget for budget in budgets if budget <= evaluation.index.n})
     try:
+        if evaluation.task is not None:
+            check_enough(evaluation.task.judgements)
+        if not small:
+            raise InputError(f"no budget is at most {evaluation.index.n}, the number of items")
         with progress("diagnosis", "pairs") as report:
-            diagnosis = diagnose(
-                *(searcher.index, searcher.scorer, queries, qrels),
-                budgets=[budget for budget in budgets if budget <= searcher.index.n],
-                measure=options.measured()[0],
-                method=searches[-1] if searches else DEFAULT,
-                fuse=options.fuse,
-                keep_own=options.keep_own,
-                seed=searcher.seed,
-                progress=report,
-            )
+            diagnosis = diagnosis_of(evaluation, method, small, fusion, report)
     except InputError as error:
         note(f"no diagnosis: {error}")
         return

@@ -99,7 +99,6 @@ def command(
     your measure. The result is also written as a page. Scores are kept in --out:
     run the same command again to resume after an interruption.
     """
-    from crossknn.evaluation.diagnosis import diagnose
     from crossknn.scores.stored import StoredScorer
     from crossknn.trial.result import Trial
 
@@ -118,24 +117,24 @@ def command(
     until = time.monotonic() + 60 * options.minutes
     queries = data.queries.take(range(plan.queries))
     scores = _score(index, queries, exact, store, until, options.budget, seed)
-    scored = data.first(len(scores))
-    judged = data if len(scores) == plan.queries else scored  # else the time is over
-    given = {"budget": options.budget, "seed": seed, "made_up": data.made_up}
-    trial = Trial.run(index, scored.queries, scores, scored.qrels, **given)  # type: ignore[arg-type]
+    in_time = len(scores) == plan.queries
+    judged = data.first(plan.judged if in_time else len(scores))
     with progress("verdict", "pairs") as report:
-        diagnosis = diagnose(
-            *(index, StoredScorer(exact, store), judged.queries, judged.qrels),
+        trial = Trial.run(
+            *(index, judged.queries, scores, judged.qrels),
+            scorer=StoredScorer(exact, store),
+            budget=options.budget,
             budgets=plan.budgets,
             measure=options.measure,
-            fuse="none",
             seed=seed,
+            made_up=data.made_up,
             progress=report,
         )
     about = (
         f"{items}: {index.n:,} items, {counted(len(judged.queries), 'query')}{data.origin}; "
-        f"cross-encoder {scorer.scorer}, retriever {trial.retriever}."
+        f"cross-encoder {scorer.scorer}, retriever {trial.diagnosis.retriever}."
     )
-    _report(trial, diagnosis, options.folder, about, json)
+    _report(trial, options.folder, about, json)
 
 
 def _read(items: Path, options: TrialOptions, fields: o.FieldOptions, seed: int) -> TrialData:
@@ -234,8 +233,7 @@ def _score(
             rows += [*exact_scores(store, scorer, *texts, limits=limits, progress=report)]
         trial = Trial.run(index, one, np.stack(rows[-1:]), budget=budget, seed=seed)
         by_rerank, by_search = (
-            round(trial.k * float(way.recall[trial.k].mean()))
-            for way in (trial.rerank, trial.search)
+            round(trial.k * float(trial.neighbours[way][0])) for way in ("rerank", "crossknn")
         )
         note(
             f"{q + 1} of {m}: reranking finds {by_rerank} of the true top {trial.k}, searching "
@@ -244,8 +242,9 @@ def _score(
     return np.stack(rows)
 
 
-def _report(trial: Trial, diagnosis: Diagnosis, folder: Path, about: str, json: bool) -> None:
+def _report(trial: Trial, folder: Path, about: str, json: bool) -> None:
     """Show the trial and its verdict, and write the page."""
+    diagnosis = trial.diagnosis
     said = _verdict(diagnosis)
     show(trial, json)
     if json:

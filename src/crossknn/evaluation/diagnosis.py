@@ -9,15 +9,16 @@ relevant.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from crossknn.data.qrels import Qrels
-from crossknn.data.queries import QuerySet, Texts, query_set
+from crossknn.data.queries import Texts, query_set
 from crossknn.errors import InputError
-from crossknn.evaluation.compare import Outcome, Part, check, outcome, parts_on_demand
+from crossknn.evaluation.compare import Evaluation, Run, batches
 from crossknn.evaluation.measures import (
     Comparison,
     Estimate,
@@ -26,6 +27,7 @@ from crossknn.evaluation.measures import (
     fewest_queries,
     paired,
 )
+from crossknn.evaluation.outcome import Outcome, check
 from crossknn.evaluation.task import Judgements, TaskMeasures, relevant_items
 from crossknn.evaluation.verdict import (
     RERANK,
@@ -37,6 +39,7 @@ from crossknn.evaluation.verdict import (
     in_words,
     verdict_of,
 )
+from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods.rerank import Rerank, Retrieve
@@ -101,35 +104,108 @@ _ESTIMATES = "reach", "trust", "agreement", "beyond", "relevant"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Diagnosis:
-    """Figures for each budget, and with judgements a verdict; `str` gives a table.
+    """Outcomes of the retriever, reranking and a search as figures for each budget and a verdict.
+
+    `str` gives a table.
 
     Attributes:
         retriever: The retriever that is weighed.
         method: The search that is weighed.
-        measure: The measure that counts.
-        queries: Number of queries.
-        figures: One for each budget.
-        verdict: What to do; None without judgements.
-        sentence: The same as a sentence.
-        values: Of each budget and way the measure of every query (m,), to check a verdict on other
-            queries.
+        measure: The measure that counts; nothing without judgements.
+        outcomes: By budget and way; of queries without judgements nothing counts, if there are any.
+        judgements: Of all queries; without them the figures are few, and there is no verdict.
+        seed: Draws the resamples of the intervals and the signs of the tests.
     """
 
     retriever: str
     method: str
     measure: str
-    queries: int
-    figures: tuple[Figures, ...]
-    verdict: Verdict | None
-    sentence: str
-    values: Values = field(default_factory=dict, repr=False)
+    outcomes: Mapping[int, Mapping[Way, Outcome]]
+    judgements: Judgements | None
+    seed: int = 0
+
+    @cached_property
+    def _rows(self) -> IntArray:
+        """Which queries count."""
+        if self.judgements is not None:
+            return np.flatnonzero([bool(row) for row in self.judgements.rows])
+        return np.arange(len(next(iter(self.outcomes.values()))[RETRIEVER].items))
+
+    @property
+    def queries(self) -> int:
+        """Number of queries that count."""
+        return len(self._rows)
+
+    @cached_property
+    def values(self) -> Values:
+        """Of each budget and way the measure of every query that counts (m,), to check a verdict
+        on other queries."""
+        if self.judgements is None:
+            return {}
+        return {
+            budget: {way: of.task[self.measure][self._rows] for way, of in ways.items()}
+            for budget, ways in self.outcomes.items()
+        }
+
+    @cached_property
+    def figures(self) -> tuple[Figures, ...]:
+        """One for each budget."""
+        return tuple(map(self._figures, self.outcomes))
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """What to do; None without judgements."""
+        if not self.values:
+            return None
+        return verdict_of(
+            self.values, measure=self.measure, retriever=self.retriever, seed=self.seed
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The verdict as a sentence; without judgements, what can be said and what not."""
+        if self.verdict is not None:
+            return self.verdict.sentence
+        at = self.figures[-1]
+        return (
+            f"On the first {at.budget} items of {self.retriever}, its rank correlation with the "
+            f"cross-encoder is {at.agreement.mean:.2f}, and {at.beyond.mean:.1f} of the "
+            f"cross-encoder's top {TOP} lie below them: only judgements (qrels) can tell which of "
+            "the two is right, and so whether reranking or searching deeper helps."
+        )
+
+    def _figures(self, budget: int) -> Figures:
+        rows, seed = self._rows, self.seed
+        items = {way: of.items[rows] for way, of in self.outcomes[budget].items()}
+        first, top = items[RETRIEVER][:, :budget], items[SEARCH][:, :TOP]
+        new = [t[(t != NO_ITEM) & ~np.isin(t, seen)] for t, seen in zip(top, first, strict=True)]
+        beyond = np.array([len(of) for of in new], np.float64)
+        values = self.values.get(budget, {})
+        reach = trust = right = None
+        if self.judgements is not None:
+            relevant = [relevant_items(self.judgements.rows[q]) for q in rows]
+            both = zip(relevant, first, strict=True)
+            missed = [1 - np.isin(of, seen).mean() if len(of) else np.nan for of, seen in both]
+            reach = bootstrap(np.array(missed), seed=seed)
+            trust = paired(values[RERANK] - values[RETRIEVER], seed=seed)
+            hits = [np.isin(of, judged).sum() for of, judged in zip(new, relevant, strict=True)]
+            right = bootstrap_ratio(np.array(hits), beyond, seed=seed)
+        return Figures(
+            budget=budget,
+            means={way: float(np.nanmean(of)) for way, of in values.items()},
+            reach=reach,
+            trust=trust,
+            agreement=bootstrap(_correlations(first, items[RERANK]), seed=seed),
+            beyond=bootstrap(beyond, seed=seed),
+            relevant=right,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values, without those of single queries."""
         return {
             "retriever": self.retriever,
             "method": self.method,
-            "measure": self.measure,
+            "measure": self.measure or None,
             "queries": self.queries,
             "figures": [at.as_dict() for at in self.figures],
             "verdict": self.verdict and self.verdict.as_dict(),
@@ -204,7 +280,7 @@ def diagnose(
     """
     if isinstance(queries, Sequence) and any(isinstance(query, str) for query in queries):
         raise InputError("a diagnosis needs queries with ids, such as {id: text}")
-    queries, judged = query_set(queries), None
+    queries = query_set(queries)
     searcher = Searcher(index, scorer, method, fuse=fuse, seed=seed)
     if searcher.scorer is None or not searcher.method.calls:
         raise InputError(f"a diagnosis needs a scorer and a method with calls, not {method}")
@@ -213,77 +289,66 @@ def diagnose(
     if not budgets or budgets[-1] > index.n:
         n = index.n
         raise InputError(f"budgets are {budgets}: give budgets of at most {n}, the number of items")
+    task = None
     if qrels is not None:
-        queries, judged = _judged(queries, qrels, index, keep_own)
-    calls = sum(budgets) * (4 if searcher.fusion else 2)
-    parts = parts_on_demand(index, searcher.scorer, queries, progress, calls)
-    return _diagnosis(parts, judged, searcher.method, searcher.fusion, budgets, measure, seed)
+        every = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
+        judged = [q for q, row in enumerate(every.rows) if row]
+        queries, task = queries.take(judged), TaskMeasures(every.take(judged), [measure])
+        check_enough(task.judgements)
+    parts = batches(index, queries, searcher.scorer)
+    evaluation = Evaluation(parts, depth=depth_of(budgets), seed=seed, task=task)
+    return diagnosis_of(evaluation, searcher.method, budgets, searcher.fusion, progress)
 
 
-def _judged(
-    queries: QuerySet, qrels: Qrels, index: ItemIndex, keep_own: bool
-) -> tuple[QuerySet, Judgements]:
-    """The queries that have judgements, and these."""
-    every = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
-    rows = [q for q, row in enumerate(every.rows) if row]
-    own = None if every.own is None else every.own[rows]
-    return queries.take(rows), Judgements(tuple(every.rows[q] for q in rows), every.absent, own)
+def depth_of(budgets: Sequence[int]) -> int:
+    """How deep answers must be for a diagnosis; one item may be the query itself."""
+    return max(TOP + 1, *budgets)
 
 
-def _diagnosis(
-    parts: Sequence[Part],
-    judgements: Judgements | None,
+def diagnosis_of(
+    evaluation: Evaluation,
     method: Method,
-    fusion: Fusion | None,
     budgets: Sequence[int],
-    measure: str,
-    seed: int,
+    fusion: Fusion | None = None,
+    progress: Progress | None = None,
 ) -> Diagnosis:
-    """Search in every way at every budget, and say what that shows."""
-    task = relevant = verdict = None
-    if judgements is not None:
-        task = TaskMeasures(judgements, [measure])
-        relevant = relevant_to(judgements)
-    stage, fused_stage = _stages(parts[0], method)
-    ways = {RETRIEVER: Retrieve(retriever=stage), **_reranking(method, stage)}
+    """The diagnosis of a search by the first measure of an evaluation, whose answers are deep
+    enough (`depth_of`)."""
+    task = evaluation.task
+    stage, fused_stage = _stages(evaluation.index, method)
+    ways = {RETRIEVER: Retrieve(retriever=stage), **_reranking(evaluation.index, method, stage)}
     if fusion is not None:
         if fused_stage != stage:
             ways[replace(RETRIEVER, fused=True)] = Retrieve(retriever=fused_stage)
-        reranking = _reranking(method, fused_stage)
+        reranking = _reranking(evaluation.index, method, fused_stage)
         ways |= {replace(way, fused=True): how for way, how in reranking.items()}
-    check(parts, {str(way): how for way, how in ways.items()}, budgets[0], seed)
-    own = judgements is not None and judgements.own is not None
-    depth = max(TOP + own, *budgets)
-
-    def run(way: Way, budget: int) -> Outcome:
-        by = fusion if way.fused and way.kind != "retriever" else None
-        how = {"ks": [depth], "seed": seed, "task": task, "fusion": by}
-        return outcome(str(way), ways[way], parts, None, budget=budget, **how)  # type: ignore[arg-type]
-
-    alone = {way: run(way, 0) for way in ways if way.kind == "retriever"}
-    outcomes = {
-        b: {way: alone[way] if way in alone else run(way, b) for way in ways} for b in budgets
+    methods = {str(way): how for way, how in ways.items()}
+    check(evaluation.parts, methods, budgets[0], evaluation.seed)
+    runs = {
+        (budget, way): Run(
+            name=str(way),
+            method=how,
+            budget=budget if how.calls else 0,
+            fusion=fusion if way.fused and how.calls else None,
+        )
+        for budget in budgets
+        for way, how in ways.items()
     }
-    figures = tuple(_figures(b, outcomes[b], relevant, seed) for b in budgets)
-    values: Values = {}
-    if task is not None:
-        [measure] = task.names
-        values = {b: {w: o.task[measure] for w, o in of.items()} for b, of in outcomes.items()}
-        verdict = verdict_of(values, measure=measure, retriever=str(stage), seed=seed)
-    retrieved = alone[RETRIEVER]
+    outcomes: dict[int, dict[Way, Outcome]] = {budget: {} for budget in budgets}
+    found = evaluation.outcomes([*runs.values()], progress)
+    for (budget, way), each in zip(runs, found, strict=True):
+        outcomes[budget][way] = each
     return Diagnosis(
         retriever=str(stage),
         method=str(method),
-        measure=measure,
-        queries=len(retrieved.items) - retrieved.unjudged,
-        figures=figures,
-        verdict=verdict,
-        sentence=verdict.sentence if verdict else _unjudged(figures[-1], str(stage)),
-        values=values,
+        measure=task.names[0] if task else "",
+        outcomes=outcomes,
+        judgements=task.judgements if task else None,
+        seed=evaluation.seed,
     )
 
 
-def _stages(part: Part, method: Method) -> tuple[Spec, Spec]:
+def _stages(index: Index, method: Method) -> tuple[Spec, Spec]:
     """The retriever that is weighed, and the one that fused ways begin with.
 
     Where fusion was fitted, `auto` begins with the retrievers' share of the final score.
@@ -291,52 +356,28 @@ def _stages(part: Part, method: Method) -> tuple[Spec, Spec]:
     named = getattr(method, "retriever", specs.AUTO)
     if named != specs.AUTO:
         return named, named
-    stage = Spec(specs.first_stage(part.index))
-    return stage, named if specs.FUSION in part.index.artifacts else stage
+    stage = Spec(specs.first_stage(index))
+    return stage, named if specs.FUSION in index.artifacts else stage
 
 
-def _reranking(method: Method, stage: Spec) -> dict[Way, Method]:
+def _reranking(index: Index, method: Method, stage: Spec) -> dict[Way, Method]:
     """Reranking and the search, both beginning with that retriever."""
-    search = replace(method, retriever=stage) if hasattr(method, "retriever") else method  # type: ignore[call-arg]
+    named = getattr(method, "retriever", stage)
+    # A search that begins with it anyway stays as it is: it may have been made already.
+    if named == specs.AUTO and specs.stage_names(index, named) == (str(stage),):
+        named = stage
+    search = method if named == stage else replace(method, retriever=stage)  # type: ignore[call-arg]
     return {RERANK: Rerank(retriever=stage), SEARCH: search}
 
 
-def relevant_to(judgements: Judgements) -> list[IntArray]:
-    """Each query's relevant items; `InputError` if fewer than `FEWEST` queries have any."""
-    relevant = [relevant_items(row) for row in judgements.rows]
-    if (queries := sum(len(items) > 0 for items in relevant)) < FEWEST:
+def check_enough(judgements: Judgements) -> None:
+    """`InputError` if fewer than `FEWEST` queries have a relevant item in the index."""
+    queries = sum(len(relevant_items(row)) > 0 for row in judgements.rows)
+    if queries < FEWEST:
         raise InputError(
             f"a verdict needs {FEWEST} judged queries with a relevant item in the index, and got "
             f"{queries}: check that the ids agree, or judge more; search works without"
         )
-    return relevant
-
-
-def _figures(
-    budget: int, outcomes: Mapping[Way, Outcome], relevant: Sequence[IntArray] | None, seed: int
-) -> Figures:
-    first, top = outcomes[RETRIEVER].items[:, :budget], outcomes[SEARCH].items[:, :TOP]
-    new = [t[(t != NO_ITEM) & ~np.isin(t, seen)] for t, seen in zip(top, first, strict=True)]
-    beyond = np.array([len(items) for items in new], np.float64)
-    values = {way: values for way, each in outcomes.items() for values in each.task.values()}
-    reach = trust = right = None
-    if relevant is not None:
-        both = zip(relevant, first, strict=True)
-        missed = [1 - np.isin(of, seen).mean() if len(of) else np.nan for of, seen in both]
-        reach = bootstrap(np.array(missed), seed=seed)
-        trust = paired(values[RERANK] - values[RETRIEVER], seed=seed)
-        beyond[np.isnan(values[RETRIEVER])] = np.nan  # of an unjudged query nothing is irrelevant
-        hits = [np.isin(items, of).sum() for items, of in zip(new, relevant, strict=True)]
-        right = bootstrap_ratio(np.array(hits), beyond, seed=seed)
-    return Figures(
-        budget=budget,
-        means={way: float(np.nanmean(of)) for way, of in values.items()},
-        reach=reach,
-        trust=trust,
-        agreement=bootstrap(_correlations(first, outcomes[RERANK].items), seed=seed),
-        beyond=bootstrap(beyond, seed=seed),
-        relevant=right,
-    )
 
 
 def _correlations(first: IntArray, reranked: IntArray) -> FloatArray:
@@ -350,16 +391,6 @@ def _correlations(first: IntArray, reranked: IntArray) -> FloatArray:
         both = range(len(ranks)), ranks
         correlations.append(spearmanr(*both).statistic if len(ranks) > 1 else np.nan)
     return np.array(correlations)
-
-
-def _unjudged(at: Figures, retriever: str) -> str:
-    """What can be said without judgements, and what not."""
-    return (
-        f"On the first {at.budget} items of {retriever}, its rank correlation with the "
-        f"cross-encoder is {at.agreement.mean:.2f}, and {at.beyond.mean:.1f} of the "
-        f"cross-encoder's top {TOP} lie below them: only judgements (qrels) can tell which of "
-        "the two is right, and so whether reranking or searching deeper helps."
-    )
 
 
 def _shown(found: Estimate | None, form: str) -> str:

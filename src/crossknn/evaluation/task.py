@@ -76,10 +76,10 @@ class Judgements:
         absent = sum(not item.isdigit() for row in rows for item in row)
         return cls(rows, absent, own if own is not None and (own != NO_ITEM).any() else None)
 
-    def take(self, start: int, stop: int) -> Judgements:
-        """Those of the queries from `start` to `stop`."""
-        own = None if self.own is None else self.own[start:stop]
-        return Judgements(self.rows[start:stop], self.absent, own)
+    def take(self, rows: Sequence[int]) -> Judgements:
+        """Those of the given queries."""
+        own = None if self.own is None else self.own[rows]
+        return Judgements(tuple(self.rows[q] for q in rows), self.absent, own)
 
     def seen(self, items: IntArray, start: int = 0) -> IntArray:
         """Answers (r, c) of the queries from `start` on, without the queries' own items."""

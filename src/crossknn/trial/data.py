@@ -15,7 +15,7 @@ from crossknn.data.queries import QuerySet, read_queries, split_queries
 from crossknn.data.records import given_records
 from crossknn.demo import first_sentence
 from crossknn.errors import InputError
-from crossknn.evaluation.diagnosis import FEWEST, relevant_to
+from crossknn.evaluation.diagnosis import FEWEST, check_enough
 from crossknn.evaluation.task import Judgements, TaskMeasures
 
 
@@ -113,7 +113,7 @@ class TrialData:
             return []
         judgements = Judgements.from_qrels(self.qrels, self.queries, self.items.ids)
         notes = TaskMeasures(judgements, [measure]).judgements.notes()
-        relevant_to(judgements)
+        check_enough(judgements)
         return notes
 
 

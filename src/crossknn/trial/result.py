@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,14 +12,18 @@ import numpy as np
 from crossknn.data.qrels import Qrels
 from crossknn.data.queries import QuerySet
 from crossknn.errors import counted
-from crossknn.evaluation.compare import Outcome, compare
+from crossknn.evaluation.compare import Evaluation, batches
+from crossknn.evaluation.diagnosis import Diagnosis, depth_of, diagnosis_of
 from crossknn.evaluation.measures import Comparison, fewest_queries, paired
-from crossknn.evaluation.task import Judgements, relevant_items
+from crossknn.evaluation.outcome import truth_of
+from crossknn.evaluation.task import Judgements, TaskMeasures, relevant_items
+from crossknn.evaluation.verdict import RERANK, SEARCH
 from crossknn.index.item_index import ItemIndex
-from crossknn.methods import DEFAULT, parse_methods
+from crossknn.methods import DEFAULT, parse_method
 from crossknn.page import Cell, Page, Section, Table, bars, literal
-from crossknn.retrievers.specs import first_stage, open_retriever
-from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
+from crossknn.retrievers.specs import open_retriever
+from crossknn.scorers.base import Scorer
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, Queries
 
 K = 10
 """How many exact neighbours of a query are looked for in an answer."""
@@ -44,20 +48,18 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
-    """What reranking, the search and exact search returned for m queries, `budget` calls each.
+    """What reranking and the search returned, `budget` calls each, beside the exact answers.
 
-    `right` are the relevant items of each query, none at all without judgements. `made_up` queries
-    are sentences of the items themselves, which nobody has asked.
+    `exact` (m, c) are the best items of the first m queries by all scores, those which the trial
+    counts; the diagnosis may be of more. `made_up` queries are sentences of the items themselves,
+    which nobody has asked.
     """
 
     index: ItemIndex
     queries: QuerySet
     budget: int
-    retriever: str
-    rerank: Outcome
-    search: Outcome
-    exact: Outcome
-    right: Sequence[IntArray]
+    exact: IntArray
+    diagnosis: Diagnosis
     made_up: bool = False
 
     @classmethod
@@ -68,44 +70,65 @@ class Trial:
         scores: FloatArray,
         qrels: Qrels | None = None,
         *,
+        scorer: Scorer | None = None,
         budget: int = 100,
+        budgets: Sequence[int] = (),
+        measure: str = "nDCG@10",
         seed: int = 0,
         made_up: bool = False,
+        progress: Progress | None = None,
     ) -> Trial:
-        """Search m queries whose exact scores (m, n) are known.
+        """Search queries, of the first m of which all exact scores (m, n) are known.
 
         Args:
             index: The n items.
             queries: The queries.
-            scores: Their exact scores.
+            scores: The exact scores.
             qrels: Their judgements.
+            scorer: Scores what is asked for of the other queries, if there are any.
             budget: Calls per query.
+            budgets: Those of the diagnosis, if there are more.
+            measure: That of the diagnosis.
             seed: Seed of all randomness.
             made_up: Whether the queries are sentences of the items.
+            progress: Called with (done, total) pairs that are scored.
         """
-        stage = first_stage(index)
-        methods = parse_methods(f"rerank(retriever={stage}), {DEFAULT}")
-        depths = [min(n, index.n) for n in (K, RETURNED + 1)]  # one may be the query itself
-        given = index, queries, scores, methods, [budget], depths
-        exact, rerank, search = compare(*given, seed=seed)
-        right: list[IntArray] = []
+        task = None
         if qrels is not None:
             judged = Judgements.from_qrels(qrels, queries, index.items.ids)
-            exact, rerank, search = (
-                replace(way, items=judged.seen(way.items)) for way in (exact, rerank, search)
-            )
-            right = [relevant_items(row) for row in judged.rows]
+            task = TaskMeasures(judged, [measure])
+        parts, budget = batches(index, queries, scorer, scores), min(budget, index.n)
+        budgets = sorted({*budgets, budget})
+        depth, k = max(RETURNED + 1, depth_of(budgets)), min(K, index.n)
+        evaluation = Evaluation(parts, ks=[k], depth=depth, seed=seed, task=task)
+        diagnosis = diagnosis_of(evaluation, parse_method(DEFAULT), budgets, progress=progress)
         return cls(
             index=index,
-            queries=queries,
+            queries=queries.take(range(len(scores))),
             budget=budget,
-            retriever=stage,
-            rerank=rerank,
-            search=search,
-            exact=exact,
-            right=right,
+            exact=truth_of(parts, min(RETURNED + 1, index.n)),
+            diagnosis=diagnosis,
             made_up=made_up,
         )
+
+    @cached_property
+    def answers(self) -> dict[str, IntArray]:
+        """By way what was returned (m, c), best first, without the items that are the queries
+        themselves."""
+        m, ways = len(self.exact), self.diagnosis.outcomes[self.budget]
+        items = {"rerank": ways[RERANK].items, "crossknn": ways[SEARCH].items, "exact": self.exact}
+        judgements = self.diagnosis.judgements
+        return {
+            way: of[:m] if judgements is None else judgements.seen(of[:m])
+            for way, of in items.items()
+        }
+
+    @cached_property
+    def right(self) -> list[IntArray]:
+        """The relevant items of each query; none at all without judgements."""
+        judgements = self.diagnosis.judgements
+        rows = () if judgements is None else judgements.rows[: len(self.exact)]
+        return [relevant_items(row) for row in rows]
 
     @property
     def k(self) -> int:
@@ -117,26 +140,32 @@ class Trial:
         """Items of an answer: as many as have a score, since others would only fill it up."""
         return min(RETURNED, self.budget)
 
+    @cached_property
+    def neighbours(self) -> dict[str, FloatArray]:
+        """By way (m,): the share of the exact top k in the answer."""
+        m, ways = len(self.exact), self.diagnosis.outcomes[self.budget]
+        rerank, search = (ways[way].recall[self.k][:m] for way in (RERANK, SEARCH))
+        return {"rerank": rerank, "crossknn": search, "exact": np.ones(m)}
+
     @property
     def recall(self) -> Comparison:
-        """Search minus reranking: share of the exact top k that was found."""
-        return paired(self.search.recall[self.k] - self.rerank.recall[self.k])
+        """Search minus reranking in `neighbours`."""
+        return paired(self.neighbours["crossknn"] - self.neighbours["rerank"])
 
     @cached_property
     def returned(self) -> dict[str, FloatArray]:
         """By way (m,): the share of the right items in the answer, NaN without any."""
-        ways = {"rerank": self.rerank, "crossknn": self.search, "exact": self.exact}
 
         def share(items: IntArray, right: IntArray) -> float:
             return float(np.isin(right, items[: self.n_returned]).mean()) if len(right) else np.nan
 
         return {
-            way: np.array([share(*row) for row in zip(of.items, self.right, strict=True)])
-            for way, of in ways.items()
+            way: np.array([share(*row) for row in zip(items, self.right, strict=True)])
+            for way, items in self.answers.items()
         }
 
     @property
-    def answers(self) -> Comparison | None:
+    def gain(self) -> Comparison | None:
         """Search minus reranking in `returned`; None without judgements."""
         if not self.right or np.isnan(self.returned["exact"]).all():
             return None
@@ -146,17 +175,17 @@ class Trial:
     def cases(self) -> tuple[list[Case], int]:
         """Queries that only the search answered; the number of those that only reranking did."""
         cases, opposite = [], 0
-        retriever = open_retriever(self.index, self.retriever)
+        retriever = open_retriever(self.index, self.diagnosis.retriever)
         for q, right in enumerate(self.right):
             by_rerank, by_search = (
-                np.isin(way.items[q, : self.n_returned], right)
-                for way in (self.rerank, self.search)
+                np.isin(self.answers[way][q, : self.n_returned], right)
+                for way in ("rerank", "crossknn")
             )
             opposite += bool(by_rerank.any() and not by_search.any())
             if by_rerank.any() or not by_search.any():
                 continue
             place = int(np.flatnonzero(by_search)[0])
-            item = int(self.search.items[q, place])
+            item = int(self.answers["crossknn"][q, place])
             text = self.queries.texts[q]
             order = retriever.top(Queries([text]), self.index.n).items[0]
             listed = np.flatnonzero(order == item)
@@ -171,24 +200,21 @@ class Trial:
             "crossknn": f"crossknn, {counted(self.budget, 'call')}",
             "exact": f"all {self.index.n:,} scored",
         }
-        groups = {}
-        if self.answers is not None:
-            groups[f"right items among the {self.n_returned} returned"] = [
-                (name, float(np.nanmean(self.returned[way]))) for way, name in names.items()
-            ]
-        groups[f"the cross-encoder's own top {self.k}, found"] = [
-            (name, float(of.recall[self.k].mean()))
-            for name, of in zip(names.values(), (self.rerank, self.search, self.exact), strict=True)
-        ]
-        return groups
+        shares = {f"the cross-encoder's own top {self.k}, found": self.neighbours}
+        if self.gain is not None:
+            shares = {f"right items among the {self.n_returned} returned": self.returned} | shares
+        return {
+            title: [(names[way], float(np.nanmean(of))) for way, of in ways.items()]
+            for title, ways in shares.items()
+        }
 
     @property
     def sentence(self) -> str:
         """What the trial shows. It claims a difference only where the interval is clear of zero."""
         said = [_said(self.recall, f"of the cross-encoder's own top {self.k}")]
-        if self.answers is not None:
+        if self.gain is not None:
             said.insert(
-                0, _said(self.answers, f"of the right items among the {self.n_returned} returned")
+                0, _said(self.gain, f"of the right items among the {self.n_returned} returned")
             )
         asked, calls = len(self.queries), counted(self.budget, "call")
         kind = " made-up" if self.made_up else ""
@@ -202,7 +228,7 @@ class Trial:
             "queries": len(self.queries),
             "made_up_queries": self.made_up,
             "budget": self.budget,
-            "retriever": self.retriever,
+            "retriever": self.diagnosis.retriever,
             "shares": {name: dict(rows) for name, rows in self.groups().items()},
             "sentence": self.sentence,
         }
@@ -246,9 +272,9 @@ class Trial:
         """The true top k of a query, then the right items beyond it, with their places."""
         items, answers = (
             self.index.items,
-            [way.items[q, : self.n_returned] for way in (self.rerank, self.search)],
+            [self.answers[way][q, : self.n_returned] for way in ("rerank", "crossknn")],
         )
-        true: list[int] = self.exact.items[q, : self.k].tolist()
+        true: list[int] = self.answers["exact"][q, : self.k].tolist()
         right: list[int] = self.right[q].tolist() if self.right else []
         rows = list[list[Cell]]()
         for item in (*true, *(item for item in right if item not in true)):

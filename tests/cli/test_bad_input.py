@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from faulty_server import Faulty, answer
 from late_helpers import WordStates
@@ -136,14 +135,13 @@ SHORT = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A working folder with good and bad files, indexes, damaged copies, and matrices."""
+    """A working folder with good and bad files, indexes, and damaged copies."""
     with pytest.MonkeyPatch.context() as patch:
         where = tmp_path_factory.mktemp("bad")
         patch.chdir(where)
         for name, content in FILES.items():
             Path(name).write_bytes(content)
         _make_indexes()
-        np.savez("good.npz", scores=np.random.default_rng(0).normal(size=(6, 20)), n_anchors=2)
         for name, labels in (("torch-model", ["LABEL_0"]), ("two-logits", ["no", "yes"])):
             Path(name).mkdir()
             config = BERT | {"id2label": dict(enumerate(labels)), "num_labels": len(labels)}

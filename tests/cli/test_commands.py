@@ -451,30 +451,27 @@ def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
 
 
 def test_scores_that_look_like_probabilities_are_noted_and_others_are_refused_as_such(
-    build, folder, capsys
+    build, capsys
 ):
     build()
-    score = 0.5
+    found: dict[str, float] = {}
     server = Faulty(
-        lambda body: [
-            answer(
-                json.dumps(
-                    {"results": [r | {"relevance_score": score} for r in answers(body)]}
-                ).encode()
-            )
-        ]
+        lambda body: [answer(json.dumps({"results": [r | found for r in answers(body)]}).encode())]
     )
     asked = ("search", "docs.index", "open threads", "--budget", "20", "--scorer", server.url)
-    assert run([*asked]) == 0
-    assert capsys.readouterr().err.count("--scorer-option probabilities=true") == 1
-    assert run([*asked, "--scorer-option", "probabilities=true"]) == 0
-    assert "probabilities=true" not in capsys.readouterr().err
-    score = 6.8
-    assert run([*asked]) == 0
-    assert "probabilities=true" not in capsys.readouterr().err
-    assert run([*asked, "--scorer-option", "probabilities=true"]) == 4
-    said = "gave the score 6.8, which is no probability: leave out the option probabilities"
-    assert said in capsys.readouterr().err
+    option = ("--scorer-option", "probabilities=true")
+    no_probability = "gave the score 6.8, which is no probability: leave out the option probab"
+    for value, more, code, words in (
+        (0.5, (), 0, " ".join(option)),
+        (0.5, option, 0, ""),
+        (6.8, (), 0, ""),
+        (6.8, option, 4, no_probability),
+    ):
+        found["relevance_score"] = value
+        assert run([*asked, *more]) == code
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.count("probabilities=true") == (words == " ".join(option))
     server.close()
 
 
@@ -545,58 +542,47 @@ def test_the_live_demo_searches_and_compares(folder, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out)["results"][0]["hits"][0]["id"].startswith("zipfile")
 
 
-def own_texts(folder, n=120):
-    """Titled items, two queries of which are judged."""
-    words = ("bread", "rope", "tin", "violin", "glass")
-    with Path("own.jsonl").open("w") as file:
-        for i in range(n):
-            text = f"It is made of {words[i % 5]} and is used every day number {i} of the year."
-            file.write(json.dumps({"id": f"i{i}", "title": f"A thing of kind {i}", "text": text}))
-            file.write("\n")
+def own_texts(folder, n=60):
+    """Titled items, in fields of other names."""
+    texts = (f"It is made of {TOPICS[i % 5]} and is used every day number {i}." for i in range(n))
+    rows = (
+        {"key": f"i{i}", "name": f"A thing of kind {i}", "body": t} for i, t in enumerate(texts)
+    )
+    jsonl(folder / "own.jsonl", rows)
 
 
+FIELDS = {"id_field": "key", "title_field": "name", "text_field": "body"}
 TRY = ("try", "own.jsonl", "--n-queries", "5", "--minutes", "1", "--budget", "20")
+NAMED = [f"--{name.replace('_', '-')}={field}" for name, field in FIELDS.items()]
 
 
 def test_try_ends_with_a_verdict_and_scores_no_pair_twice(folder, capsys):
-    own_texts(folder, 60)
-    assert run([*TRY]) == 0
+    own_texts(folder)
+    assert run([*TRY, *NAMED]) == 0
     out, said = capsys.readouterr()
     assert "60 items, 5 queries made of items" in said
     assert "5 of 5: reranking finds" in said
     assert "With 20 calls for each of 5 made-up queries" in out
     page = (folder / "crossknn-try" / "index.html").read_text()
-    assert "By budget" in page
+    parts = (
+        "By budget",
+        "reach: share of the relevant items below",
+        "Query by query",
+        "These queries are made up",
+        "made-up queries",
+    )
+    assert all(part in page for part in parts)
     before = len(ck.ItemIndex.load("crossknn-try/index").scores)
-    assert run([*TRY, "--json"]) == 0
+    assert run([*TRY, *NAMED, "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0]["queries"] == 5
+    assert (lines[0]["queries"], lines[0]["made_up_queries"]) == (5, True)
     assert lines[1]["verdict"]["queries"] == 5
     assert len(ck.ItemIndex.load("crossknn-try/index").scores) == before
 
 
-def test_try_reads_fields_of_other_names_and_notes_probabilities(folder, capsys):
-    texts = (f"kind {i} is made of {TOPICS[i % 5]} and is used on day {i}" for i in range(100))
-    names = ("key", "name", "body")
-    rows = ((f"i{i}", f"A thing {i}", text) for i, text in enumerate(texts))
-    jsonl(folder / "own.jsonl", (dict(zip(names, row, strict=True)) for row in rows))
-    shift = {"relevance_score": 0.5}
-    server = Faulty(
-        lambda body: [answer(json.dumps({"results": [r | shift for r in answers(body)]}).encode())]
-    )
-    fields = ("--id-field", "key", "--title-field", "name", "--text-field", "body")
-    assert run([*TRY, *fields, "--encoder", "none", "--scorer", server.url]) == 0
-    server.close()
-    said = capsys.readouterr().err
-    assert "100 items, 5 queries made of items" in said
-    assert "--scorer-option probabilities=true" in said
-    page = (folder / "crossknn-try" / "index.html").read_text()
-    assert "reach: share of the relevant items below" in page
-
-
 def test_try_takes_the_queries_and_judgements_of_a_beir_folder(folder, capsys):
-    own_texts(folder, 60)
-    items = ck.read_items("own.jsonl")
+    own_texts(folder)
+    items = ck.read_items("own.jsonl", **FIELDS)
     queries = ck.QuerySet(
         [f"q{i}" for i in range(6)], [f"what is thing {i} made of" for i in range(6)]
     )
@@ -609,33 +595,33 @@ def test_try_takes_the_queries_and_judgements_of_a_beir_folder(folder, capsys):
     assert said in " ".join(capsys.readouterr().err.split())
     Path("mini/qrels/train.tsv").rename("mini/qrels/test.tsv")
     assert run(mini) == 0
-    assert "60 items, 5 queries of mini, judged by its split test;" in capsys.readouterr().err
+    out, said = capsys.readouterr()
+    assert "60 items, 5 queries of mini, judged by its split test;" in said
     page = (folder / "crossknn-try" / "index.html").read_text()
+    assert "made up" not in page
+    assert "made-up" not in page + out
     assert "60 items, 5 queries of mini, judged by its split test; cross-encoder" in page
     assert "The verdict is made at 10, 20, 40 calls" in page
-    for given in (["mini", "--qrels", "mini/qrels/dev.tsv"], ["own.jsonl", "--queries", "mini"]):
-        assert run(["try", *given, *TRY[2:], "--encoder", "none"]) == 0
-    said = capsys.readouterr().err
-    assert "6 queries of mini, judged by mini/qrels/dev.tsv;" in said
-    assert "60 items, 5 queries of mini, judged by its split test;" in said
+    given = ["own.jsonl", *NAMED, "--queries", "mini", "--qrels", "mini/qrels/dev.tsv"]
+    assert run(["try", *given, *TRY[2:], "--encoder", "none"]) == 0
+    assert "60 items, 6 queries of mini, judged by mini/qrels/dev.tsv;" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_try_takes_queries_and_judgements_of_yours(folder, capsys):
-    own_texts(folder)
-    with Path("q.jsonl").open("w") as file:
-        for i in range(6):
-            file.write(json.dumps({"id": f"q{i}", "text": f"what is thing {i} made of"}) + "\n")
+    own_texts(folder, 120)
+    asked = ({"id": f"q{i}", "text": f"what is thing {i} made of"} for i in range(6))
+    jsonl(folder / "q.jsonl", asked)
     Path("qrels.tsv").write_text("".join(f"q{i}\t0\ti{i}\t1\n" for i in range(6)))
-    given = ("--queries", "q.jsonl", "--qrels", "qrels.tsv", "--max-items", "100")
+    given = (*NAMED, "--queries", "q.jsonl", "--qrels", "qrels.tsv", "--max-items", "100")
     assert run([*TRY, *given]) == 0
     out, said = capsys.readouterr()
     assert "100 items, 6 queries;" in said
     assert "nDCG@10" in out or "Keep" in out
-    assert run([*TRY, "--qrels", "qrels.tsv"]) == 2
+    assert run([*TRY, *NAMED, "--qrels", "qrels.tsv"]) == 2
     assert "--queries FILE" in capsys.readouterr().err
     Path("wrong.tsv").write_text("".join(f"q{i}\t0\tnone{i}\t1\n" for i in range(6)))
-    assert run([*TRY, *given[:2], "--qrels", "wrong.tsv", "--out", "new"]) == 2
+    assert run([*TRY, *given[:5], "--qrels", "wrong.tsv", "--out", "new"]) == 2
     said = capsys.readouterr().err
     assert "relevant item in the index, and got 0" in said
     assert "1 of 5" not in said

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from crossknn.cli.app import run
 from crossknn.evaluation.diagnosis import ENOUGH
 from crossknn.evaluation.measures import Comparison, fewest_queries, paired
 from crossknn.evaluation.verdict import RERANK, RETRIEVER, SEARCH, Way, verdict_of
@@ -79,20 +78,3 @@ def test_as_few_queries_as_can_be_clear(claims):
     for count, clear in ((n, True), (n - 1, False)):
         p = paired(np.linspace(0.1, 0.2, count)).p_value * claims
         assert (p <= 0.05) is clear
-
-
-def test_try_with_too_few_minutes(tmp_path, monkeypatch, capsys):
-    """`try` takes eight queries at least, not five, of which no difference could be clear, and says
-    how many minutes they take."""
-    monkeypatch.chdir(tmp_path)
-    text = "is made of wood and is used every day of the year by somebody"
-    lines = [f'{{"id": "i{i}", "title": "Thing number {i}", "text": "It {text} {i}."}}' for i in N]
-    (tmp_path / "own.jsonl").write_text("\n".join(lines))
-    monkeypatch.setattr("crossknn.trial.plan.pairs_per_second", lambda scorer, texts: 0.01)
-    assert run(["try", "own.jsonl", "--encoder", "none", "--budget", "5"]) == 2
-    said = capsys.readouterr().err
-    assert "10 minutes are too few" in said
-    assert "8 queries with 100 items take" in said
-
-
-N = range(100)

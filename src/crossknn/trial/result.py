@@ -174,24 +174,18 @@ class Trial:
     @cached_property
     def cases(self) -> tuple[list[Case], int]:
         """Queries that only the search answered; the number of those that only reranking did."""
-        cases, opposite = [], 0
-        retriever = open_retriever(self.index, self.diagnosis.retriever)
-        for q, right in enumerate(self.right):
-            by_rerank, by_search = (
-                np.isin(self.answers[way][q, : self.n_returned], right)
-                for way in ("rerank", "crossknn")
-            )
-            opposite += bool(by_rerank.any() and not by_search.any())
-            if by_rerank.any() or not by_search.any():
-                continue
-            place = int(np.flatnonzero(by_search)[0])
-            item = int(self.answers["crossknn"][q, place])
-            text = self.queries.texts[q]
+        if not self.right:
+            return [], 0
+        by_rerank, by_search = self.returned["rerank"] > 0, self.returned["crossknn"] > 0
+        cases, retriever = [], open_retriever(self.index, self.diagnosis.retriever)
+        for q in np.flatnonzero(by_search & ~by_rerank).tolist():
+            answer, text = self.answers["crossknn"][q], self.queries.texts[q]
+            place = int(np.flatnonzero(np.isin(answer, self.right[q]))[0])
             order = retriever.top(Queries([text]), self.index.n).items[0]
-            listed = np.flatnonzero(order == item)
+            listed = np.flatnonzero(order == answer[place])
             rank = int(listed[0]) if len(listed) else int((order != NO_ITEM).sum())
-            cases.append(Case(text, self.index.items.texts[item], rank + 1, place + 1))
-        return cases, opposite
+            cases.append(Case(text, self.index.items.texts[answer[place]], rank + 1, place + 1))
+        return cases, int((by_rerank & ~by_search).sum())
 
     def groups(self) -> dict[str, list[tuple[str, float]]]:
         """Bars: by what is counted, each way's name and share."""

@@ -138,10 +138,8 @@ def command(
     add_lists(index, options.lists, queries)
     task = options.task(queries, index)
     exact = scorer.open(workers=1 if options.no_exact else o.threads(workers))
-    if options.lists is not None and not any("lists" in str(m) for m in methods.values()):
-        for method in (parse_method("rerank"), parse_method(DEFAULT)):
-            own = using_lists(index, method, queries, exact.fingerprint, min(budgets))
-            methods[str(own)] = own
+    if options.lists is not None:
+        methods |= _of_lists(index, methods, queries, exact.fingerprint, min(budgets))
     stored = StoredScorer(exact, o.open_store(exact, index, store))
     searcher = Searcher(index, stored, fuse=options.fuse, seed=seed)
     for method in methods.values():
@@ -164,6 +162,21 @@ def command(
         _diagnose(evaluation, methods, budgets, searcher.fusion, json)
     if options.plot is not None:
         _plot(table, options.plot, f"{counted(index.n, 'item')}, {counted(len(queries), 'query')}")
+
+
+def _of_lists(
+    index: ItemIndex,
+    methods: Mapping[str, Method],
+    queries: QuerySet,
+    fingerprint: str | None,
+    budget: int,
+) -> dict[str, Method]:
+    """Reranking and the default search of the lists, unless a method names these itself."""
+    if any("lists" in str(method) for method in methods.values()):
+        return {}
+    both = parse_method("rerank"), parse_method(DEFAULT)
+    made = [using_lists(index, method, queries, fingerprint, budget) for method in both]
+    return {str(method): method for method in made}
 
 
 def _exact(

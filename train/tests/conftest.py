@@ -1,20 +1,14 @@
-"""Tests of crossknn-train: all need torch, and share the helpers of the tests of crossknn."""
+"""Tests of crossknn-train: all need torch."""
 
-import signal
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 HERE = Path(__file__).parent
 
 if find_spec("torch") is None or find_spec("crossknn_train") is None:
     collect_ignore_glob = ["*"]
-
-# What a shell starts in the background ignores interrupts, and so would all that tests start.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

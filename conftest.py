@@ -1,4 +1,4 @@
-"""Shared fixtures."""
+"""What all tests share: those of crossknn, of crossknn-train and of the lab."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import typer.main
 from crossknn.scorers.onnx import OnnxModel
 from crossknn.scorers.opening import bundled_folder
 
-HELPERS = "", "adapters", "faults", "golden", "service"
-sys.path[:0] = [str(Path(__file__).parent / folder) for folder in HELPERS]
+ROOT = Path(__file__).parent
 
-ROOT = Path(__file__).parent.parent
+# Helpers of the tests.
+HELPERS = ("", "adapters", "faults", "golden", "index", "service")
+sys.path[:0] = [str(ROOT / "tests" / part) for part in HELPERS]
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("no deadline", deadline=None)

@@ -71,7 +71,7 @@ def test_a_large_scratch_array_lies_in_a_file_and_a_full_disk_says_so_at_once(
     mapped[:] = np.arange(5)
     assert (type(mapped), mapped[2].tolist()) == (np.memmap, [0, 1, 2, 3, 4])
     assert not list(tmp_path.iterdir())
-    with pytest.raises(InputError, match="name a folder with more room in TMPDIR"):
+    with pytest.raises(InputError, match="set TMPDIR to a folder with more room"):
         scratch((2**40, 2**20))
 
 

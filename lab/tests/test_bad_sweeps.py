@@ -51,7 +51,7 @@ def reproduce(data: str, *more: str) -> list[str]:
 
 REFUSED = [
     (sweep("no"), "there is no file no.toml"),
-    (["sweep", "folder", "--out", "out"], "folder is a folder; give a file"),
+    (["sweep", "folder", "--out", "out"], "folder is a folder: give a file"),
     (sweep("toml"), "toml.toml is not TOML: "),
     (sweep("nothing"), "nothing.toml: matrices is missing: give matrices = [...]"),
     (sweep("typed"), "grid is [1]; it must be a table, [grid]"),

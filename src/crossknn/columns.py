@@ -1,8 +1,9 @@
-"""Arrays and texts in files that tell when they were damaged.
+"""Arrays and texts in files whose damage is noticed.
 
 Every chunk of 64 KB has a checksum, which is checked when the chunk is first read. Small files are
-read into memory, large ones are mapped; a mapped file that somebody cuts in place would end the
-process (SIGBUS), so its length is looked at before each reading (`check_mapped`).
+read into memory, large ones are memory-mapped. If another process shortened a mapped file, reading
+it would kill this process (SIGBUS), so the file's length is checked before each read
+(`check_mapped`).
 """
 
 from __future__ import annotations
@@ -29,16 +30,17 @@ from crossknn.errors import CrossknnError, IndexFormatError, InputError
 from crossknn.files import open_file
 
 CHUNK = 64 * 1024
-"""Bytes that share a checksum."""
+"""Number of bytes per checksum."""
 
 SMALL = 2**22
-"""Bytes up to which a file is read into memory, not mapped."""
+"""Files of at most this many bytes are read into memory instead of being mapped."""
 
 
 def checksums(data: Any) -> NDArray[np.uint32]:
-    """A checksum of every chunk of some bytes.
+    """Compute the checksum of every chunk of some bytes.
 
-    It is the CRC-32 of the 64 column sums of the chunk's 64-bit words: a tenth of the time.
+    It is the CRC-32 of the 64 column sums of the chunk's 64-bit words, which takes a tenth of the
+    time of a CRC-32 of the chunk.
     """
     flat = np.frombuffer(data, np.uint8) if len(data) else np.zeros(0, np.uint8)
     whole = len(flat) // CHUNK
@@ -50,7 +52,7 @@ def checksums(data: Any) -> NDArray[np.uint32]:
 
 
 def _entry(file: BufferedIOBase, name: str) -> dict[str, Any]:
-    """Brings a new file to the disk; returns its name, size and the checksums of its chunks."""
+    """Sync a new file to the disk and return its entry: name, size and checksums of its chunks."""
     file.flush()
     os.fsync(file.fileno())
     size = os.fstat(file.fileno()).st_size
@@ -60,7 +62,7 @@ def _entry(file: BufferedIOBase, name: str) -> dict[str, Any]:
 
 
 def write_array(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]:
-    """Write a new `.npy` file; returns its entry: `path`, `bytes`, `checksums`."""
+    """Write a new `.npy` file and return its entry: `path`, `bytes`, `checksums`."""
     values = np.asarray(values, order="C")
     with open_file(folder, name, "x+b") as file:
         header = np.lib.format.header_data_from_array_1_0(values)
@@ -70,9 +72,10 @@ def write_array(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]
 
 
 def write_texts(folder: Path, name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
-    """Write texts into one new UTF-8 file, and their offsets (n + 1,): the entries of both.
+    """Write texts into a new UTF-8 file and their offsets (n + 1,) into another; return both
+    entries.
 
-    Raises `UnicodeEncodeError` for half a surrogate pair, which is no text.
+    Raises `UnicodeEncodeError` for half a surrogate pair, which is not valid text.
     """
     ends = [0]
     with open_file(folder, name, "x+b") as file:
@@ -84,8 +87,8 @@ def write_texts(folder: Path, name: str, texts: Iterable[str]) -> list[dict[str,
 
 
 def append_file(folder: Path, entry: Mapping[str, Any], data: Any) -> dict[str, Any]:
-    """Write bytes after those that `entry` names, over what a killed writing has left there;
-    returns the entry of the longer file. Who has opened the shorter one sees no change.
+    """Append bytes after those that `entry` describes, overwriting leftovers of a killed write, and
+    return the entry of the longer file. Readers of the shorter file see no change.
 
     Raises `IndexFormatError` if the last chunk, which gets a new checksum, is damaged.
     """
@@ -108,14 +111,15 @@ def append_file(folder: Path, entry: Mapping[str, Any], data: Any) -> dict[str, 
 
 
 def append_array(folder: Path, entry: Mapping[str, Any], rows: NDArray[Any]) -> dict[str, Any]:
-    """Add rows to a `.npy` file; its header still has the first number of rows."""
+    """Append rows to a `.npy` file; its header keeps the original number of rows."""
     return append_file(folder, entry, np.asarray(rows, order="C").reshape(-1).view(np.uint8).data)
 
 
 def append_texts(
     folder: Path, entries: Sequence[Mapping[str, Any]], texts: Iterable[str]
 ) -> list[dict[str, Any]]:
-    """Add texts to those of `write_texts`, by their two entries; returns the new ones."""
+    """Append texts to the two files of `write_texts`, given their entries; return the new
+    entries."""
     blob, offsets = entries
     encoded = [text.encode() for text in texts]
     ends = blob["bytes"] + np.cumsum([len(data) for data in encoded], dtype=np.uint64)
@@ -124,29 +128,29 @@ def append_texts(
 
 
 def check_mapped(values: Any) -> None:
-    """`InputError` if an array is mapped from a file that is shorter by now, so that reading it
-    would end the process. What is cut between this and the reading is not seen."""
+    """Raise `InputError` if an array is mapped from a file that has become shorter, because reading
+    it would kill the process. A cut between this check and the read goes unnoticed."""
     while isinstance(values, np.ndarray):
         values = values.base
     if isinstance(values, memoryview):
         values = values.obj
     if isinstance(values, mmap.mmap) and values.size() < len(values):
         raise IndexFormatError(
-            f"a file of the index was cut to {values.size():,} of {len(values):,} bytes while it "
-            "was in use; build or copy the index again"
+            f"a file of the index was cut to {values.size():,} of {len(values):,} bytes while "
+            "it was in use: build or copy the index again"
         )
 
 
 class CheckedFile:
     """A file opened for reading, whose chunks are checked when they are first touched.
 
-    Bytes behind those of its entry belong to a later writing, and are not read. Replacing or
-    removing the file changes nothing.
+    Bytes after those of its entry belong to a later write, and are not read. Replacing or removing
+    the file changes nothing for its readers.
     """
 
     def __init__(self, folder: Path, entry: Mapping[str, Any], what: str) -> None:
-        """Open the file of `what` ("the index DIR"); `IndexFormatError` for another size, and
-        `InputError` for what cannot be opened."""
+        """Open a file of `what` ("the index DIR"). Raise `IndexFormatError` if its size is wrong,
+        and `InputError` if it cannot be opened."""
         self.name, self._what = PurePath(entry["path"]).name, what
         self.size = int(entry["bytes"])
         self._sums = np.frombuffer(base64.b64decode(entry["checksums"]), "<u4")
@@ -167,7 +171,7 @@ class CheckedFile:
 
     @property
     def data(self) -> NDArray[np.uint8]:
-        """The bytes, unchecked."""
+        """The bytes, not yet checked."""
         kept = self._kept
         if isinstance(kept, mmap.mmap) and self.size <= SMALL:
             check_mapped(np.frombuffer(kept, np.uint8))
@@ -175,14 +179,16 @@ class CheckedFile:
         return np.frombuffer(kept, np.uint8)
 
     def touch(self, start: int = 0, stop: int | None = None) -> None:
-        """Check the chunks of the bytes `start` to `stop`, or raise `IndexFormatError`."""
+        """Check the chunks that hold the bytes `start` to `stop`; raise `IndexFormatError` for
+        damage."""
         check_mapped(self.data)
         if not self.checked:
             stop = self.size if stop is None else stop
             self._check(slice(start // CHUNK, -(-stop // CHUNK)))
 
     def touch_rows(self, rows: NDArray[Any], offset: int, width: int) -> None:
-        """Check the chunks of rows of `width` bytes each, the first of which begins at `offset`."""
+        """Check the chunks that hold some rows of `width` bytes, the first of which begins at
+        `offset`."""
         check_mapped(self.data)
         first = (offset + rows * width) // CHUNK
         last = (offset + (rows + 1) * width - 1) // CHUNK
@@ -192,11 +198,12 @@ class CheckedFile:
                 self._check(slice(chunk, chunk + 1))
 
     def digest(self, size: int) -> str:
-        """Names the whole chunks of the first `size` bytes: 32 hexadecimal digits."""
+        """Return a digest, 32 hexadecimal digits, of the whole chunks among the first `size`
+        bytes."""
         return hashlib.blake2b(self._sums[: size // CHUNK].tobytes(), digest_size=16).hexdigest()
 
     def damaged(self, how: str) -> IndexFormatError:
-        """The error for a damage."""
+        """Make the error for damage described by `how`."""
         return IndexFormatError(f"{self._what} is damaged: {how}; build or copy it again")
 
     def _check(self, chunks: slice) -> None:
@@ -209,7 +216,7 @@ class CheckedFile:
 
 
 class StoredArray:
-    """An array in a `.npy` file: rows are checked as they are read, `np.asarray` checks all."""
+    """An array in a `.npy` file: rows are checked as they are read, and `np.asarray` checks all."""
 
     def __init__(self, file: CheckedFile) -> None:
         self.files = (file,)
@@ -217,7 +224,8 @@ class StoredArray:
 
     @cached_property
     def _values(self) -> NDArray[Any]:
-        """All of it, unchecked but for the header; `IndexFormatError` if it is no array."""
+        """Map the whole array, checking only the header; `IndexFormatError` if it is not an
+        array."""
         file = self._file
         file.touch(0, min(CHUNK, file.size))
         head = BytesIO(file.data[:CHUNK].tobytes())
@@ -229,7 +237,7 @@ class StoredArray:
                 shape = -1, *shape[1:]
             return values.reshape(shape)
         except (ValueError, TypeError, RecursionError, MemoryError, OverflowError) as error:
-            raise file.damaged(f"{file.name} is no array ({error})") from error
+            raise file.damaged(f"{file.name} is not an array ({error})") from error
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -243,7 +251,7 @@ class StoredArray:
         return len(self._values)
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        """Rows by a position, a slice, or an array of positions or truth values."""
+        """Return rows by position, slice, or array of positions or booleans."""
         values, file = self._values, self._file
         if file.checked:
             check_mapped(values)
@@ -273,13 +281,13 @@ class StoredTexts(Sequence[str]):
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
-        """Offsets (n + 1,); `IndexFormatError` for what is none."""
+        """Read the offsets (n + 1,); `IndexFormatError` if they are invalid."""
         offsets, size = np.asarray(self._offsets), self._file.size
         if offsets.dtype != np.uint64 or offsets.ndim != 1 or not len(offsets):
-            raise self._file.damaged(f"the offsets of {self._file.name} are no offsets")
+            raise self._file.damaged(f"{self._file.name} does not contain valid offsets of texts")
         ends = offsets.astype(np.int64)
         if ends[0] or ends[-1] > size or (ends < 0).any() or (np.diff(ends) < 0).any():
-            raise self._file.damaged(f"the offsets of {self._file.name} are not in order")
+            raise self._file.damaged(f"the offsets in {self._file.name} are not in ascending order")
         return ends
 
     def _text(self, data: bytes) -> str:
@@ -307,7 +315,8 @@ class StoredTexts(Sequence[str]):
 
 
 class StoredRecords(Sequence[Any]):
-    """n JSON objects, or other values, parsed on access; `columns` may hold their fields, too."""
+    """n JSON objects, or other values, parsed on access; `columns` may hold their fields as
+    columns."""
 
     def __init__(
         self,
@@ -334,7 +343,7 @@ class StoredRecords(Sequence[Any]):
 
 
 class StoredColumns(Mapping[str, Any]):
-    """Arrays and texts by name: `[name]` is an array that has been checked, or `StoredTexts`."""
+    """Arrays and texts by name: `[name]` gives an array, checked completely, or `StoredTexts`."""
 
     def __init__(self, columns: Mapping[str, StoredArray | StoredTexts]) -> None:
         self.columns = columns
@@ -351,13 +360,13 @@ class StoredColumns(Mapping[str, Any]):
 
 
 def rows_of(columns: Mapping[str, Any], name: str) -> Any:
-    """`columns[name]`; an array on the disk is checked row by row as it is read."""
+    """Return `columns[name]`; an array on the disk is checked row by row as it is read."""
     return columns.columns[name] if isinstance(columns, StoredColumns) else columns[name]
 
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Turns an error inside, from a part that lacks something, into an `IndexFormatError`."""
+    """Turn an error caused by an incomplete part into an `IndexFormatError`."""
     try:
         yield
     except CrossknnError:

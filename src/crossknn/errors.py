@@ -1,4 +1,4 @@
-"""One family of errors: each says what was wrong, where, and what to do."""
+"""The errors of crossknn: each message says what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CrossknnError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """The message in one line: what it quotes, such as a table, may hold several."""
+        """The message in one line, since quoted input, such as a table, may have several."""
         return " ".join(map(str.strip, super().__str__().splitlines()))
 
 
@@ -31,7 +31,7 @@ class InputError(CrossknnError, ValueError):
 
 
 class SpecError(InputError):
-    """A spec cannot be parsed, or names an unknown method, retriever or option."""
+    """A specification cannot be parsed, or names an unknown method, retriever or option."""
 
 
 class IndexFormatError(CrossknnError):
@@ -85,7 +85,7 @@ class MissingExtraError(CrossknnError, ImportError):
 
 @contextmanager
 def needs_extra(what: str, extra: str = "torch") -> Iterator[None]:
-    """Turns a missing import inside into the error that says what to install."""
+    """Turn an ImportError into an error that says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -104,7 +104,7 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint naming the known names nearest to `name`, or all of them if none is near."""
+    """Make a hint with the known names nearest to `name`, or all of them if none is near."""
     names = sorted(known)
     close = get_close_matches(name, names, n=3, cutoff=0.5)
     if close:
@@ -113,7 +113,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things, for a message; the noun is given in the singular.
+    """Format a number of things for a message; the noun is given in the singular.
 
     >>> counted(1, "query"), counted(2000, "query"), counted(0, "call")
     ('1 query', '2,000 queries', '0 calls')
@@ -123,10 +123,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Control characters shown as escapes: a text never moves a terminal's cursor.
+    """Escape control characters, so that a text cannot control the terminal.
 
-    >>> visible("a\\x1b[2Jb")
-    'a\\\\x1b[2Jb'
+    >>> visible("a\x1b[2Jb")
+    'a\\x1b[2Jb'
     """
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
@@ -165,10 +165,11 @@ _FIXED = {
 
 
 def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str, str]:
-    """The field at fault, and a sentence on it, of pydantic's errors about a `given` object.
+    """Return the wrong field and a sentence about it, from pydantic's errors about a `given`
+    object.
 
-    Where a field may be of several kinds, pydantic reports an error for each, under names of its
-    own. The deepest is that of the kind that was meant; where none fits, all are named.
+    If a field may be of several kinds, pydantic reports an error for each kind. The error with the
+    deepest location belongs to the intended kind; if no kind fits, all are named.
 
     >>> error = {"type": "int_type", "loc": ("k", "constrained-int"), "input": "5"}
     >>> wrong_field([error], {"k": "5"})
@@ -185,13 +186,13 @@ def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str
 
 
 def _shown(part: int | str) -> str:
-    """A part of a field's place; a name that may be anything is quoted, and cut."""
+    """Format a component of a field's location; an arbitrary name is quoted and cut."""
     said = str(part)
     return said if re.fullmatch(r"[\w-]{1,80}", said) else json.dumps(said[:80])
 
 
 def _beginning(value: object, most: int = 60) -> str:
-    """A value as JSON; of a long one the beginning alone is made."""
+    """Format the beginning of a value as JSON."""
     said = ""
     for part in json.JSONEncoder(default=str).iterencode(value):
         if len(said := said + part) > most:
@@ -200,7 +201,7 @@ def _beginning(value: object, most: int = 60) -> str:
 
 
 def wrong_fields(errors: Sequence[Mapping[str, Any]], given: object) -> list[tuple[str, str]]:
-    """`wrong_field` of each field at fault, or of each entry where entries of a list are."""
+    """Apply `wrong_field` to each wrong field, or to each wrong entry of a list."""
     places = [_place(error, given) for error in errors]
     whole = {place[0] for place in places if len(place) == 1}
     groups: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
@@ -211,7 +212,7 @@ def wrong_fields(errors: Sequence[Mapping[str, Any]], given: object) -> list[tup
 
 
 def _place(error: Mapping[str, Any], given: object) -> tuple[int | str, ...]:
-    """The fields that lead to an error, without the names of kinds between them."""
+    """Return the fields that lead to an error, without the names of kinds between them."""
     place, here = list[int | str](), given
     for part in error["loc"]:
         if (isinstance(here, Mapping) and part in here) or (

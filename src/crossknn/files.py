@@ -1,9 +1,9 @@
-"""Files of ours: what lies inside a folder of ours is a regular file of that folder, or is refused.
+"""Read and write files of crossknn's folders safely, refusing links and special files.
 
-A folder may come from a stranger, and a link in it would lead a reading or a writing to any file of
-the user. So every part of a name below the folder is opened without following links, and what was
-opened is looked at, not its name. New files get random names, and are renamed when they are whole:
-a kill or a power cut spoils none. One process at a time writes into a folder.
+A folder may come from a stranger, and a symbolic link in it could redirect a read or write to any
+file of the user. So paths below the folder are opened without following links, and checks are made
+on the opened file, not on its name. New files get random names and are renamed when complete, so
+that a kill or a power cut damages none. Only one process at a time writes into a folder.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from numpy.typing import NDArray
 from crossknn.errors import InputError
 
 SCRATCH = 2**28
-"""Bytes of an array from which on `scratch` keeps it in a file."""
+"""`scratch` keeps arrays of at least this many bytes in a temporary file."""
 
 MOST = 2**28
-"""Bytes that `read_file` reads at most: no file of ours that is read whole is longer."""
+"""`read_file` reads at most this many bytes, more than any file that crossknn reads whole."""
 
 SURPLUS, RATIO = 2**26, 32
-"""What compressed data may unfold to: so many bytes, and so many times the size of the file. Scores
-and vectors unfold to 1 to 3 times, texts to 3 to 10 times."""
+"""Limits on decompressed data: bytes, and multiples of the file's size. Scores and vectors expand 1
+to 3 times, texts 3 to 10 times."""
 
 Mode: TypeAlias = Literal["rb", "r+b", "ab", "x+b"]
-"""To read; to change what is there; to add at the end, of a new file too; to make a new file."""
+"""Modes: read, change in place, append (creating the file if needed), create."""
 
 _HAS_DIR_FD = os.open in os.supports_dir_fd  # not on Windows
 _FLAGS: dict[Mode, int] = {
@@ -64,16 +64,17 @@ _KINDS = {
 def _refused(path: Path, mode: int, wanted: str = "regular file") -> InputError:
     what = next((kind for matches, kind in _KINDS.items() if matches(mode)), "a device")
     what = "a regular file" if stat.S_ISREG(mode) else what
-    return InputError(f"{path} is {what}, where a {wanted} must be: it is not used")
+    return InputError(f"{path} is {what}, but crossknn needs a {wanted}: it is not opened")
 
 
 @contextmanager
 def _parent(folder: Path, name: str) -> Iterator[tuple[int | None, str]]:
-    """A descriptor of the folder that holds the file `name` of `folder`, and the name there; where
-    there are no such descriptors, None and the path. No part of `name` is followed as a link."""
+    """Return a descriptor of the folder that holds the file `name` of `folder`, and the file's name
+    in it; None and the path where the system has no such descriptors. No component of `name` is
+    followed as a link."""
     parts = PurePath(name).parts
     if not parts or PurePath(name).is_absolute() or ".." in parts:
-        raise InputError(f"{name!r} is no name of a file in {folder}")
+        raise InputError(f"{name!r} is not a valid file name in {folder}")
     if not _HAS_DIR_FD:
         for depth in range(1, len(parts)):
             above = folder.joinpath(*parts[:depth])
@@ -96,14 +97,14 @@ def _parent(folder: Path, name: str) -> Iterator[tuple[int | None, str]]:
 
 
 def open_file(folder: Path, name: str, mode: Mode = "rb") -> BufferedIOBase:
-    """Open the file `name` (perhaps `data-x/ids.npy`) of a folder of ours.
+    """Open the file `name` (such as `data-x/ids.npy`) of one of crossknn's folders.
 
-    The folder itself may be a link, as its user likes.
+    The folder itself may be a link that its user made.
 
     Raises:
         OSError: As `open` does.
-        InputError: For a link, a device, a pipe or a folder, below `folder`; and for changing a
-            file that has another name elsewhere (a hard link).
+        InputError: The path has a link, device, pipe or folder below `folder`, or the file to be
+            changed has hard links.
     """
     with _parent(folder, name) as (handle, last):
         try:
@@ -119,8 +120,8 @@ def open_file(folder: Path, name: str, mode: Mode = "rb") -> BufferedIOBase:
             raise _refused(folder / name, state.st_mode)
         if mode != "rb" and state.st_nlink > 1:
             raise InputError(
-                f"{folder / name} has other names, which a change would change too (hard links): "
-                "copy the folder, and use the copy"
+                f"{folder / name} has hard links, through which a change would affect other "
+                "files: copy the folder, and use the copy"
             )
     except BaseException:
         file.close()
@@ -130,7 +131,7 @@ def open_file(folder: Path, name: str, mode: Mode = "rb") -> BufferedIOBase:
 
 
 def is_file(folder: Path, name: str) -> bool:
-    """Whether a folder of ours has the file `name`; `InputError` if that is no regular file."""
+    """Whether a folder has the file `name`; `InputError` if it is not a regular file."""
     try:
         with _parent(folder, name) as (handle, last):
             mode = os.stat(last, dir_fd=handle, follow_symlinks=False).st_mode
@@ -142,7 +143,7 @@ def is_file(folder: Path, name: str) -> bool:
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder inside one of ours, or see that what is there is one, and no link."""
+    """Make a folder inside one of crossknn's, or check that the existing one is no link."""
     with suppress(FileExistsError):
         path.mkdir()
     if not stat.S_ISDIR(mode := path.lstat().st_mode):
@@ -151,27 +152,28 @@ def make_folder(path: Path) -> Path:
 
 
 def read_file(folder: Path, name: str, most: int = MOST) -> bytes:
-    """The content of a file of ours; errors as of `open_file`, `InputError` above `most` bytes."""
+    """Read a file of one of crossknn's folders; errors as for `open_file`, and `InputError` above
+    `most` bytes."""
     with open_file(folder, name) as file:
         return _bounded(file, folder / name, most)
 
 
 def read_given(path: Path, most: int = MOST) -> bytes:
-    """The content of a file that the user names, perhaps by a link: `InputError` for a device, a
-    pipe or a folder, above `most` bytes, and for what cannot be read."""
+    """Read a file that the user names, perhaps through a link; `InputError` if it is a device, pipe
+    or folder, is longer than `most` bytes, or cannot be read."""
     try:
         with open_given(path) as file:
             return _bounded(file, path, most)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder; give a file") from error
+        raise InputError(f"{path} is a folder: give a file") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def open_given(path: Path) -> BufferedIOBase:
-    """Open a file that the user names, perhaps by a link; `InputError` for a device or a pipe."""
+    """Open a file that the user names, or a link to it; `InputError` for a device or a pipe."""
     handle = os.open(path, os.O_RDONLY | (_SAFE & ~getattr(os, "O_NOFOLLOW", 0)))
     if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
         os.close(handle)
@@ -184,15 +186,17 @@ def open_given(path: Path) -> BufferedIOBase:
 def _bounded(file: BufferedIOBase, path: Path, most: int) -> bytes:
     data = file.read(most + 1)
     if len(data) > most:
-        raise InputError(f"{path} is longer than {most / 2**20:,.0f} MB: it is not read")
+        raise InputError(
+            f"{path} is longer than the limit of {most / 2**20:,.0f} MB for such a file"
+        )
     return data
 
 
 @contextmanager
 def new_file(folder: Path, name: str) -> Iterator[BufferedIOBase]:
-    """A file that takes the place of `name` when it is whole; after an error nothing changes.
+    """Write a file that replaces `name` once it is complete; after an error nothing changes.
 
-    What had the name before, a link even, is left to itself.
+    If `name` was a link, the link's target is left unchanged.
     """
     part = str(PurePath(name).with_name(f"{secrets.token_hex(8)}.part"))
     try:
@@ -212,15 +216,15 @@ def new_file(folder: Path, name: str) -> Iterator[BufferedIOBase]:
 
 
 def write_file(folder: Path, name: str, data: bytes) -> None:
-    """Write a file of ours that is there whole, or not at all."""
+    """Write a file completely or not at all."""
     with new_file(folder, name) as file:
         file.write(data)
 
 
 @contextmanager
 def filling(folder: Path) -> Iterator[Path]:
-    """A new folder, for libraries that write files by themselves; at the end these take the places
-    of those in `folder`, which is made if need be. No link that was there is followed."""
+    """Make a temporary folder for libraries that write files themselves; at the end its files are
+    moved to `folder`, which is created if needed. No link in `folder` is followed."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch)
@@ -235,7 +239,7 @@ def filling(folder: Path) -> Iterator[Path]:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what killed writings have left in a folder that this process has locked."""
+    """Remove the leftovers of killed writes from a folder that this process has locked."""
     for path in folder.glob("*.part"):
         path.unlink(missing_ok=True)
 
@@ -243,7 +247,7 @@ def remove_parts(folder: Path) -> None:
 def read_npz(
     folder: Path, name: str, keys: Collection[str] | None = None, prefixes: tuple[str, ...] = ()
 ) -> dict[str, NDArray[Any]]:
-    """Arrays of an `.npz` file of ours: of the `keys`, of those that begin with one of the
+    """Read arrays of an `.npz` file: those named in `keys`, those that begin with one of the
     `prefixes`, or all; see `npz_arrays`."""
     with open_file(folder, name) as file:
         return npz_arrays(file, folder / name, keys, prefixes)
@@ -255,10 +259,10 @@ def npz_arrays(
     keys: Collection[str] | None = None,
     prefixes: tuple[str, ...] = (),
 ) -> dict[str, NDArray[Any]]:
-    """Arrays of an open `.npz` file, the others unread; `InputError` unless all fits.
+    """Read selected arrays of an open `.npz` file; `InputError` if the file is invalid.
 
-    A few kilobytes may claim to hold gigabytes, or unfold to them: together the arrays have
-    `SURPLUS` bytes and `RATIO` times the file's at most, and each as many as its header says.
+    A file of a few kilobytes may claim or decompress to gigabytes. So the arrays may take at most
+    `SURPLUS` bytes plus `RATIO` times the file's size, and each must be as long as its header says.
     """
     found = dict[str, NDArray[Any]]()
     try:
@@ -270,8 +274,9 @@ def npz_arrays(
                     room -= member.file_size
                     if room < 0:
                         raise InputError(
-                            f"{path} would unfold to more than {RATIO} times its size: if you "
-                            "trust it, save its arrays again with numpy.savez, uncompressed"
+                            f"{path} would decompress to more than {RATIO} times its size: if "
+                            "you trust it, save its arrays again with numpy.savez, "
+                            "uncompressed"
                         )
                     with archive.open(member) as data:
                         found[key] = _npy_array(data, member.file_size)
@@ -285,7 +290,7 @@ def npz_arrays(
 
 
 def _npy_array(data: Any, size: int) -> NDArray[Any]:
-    """The array of a `.npy` file of so many bytes, not one of Python objects; else ValueError."""
+    """Read a `.npy` file of `size` bytes; ValueError for Python objects or another length."""
     version = np.lib.format.read_magic(data)
     read = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -309,7 +314,7 @@ def _npy_array(data: Any, size: int) -> NDArray[Any]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text; `ValueError` for what is none, or is nested too deeply."""
+    """Parse JSON; `ValueError` if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -317,7 +322,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def has_locks(folder: Path) -> bool:
-    """Whether the file system of a folder has locks: some network file systems have none."""
+    """Whether a folder's file system supports locks; some network file systems do not."""
     if os.name == "nt":
         return True
     import fcntl
@@ -333,20 +338,20 @@ def has_locks(folder: Path) -> bool:
 
 
 class LockedError(InputError):
-    """Another process writes there."""
+    """Another process is writing to the folder."""
 
 
 @contextmanager
 def exclusive_lock(
     folder: Path, name: str | None = None, *, wait: bool = False, what: str = "scores"
 ) -> Iterator[None]:
-    """One process at a time writes into the existing `folder`; readers need no lock.
+    """Let one process at a time write into an existing folder; readers need no lock.
 
-    With a `name`, processes share the folder, and exclude each other by this file of it.
+    With a `name`, only processes that use the same lock file exclude each other.
 
     Raises:
-        LockedError: Another process writes `what` there; unless this one is to `wait`.
-        InputError: The file system has no locks. Two writers would destroy what is there.
+        LockedError: Another process is writing `what`, and `wait` is false.
+        InputError: The file system has no locks, so two writers could destroy the contents.
     """
     if os.name == "nt":
         yield
@@ -363,13 +368,13 @@ def exclusive_lock(
             fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LockedError(
-                f"another process is adding {what} to {folder}; wait for it, or end it"
+                f"another process is adding {what} to {folder}: wait for it, or end it"
             ) from None
         except OSError as error:
             raise InputError(
                 f"{folder} is not written: its file system has no locks ({error.strerror}), so "
-                "that two writers would destroy what is there; write on a local disk, and copy "
-                "the folder from there"
+                "two writers could destroy its contents; write on a local disk, and copy the "
+                "folder from there"
             ) from error
         yield
     finally:
@@ -378,18 +383,18 @@ def exclusive_lock(
 
 @contextmanager
 def translate_os_errors(folder: Path | None, what: str = "scores") -> Iterator[None]:
-    """A full, missing or read-only disk is an `InputError`."""
+    """Turn errors of a full, missing or read-only disk into an `InputError`."""
     try:
         yield
     except OSError as error:
         raise InputError(
-            f"{what} cannot be kept in {folder}: {error.strerror or error}; what is there so far "
-            "stays"
+            f"{what} cannot be kept in {folder}: {error.strerror or error}; files written so "
+            "far stay"
         ) from error
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk: a kill loses none, a power cut might."""
+    """Sync a file, or the names in a folder, to the disk, so that a power cut loses nothing."""
     if os.name == "nt":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -400,12 +405,12 @@ def sync(path: Path) -> None:
 
 
 def text_digest(text: str) -> bytes:
-    """16 bytes that stand for a text."""
+    """Compute a digest of 16 bytes from a text."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def digest(texts: Iterable[str]) -> str:
-    """Names a sequence of texts: 32 hexadecimal digits."""
+    """Compute a digest, 32 hexadecimal digits, of a sequence of texts."""
     total = hashlib.blake2b(digest_size=16)
     for text in texts:
         encoded = text.encode("utf-8", "replace")
@@ -414,8 +419,8 @@ def digest(texts: Iterable[str]) -> str:
 
 
 def scratch(shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """A new float32 array; a large one is mapped from a temporary file without a name, so that the
-    system may drop its pages from memory. `InputError` if the disk has no room for it."""
+    """Make a new float32 array. A large one is mapped from an unnamed temporary file, so that the
+    system may free its memory pages. Raise `InputError` if the disk has no room for it."""
     size = 4 * math.prod(shape)
     if size < SCRATCH:
         return np.empty(shape, np.float32)
@@ -426,13 +431,14 @@ def scratch(shape: tuple[int, ...]) -> NDArray[np.float32]:
             return np.memmap(file, np.float32, "w+", shape=shape)
     except OSError as error:
         raise InputError(
-            f"a temporary file of {size / 2**30:.1f} GB cannot be made in {tempfile.gettempdir()}: "
-            f"{error.strerror or error}; name a folder with more room in TMPDIR"
+            f"a temporary file of {size / 2**30:.1f} GB cannot be made in "
+            f"{tempfile.gettempdir()}: {error.strerror or error}; set TMPDIR to a folder with "
+            "more room"
         ) from error
 
 
 def as_path(value: object, what: str) -> Path:
-    """The path that `what` is given as; `InputError` for what no file system can have."""
+    """Return a path given by the user for `what`; `InputError` if it is not a valid path."""
     try:
         path = Path(value)  # type: ignore[arg-type]
         with suppress(FileNotFoundError, NotADirectoryError):

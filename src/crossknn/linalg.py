@@ -1,5 +1,5 @@
-"""What everything rests on: inner products, exact top-k, least squares and rising curves, and the
-threads that they run on."""
+"""Numerical basics: inner products, exact top-k, least squares, isotonic and logistic regression,
+and control of threads."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if hasattr(os, "register_at_fork"):
 
 
 LARGEST = 1e15
-"""Vectors and scores are no larger: float32 would lose their products."""
+"""Vectors and scores above this size are refused: their products could overflow float32."""
 
 
 def usable(values: FloatArray) -> BoolArray:
-    """Which numbers are finite and `LARGEST` at most: of any shape."""
+    """Return the mask, of any shape, of numbers that are finite and at most `LARGEST`."""
     found: BoolArray = np.abs(values) <= min(LARGEST, float(np.finfo(values.dtype).max))
     return found
 
 
 @contextmanager
 def solvable() -> Iterator[None]:
-    """Equations without a solution, as of vectors that hold a NaN, are an `InputError`."""
+    """Turn unsolvable equations, such as with NaN, into an `InputError`."""
     try:
         yield
     except (np.linalg.LinAlgError, ValueError) as error:
@@ -60,17 +60,17 @@ def solvable() -> Iterator[None]:
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Count a call that holds locks; `InputError` in a child that was forked during such a call.
+    """Count a call that holds locks; `InputError` in a child process that was forked during such a
+    call.
 
-    The child of `os.fork` has the memory of its parent, but of its threads only the one that
-    forked: a lock that another thread held at that moment is never free in the child, which would
-    wait for it for ever.
+    The child of `os.fork` has its parent's memory but only the thread that forked. A lock that
+    another thread held at that moment is never released in the child, which would wait forever.
     """
     if _lost:
         raise InputError(
-            f"this process was forked while {_lost} searches or scorings ran in its parent, whose "
-            "locks it would wait for for ever: fork before the first search, or start processes "
-            "with multiprocessing's method 'spawn'"
+            f"this process was forked while {_lost} searches or scorings ran in its parent, "
+            "whose locks will never be released here: fork before the first search, or start "
+            "processes with multiprocessing's method 'spawn'"
         )
     call = object()
     _calls.add(call)
@@ -82,11 +82,12 @@ def running() -> Iterator[None]:
 
 @contextmanager
 def one_thread(cells: int = 0) -> Iterator[None]:
-    """Multiply on one thread for a while, if the products are of so few cells (m x n).
+    """Limit matrix products to one thread inside the context, if they have at most this many cells
+    (m x n).
 
-    The threads of a matrix product spin for some milliseconds after it, which takes a core from the
-    scorer: a search over 10,000 items spent a third of its time so. The limit holds for the whole
-    process, until all who are inside have left.
+    The threads of a matrix product keep spinning for some milliseconds afterwards, which takes a
+    core from the scorer: a search over 10,000 items spent a third of its time so. The limit holds
+    for the whole process until every thread has left the context.
     """
     global _inside, _before
     if cells > _SMALL:
@@ -107,8 +108,8 @@ def one_thread(cells: int = 0) -> Iterator[None]:
 
 
 def _set_threads(counts: Sequence[int]) -> None:
-    """Set the threads of each matrix library. From 3.8 on threadpoolctl ignores all threads but the
-    first that has set them, unless that one gives up control."""
+    """Set the number of threads of each matrix library. From 3.8 on, threadpoolctl obeys only the
+    thread that set it first, unless that thread gives up control."""
     for library, count in zip(_blas(), counts, strict=True):
         give_up = getattr(library, "clear_controlling_thread", lambda force: None)
         give_up(force=True)
@@ -118,7 +119,7 @@ def _set_threads(counts: Sequence[int]) -> None:
 
 @cache
 def _blas() -> list[Any]:
-    """The matrix libraries of NumPy and SciPy."""
+    """Return the matrix libraries of NumPy and SciPy."""
     import scipy.linalg
     from threadpoolctl import ThreadpoolController
 
@@ -127,7 +128,7 @@ def _blas() -> list[Any]:
 
 
 def inner(queries: FloatArray, items: FloatArray) -> FloatArray:
-    """Inner products: (m, d) and (n, d) -> (m, n).
+    """Compute inner products: (m, d) and (n, d) -> (m, n).
 
     Items in half precision are multiplied in single precision, a slice of them at a time.
     """
@@ -142,7 +143,8 @@ def inner(queries: FloatArray, items: FloatArray) -> FloatArray:
 
 
 def top_k(scores: FloatArray, count: int) -> Candidates:
-    """The `count` best columns of each row, best first, ties by position: (m, n) -> (m, <=count).
+    """Return the `count` best columns of each row, best first, ties by position: (m, n) -> (m,
+    <=count).
 
     Columns at -inf are never returned, so rows may be short.
 
@@ -153,9 +155,10 @@ def top_k(scores: FloatArray, count: int) -> Candidates:
 
 
 def solve_scaled(products: FloatArray, known: FloatArray, rcond: float = 1e-12) -> FloatArray:
-    """Least squares of normal equations (f, f), (f,), whatever the columns' sizes: (f,).
+    """Solve least squares from normal equations (f, f), (f,), independently of the columns' sizes:
+    (f,).
 
-    Directions below `rcond` of the largest, of columns brought to one size, are left out.
+    Columns are scaled to the same size, and directions below `rcond` of the largest are left out.
 
     >>> solve_scaled(np.diag([1e-18, 1e18]), np.array([2e-18, 3e18]))
     array([2., 3.])
@@ -194,10 +197,10 @@ def mask(scores: FloatArray, exclude: IntArray | None, allowed: BoolArray | None
 
 
 def least_squares(vectors: FloatArray, scores: FloatArray, rcond: float) -> FloatArray:
-    """Minimum-norm u with vectors @ u ~ scores: (b, d), (b,) -> (d,) float64.
+    """Compute the minimum-norm u with vectors @ u ~ scores: (b, d), (b,) -> (d,) float64.
 
-    Singular values below `rcond` times the largest are dropped. Solved on V itself, not on V'V,
-    which would square the conditioning.
+    Singular values below `rcond` times the largest are dropped. It is solved on V itself, not on
+    V'V, which would square the condition number.
     """
     u, *_ = np.linalg.lstsq(vectors.astype(np.float64), scores.astype(np.float64), rcond=rcond)
     return u
@@ -220,7 +223,7 @@ def isotonic(values: FloatArray, found: BoolArray) -> tuple[FloatArray, FloatArr
 
 
 def logistic_weights(values: FloatArray, within: BoolArray, ridge: float) -> FloatArray:
-    """Logistic regression: weights (f,) by which features (e, f) of e examples say which of them
+    """Fit a logistic regression: weights (f,) of features (e, f) that predict which of e examples
     are `within` (e,).
 
     `ridge` is the penalty of squared weights, of features scaled to variance 1. The intercept is
@@ -243,7 +246,7 @@ def logistic_weights(values: FloatArray, within: BoolArray, ridge: float) -> Flo
 
 
 def standardised(values: FloatArray) -> FloatArray:
-    """Rows (..., n) about their mean, in their deviations; 0 where all are equal."""
+    """Standardise rows (..., n) to mean 0 and deviation 1; 0 where all values are equal."""
     exact = values.astype(np.float64)
     exact -= exact.mean(axis=-1, keepdims=True)
     size = exact.std(axis=-1, keepdims=True)
@@ -253,19 +256,19 @@ def standardised(values: FloatArray) -> FloatArray:
 
 
 def lengths(vectors: FloatArray) -> FloatArray:
-    """Of vectors (c, d): (c,); 1 where a vector is 0."""
+    """Compute the lengths (c,) of vectors (c, d), with 1 for zero vectors."""
     lengths = np.sqrt(np.einsum("cd,cd->c", vectors, vectors))
     return np.where(lengths > 0, lengths, lengths.dtype.type(1))
 
 
 def softmax(values: FloatArray) -> FloatArray:
-    """Of one row of values: (b,) -> (b,), summing to 1."""
+    """Compute the softmax of a row of values: (b,) -> (b,), summing to 1."""
     weights = np.exp(values - values.max())
     return weights / weights.sum()
 
 
 def available_threads() -> int:
-    """Cores this process may run on."""
+    """Return the number of cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,9 +1,9 @@
 """The sample that comes with the package: real texts, and every score of a real cross-encoder.
 
-11,587 meanings of nouns from WordNet 3.0 (`noun.artifact`: things people make), and sentences in
-which one word is marked; the right item is what the word means there. The scores are those of a
-cross-encoder of six layers that links marked words to meanings and never saw these.
-`lab/recipes/sample` made all of it; `bundled/sample/README.md` has the licence.
+The items are 11,587 meanings of nouns from WordNet 3.0 (`noun.artifact`: things people make). The
+queries are sentences with one marked word, and the right item is the meaning of that word. The
+scores come from a cross-encoder of six layers that was trained to link marked words to meanings, on
+other data. `lab/recipes/sample` made all of it; `bundled/sample/README.md` has the licence.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FOLDER = bundled_folder("sample")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sample:
-    """An index, queries to search it with, and what their answers are judged by.
+    """An index with queries, their relevance judgements and every exact score.
 
     Attributes:
         index: n items, with word weights and the bundled dual encoder's vectors.
         queries: m sentences.
-        qrels: Their right items.
-        scorer: Gives the stored scores; it knows no other queries and no other items.
-        scores: All of them (m, n).
+        qrels: The relevant item of each query.
+        scorer: Looks up the stored scores; other queries and items have none.
+        scores: The matrix of all scores (m, n).
     """
 
     index: ItemIndex
@@ -63,7 +63,7 @@ def sample() -> Sample:
         except KeyError as error:
             raise InputError(
                 f"the sample has no stored score for {error.args[0]!r}: search for its own "
-                "queries, or with a cross-encoder that runs, such as ck.CrossEncoder()"
+                "queries, or use a real cross-encoder such as ck.CrossEncoder()"
             ) from None
 
     index = ItemIndex.build(data.items, encoder="bundled", vectors={"dense": vectors})

@@ -1,10 +1,10 @@
-"""The values that flow through a search.
+"""The values that a search passes between its components.
 
 Axis letters, everywhere: m queries, n items, b scored items per query, d dimensions, p pairs.
 Queries and items are named by position (0-based) inside the core; ids live in the index.
 With late interaction: c candidates per query, t states of a text, s states in all.
 
-Below them: what a missing value is, and how a value becomes one that JSON has.
+The module also defines which values count as missing, and how values become JSON.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ LateKind = Literal["cmc", "poly", "som", "deformer", "mixencoder"]
 """The kinds of late-interaction models."""
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with (done, total) while something long goes on."""
+"""Called with (done, total) during long operations."""
 
 Neighbours: TypeAlias = NDArray[np.int32]
-"""The nearest other items of items, nearest first, as positions (n, k); `NO_ITEM` ends a row."""
+"""Each item's nearest other items, nearest first, as positions (n, k); `NO_ITEM` ends a row."""
 
 NO_ITEM = -1
-"""Fills the rows of ragged arrays of item positions."""
+"""Pads the rows of ragged arrays of item positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Pairs:
         return len(self.item)
 
     def take(self, positions: IntArray | slice) -> Pairs:
-        """The pairs at some positions (or of a slice), in this order."""
+        """Select pairs at some positions (or in a slice), in this order."""
         return Pairs(self.query[positions], self.item[positions])
 
 
@@ -76,7 +76,7 @@ class Candidates:
 
     @staticmethod
     def from_rows(rows: Sequence[tuple[IntArray, FloatArray]]) -> Candidates:
-        """The candidates (m, longest c) of rows (items (c,), scores (c,)), one of each query, best
+        """Make candidates (m, longest c) from rows (items (c,), scores (c,)), one per query, best
         first."""
         width = max((len(items) for items, _ in rows), default=0)
         items = np.full((len(rows), width), NO_ITEM, dtype=np.int64)
@@ -89,7 +89,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The exact scores known so far of m queries.
+    """The exact scores so far of m queries.
 
     Args:
         items: Positions (m, b) of the scored items, in the order in which they were scored. Query r
@@ -103,7 +103,8 @@ class Observed:
     counts: IntArray
 
     def rows(self) -> Iterator[tuple[int, IntArray, FloatArray]]:
-        """(query, items (b,), exact scores (b,)) of each query that has scores, without padding."""
+        """Return (query, items (b,), exact scores (b,)) for each query that has scores, without
+        padding."""
         for r, count in enumerate(self.counts):
             if count:
                 yield r, self.items[r, :count], self.scores[r, :count]
@@ -113,8 +114,8 @@ class Observed:
 class States:
     """States (vectors) of n texts, one or several of each, as a late-interaction model reads them.
 
-    `values` (s, d), float32 or float16 and possibly mapped; those of text i stand from `starts[i]`
-    to `starts[i + 1]`: (n + 1,).
+    `values` (s, d) are float32 or float16 and perhaps memory-mapped; those of text i are at
+    `starts[i]` to `starts[i + 1]`: (n + 1,).
     """
 
     values: FloatArray
@@ -125,19 +126,20 @@ class States:
 
     @property
     def counts(self) -> IntArray:
-        """(n,) how many states each text has."""
+        """The number of states (n,) of each text."""
         return np.diff(self.starts)
 
     def take(self, start: int, stop: int) -> States:
-        """The states of the texts from `start` to `stop`."""
+        """Select the states of the texts from `start` to `stop`."""
         starts = self.starts[start : stop + 1]
         return States(self.values[starts[0] : starts[-1]], starts - starts[0])
 
     def padded(self, texts: IntArray) -> tuple[FloatArray, BoolArray]:
-        """States of the texts at positions (...,), `NO_ITEM` for none, each as often as asked.
+        """Return the states of texts at positions (...,), which may repeat, with `NO_ITEM` for
+        none.
 
-        Returns values (..., t, d) float32, zero where masked, and the mask (..., t); t is the most
-        states of any text asked for, at least 1.
+        Returns values (..., t, d) float32, zero where masked, and the mask (..., t); t is the
+        largest number of states of these texts, at least 1.
         """
         first = self.starts[texts]
         count = self.starts[texts + (texts != NO_ITEM)] - first
@@ -150,7 +152,7 @@ class States:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Artifact:
-    """What a fit left in an index: `meta`, values for JSON, and named `arrays`.
+    """The result of a fit as stored in an index: metadata `meta` for JSON, and named `arrays`.
 
     An array may also be a sequence of texts. Arrays of a saved index are memory-mapped.
     """
@@ -165,8 +167,7 @@ class Queries:
 
     Args:
         texts: Their texts (m).
-        vectors: By name, their vectors (m, d): whoever encodes them first puts them here, so that
-            each query is encoded once.
+        vectors: Their vectors (m, d) by name, cached here so that each query is encoded once.
         states: The same for the states of late-interaction models.
     """
 
@@ -178,12 +179,12 @@ class Queries:
         return len(self.texts)
 
     def take(self, rows: IntArray) -> Queries:
-        """The queries at some positions, in this order, with their vectors that are there."""
+        """Select queries at some positions, in this order, with their cached vectors."""
         vectors = {name: known[rows] for name, known in self.vectors.items()}
         return Queries([self.texts[row] for row in rows], vectors)
 
     def generator(self, query: int, seed: int) -> np.random.Generator:
-        """A random generator seeded with `seed` and a query's text, so that the query gets the same
+        """Make a random generator from `seed` and a query's text, so that the query gets the same
         one in every batch."""
         return np.random.default_rng([seed, zlib.crc32(self.texts[query].encode())])
 
@@ -197,7 +198,7 @@ class Scale:
 
     @classmethod
     def match(cls, scores: FloatArray, target: FloatArray) -> Scale:
-        """The scale on which `scores` get the mean and standard deviation of `target`.
+        """Make the scale on which `scores` get the mean and standard deviation of `target`.
 
         >>> Scale.match(np.array([10.0, 14.0]), np.array([0.0, 1.0]))
         Scale(alpha=10.0, beta=0.25)
@@ -209,16 +210,16 @@ class Scale:
 
 
 class Cache:
-    """What is computed from an index once and kept with it in memory.
+    """Values computed from an index and kept in memory with it.
 
-    Each value stays as long as what it was made of is the same.
+    A value is kept as long as the objects that it was computed from stay the same.
     """
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[tuple[object, ...], Any]] = {}
 
     def get(self, key: Hashable, of: tuple[object, ...], make: Callable[[], Value]) -> Value:
-        """The value made `of` these objects (not of equal ones), made now if it is not there."""
+        """Return the value made `of` these objects (by identity), or make it."""
         parts, value = self._made.get(key, ((), None))
         if len(parts) != len(of) or any(a is not b for a, b in zip(parts, of, strict=True)):
             value = make()
@@ -230,7 +231,7 @@ class Cache:
 class Anchors:
     """R_anc: exact scores (k_q, n) of anchor (train) queries against every item (ANNCUR 2.2).
 
-    CUR has no intercept, so it matters where zero lies: methods subtract `center` first.
+    CUR has no intercept, so the location of zero matters: methods subtract `center` first.
     """
 
     scores: FloatArray
@@ -240,13 +241,13 @@ class Anchors:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Items of m queries, of each query up to k of them: all arrays are (m, k).
+    """Ranked items of m queries, up to k of each: all arrays are (m, k).
 
-    `rounds` says in which round (from 1) an item was picked, `approx` what was predicted then (in
-    round 1, the retriever's score), and `std` the standard deviation of that prediction, NaN where
-    it has none. The final score is the sum of the exact `scores` and of what fusion has `added`, 0
-    without fusion. In the answer of a retriever alone, `scores` and `approx` are its own scores,
-    and `rounds` are 0. Short rows are padded as `PADDING` says.
+    `rounds` is the round (from 1) in which an item was picked, `approx` its predicted score then
+    (in round 1, the retriever's score), and `std` the standard deviation of that prediction, NaN if
+    unknown. The final score is the sum of the exact `scores` and of the `added` retrievers' scores
+    of a fusion, 0 without fusion. In the answer of a retriever alone, `scores` and `approx` are its
+    own scores, and `rounds` are 0. Short rows are padded with the values of `PADDING`.
     """
 
     items: IntArray
@@ -258,7 +259,7 @@ class Ranking:
 
     @classmethod
     def empty(cls, m: int, k: int = 0) -> Ranking:
-        """Rows (m, k) of padding."""
+        """Make rows (m, k) of padding."""
         return cls(**{name: np.full((m, k), fill, kind) for name, (fill, kind) in PADDING.items()})
 
     @property
@@ -267,15 +268,15 @@ class Ranking:
         return self.scores + self.added
 
     def take(self, columns: IntArray) -> Ranking:
-        """The entries of each row at `columns` (m, k)."""
+        """Select the entries of each row at `columns` (m, k)."""
         return self._each(lambda values, _: np.take_along_axis(values, columns, axis=1))
 
     def where(self, kept: BoolArray) -> Ranking:
-        """The entries that are `kept` (m, k), and padding in the place of the others."""
+        """Keep the entries of a mask (m, k), and replace the others by padding."""
         return self._each(lambda values, name: np.where(kept, values, PADDING[name][0]))
 
     def beside(self, other: Ranking) -> Ranking:
-        """The columns of this one, and those of another on their right."""
+        """Append the columns of another ranking."""
         return self._each(
             lambda values, name: np.concatenate([values, getattr(other, name)], axis=1)
         )
@@ -292,14 +293,14 @@ PADDING: Mapping[str, tuple[float, type]] = {
     "std": (np.nan, np.float32),
     "added": (0.0, np.float32),
 }
-"""What fills the arrays of a `Ranking` where a row has ended, and their types."""
+"""Padding and type of each array of a `Ranking`."""
 
 
 Value = TypeVar("Value")
 
 
 class Named(Mapping[str, Value]):
-    """Values by name, each looked up when it is asked for."""
+    """Values by name, each looked up on demand."""
 
     def __init__(self, names: Collection[str], get: Callable[[str], Value]) -> None:
         self._names, self._get = names, get
@@ -318,7 +319,7 @@ class Named(Mapping[str, Value]):
 
 
 def as_count(value: object, name: str, least: int = 1) -> int:
-    """A whole number of at least `least`; `InputError` otherwise."""
+    """Check that a value is an integer of at least `least`; `InputError` otherwise."""
     if not is_whole(value):
         raise InputError(f"{name} is {value!r:.80}; it must be a whole number")
     if value < least:
@@ -327,7 +328,7 @@ def as_count(value: object, name: str, least: int = 1) -> int:
 
 
 def as_positive(value: object, name: str, most: float = math.inf) -> float:
-    """A number above 0 and of at most `most`; `InputError` otherwise."""
+    """Check that a value is a number above 0 and at most `most`; `InputError` otherwise."""
     number = isinstance(value, int | float | np.integer | np.floating)
     if not number or isinstance(value, bool) or not 0 < value <= most:  # type: ignore[operator]
         upper = "" if most == math.inf else f", and {most:g} at most"
@@ -336,11 +337,12 @@ def as_positive(value: object, name: str, most: float = math.inf) -> float:
 
 
 LARGEST = 10**4000
-"""The end of the whole numbers that are read and written: Python converts 4,300 digits at most."""
+"""Upper bound of integers that are read and written: Python converts at most 4,300 digits."""
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value is an integer, of Python or NumPy, whose durations are integers to it."""
+    """Whether a value is an integer of Python or NumPy; NumPy's durations, which count as integers
+    there, are none."""
     kinds = int | np.integer
     return isinstance(value, kinds) and not isinstance(value, bool | np.timedelta64)
 
@@ -355,12 +357,12 @@ def is_missing(value: object) -> bool:
         return bool(value != value)
     if isinstance(value, Decimal):
         return value.is_nan()
-    # pandas is not imported for the names of its two singletons.
+    # Compare type names, so that pandas need not be imported for its two singletons.
     return value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType")
 
 
 def json_value(value: object) -> Any:
-    """A value as JSON has it: null for what is missing, infinite or too long, ISO 8601 for dates,
+    """Convert a value to JSON: null for missing, infinite or too long values, ISO 8601 for dates,
     numbers for those of NumPy and `Decimal`, lists for sequences and sets, text for all others.
 
     >>> json_value({1: np.float32(0.5), "at": date(2020, 2, 1), "x": [float("inf"), Decimal("7")]})
@@ -397,9 +399,9 @@ def json_value(value: object) -> Any:
 
 
 def whole_text(text: str) -> str:
-    """A text without halves of surrogate pairs, which JSON can spell and UTF-8 cannot hold.
+    """Replace halves of surrogate pairs, which JSON can express but UTF-8 cannot.
 
-    >>> whole_text("a \\ud800 b") == "a \\ufffd b"
+    >>> whole_text("a \ud800 b") == "a \ufffd b"
     True
     """
     if not text.isascii():

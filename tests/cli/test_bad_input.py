@@ -62,7 +62,7 @@ CASES = """
 2 empty query: search docs.index ' '
 2 'nobody': SEARCH --filter ids.txt
 2 not valid JSON: SEARCH --filter '{"lang"'
-2 'lang', a field of no item: SEARCH --filter '{"lang": "en"}'
+2 'lang', but no item has this field: SEARCH --filter '{"lang": "en"}'
 2 did you mean bm25: SEARCH --method rerank(retriever=bm52)
 2 anchor: SEARCH --method adacur
 2 --budget: SEARCH --budgets 5
@@ -102,8 +102,8 @@ CASES = """
 2 fingerprint: FIT --scorer URL/nan
 2 --queries: fit docs.index als
 2 leave --queries out: fit docs.index stored --queries queries.txt
-2 fits no item vectors: fit docs.index fusion --queries queries.txt --name x
-2 fits no item vectors: fit docs.index calibration --queries queries.txt --strategy i
+2 makes no item vectors: fit docs.index fusion --queries queries.txt --name x
+2 makes no item vectors: fit docs.index calibration --queries queries.txt --strategy i
 2 --plot applies only to calibration: fit docs.index fusion --queries queries.txt --plot r.png
 2 .png: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --plot r.txt
 2 nothing to make: index prepare docs.index

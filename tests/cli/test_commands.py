@@ -120,7 +120,7 @@ def test_text_output_can_be_read(build, folder, capsys):
     assert run(["index", "info", "docs.index"]) == 0
     shown = capsys.readouterr().out
     assert "retrievers: bm25, lsa" in shown
-    assert "nothing learned yet: that takes the scores of 30 searched queries" in shown
+    assert "nothing learned yet: learning needs the scores of 30 searched queries" in shown
 
 
 def test_standard_input_is_read_and_standard_output_can_be_piped(folder, capsys, monkeypatch):
@@ -442,7 +442,9 @@ def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
     assert found["stopped_by"] == "scorer"
     assert found["results"][0]["error"] == found["error"]
     assert len(found["results"][0]["hits"]) == 3
-    assert f"crossknn: {found['error']}; the results above are what was found before" in said
+    assert (
+        f"crossknn: {found['error']}; the results above are those from before the failure" in said
+    )
     server = Faulty(lambda body: [], start=1)
     given = ("--scorer", server.url, *options, "--scorer-option", "api=cohere")
     assert run([*searching, *given]) == 3
@@ -460,7 +462,7 @@ def test_scores_that_look_like_probabilities_are_noted_and_others_are_refused_as
     )
     asked = ("search", "docs.index", "open threads", "--budget", "20", "--scorer", server.url)
     option = ("--scorer-option", "probabilities=true")
-    no_probability = "gave the score 6.8, which is no probability: leave out the option probab"
+    no_probability = "gave the score 6.8, which is not a probability: leave out the option probab"
     for value, more, code, words in (
         (0.5, (), 0, " ".join(option)),
         (0.5, option, 0, ""),
@@ -525,7 +527,7 @@ def test_the_live_demo_searches_and_compares(folder, capsys, monkeypatch):
     assert run(["demo", "--live", "--n-queries", "2"]) == 0
     shown, said = capsys.readouterr()
     assert said.startswith("about ")
-    assert "Ctrl-C stops it at any time" in said.splitlines()[0]
+    assert "Stop it with Ctrl-C at any time" in said.splitlines()[0]
     assert all(text in shown for text in (*demo.SEARCHES, "rerank the first 50", "for each of 2"))
     live = re.search(
         r"sample's 60 sentences.* first for (\d+), among the first ten for (\d+)", shown

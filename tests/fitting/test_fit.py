@@ -82,7 +82,7 @@ def test_no_pair_is_paid_twice_and_a_stop_is_gone_on_from(world, tmp_path):
     first = fit(index, world, world.queries[TRAIN], per=10, limits=Limits(max_calls=55))
     assert (first.collected.calls, first.collected.stopped_by, world.asked) == (55, "max_calls", 55)
     assert first.vectors.cost.queries < Q
-    assert ["not all train queries" in note for note in first.notes] == [True, False]
+    assert ["some train queries lack" in note for note in first.notes] == [True, False]
     second = fit(index, world, world.queries[TRAIN], per=10)
     assert (second.collected.calls, second.collected.reused) == (10 * Q - 55, 55)
     assert second.collected.stopped_by is None
@@ -112,7 +112,7 @@ def test_a_score_that_is_no_number_leaves_the_index_as_it_was(world, tmp_path):
         ({"queries": "one text"}, "list of texts"),
         ({"queries": ["a", " "]}, "not empty"),
         ({"name": "two words"}, "two words"),
-        ({"name": "vectors"}, "something else named"),
+        ({"name": "vectors"}, "something named"),
         ({"vectors": "none"}, "no item vectors 'none'"),
         ({"per": 0}, "must be 1 or more"),
         ({"method": "als(strength=0)"}, "above 0"),
@@ -170,5 +170,5 @@ def test_dense_rows_stop_at_a_limit_and_go_on(world):
     )
     assert found.collected.stopped_by == "max_calls"
     assert (found.vectors.cost.queries, world.asked) == (2, 300)
-    assert "not all train queries have their scores" in found.notes[0]
+    assert "some train queries lack scores" in found.notes[0]
     assert fit(index, world, world.queries[:3], fit_method("cur(rank=2)")).vectors.cost.queries == 3

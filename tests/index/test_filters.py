@@ -165,12 +165,18 @@ def test_a_search_returns_what_the_filter_allows(index, monkeypatch):
 @pytest.mark.parametrize(
     ("condition", "said"),
     [
-        ({"lag": "en"}, "names 'lag', a field of no item .did you mean lang"),
+        ({"lag": "en"}, "names 'lag', but no item has this field .did you mean lang"),
         ({"quux": None}, "known: lang, new, other, tags, year"),
-        ({"lang": 5}, "'lang' with the number 5, but items have texts such as 'de'"),
-        ({"year": {"gte": "2020"}}, "'year' with the text '2020', but items have numbers such as"),
-        ({"year": True}, "'year' with the truth value True, but items have numbers"),
-        ({"other": "x"}, "'other' with the text 'x', but items have nothing that can be compared"),
+        ({"lang": 5}, "'lang' with the number 5, but its values are texts such as 'de'"),
+        (
+            {"year": {"gte": "2020"}},
+            "'year' with the text '2020', but its values are numbers such as",
+        ),
+        ({"year": True}, "'year' with the truth value True, but its values are numbers"),
+        (
+            {"other": "x"},
+            "'other' with the text 'x', but its values are nothing that can be compared",
+        ),
         ({"year": {"from": 3}}, "asks {'from': 3} of 'year': give gt, gte, lt, lte"),
         ({"year": {"gt": 3, "lt": "4"}}, "give gt, gte"),
         ({"year": {"gt": True}}, "give gt, gte"),
@@ -195,13 +201,13 @@ def test_a_filter_nested_too_deeply_is_refused():
     condition = {"lang": "en"}
     for _ in range(100_000):
         condition = {"not": condition}
-    with pytest.raises(InputError, match="nested too deeply"):
+    with pytest.raises(InputError, match="nested in more than"):
         parse_filter(condition)
 
 
 def test_a_filter_of_very_many_conditions_is_refused():
     parse_filter({"any": [{"year": year} for year in range(1000)]})
-    with pytest.raises(InputError, match="has 1,001 conditions, and may have 1,000"):
+    with pytest.raises(InputError, match="has 1,001 conditions, more than the limit of 1,000"):
         parse_filter({"any": [{"year": year} for year in range(1001)]})
 
 

@@ -44,7 +44,7 @@ def test_query_vectors_are_kept_with_the_queries():
     assert index.query_vectors(queries, "vectors").all()
     brought = Queries(["one"], {"vectors": np.zeros((1, 2), np.float32)})
     assert not index.query_vectors(brought, "vectors").any()
-    with pytest.raises(InputError, match=r"have 3 dimensions, the items' 2"):
+    with pytest.raises(InputError, match=r"have 3 dimensions, but the item vectors have 2"):
         index.query_vectors(Queries(["one"], {"vectors": np.zeros((1, 3))}), "vectors")
 
 
@@ -61,21 +61,24 @@ def build(**given):
         (lambda i: i.query_vectors(Queries(["x"]), "own"), "cannot make query vectors .* 'own'"),
         (lambda i: i.add_words("lsa"), "no word model 'lsa'"),
         (lambda i: i.add_retriever("lsa", i.retrievers["bm25"]), "cannot be named 'lsa'"),
-        (lambda i: i.add_retriever("mine", len), "is not a retriever: it lacks top or scores"),
+        (
+            lambda i: i.add_retriever("mine", len),
+            "is not a retriever: it lacks top or scores",
+        ),
         (lambda i: i.add_retriever("mine", ItemPriors([1, 2, 3])), "3 priors for 1 items"),
         (lambda i: i.put_artifact("a b", {}, {}), "cannot be named 'a b'"),
         (lambda i: i.put_artifact("a", {"x": object()}, {}), "cannot be stored as JSON"),
         (lambda i: i.add_late(WordStates(), "lsa"), "cannot be named 'lsa'; use another name"),
-        (lambda i: i.add_late(WordStates(), "own"), "something else named 'own'; use another name"),
+        (lambda i: i.add_late(WordStates(), "own"), "something named 'own': use another name"),
         (lambda i: i.add_late(WordStates(), "no name"), "cannot be named 'no name'"),
-        (lambda i: i.add_late(object()), "is not a late-interaction model: give one"),
+        (lambda i: i.add_late(object()), "is not a late-interaction model: give a model"),
         (lambda _: build(vectors=np.ones((3, 2))), r"have the shape \(3, 2\); it must be \(2, d\)"),
-        (lambda _: build(vectors=np.array([[1.0], [np.nan]])), "'vectors': row 1 holds a NaN"),
-        (lambda _: build(vectors=[[1.0], [1.0, 2.0]]), "rows of several lengths"),
+        (lambda _: build(vectors=np.array([[1.0], [np.nan]])), "'vectors': row 1 contains a NaN"),
+        (lambda _: build(vectors=[[1.0], [1.0, 2.0]]), "rows of different lengths"),
         (lambda _: build(vectors={"dense": np.ones((2, 2))}), "cannot be named 'dense'"),
-        (lambda _: build(vectors=np.array([["x"], ["y"]])), "not of numbers"),
+        (lambda _: build(vectors=np.array([["x"], ["y"]])), "are an array of .*: give numbers"),
         (lambda _: build(query_vectors={"own": len}), "query_vectors names 'own'"),
-        (lambda _: build(encoder=object()), "is not a dual encoder: give one"),
+        (lambda _: build(encoder=object()), "is not a dual encoder: give a model"),
     ],
 )
 def test_what_is_not_there_or_does_not_fit_is_named_and_changes_nothing(ask, sentence):

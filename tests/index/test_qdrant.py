@@ -73,7 +73,7 @@ def test_what_belongs_to_the_items_is_kept_beside(embedded, tmp_path):
             change()
     few = ck.QdrantStore(shard(tmp_path / "few", FEW), tmp_path / "few")
     with pytest.raises(
-        InputError, match=r"is of 3,000 items, and .* has 5 items, whose ids do not"
+        InputError, match=r"is of 3,000 items, but .* has 5 items, whose ids do not"
     ):
         opened(few)
 
@@ -130,7 +130,7 @@ def test_points_that_come_and_go(tmp_path):
     changing.update(UpdateOperation.upsert_points([Point(10**6, [100.0] * D, {})]))
     assert NO_ITEM not in store.top(np.ones((1, D), np.float32), 5).items
     changing.update(UpdateOperation.delete_points([0]))
-    with pytest.raises(StoreError, match=r"has no item 0 any more: open the store again"):
+    with pytest.raises(StoreError, match=r"no longer has the item 0: open the store again"):
         store.vectors(np.array([0]))
 
 
@@ -171,11 +171,20 @@ def lacking(client):
         (lambda _: ck.QdrantStore("http://localhost:6333", "docs"), "Qdrant is .*: give QdrantCli"),
         (lambda _: ck.QdrantStore(None, "docs"), "the client of Qdrant is None: give QdrantClient"),
         (asked, "or the encoder= that made them$"),
-        (lambda client: over(client, encoder="bundled"), "of 384 dimensions, and those of"),
-        (lambda client: search(client, 3), "query vectors have 3 dimensions, the items' 2"),
+        (lambda client: over(client, encoder="bundled"), "of 384 dimensions, but the vectors in"),
+        (
+            lambda client: search(client, 3),
+            "query vectors have 3 dimensions, but the item vectors have 2",
+        ),
         (lambda client: ck.ItemIndex.over(VECTORS, "body"), "is not a database of items"),
-        (lambda client: allowed(client, {"pat": 3}), "'pat', a field of no item of .* mean part"),
-        (lambda client: allowed(client, {"part": {"gt": "b"}}), "Qdrant orders numbers and dates"),
+        (
+            lambda client: allowed(client, {"pat": 3}),
+            "'pat', but no item of .* has this field .* mean part",
+        ),
+        (
+            lambda client: allowed(client, {"part": {"gt": "b"}}),
+            "Qdrant can order only numbers and dates",
+        ),
         (lacking, "the point 1 of .* has no vector: give"),
     ],
 )

@@ -135,14 +135,14 @@ def allowed(request, tmp_path_factory):
         ({"lang": {"gte": "\0"}}, "without NUL"),
         ({"lang": {"not": "\0"}}, "without NUL"),
         ({"lang": "\ud800"}, "half a surrogate pair"),
-        ({"la\ud800ng": "x"}, "no column|a field of no item"),
-        ({"year": float("inf")}, "'year' with infinity, or a number beyond 1e308"),
+        ({"la\ud800ng": "x"}, "no such column|has this field"),
+        ({"year": float("inf")}, "'year' with infinity or a number above 1e308"),
         ({"year": {"lt": float("-inf")}}, "infinity"),
         ({"year": [2000, np.float32("inf")]}, "infinity"),
-        ({"any": [{"year": {"not": 10**400}}]}, "beyond 1e308"),
-        ({"year": {"gte": 10**5000}}, "beyond 1e308"),
+        ({"any": [{"year": {"not": 10**400}}]}, "above 1e308"),
+        ({"year": {"gte": 10**5000}}, "above 1e308"),
         ({"year": float("nan")}, "give a text, a number"),
-        ({"ye\0ar": 1}, "names of fields are texts"),
+        ({"ye\0ar": 1}, "names of fields must be texts"),
     ],
 )
 def test_a_filter_that_cannot_be_is_the_callers_error(allowed, condition, said):
@@ -169,14 +169,14 @@ def test_whole_numbers_beyond_those_of_a_store(allowed, value):
 @pytest.mark.parametrize(
     ("texts", "said"),
     [
-        (["title", "body"], r"texts is \['title', 'body'\]: texts= must be the field"),
-        (None, "texts is None: texts= must be the field"),
+        (["title", "body"], r"texts= is \['title', 'body'\]: texts= must be the name of the field"),
+        (None, "texts= is None: texts= must be the name of the field"),
         ("bdy", r"has no field 'bdy' .did you mean body\?.: texts="),
         ("year", r"text of the item \d of .* is 200\d: texts= must be"),
-        (lambda ids: ["x"] * 9, "made 9 texts of . ids"),
-        (lambda ids: None, r"made a NoneType of . id.*: it gets a list of ids"),
-        (lambda ids: "abcd", r"made a str of ."),
-        (lambda ids: {"0": "a", "1": "b", "2": "c", "3": "d"}, r"made a dict of ."),
+        (lambda ids: ["x"] * 9, "returned 9 texts for . ids"),
+        (lambda ids: None, r"returned a NoneType for . id.*: it must take a list of ids"),
+        (lambda ids: "abcd", r"returned a str for ."),
+        (lambda ids: {"0": "a", "1": "b", "2": "c", "3": "d"}, r"returned a dict for ."),
     ],
 )
 def test_texts_that_are_no_texts(few, texts, said):
@@ -208,7 +208,9 @@ def test_a_function_that_has_no_text_for_an_id(few, null, caplog):
 
 def test_no_text_at_all(few):
     """The field is null everywhere."""
-    with pytest.raises(InputError, match=r"every 'body' of .* is null: texts= must be"):
+    with pytest.raises(
+        InputError, match=r"the field 'body' is null in every item of .*: texts= must be"
+    ):
         search(few([entry | {"body": None} for entry in FIELDS]))
 
 

@@ -90,7 +90,7 @@ class Steps(RuleBasedStateMachine):
         known = [each["id"] for each in records if each["id"] in self.model.items]
         if known:
             before = len(self.index)
-            with pytest.raises(InputError, match=f"has an item '{known[0]}' already"):
+            with pytest.raises(InputError, match=f"already has an item '{known[0]}'"):
                 add(self.index, records)
             assert len(self.index) == before
         add(self.index, records, replace=True)
@@ -212,7 +212,9 @@ def test_everything_that_an_index_has_takes_in_new_items(tmp_path, saved):
     kept = np.array(index.artifacts["anchors"].arrays["scores"])
     late = index.artifacts["kriging"]
     index.compact()
-    with pytest.raises(InputError, match="'kriging' is of 38 items, and the index has 36 now"):
+    with pytest.raises(
+        InputError, match="'kriging' was made for 38 items, but the index has 36 now"
+    ):
         index.put_artifact("kriging", late.meta, late.arrays)
     living = [i for i in range(n) if i not in (0, 35)]
     assert (index.n, index.added["artifacts/kriging"]) == (36, 7)
@@ -253,7 +255,7 @@ def test_what_was_fitted_to_other_items_is_refused(tmp_path, monkeypatch, saved,
     }[fitted]
     make = pkgutil.resolve_name(made(where))
     monkeypatch.setattr(made(where), change)
-    with pytest.raises(InputError, match="items were added or removed meanwhile"):
+    with pytest.raises(InputError, match="items were added or removed while this was made"):
         fit()
     after = index.artifacts, index.fitted
     assert [[*kind] for kind in after] == [[*kind] for kind in before]
@@ -395,8 +397,8 @@ def test_bad_input_changes_nothing(tmp_path):
     new = [record(9)]
     one = vectors_of(["x"])
     for wrong, said in [
-        ({}, r"'own' are your own: give those of the new items, .* shape .1, 4."),
-        ({"vectors": {"own": one[:, :3]}}, "have 3 dimensions, the items' 4"),
+        ({}, r"your own item vectors 'own': give those of the new items, .* shape .1, 4."),
+        ({"vectors": {"own": one[:, :3]}}, "have 3 dimensions, but the item vectors have 4"),
         ({"vectors": {"own": np.vstack([one, one])}}, r"it must be .1, d."),
         ({"vectors": {"own": one, "dense": one}}, "given for 'dense', but the index has own"),
         ({"vectors": {"own": one * np.nan}}, "row 0 holds a NaN"),

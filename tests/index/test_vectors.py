@@ -116,7 +116,7 @@ def test_what_two_open_indexes_of_one_folder_add_is_kept_and_replaced_only_if_as
     saved.add_fitted("mf", als())
     collect_anchors(other, FormulaScorer(), TEXTS)
     other.add_fitted("two", als(seed=1))
-    with pytest.raises(InputError, match="has fitted vectors 'mf'; use another name, or replace"):
+    with pytest.raises(InputError, match="has fitted vectors 'mf': use another name, or replace"):
         other.add_fitted("mf", als(seed=2))
     check(load(saved), {"mf": als(), "two": als(seed=1)})
     other.add_fitted("mf", als(seed=2), replace=True)
@@ -137,12 +137,16 @@ def test_what_two_open_indexes_of_one_folder_add_is_kept_and_replaced_only_if_as
         ("dense", {}, "fitted vectors cannot be named 'dense'"),
         ("auto", {}, "cannot be named 'auto'"),
         ("a b", {}, "cannot be named 'a b'"),
-        ("mine", {}, "has something else named 'mine'"),
-        ("own", {}, "has something else named 'own'"),
+        ("mine", {}, "has something named 'mine'"),
+        ("own", {}, "has something named 'own'"),
         ("x", {"values": draw(N - 1, 3)}, r"'x' have the shape \(19, 3\); it must be \(20, d\)"),
-        ("x", {"values": np.full((N, 3), np.nan, np.float16)}, "'x': row 0 holds a NaN"),
-        ("x", {"base": "dee"}, "start from 'dee': the index has own, dense"),
-        ("x", {"values": draw(N, 4)}, "queries' vectors for .* 'x' have 3 dimensions, the items'"),
+        ("x", {"values": np.full((N, 3), np.nan, np.float16)}, "'x': row 0 contains a NaN"),
+        ("x", {"base": "dee"}, "fitted from the vectors 'dee', but the index has own, dense"),
+        (
+            "x",
+            {"values": draw(N, 4)},
+            "queries' vectors for .* 'x' have 3 dimensions, but the item vectors",
+        ),
         ("x", {"details": {"losses": np.zeros(2)}}, "vectors/x cannot be stored as JSON"),
     ],
 )
@@ -238,7 +242,9 @@ def test_an_encoder_that_has_moved_is_given_again_by_the_name_of_its_vectors(sav
     assert np.array_equal(kept.query_vectors(Queries(TEXTS), "distill"), expected)
     with pytest.raises(InputError, match=r"of 'dense' .fingerprint length.* no folder or name"):
         kept.query_vectors(Queries(TEXTS), "dense")
-    with pytest.raises(IndexFormatError, match=r"is length .* that of the one given is other"):
+    with pytest.raises(
+        IndexFormatError, match=r"with fingerprint length .* but the one given has other"
+    ):
         ItemIndex.load(saved.folder, encoder=Other())
     with pytest.raises(InputError, match="has no vectors or states 'mine' of a model"):
         ItemIndex.load(saved.folder, encoder={"mine": new})
@@ -263,5 +269,5 @@ def test_many_vectors_are_checked_in_little_memory():
     tracemalloc.stop()
     assert peak < values.size / 4
     values[40_001, 3] = np.inf
-    with pytest.raises(InputError, match="row 40001 holds a NaN or an infinity"):
+    with pytest.raises(InputError, match="row 40001 contains a NaN or an infinity"):
         check_vectors(values, len(values), None, "the vectors")

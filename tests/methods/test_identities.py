@@ -72,7 +72,7 @@ def test_a_matrix_of_low_rank_is_recovered(spec, rank):
 
 
 MISSING = (
-    ("adacur(retriever=bm25)", "adacur needs the scores of anchor queries"),
+    ("adacur(retriever=bm25)", "adacur needs exact scores of anchor queries"),
     ("fixeditem", "fixeditem needs item x item scores"),
     ("itemcur", "itemcur needs item x item scores"),
     ("axn(retriever=bm25)", "this index has no item vectors"),
@@ -86,12 +86,12 @@ MISSING = (
     [
         *MISSING,
         ("rerank(retriever=cur)", "no query vectors beside its item vectors 'cur'"),
-        ("axn(retriever=bm25, vectors=cur, blend=0.5)", "axn.* needs query vectors, and .* 'cur'"),
-        ("axn(retriever=bm25, vectors=cur, ridge=0.3)", "axn.* needs query vectors, and .* 'cur'"),
-        ("tour(retriever=bm25, vectors=cur)", "tour needs query vectors, and .* 'cur'"),
-        ("feedback(retriever=bm25, vectors=cur)", "feedback.* needs query vectors, and .* 'cur'"),
-        ("refit(retriever=bm25, vectors=cur)", "refit.* needs query vectors, and .* 'cur'"),
-        ("gp(retriever=bm25, vectors=cur, query=true)", "gp.* needs query vectors, and .* 'cur'"),
+        ("axn(retriever=bm25, vectors=cur, blend=0.5)", "axn.* needs query vectors, but .* 'cur'"),
+        ("axn(retriever=bm25, vectors=cur, ridge=0.3)", "axn.* needs query vectors, but .* 'cur'"),
+        ("tour(retriever=bm25, vectors=cur)", "tour needs query vectors, but .* 'cur'"),
+        ("feedback(retriever=bm25, vectors=cur)", "feedback.* needs query vectors, but .* 'cur'"),
+        ("refit(retriever=bm25, vectors=cur)", "refit.* needs query vectors, but .* 'cur'"),
+        ("gp(retriever=bm25, vectors=cur, query=true)", "gp.* needs query vectors, but .* 'cur'"),
         ("gp(scale=0)", "scale must be above 0, noise and beta 0 or more"),
         ("gp(noise=-0.1)", "scale must be above 0, noise and beta 0 or more"),
         ("feedback(b=-1)", "b must be 0 or more"),

@@ -53,7 +53,7 @@ def test_a_search_after_eleven_thousand_queries(used, monkeypatch, capsys):
             process.wait()
     printed = capsys.readouterr()
     assert "word1 word2" in printed.out
-    assert "the fit goes on in the background" in printed.err
+    assert "the fit continues in the background" in printed.err
     assert seconds[0] < 4  # two, on a machine that does other things
 
 

@@ -125,7 +125,7 @@ def test_ids_that_no_text_has(path):
     changed(path, block(2**30, None, TWO))
     store = ScoreStore(path)
     assert store.sparse_scores("ce", ["b", "a", "b"]).score.tolist() == [2, 1, 2]
-    with pytest.raises(ck.InputError, match="a block names a text that is not there"):
+    with pytest.raises(ck.InputError, match="a block refers to a text that does not exist"):
         ScoreStore().add_all(store)
 
 

@@ -238,7 +238,7 @@ print(said(lambda: ck.ItemIndex.load("index")))
 def test_files_cut_in_place_end_no_process(folder, warm):
     """Reading what is mapped and gone is SIGBUS, which no Python code can catch."""
     said = run(CUT.replace("WARM", str(warm)), folder)
-    assert "in use; build or copy the index again" in said[1]
+    assert "in use: build or copy the index again" in said[1]
     assert "is damaged" in said[3]
 
 

@@ -93,7 +93,7 @@ def test_the_index_is_removed_and_comes_back(client, folder, tmp_path):
     assert found(client) == before
     ready = client.get("/readyz")
     assert ready.status_code == 503
-    assert f"there is no index {folder}" in ready.json()["error"]["message"]
+    assert f"there is no index in {folder}" in ready.json()["error"]["message"]
     assert client.get("/healthz").status_code == 200
     ck.ItemIndex.build([*TEXTS, NEW], lsa=4).save(folder)
     assert client.get("/readyz").json()["status"] == "ready"

@@ -67,7 +67,7 @@ def test_a_build_goes_on_with_its_vectors(tmp_path, by):
     message = process.communicate(timeout=60)[1]
     if by == signal.SIGINT:
         assert process.returncode == 130
-        assert "the vectors made so far are kept; the same command goes on with them" in message
+        assert "the vectors made so far are kept; the same command continues with them" in message
         assert "interrupted" in message
     counting = Counting()
     place = tmp_path / "docs.index"

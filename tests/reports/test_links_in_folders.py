@@ -119,7 +119,7 @@ def test_what_is_no_file_in_the_place_of_one(folder, victim, name, kind):
         path.mkdir()
     said = use(folder)
     assert any(
-        f"{name} is a {named}, where a regular file must be" in sentence
+        f"{name} is a {named}, but crossknn needs a regular file" in sentence
         for sentence in said
         for named in ("symbolic link", "named pipe", "folder")
     )
@@ -146,7 +146,7 @@ def test_a_linked_folder_of_data(folder, victim, tmp_path):
     data.rename(tmp_path / "elsewhere")
     data.symlink_to(tmp_path / "elsewhere")
     before = sorted((tmp_path / "elsewhere").iterdir())
-    assert "is a symbolic link, where a folder must be" in use(folder)[0]
+    assert "is a symbolic link, but crossknn needs a folder" in use(folder)[0]
     assert sorted((tmp_path / "elsewhere").iterdir()) == before
 
 
@@ -156,7 +156,9 @@ def test_a_hard_link_is_read_and_never_changed(folder, victim):
     before = path.read_bytes()
     os.link(path, victim.with_name("backup"))
     assert len(ck.ItemIndex.load(folder).items.texts) == len(TEXTS)
-    with pytest.raises(ck.InputError, match="has other names, which a change would change too"):
+    with pytest.raises(
+        ck.InputError, match="has hard links, through which a change would affect other files"
+    ):
         ck.ItemIndex.load(folder).add([{"id": "new", "text": "how to move a mountain"}])
     assert victim.with_name("backup").read_bytes() == before
 
@@ -206,7 +208,7 @@ def test_a_model_with_a_linked_file(tmp_path, name):
         if path.name != name:
             (folder / path.name).write_bytes(path.read_bytes())
     (folder / name).symlink_to(bundled_folder("cross-encoder") / name)
-    with pytest.raises(ck.InputError, match="the files of a model must lie in its folder"):
+    with pytest.raises(ck.InputError, match="a model's files must be regular files in its folder"):
         ck.CrossEncoder(folder)
 
 
@@ -251,7 +253,7 @@ def test_what_writes_into_a_folder_follows_no_link(tmp_path, victim):
         folder.mkdir()
         outside.mkdir()
         (folder / name).symlink_to(outside)
-        with pytest.raises(ck.InputError, match="is a symbolic link, where a folder must be"):
+        with pytest.raises(ck.InputError, match="is a symbolic link, but crossknn needs a folder"):
             write(folder)
         assert not list(outside.iterdir())
 

@@ -49,7 +49,7 @@ def test_with_a_method_that_names_no_retriever(folder, capsys, method):
 def test_with_a_method_that_names_another(folder, capsys):
     """The command says that the lists have no part, and how they would."""
     _, _, said = searched(capsys, "--method", "rerank(retriever=bm25)")
-    assert "--lists has no part in rerank(retriever=bm25)" in " ".join(said.split())
+    assert "rerank(retriever=bm25) does not use --lists" in " ".join(said.split())
     assert "rerank(retriever=lists)" in said
 
 

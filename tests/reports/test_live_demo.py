@@ -38,7 +38,7 @@ def test_it_answers_within_a_minute_and_goes_on(tmp_path):
     assert shown[1].startswith("  1  "), shown
     said = stopped(process)
     assert said.splitlines()[0].startswith("about "), said
-    assert "Ctrl-C stops it at any time" in said.splitlines()[0]
+    assert "Stop it with Ctrl-C at any time" in said.splitlines()[0]
     store = ScoreStore(tmp_path / "crossknn-demo" / "sample-scores.db")
     assert len(store) >= 50
     store.close()

@@ -105,7 +105,7 @@ def test_a_store_whose_numbers_are_used_up(tmp_path):
         store.put("ce", ["q"], ["a"], Pairs([0], [0]), [1.0])
         with store.table().file.writing() as db:
             db.execute("UPDATE texts SET id = ? WHERE id = 2", (2**31 - 1,))
-        with pytest.raises(StoreFullError, match="no numbers are left for new texts"):
+        with pytest.raises(StoreFullError, match="no ids are left for new texts"):
             store.put("ce", ["other"], ["a"], Pairs([0], [0]), [1.0])
         assert store.verify(repair=True)
         assert store.put("ce", ["other"], ["a"], Pairs([0], [0]), [1.0]) == 1

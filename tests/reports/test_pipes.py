@@ -74,7 +74,7 @@ def test_a_full_disk_is_said(folder):
         process = start(folder, *COMMANDS[0].split(), stdout=full)
         said = process.communicate(timeout=120)[1].decode()
     assert process.returncode == 1
-    assert said == "crossknn: there is no room to write the output\n"
+    assert said == "crossknn: no space is left to write the output\n"
 
 
 def test_lines_in_a_pipe_are_whole(folder):

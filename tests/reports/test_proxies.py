@@ -112,13 +112,13 @@ def test_the_proxy_of_the_environment_is_used(start, service, monkeypatch, name)
 
 
 def test_the_proxy_may_be_given_without_a_scheme_and_with_a_login(start, monkeypatch):
-    """A company's proxy wants a login, whose password has a percent sign for `@`."""
+    """A company's proxy requires a login, whose password has a percent sign for `@`."""
     proxy = start(login="Basic bWU6cEBzcw==")
     monkeypatch.setenv("HTTP_PROXY", f"me:p%40ss@127.0.0.1:{proxy.server_port}")
     assert len(reranked(f"http://{HOST}/rerank")) == 2
     monkeypatch.setenv("HTTP_PROXY", f"me:secret@127.0.0.1:{proxy.server_port}")
     with pytest.raises(
-        ck.ScorerError, match=r"the proxy http://127.0.0.1:.* wants a login"
+        ck.ScorerError, match=r"the proxy http://127.0.0.1:.* requires a login"
     ) as said:
         reranked(f"http://{HOST}/rerank")
     assert "secret" not in str(said.value)

@@ -70,7 +70,7 @@ def test_a_service_that_answers_created():
 
 def test_more_requests_at_once_than_can_be():
     """A typo asks for a thousand million connections, whose places alone would fill the memory."""
-    with pytest.raises(ck.InputError, match="concurrency is 1000000000; it must be 1000 or less"):
+    with pytest.raises(ck.InputError, match="concurrency is 1000000000: it must be 1000 or less"):
         ck.HttpScorer("http://127.0.0.1:1", concurrency=10**9)
 
 

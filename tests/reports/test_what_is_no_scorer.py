@@ -38,7 +38,7 @@ def test_an_object_of_hugging_face(folder, kind):
         with pytest.raises(ck.InputError, match="scores no pairs of texts: give the") as said:
             use(*given, scorer=made[kind])
         assert "\n" not in str(said.value)
-    with pytest.raises(ck.InputError, match="is not a dual encoder: give one") as said:
+    with pytest.raises(ck.InputError, match="is not a dual encoder: give a model") as said:
         ck.ItemIndex.build(["a"], encoder=made[kind])
     assert "\n" not in str(said.value)
 
@@ -69,7 +69,7 @@ def test_a_model_of_hugging_face_that_can_predict(folder):
 @pytest.mark.parametrize("given", [ck.HttpScorer, ck.CallableScorer, Predicting, str])
 def test_a_class(given):
     """The class is given where an object of it is needed."""
-    with pytest.raises(ck.InputError, match=f"{given.__name__} is a class: give an object of it"):
+    with pytest.raises(ck.InputError, match=f"{given.__name__} is a class: give an instance"):
         ck.rerank("q", ["a"], scorer=given)
 
 
@@ -83,7 +83,7 @@ def test_an_onnx_folder_of_somebody_else(tmp_path, graph, open_model, architectu
     if architecture:
         about = {"architectures": [architecture], "id2label": {"0": "LABEL_0"}}
         (tmp_path / "config.json").write_text(json.dumps(about))
-    said = rf"has the ONNX graph {graph} and neither crossknn\.json nor .*crossknn-train export"
+    said = rf"has the ONNX graph {graph} but neither crossknn\.json nor .*crossknn-train export"
     with pytest.raises(ck.InputError, match=said):
         open_model(tmp_path)
 

@@ -68,7 +68,7 @@ def test_texts_without_words():
     for query in ("cat", "!"):
         assert BM25.fit(["!", "?"]).top(Queries([query]), 5).items.size == 0
     for fit in (TFIDF.fit, LSA.fit):
-        with pytest.raises(InputError, match="no text holds a word"):
+        with pytest.raises(InputError, match="no text contains a word"):
             fit(["!", "the"])
 
 

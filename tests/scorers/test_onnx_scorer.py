@@ -171,7 +171,7 @@ def copy(tmp_path, model="cross-encoder", **changes):
     [
         ({"format": 2}, r"format 2.*upgrade crossknn"),
         ({"format": "1"}, "not a crossknn model description"),
-        ({"kind": "dual-encoder"}, r"holds a dual-encoder, where a cross-encoder"),
+        ({"kind": "dual-encoder"}, r"holds a dual-encoder, but a cross-encoder"),
         ({"precision": None}, "no usable 'precision'"),
         ({"max_length": None}, "no usable 'max_length'"),
     ],
@@ -187,7 +187,7 @@ def test_folders_that_are_no_models_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"has no crossknn\.json"):
         OnnxModel(tmp_path, "cross-encoder")
     # A description that lies is found out by the graph.
-    with pytest.raises(InputError, match=r"gives \['vectors'\].*'scores'"):
+    with pytest.raises(InputError, match=r"its outputs \['vectors'\].*'scores'"):
         CrossEncoder(copy(tmp_path, "dual-encoder", kind="cross-encoder"))
 
 

@@ -55,7 +55,9 @@ def test_what_is_no_folder_is_refused_without_the_network(tmp_path, open_model):
         with pytest.raises(InputError, match="no model folder"):
             open_model(name)
     (tmp_path / "best.ckpt").write_bytes(b"")
-    with pytest.raises(InputError, match=r"is a file.*; a checkpoint is .* crossknn-lab convert"):
+    with pytest.raises(
+        InputError, match=r"is a file.*: convert a checkpoint with .*crossknn-lab convert"
+    ):
         open_model(tmp_path / "best.ckpt")
 
 
@@ -128,8 +130,8 @@ def test_what_cannot_score_is_refused_with_the_reason(published, monkeypatch):
     for open_model, name, message in (
         (CrossEncoder, folder / "bi-encoder", "is a bi-encoder: .*open it with DualEncoder"),
         (CrossEncoder, folder / "encoder", r"no classification head \(BertModel\)"),
-        (CrossEncoder, folder / "plain", "has 2 outputs for a pair"),
-        (CrossEncoder, folder / "unsaid", "has 2 outputs for a pair"),
+        (CrossEncoder, folder / "plain", "has 2 outputs per pair"),
+        (CrossEncoder, folder / "unsaid", "has 2 outputs per pair"),
         (DualEncoder, folder / "cross-encoder", "is a cross-encoder: .*open it with CrossEncoder"),
         (DualEncoder, "nobody/nothing", "no folder 'nobody/nothing', and the Hugging"),
     ):

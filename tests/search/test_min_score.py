@@ -53,7 +53,7 @@ def test_a_threshold_above_all_scores_is_said_in_a_sentence(searcher, capsys):
     found = searcher.search("odd", budget=20, min_score=99)
     assert found[0] == []
     show(found, json=False)
-    said = f"no item that was scored reaches 99: the best score is {found.best_scores[0]:.2f}"
+    said = f"no scored item reaches 99: the best score is {found.best_scores[0]:.2f}"
     assert said in capsys.readouterr().out
 
 

@@ -67,7 +67,7 @@ def test_a_plan_beyond_the_budget_and_predictions_of_nan_are_refused(page):
             )
 
     index, scorer = page["index"], page["scorer"]
-    said = "the plan of 'greedy-one' scores 50 pairs of a query, and the budget is 25"
+    said = "the plan of 'greedy-one' scores 50 pairs of a query, more than the budget of 25"
     with pytest.raises(ck.InputError, match=said):
         ck.Searcher(index, scorer, Greedy()).search("read the file", k=1, budget=25)
     queries, scores = ck.QuerySet(["q"], ["read"]), np.ones((1, index.n), np.float32)

@@ -92,7 +92,7 @@ def test_a_search_is_a_list_of_what_was_told_and_a_set_of_what_was_not(rounds, s
 def test_what_is_not_a_score_is_refused():
     search, _ = started()
     pairs = search.ask()
-    with pytest.raises(ScorerError, match="were told 3 scores"):
+    with pytest.raises(ScorerError, match="3 scores were given for"):
         search.tell(pairs, np.zeros(3))
     bad = np.zeros(len(pairs))
     bad[1] = np.nan

@@ -92,7 +92,7 @@ OUT = ("bad.toml", "--out", "x")
         ([*EXPORT, "bert", "x"], "", "no classification head"),
         ([*EXPORT, "a\0b", "x"], "", "cannot be a path"),
         ([*EXPORT, "m" * 5000, "x"], "", "file name too long"),
-        ([*EXPORT, "good.toml", "x"], "", "is a file, where a model folder is needed"),
+        ([*EXPORT, "good.toml", "x"], "", "is a file, but a model folder is needed"),
         ([*EXPORT, "model", "x", "--kind", "dual-encoder"], "", "is a cross-encoder"),
         ([*EXPORT, "model", "x", "--items", "beir/corpus.jsonl"], "", "--queries"),
     ],

@@ -157,7 +157,7 @@ def test_models_that_cannot_be_trained_are_refused(base, bert, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"scores": sparse(width=1)}, "there are 0 with two scored items"),
+        ({"scores": sparse(width=1)}, "only 0 queries have two or more scored items"),
         ({"settings": training(batch=20)}, "11 train queries, fewer than one batch of 20"),
     ],
 )

@@ -112,7 +112,7 @@ def test_large_weights_lie_beside_the_graph(tmp_path, monkeypatch):
 def test_given_prefixes_replace_the_models_prompts(tmp_path, include):
     source = bi_encoder(tmp_path, "e5", Normalize(), include_prompt=include)
     if not include:  # as long as there is a prompt, a graph cannot leave it out
-        with pytest.raises(InputError, match=r"only used in torch: .*a prompt outside the pooling"):
+        with pytest.raises(InputError, match=r"only used in torch: .*keep a prompt out of pooling"):
             export_model(source, tmp_path / "onnx", "dual-encoder")
     prefixes = {"query_prefix": "", "item_prefix": "old " * include}
     folder = export_model(source, tmp_path / "onnx", "dual-encoder", **prefixes)
@@ -190,9 +190,9 @@ def static(folder):
 @pytest.mark.parametrize(
     ("make", "kind", "sentence"),
     [
-        (chat, "cross-encoder", "only used in torch: the graph's answers differ"),
-        (messages, "dual-encoder", "the graph's answers differ"),
-        (apart, "dual-encoder", "answers differ .* limits of its own for queries"),
+        (chat, "cross-encoder", "only used in torch: the graph's outputs differ"),
+        (messages, "dual-encoder", "the graph's outputs differ"),
+        (apart, "dual-encoder", "outputs differ .* own length limit for queries"),
         (static, "dual-encoder", "it has no fast tokenizer"),
     ],
 )
@@ -203,9 +203,9 @@ def test_models_that_no_graph_of_token_ids_can_be_are_refused(tmp_path, make, ki
 
 def test_options_that_a_model_cannot_have_are_refused(tmp_path):
     (tmp_path / "dual_encoder.json").touch()
-    with pytest.raises(InputError, match="is a dual encoder, and not to be exported as a cross-"):
+    with pytest.raises(InputError, match="is a dual encoder and cannot be exported as a cross-"):
         export_model(tmp_path, tmp_path / "onnx")
     with pytest.raises(InputError, match="precision 'int4' is unknown"):
         export_model(tmp_path, tmp_path / "onnx", precision="int4")
-    with pytest.raises(InputError, match="leave out --precision and --max-length"):
+    with pytest.raises(InputError, match="--precision and --max-length do not apply"):
         export_model(tmp_path, tmp_path / "onnx", "late-interaction", max_length=9)

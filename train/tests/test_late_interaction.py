@@ -128,5 +128,5 @@ def test_a_missed_right_item_counts_as_wrong_but_for_normalized_accuracy(bert, t
 
 def test_a_retriever_must_find_a_wrong_item(bert, tmp_path):
     lonely = labelled(["oak", "elm"], ["oak"], [[0]])
-    with pytest.raises(InputError, match="'bm25' finds no irrelevant item for any query"):
+    with pytest.raises(InputError, match="'bm25' returns no irrelevant item for any query"):
         task_of(bert, train=[lonely], retriever="bm25").begin_epoch(0, tmp_path)

@@ -125,7 +125,9 @@ def test_what_cannot_be_compared(served, monkeypatch):
             raise RuntimeError("failed to allocate memory for requested buffer")
 
     monkeypatch.setattr(model.runtime, "_compare", Full())
-    with pytest.raises(InputError, match=r"\(cmc\) cannot compare 5 candidates .* smaller depth"):
+    with pytest.raises(
+        InputError, match=r"\(cmc\) has not enough memory to compare 5 candidates .* smaller depth"
+    ):
         compared(model)
 
 
@@ -173,8 +175,8 @@ def test_what_is_no_late_interaction_model(folder, tmp_path):
     about = {"format": 1, "kind": late, "precision": "float32"}
     (incomplete / "crossknn.json").write_text(json.dumps(about))
     for opened, path, message in (
-        (ck.CrossEncoder, folder / "torch", f"is a {late} model, where a cross-encoder is"),
-        (ck.CrossEncoder, folder / "onnx", f"holds a {late}, where a cross-encoder"),
+        (ck.CrossEncoder, folder / "torch", f"is a {late} model, but a cross-encoder is"),
+        (ck.CrossEncoder, folder / "onnx", f"holds a {late}, but a cross-encoder"),
         (LateInteraction, dual, f"holds a dual-encoder, where a {late}"),
         (LateInteraction, tmp_path, f"is not a {late} model: it has neither"),
         (LateInteraction, absent, "there is no model folder"),

@@ -108,7 +108,7 @@ def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
     ids = [dev[0].queries.ids for _, dev in found]
     assert ids[0] == ids[1] != ids[2]
     shared = CrossEncoderSettings(encoder="", data=both | {"dev": "train", "dev_queries": 20})
-    with pytest.raises(InputError, match=r"the query 'q\d' of beir is in train and in dev"):
+    with pytest.raises(InputError, match=r"the query 'q\d' of beir is in both train and dev"):
         read_corpora(shared)
 
 
@@ -120,13 +120,17 @@ def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
         ("cross", {"model": {"max_length": 999}}, "is 999; the encoder has 64 positions"),
         ("cross", {"encoder": "/no/encoder"}, "cannot load an encoder from /no/encoder"),
         ("cross", {"training": {"batch": 9}}, "8 train queries, fewer than one batch"),
-        ("dual", {"teacher": "bundled"}, "384 dimensions, the model's 32"),
+        ("dual", {"teacher": "bundled"}, "384 dimensions, but the model's have 32"),
         ("cross", {"negatives": {}}, r"set negatives\.encoder to its folder"),
         ("dual", {"teacher": "./no"}, r"teacher: there is no model folder '\./no'"),
         ("cmc", {"model": {"kind": "poly"}}, "model: there is no setting 'kind'"),
         ("cmc", {"model": {"options": {"codes": 3}}}, "the head has no option 'codes'"),
         ("cmc", {"model": LENGTHS | {"shared": True}, "freeze": "items"}, "one tower is shared"),
-        ("cmc", {"candidates": {"retriever": "bm52"}}, r"which is 'bm25', .* or a dual encoder: "),
+        (
+            "cmc",
+            {"candidates": {"retriever": "bm52"}},
+            r"which must be 'bm25', .* or a dual encoder: ",
+        ),
     ],
 )
 def test_what_cannot_be_trained_is_said(bert, data, tmp_path, kind, changes, sentence):

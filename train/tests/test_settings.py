@@ -97,10 +97,10 @@ def test_settings_of_a_late_interaction_model(tmp_path):
         (WHOLE, None, "there is no settings file"),
         ('"bert-base-uncased"', "7", "encoder: Input should be a valid string"),
         ('"zeshel"', "[]", "data.folder: Tuple should have at least 1 item"),
-        ("count = 7", "count = 65", "negatives: depth is 64, which is less than count, 65"),
+        ("count = 7", "count = 65", "negatives: depth is 64, less than count, which is 65"),
         ("steps = 100", "accumulate = 3", "accumulate is 3, which does not divide the batch of 4"),
         ("weight = 0.5", "weight = -0.1", "loss.weight: Input should be greater than or equal to"),
-        ('"bert"', '"bert"\nkind = "poly"', "kind is 'poly', where 'cmc' is asked for"),
+        ('"bert"', '"bert"\nkind = "poly"', "kind is 'poly', but 'cmc' was asked for"),
     ],
 )
 def test_bad_settings_are_named_with_their_file(tmp_path, old, new, sentence):

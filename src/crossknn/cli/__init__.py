@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 _AGAIN = 0.2
-"""Seconds between two looks at whether an interrupt was lost."""
+"""Seconds between two checks whether an interrupt was lost."""
 
 
 def main(arguments: Sequence[str] | None = None, module: str = "crossknn.cli.app") -> None:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None, module: str = "crossknn.cli.app
         if not interrupts:
             raise
         code = 1
-    # What is left is the end of the interpreter.
+    # Only the interpreter's shutdown is left.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -38,10 +38,10 @@ def main(arguments: Sequence[str] | None = None, module: str = "crossknn.cli.app
 
 
 def _interrupts() -> list[int]:
-    """Grows with every Ctrl-C from now on, which raises `KeyboardInterrupt`.
+    """Return a counter of Ctrl-C presses, each of which raises `KeyboardInterrupt`.
 
-    That is lost in callbacks of the interpreter, such as those of weak references, and where a
-    library catches everything. It is raised again unless it is being handled.
+    Python loses the exception in callbacks of the interpreter, such as those of weak references,
+    and where a library catches everything. It is raised again unless it is being handled.
     """
     received: list[int] = []
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -1,4 +1,4 @@
-"""How the answers of a search are printed: hits, and each round that led to them."""
+"""Print the answers of a search: hits, and each round that led to them."""
 
 from __future__ import annotations
 
@@ -50,24 +50,25 @@ def show(results: Results, json: bool) -> None:
         )
     if results.n_backfilled:
         notes.append(
-            f"{counted(results.n_backfilled, 'item')} in index order: the retriever found too few"
+            f"{counted(results.n_backfilled, 'item')} in index order, because the retriever "
+            "returned too few"
         )
     out.print(Text("; ".join(notes), style="dim"))
 
 
 def _reached(results: Results, q: int, least: float) -> str:
-    """How many scored items of a query reached the least score."""
+    """Describe how many scored items of a query reached the minimum score."""
     if results[q]:
         return f"{counted(len(results[q]), 'item')} scored {least:g} or more"
     best = results.best_scores[q]
     found = "nothing was scored" if best is None else f"the best score is {best:.2f}"
-    return f"no item that was scored reaches {least:g}: {found}"
+    return f"no scored item reaches {least:g}: {found}"
 
 
 def _show_hit(rank: int, hit: Hit) -> None:
-    """Two lines: rank, score, id and round if it has one; the beginning of the text."""
+    """Print two lines: rank, score, id and round, if any; then the beginning of the text."""
     exact = "" if hit.final_score == hit.score else f"(exact {hit.score:.2f})  "
-    # The score of what is predicted is cut to the one before it: it would look exact.
+    # Round a predicted score down to at most the score before it, so that the order stays visible.
     head = Text(f"{rank:3}  {hit.final_score:7.2f}  {exact}")
     if hit.predicted:
         head = Text(f"{rank:3}  predicted  ")
@@ -84,7 +85,7 @@ def _show_hit(rank: int, hit: Hit) -> None:
 
 
 def _explain(trace: list[Hit]) -> None:
-    """Each round: what was picked, its predicted and its exact score."""
+    """Print each round: the picked items with their predicted and exact scores."""
     table = Table(box=None, header_style="dim", padding=(0, 1))
     for name in ("round", "predicted", "exact"):
         table.add_column(name, justify="right")

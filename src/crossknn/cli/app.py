@@ -1,4 +1,4 @@
-"""The commands together, and what becomes of errors."""
+"""The command-line application: its commands, and exit codes for errors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _options(
 
 
 def run(arguments: list[str], commands: typer.Typer = app) -> int:
-    """Run one command, of `crossknn` or of another set of `commands`; the exit code."""
+    """Run one command, of `crossknn` or of another set of `commands`, and return the exit code."""
     notes = Notes(logging.WARNING)
     logging.getLogger().addHandler(notes)
     prepare_streams()
@@ -77,7 +77,7 @@ def run(arguments: list[str], commands: typer.Typer = app) -> int:
 
 
 def _run(arguments: list[str], commands: typer.Typer) -> int:
-    """The same, unless nobody reads what it prints: `BrokenPipeError`."""
+    """Run one command; raise `BrokenPipeError` if nobody reads the output any more."""
     try:
         code = commands(arguments, standalone_mode=False)
         sys.stdout.flush()
@@ -92,12 +92,12 @@ def _run(arguments: list[str], commands: typer.Typer) -> int:
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return _say(f"there is no room to write {error.filename or 'the output'}", 1)
+            return _say(f"no space is left to write {error.filename or 'the output'}", 1)
         if error.filename is not None:
             return _say(f"{error.filename}: {(error.strerror or 'cannot be used').lower()}", 2)
         raise
     except Exception as error:
-        # Typer's own usage errors, of whichever click it carries.
+        # Usage errors of Typer, from whichever click it bundles.
         message = getattr(error, "format_message", None)
         if message is None or not hasattr(error, "exit_code"):
             raise

@@ -42,9 +42,9 @@ def command(
 ) -> None:
     """Score queries with every item, and store the exact scores in the index.
 
-    Searches, comparisons and fits reuse stored scores. Anchor queries also fit
-    the prior of the method kriging, which then finds more. Run the same command
-    again to resume after an interruption: no pair is scored twice.
+    Searches, comparisons and fits reuse stored scores. Kriging's prior is fitted to anchor queries,
+    which gives later searches a higher recall. Run the same command again to resume after an
+    interruption: no pair is scored twice.
     """
     from crossknn.fitting.anchors import collect_anchors
     from crossknn.index.item_index import ItemIndex

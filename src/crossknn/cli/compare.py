@@ -1,4 +1,4 @@
-"""`crossknn compare`: methods at equal budgets on your own queries."""
+"""`crossknn compare`: compare methods at equal budgets on your own queries."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ METHODS = f"rerank(retriever=bm25), rerank(retriever=hybrid), axn(rounds=10, rid
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """What is compared, and by what."""
+    """Queries, methods, budgets and measures of the comparison."""
 
     queries: Annotated[Path, Option(help="File of queries, BEIR folder, or - for standard input.")]
     qrels: Annotated[
@@ -60,19 +60,22 @@ class CompareOptions:
         Option(help="auto: search by the final score, if `crossknn fit INDEX fusion` was run."),
     ] = "auto"
     no_exact: Annotated[
-        bool, Option("--no-exact", help="Skip exact search, report only --measures; needs --qrels.")
+        bool,
+        Option("--no-exact", help="Skip exact search and report only --measures; needs --qrels."),
     ] = False
     keep_own: o.KeepOwn = False
     lists: o.Lists = None
     limit: Annotated[
-        int | None, Option(min=1, help="Use only this many queries, from the first.")
+        int | None,
+        Option(min=1, help="Use only this many queries, from the beginning of the file."),
     ] = None
     plot: Annotated[
-        Path | None, Option(help="Plot recall against calls to this file; not with --no-exact.")
+        Path | None,
+        Option(help="Plot recall against scored pairs to this file; not with --no-exact."),
     ] = None
 
     def check(self) -> None:
-        """`InputError` for options that contradict each other, before anything is read."""
+        """Raise `InputError` for options that contradict each other, before anything is read."""
         o.check_picture("--plot", self.plot)
         if self.measures is not None and self.qrels is None:
             raise InputError("--measures needs relevance judgements: give --qrels FILE")
@@ -86,7 +89,7 @@ class CompareOptions:
             raise InputError(f"--no-exact gives no recall: {', and '.join(todo)}")
 
     def task(self, queries: QuerySet, index: ItemIndex) -> TaskMeasures | None:
-        """The measures by the judgements; what is wrong is said before anything is scored."""
+        """Make the measures; problems with the judgements are reported before scoring."""
         from crossknn.data.qrels import read_qrels
         from crossknn.evaluation.task import DEFAULT as MEASURES
         from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
@@ -115,9 +118,9 @@ def command(
 ) -> None:
     """Compare methods with exact search at equal budgets: recall, and measures by --qrels.
 
-    Exact search scores every item for every query once; `crossknn estimate`
-    says how long that takes. The scores are stored in the index, or in --store:
-    run the same command again to resume after an interruption.
+    Exact search scores every item for every query once; `crossknn estimate` predicts how long that
+    takes. The scores are stored in the index, or in --store: run the same command again to resume
+    after an interruption.
 
     Reranking and the first-stage retriever alone are always compared. With
     --qrels, a diagnosis at the end recommends keeping the retriever, reranking
@@ -171,7 +174,7 @@ def _of_lists(
     fingerprint: str | None,
     budget: int,
 ) -> dict[str, Method]:
-    """Reranking and the default search of the lists, unless a method names these itself."""
+    """Return reranking and the default search with the lists, unless a method names them."""
     if any("lists" in str(method) for method in methods.values()):
         return {}
     both = parse_method("rerank"), parse_method(DEFAULT)
@@ -186,7 +189,7 @@ def _exact(
     options: CompareOptions,
     workers: int | None,
 ) -> FloatArray | None:
-    """The exact scores (m, n) of all pairs, unless they are not asked for."""
+    """Collect the exact scores (m, n) of all pairs; None with --no-exact."""
     from crossknn.scores.collect import Limits, exact_scores
 
     if options.no_exact:
@@ -203,10 +206,10 @@ def _runs(
     fusion: Fusion | None,
     no_exact: bool,
 ) -> list[Run]:
-    """The searches that are shown: those of the retriever alone and of reranking come first.
+    """Return the searches to show, first those of the retriever alone and of reranking.
 
-    These are without fusion, and the methods with it, if there is one; so is exact search before
-    each of the two.
+    The retriever and reranking run without fusion, and the methods with it, if there is one. Each
+    group begins with exact search.
     """
     from crossknn.evaluation.compare import runs_of
     from crossknn.methods.rerank import Exact
@@ -240,7 +243,7 @@ def _diagnose(
     fusion: Fusion | None,
     json: bool,
 ) -> None:
-    """Diagnose the last search of the methods, or the default one; say why, if that cannot be."""
+    """Diagnose the last search of the methods, or the default one, or print why that fails."""
     from crossknn.evaluation.diagnosis import check_enough, diagnosis_of
     from crossknn.methods.rerank import Exact, Rerank
 
@@ -288,7 +291,7 @@ def _name(row: RecallRow) -> str:
 
 
 def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
-    """Print a block for each method: a line for each of its budgets, which has a row for each k."""
+    """Print a block for each method, with a line for each budget and k."""
     measures = list(table[0][0].measures)
     offline = ["offline"] if any(rows[0].index_calls for rows in table) else []
     widths = [7, *(11 for _ in offline), *(15 for _ in ks), *(len(m) + 2 for m in measures)]

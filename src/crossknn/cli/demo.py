@@ -1,4 +1,4 @@
-"""`crossknn demo`: what searching finds beside reranking, on stored scores or live."""
+"""`crossknn demo`: compare a search with reranking, on stored scores or with live models."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ def command(
     live: Annotated[
         bool, Option("--live", help="Search the documentation of your own Python instead.")
     ] = False,
-    search: Annotated[str | None, Option(help="Answer this from that documentation.")] = None,
+    search: Annotated[
+        str | None, Option(help="Answer this question from that documentation.")
+    ] = None,
     budget: Annotated[int, Option(min=1, max=1000, help="Cross-encoder calls per query.")] = 50,
     folder: Annotated[Path, Option(help="Where the demo keeps its files.")] = FOLDER,
-    n_queries: Annotated[int, Option(min=1, help="Live: queries that are compared.")] = 10,
+    n_queries: Annotated[int, Option(min=1, help="Live: number of queries to compare.")] = 10,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
     """Show what reranking misses and searching finds for the same cross-encoder calls.
 
-    Without options, on the sample in the package: sentences with a marked word, 11,587 meanings,
-    and all scores of a real cross-encoder, stored, so that it takes seconds. With --live the
-    bundled models answer the same sentences, and search the documentation of your own Python,
-    offline. It says first how long that takes, can be stopped with Ctrl-C at any time, and goes on
-    when it is run again.
+    Without options it uses the sample in the package: sentences with a marked word, 11,587
+    meanings, and stored scores of a real cross-encoder, which takes seconds. With --live the
+    bundled models answer the same sentences and search the documentation of your own Python,
+    offline. It first estimates how long that takes. Stop it with Ctrl-C at any time; running it
+    again resumes.
     """
     o.check_path("--folder", folder, folder=True)
     if live or search is not None:
@@ -74,14 +76,15 @@ def command(
 
 
 _LEAD = (
-    "Sentences in which one word is marked, and 11,587 meanings of nouns (WordNet 3.0). The "
-    "scores are those of a cross-encoder of six layers, stored in the package; the retriever is "
-    "the bundled dual encoder."
+    "The queries are sentences with one marked word, the items 11,587 meanings of nouns "
+    "(WordNet 3.0). The scores of a cross-encoder with six layers are stored in the package; "
+    "the retriever is the bundled dual encoder."
 )
 
 
 def _say_time(texts: Sequence[str], budget: int, n_queries: int, encoded: bool) -> None:
-    """How long the live demo takes here, measured in some seconds."""
+    """Estimate the duration of the live demo on this machine, from a measurement of some
+    seconds."""
     from crossknn.demo import SEARCHES
     from crossknn.sample import sample
     from crossknn.scorers import CrossEncoder
@@ -96,16 +99,16 @@ def _say_time(texts: Sequence[str], budget: int, n_queries: int, encoded: bool) 
     if total[-1].isdigit():
         total += " seconds"
     note(
-        f"about {total}: {searches:,.0f} s of searches, "
-        f"{encoding:,.0f} s to encode {len(texts):,} documented things, and {comparing:,.0f} s to "
-        f"score all of them for {counted(n_queries, 'query')}. Ctrl-C stops it at any time, and "
-        "the same command goes on with what is kept"
+        f"about {total}: {searches:,.0f} s of searches, {encoding:,.0f} s to encode "
+        f"{len(texts):,} documented things, and {comparing:,.0f} s to score all of them for "
+        f"{counted(n_queries, 'query')}. Stop it with Ctrl-C at any time; running the same "
+        "command again resumes"
     )
 
 
 def _sample_live(budget: int, seed: int, folder: Path) -> None:
-    """Ask the sample's own sentences, scored by the bundled cross-encoder: three answers at once,
-    and then how often the right item is found."""
+    """Search for the sample's own sentences with the bundled cross-encoder: show three answers at
+    once, and then how often the right item is returned."""
     from crossknn.sample import sample
     from crossknn.scorers import CrossEncoder
     from crossknn.scores.stored import StoredScorer
@@ -122,7 +125,7 @@ def _sample_live(budget: int, seed: int, folder: Path) -> None:
         return next((place for place, hit in enumerate(answers[query]) if hit.id in right), 10)
 
     for query, text in enumerate(queries.texts[:3]):
-        with err.status("asking the sample's sentences; the bundled cross-encoder scores"):
+        with err.status("searching for the sample's sentences; the bundled cross-encoder scores"):
             answers += searcher.search(text, k=10, budget=budget, seed=seed)
         say(text)
         for place in sorted({0, rank(query)} - {10}):
@@ -143,9 +146,10 @@ def _sample_live(budget: int, seed: int, folder: Path) -> None:
 
 
 def python_index(folder: Path, first: Callable[[Sequence[str], bool], None] | None = None) -> Path:
-    """The index of the documentation of this Python below a folder; made if it is not there.
+    """Return the index of this Python's documentation in a folder; it is built if it does not
+    exist.
 
-    `first` is called with its texts, and whether they are encoded, before that is done.
+    Before encoding, `first` is called with the texts and whether they are encoded already.
     """
     from crossknn import demo
     from crossknn.index.item_index import ItemIndex
@@ -199,12 +203,13 @@ def _live(
     show(Searcher(index, stored).search(asked, k=5 if search else 2, budget=budget), json)
     if search is not None:
         return
-    # The first of one order, so that a longer run has the scores of a shorter one.
+    # Take the first queries of a fixed order, so that a longer run reuses the scores of a shorter
+    # one.
     order = np.random.default_rng(seed).permutation(len(data))
     queries = data.queries.take(order[:n_queries].tolist())
     note(
-        f"to compare, everything is scored for {counted(len(queries), 'sentence')} taken out of "
-        f"docstrings: {len(queries) * index.n:,} pairs, kept in the index"
+        f"for the comparison, all items are scored for {counted(len(queries), 'sentence')} "
+        f"from docstrings: {len(queries) * index.n:,} pairs, stored in the index"
     )
     with progress("exact search", "pairs") as report:
         limits = Limits(workers=cores)

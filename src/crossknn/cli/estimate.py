@@ -1,4 +1,4 @@
-"""`crossknn estimate`: how long scores take, from a short measurement."""
+"""`crossknn estimate`: estimate how long scoring takes, from a short measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`crossknn fit`: fit an index to exact scores, so that every later search finds more."""
+"""`crossknn fit`: fit an index to exact scores, so that later searches have a higher recall."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EPILOG = o.examples(
 )
 
 JUDGED = "fusion", "calibration"
-"""What is fitted to judgements, and makes no item vectors."""
+"""Fits that need judgements, and make no item vectors."""
 
 _METHOD = (
     "What to fit. als (also with options, as 'als(sweeps=10)'): item vectors. stored: kriging's "
@@ -33,8 +33,10 @@ _METHOD = (
 _QUERIES = "Training queries: a file, or 'auto' to make some from the items. Not with stored."
 _PLOT = "With calibration: draw its reliability diagram to this file."
 _PER = "Items to score per query (100 if not given); with --strategy i queries per item (5)."
-_RETRIEVER = "Retriever that selects the items of strategy q; with stored, that of the trends."
-_COUNT = "Number of training queries; by default all of a file, 500 with 'auto'."
+_RETRIEVER = (
+    "Retriever that selects the items of strategy q; with stored, the retrievers of the trends."
+)
+_COUNT = "Number of training queries; by default all of a file, or 500 with 'auto'."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +73,9 @@ def command(
 ) -> None:
     """Fit an index to exact scores of training queries, for use by later searches.
 
-    Fitted item vectors and kriging's prior let searches find more under the
-    same budget. A fusion orders results by a final score: the exact score plus
-    weighted retriever scores. A calibration adds the probability that a hit is
-    relevant.
+    Fitted item vectors and kriging's prior give searches a higher recall under the same budget. A
+    fusion orders results by a final score: the exact score plus weighted retriever scores. A
+    calibration adds the probability that a hit is relevant.
 
     Exact scores are stored in the index batch by batch: run the same command
     again to resume after an interruption. No pair is scored twice.
@@ -85,12 +86,12 @@ def command(
     _check(method, queries, qrels, plot, fitted, limits, scorer)
     judged = None if qrels is None else read_qrels(qrels)
     index = ItemIndex.load(folder)
-    # A search scores on one thread.
+    # Fitting may use all threads, but a search scores on one.
     threads = 1 if method in ("calibration", "stored") else o.threads(limits.workers)
     given = scorer.open(workers=threads)
     if method == "stored":
         answer(_fit_stored(index, given, store, fitted.retriever), json)
-        note("searches with the default method use the prior from now on")
+        note("searches with the default method now use the prior")
         return
     train = _train_queries(index, str(queries), count, seed)
     _take_scores(index, given, store)
@@ -110,7 +111,7 @@ def command(
     how: dict[str, Any] = asdict(fitted) | {"per": per, "limits": limits.limits(), "seed": seed}
     report = fit(index, given, train.texts, method, replace=replace, progress=progress, **how)
     answer(report.summary(), json)
-    note(f"later searches use these vectors by default; to choose them: vectors={report.name}")
+    note(f"later searches use these vectors by default; to select them: vectors={report.name}")
 
 
 def _check(
@@ -122,7 +123,7 @@ def _check(
     limits: o.LimitOptions,
     scorer: o.ScorerOptions,
 ) -> None:
-    """`InputError` for options that exclude each other."""
+    """Raise `InputError` for options that exclude each other."""
     from crossknn.fitting.fit import METHODS
     from crossknn.spec import parse
 
@@ -132,7 +133,7 @@ def _check(
         )
     if method in JUDGED and fitted != VectorOptions():
         raise InputError(
-            f"fit {method} fits no item vectors: leave out --name, --vectors, --strategy and "
+            f"fit {method} makes no item vectors: leave out --name, --vectors, --strategy and "
             "--retriever"
         )
     if plot is not None and method != "calibration":
@@ -167,7 +168,7 @@ def _fit_judged(
     limits: o.LimitOptions,
     options: dict[str, Any],
 ) -> dict[str, Any]:
-    """A fusion or a calibration; what was found."""
+    """Fit a fusion or a calibration, and return its report."""
     from crossknn.fitting.calibration import fit_calibration
     from crossknn.fitting.fusion import fit_fusion
     from crossknn.searcher.searcher import Budget
@@ -182,7 +183,7 @@ def _fit_judged(
 
 
 def _take_scores(index: ItemIndex, scorer: Any, store: Path | None) -> None:
-    """Take the scores of a store that several indexes share into the index's own."""
+    """Copy the scores of a store shared by several indexes into the index's own."""
     if store is None:
         return
     from crossknn.fitting.fit import add_scores
@@ -194,7 +195,8 @@ def _take_scores(index: ItemIndex, scorer: Any, store: Path | None) -> None:
     fingerprint = as_scorer(scorer).fingerprint
     if fingerprint is None:
         raise InputError(
-            "--store needs to know the model: name it with --scorer, or --endpoint-model for a URL"
+            "--store needs the name of the model: name it with --scorer, or --endpoint-model "
+            "for a URL"
         )
     add_scores(index, ScoreStore(store), fingerprint)
 
@@ -202,7 +204,7 @@ def _take_scores(index: ItemIndex, scorer: Any, store: Path | None) -> None:
 def _fit_stored(
     index: ItemIndex, scorer: Any, store: Path | None, retriever: str | None
 ) -> dict[str, Any]:
-    """Kriging's prior, from the scores that the index has; what it was fitted to."""
+    """Fit kriging's prior to the scores in the index, and return its report."""
     from crossknn.fitting.learning import fit_from_store
     from crossknn.scores.collect import fingerprint_of
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 LEARNING = "learning"
 OF_SCORERS = "anchors", "kriging", LEARNING, "fusion", "calibration"
-"""Artifacts that belong to a cross-encoder."""
+"""Artifacts that belong to one cross-encoder."""
 
 LATEST = 5
-"""Fits to searches that `index info` shows, at most."""
+"""Maximum number of fits to searches that `index info` shows."""
 
 app = typer.Typer(help="Build, extend, inspect and verify an index.", no_args_is_help=True)
 
@@ -43,8 +43,8 @@ Nearest = Annotated[
     bool | None,
     Option(
         "--nearest/--no-nearest",
-        help="Build an approximate index of the vectors (extra faiss), which large corpora need "
-        "for quick searches; by default for 200,000 items or more.",
+        help="Build an approximate index of the vectors (extra faiss), which makes searches "
+        "of large corpora fast; by default for 200,000 items or more.",
     ),
 ]
 
@@ -60,12 +60,12 @@ Lsa = Annotated[
 Tokenizer = Annotated[
     str,
     Option(
-        help="What splits texts into words: 'unicode', which reads every script, 'whitespace', or "
-        "a Python function, 'package.module:function'; to search the index later, name that "
-        "function in the environment variable CROSSKNN_TOKENIZER."
+        help="Tokenizer that splits texts into words: 'unicode', which reads every script, "
+        "'whitespace', or a Python function, 'package.module:function'; to search the "
+        "index later, name that function in the environment variable CROSSKNN_TOKENIZER."
     ),
 ]
-Limit = Annotated[int | None, Option(min=1, help="Read only this many items, from the first.")]
+Limit = Annotated[int | None, Option(min=1, help="Maximum number of items to read.")]
 
 
 @app.command(
@@ -145,16 +145,16 @@ def prepare(
     replace: o.Replace = False,
     json: o.AsJson = False,
 ) -> None:
-    """Make TF-IDF, an approximate index or a late model's states of the items.
+    """Add TF-IDF, an approximate index or a late-interaction model's states to the index.
 
-    Methods that need one say so. New items are added with `crossknn index insert`.
+    Error messages say which method needs them. New items are added with `crossknn index insert`.
 
     Run the same command again to resume after an interruption. A
     late-interaction model reranks the candidates of another retriever, for
     example with --method "rerank(retriever=cmc(retriever=bm25))".
     """
     if not (tfidf or late or nearest):
-        raise InputError("there is nothing to make: give --tfidf, --nearest or --late MODEL")
+        raise InputError("nothing to add was named: give --tfidf, --nearest or --late MODEL")
     if name and not late:
         raise InputError("--name needs --late MODEL")
     _check_nearest(nearest)
@@ -180,16 +180,15 @@ def insert(
     items: Items,
     *,
     replace: Annotated[
-        bool, Option("--replace", help="Replace the items whose ids the index has already.")
+        bool, Option("--replace", help="Replace items whose ids are already in the index.")
     ] = False,
     fields: o.FieldOptions,
     json: o.AsJson = False,
 ) -> None:
     """Add ITEMS to an index, or replace some, without building it again.
 
-    Searches that run go on undisturbed, and those that begin later find the
-    new items. Fits take them in by their vectors: `crossknn index info` shows
-    how many items each fit has not seen.
+    Running searches are not affected, and later ones include the new items. Fits are extended to
+    them through their vectors: `crossknn index info` shows how many items came after each fit.
     """
     with _changing(folder, json) as index:
         new = fields.read(items, template=index.items.template)
@@ -207,16 +206,17 @@ def delete(
     folder: o.Folder,
     ids: Annotated[list[str] | None, Argument(metavar="ID...", help="Ids of items.")] = None,
     file: Annotated[
-        Path | None, Option("--ids", help="Text file with an id per line, or - for standard input.")
+        Path | None,
+        Option("--ids", help="Text file with one id per line, or - for standard input."),
     ] = None,
     json: o.AsJson = False,
 ) -> None:
-    """Delete items of an index. They keep their room until `crossknn index compact`."""
+    """Delete items of an index. They take up space until `crossknn index compact`."""
     given = o.typed(ids or [])
     if file is not None:
         given += o.read_ids(file)
     if not given:
-        raise InputError("there is nothing to delete: give ids, or a file of them with --ids")
+        raise InputError("no items to delete were named: give ids, or a file of them with --ids")
     with _changing(folder, json) as index:
         index.delete(given)
 
@@ -226,10 +226,10 @@ def delete(
     epilog=o.examples("crossknn index compact docs.index", "crossknn index compact d.index --json"),
 )
 def compact(folder: o.Folder, json: o.AsJson = False) -> None:
-    """Write an index without its deleted items, and fit its word models again.
+    """Rewrite an index without its deleted items, and fit its word models again.
 
-    Searches go on meanwhile; adding and deleting waits. If it is killed, the
-    index is as it was.
+    Searches go on meanwhile; adding and deleting waits. If the command is killed, the index is
+    unchanged.
     """
     with _changing(folder, json) as index:
         index.compact()
@@ -256,11 +256,11 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
         return
     _print(_summary(index, folder))
     for fingerprint, view in views.items():
-        say(f"of the cross-encoder {fingerprint or 'without a name'}:")
+        say(f"from the cross-encoder {fingerprint or 'without a name'}:")
         for line in _described(view):
             say(f"  {line}")
     if not index.each(LEARNING) and index.vectors:
-        say(f"nothing learned yet: that takes the scores of {LEAST} searched queries")
+        say(f"nothing learned yet: learning needs the scores of {LEAST} searched queries")
 
 
 @app.command(
@@ -273,29 +273,28 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
 def prune(
     folder: o.Folder,
     keep: Annotated[
-        int | None, Option(min=0, help="Keep the scores of this many queries, the newest.")
+        int | None, Option(min=0, help="Keep the scores of this many queries, the most recent.")
     ] = None,
     before: Annotated[
         str | None,
-        Option(help="Drop the queries that were last scored before this day, such as 2026-01-31."),
+        Option(help="Drop queries that were last scored before this day, such as 2026-01-31."),
     ] = None,
     private: Annotated[
-        bool, Option("--private", help="Drop the texts of all queries, and keep their digests.")
+        bool, Option("--private", help="Drop the texts of all queries, but keep their digests.")
     ] = False,
     json: o.AsJson = False,
 ) -> None:
-    """Drop stored scores of old queries, and give their room back.
+    """Drop stored scores of old queries, and free their disk space.
 
-    Searches compute them again where they need them. Without this command, the
-    store takes 2 GB at most (CROSSKNN_STORE_LIMIT, in MB): the oldest queries
-    make room for new ones.
+    Searches compute dropped scores again when needed. Without this command, the store takes
+    at most 2 GB (CROSSKNN_STORE_LIMIT, in MB): the oldest queries are dropped for new ones.
     """
     from datetime import date
 
     from crossknn.index.item_index import ItemIndex
 
     if keep is None and before is None and not private:
-        raise InputError("there is nothing to prune: give --keep N, --before DAY or --private")
+        raise InputError("nothing to prune was named: give --keep N, --before DAY or --private")
     if before is not None:
         try:
             before = date.fromisoformat(before).isoformat()
@@ -329,7 +328,7 @@ def verify(
 
 @contextmanager
 def _changing(folder: Path, json: bool) -> Iterator[ItemIndex]:
-    """An index that is opened, changed inside, and summarized."""
+    """Open an index, let the caller change it, and print its summary."""
     from crossknn.index.item_index import ItemIndex
 
     began, index = time.perf_counter(), ItemIndex.load(folder)
@@ -339,16 +338,16 @@ def _changing(folder: Path, json: bool) -> Iterator[ItemIndex]:
 
 @contextmanager
 def _resumable() -> Iterator[None]:
-    """Says after Ctrl-C what becomes of the vectors."""
+    """Tell the user after Ctrl-C that finished vectors are kept."""
     try:
         yield
     except KeyboardInterrupt:
-        note("the vectors made so far are kept; the same command goes on with them")
+        note("the vectors made so far are kept; the same command continues with them")
         raise
 
 
 def _add_nearest(index: ItemIndex, wanted: bool | None) -> None:
-    """As `wanted`; if nothing is said, for a large index, where faiss is installed."""
+    """Build an approximate index if `wanted`; by default for a large index and with faiss."""
     from crossknn.fitting.kriging import add_points
 
     if wanted is None:
@@ -370,7 +369,7 @@ def _answer(index: ItemIndex, folder: Path, json: bool, began: float) -> None:
 
 
 def _print(summary: dict[str, Any], json: bool = False) -> None:
-    """The summary as JSON, or a line for each entry that says something."""
+    """Print the summary as JSON, or one line per entry that is not empty."""
     if json:
         print_json(summary)
     else:
@@ -393,7 +392,7 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
 
 
 def _store(index: ItemIndex) -> dict[str, Any]:
-    """What the store of exact scores holds."""
+    """Summarize the store of exact scores."""
     sizes = index.scores.sizes()
     if not sizes["queries"]:
         return {"scores": sizes["scores"]}
@@ -407,7 +406,7 @@ def _store(index: ItemIndex) -> dict[str, Any]:
 
 
 def _kept(view: ItemIndex) -> dict[str, Any]:
-    """What the index keeps of one cross-encoder, as values for JSON."""
+    """Summarize the fits of one cross-encoder, as JSON values."""
     from crossknn.fitting.learning import history
 
     metas: dict[str, Any] = {name: dict(part.meta) for name, part in view.artifacts.items()}
@@ -416,7 +415,7 @@ def _kept(view: ItemIndex) -> dict[str, Any]:
 
 
 def _described(view: ItemIndex) -> Iterator[str]:
-    """A line for each thing that the index keeps of one cross-encoder."""
+    """Describe the fits of one cross-encoder, one line each."""
     from crossknn.fitting.learning import history
 
     if view.anchor_queries:
@@ -442,7 +441,7 @@ def _described(view: ItemIndex) -> Iterator[str]:
 
 
 def _effect(less: float) -> str:
-    """How much less a search errs with what was learned, in words."""
+    """Describe how much the prior reduces the error of predictions."""
     if abs(less) < 0.005:
         return "makes no difference yet: scores of new queries are predicted as well without it"
     if less < 0:

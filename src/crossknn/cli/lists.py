@@ -1,4 +1,4 @@
-"""Candidates of a user's own first stage, which `--lists` gives as a TREC run."""
+"""Read the user's own candidates from a TREC run, for the option `--lists`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> None:
-    """Offer the candidates of a TREC run as the retriever `lists`."""
+    """Add the candidates of a TREC run as the retriever `lists`."""
     if path is None:
         return
     from crossknn.retrievers.base import CandidateLists
@@ -29,10 +29,10 @@ def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> 
 def using_lists(
     index: ItemIndex, method: Method, queries: QuerySet, fingerprint: str | None, budget: int
 ) -> Method:
-    """The method with `lists` as its retriever, unless it names another one itself.
+    """Return the method with `lists` as its retriever, unless it names another one itself.
 
-    Kriging also takes the lists' scores into its prior mean, unless the index has a prior, whose
-    queries have no lists. Lists shorter than the first batch are filled up by the first stage.
+    Kriging also uses the lists' scores in its trends, unless the index has a prior, whose queries
+    have no lists. Lists shorter than the first batch are filled up by the default retriever.
     """
     from crossknn.methods.kriging import FIRST_BATCH, Kriging
     from crossknn.methods.prior import stored_prior
@@ -43,7 +43,7 @@ def using_lists(
     if getattr(method, "retriever", None) != AUTO:
         if "lists" not in str(method):
             note(
-                f"--lists has no part in {method}: name it, as in --method "
+                f"{method} does not use --lists: name it as the retriever, as in --method "
                 "'rerank(retriever=lists)', or leave --method out"
             )
         return method

@@ -1,4 +1,4 @@
-"""`crossknn mcp`: an index as tools of a language model."""
+"""`crossknn mcp`: serve an index as tools of a language model."""
 
 from __future__ import annotations
 

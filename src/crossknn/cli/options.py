@@ -1,4 +1,4 @@
-"""Options that several commands share, and what is made of their values."""
+"""Options that several commands share, and parsing of their values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def duration(text: str) -> float:
-    """Seconds of a text such as `500ms`, `90s`, `30m`, `2h`; a bare number is seconds.
+    """Parse a duration such as `500ms`, `90s`, `30m`, `2h` to seconds; a bare number is seconds.
 
     >>> duration("1.5h"), duration("500ms")
     (5400.0, 0.5)
@@ -70,7 +70,7 @@ Neighbours = Annotated[
     ),
 ]
 Template = Annotated[
-    str, typer.Option("--template", help="How the text of an item is made from its fields.")
+    str, typer.Option("--template", help="Template that makes the text of an item from its fields.")
 ]
 Deadline = Annotated[
     float | None,
@@ -85,16 +85,17 @@ Private = Annotated[
     bool,
     typer.Option(
         "--private",
-        help="Keep digests of queries beside their scores, not their texts; nothing is learned "
-        "from them.",
+        help="Store digests of queries instead of their texts; the index cannot learn from "
+        "such queries.",
     ),
 ]
 KeepOwn = Annotated[
     bool,
     typer.Option(
         "--keep-own",
-        help="Keep the item that has a query's id in run files and measures; as in BEIR it is left "
-        "out, since it is the query itself where queries are documents of the corpus.",
+        help="Keep an item that has the query's id in run files and measures; as in BEIR it "
+        "is left out by default, because it is the query itself if queries are documents "
+        "of the corpus.",
     ),
 ]
 Workers = Annotated[
@@ -105,9 +106,7 @@ Workers = Annotated[
         help="Number of scoring threads, or of Ray's processes; one per core by default.",
     ),
 ]
-Replace = Annotated[
-    bool, typer.Option("--replace", help="Replace what a different model computed before.")
-]
+Replace = Annotated[bool, typer.Option("--replace", help="Replace results of a different model.")]
 Method = Annotated[
     str,
     typer.Option(
@@ -126,7 +125,10 @@ Fused = Annotated[
 ]
 PerQuery = Annotated[
     int,
-    typer.Option("--budget", help="Query-item pairs to score per query, stored scores included."),
+    typer.Option(
+        "--budget",
+        help="Maximum number of query-item pairs to score per query, including stored scores.",
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 AsJson = Annotated[
@@ -136,10 +138,11 @@ AsJson = Annotated[
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Let a command take groups of options: each field of a dataclass parameter is an option.
+    """Let a command take groups of options, in which each field of a dataclass parameter is an
+    option.
 
-    Typer reads options from a function's signature, so the signature that it sees has the fields in
-    the place of the group.
+    Typer reads options from a function's signature, so the group's fields replace the group in the
+    signature that Typer sees.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
@@ -175,7 +178,7 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerOptions:
-    """Which cross-encoder scores; `open` it."""
+    """Options that select the cross-encoder."""
 
     scorer: Annotated[
         str,
@@ -202,11 +205,11 @@ class ScorerOptions:
 
     @property
     def is_endpoint(self) -> bool:
-        """Whether the cross-encoder is asked over the network."""
+        """Whether the cross-encoder is a network service."""
         return self.scorer.startswith(("http://", "https://"))
 
     def open(self, *, workers: int = 1) -> Scorer:
-        """Open the cross-encoder, for so many threads that share it and the machine's cores."""
+        """Open the cross-encoder for this many threads, which share it and the machine's cores."""
         from crossknn.scorers.opening import CrossEncoder
 
         given: dict[str, Any] = {}
@@ -237,7 +240,7 @@ class ScorerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FieldOptions:
-    """Which fields of a record hold an item's id, title and text."""
+    """Options that name the fields of a record with an item's id, title and text."""
 
     id_field: Annotated[str | None, typer.Option(help="Field that holds the id.")] = None
     title_field: Annotated[str | None, typer.Option(help="Field that holds the title.")] = None
@@ -252,7 +255,7 @@ class FieldOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitOptions:
-    """How many cross-encoder calls to make, for how long, and on what."""
+    """Options that limit cross-encoder calls and time."""
 
     max_calls: Annotated[
         int | None,
@@ -262,7 +265,8 @@ class LimitOptions:
     workers: Workers = None
 
     def limits(self, *, calls: int = 0, seconds: float = 0.0, ray: str | None = None) -> Limits:
-        """The limits that are left after so many calls and seconds, on the cluster `ray`."""
+        """Return the limits after subtracting the calls and seconds used so far; `ray` is the
+        cluster."""
         from crossknn.scores.collect import Limits
 
         return Limits(
@@ -274,12 +278,13 @@ class LimitOptions:
 
 
 def examples(*commands: str) -> str:
-    """The epilogue of a command's help."""
+    """Format examples for the end of a command's help."""
     return "Examples:\n\n" + "\n\n".join(f"$ {command}" for command in commands)
 
 
 def fuse_of(text: str) -> str | dict[str, float]:
-    """Weights by retriever of a text such as `dense=0.75,bm25=0.5`; `auto` and `none` as they are.
+    """Parse weights by retriever such as `dense=0.75,bm25=0.5`; `auto` and `none` are returned as
+    they are.
 
     >>> fuse_of("dense=0.75, bm25=0.5")
     {'dense': 0.75, 'bm25': 0.5}
@@ -296,16 +301,16 @@ def fuse_of(text: str) -> str | dict[str, float]:
 
 
 def threads(workers: int | None) -> int:
-    """Threads that score: as many as were asked for, or one for each core."""
+    """Return the number of scoring threads: as requested, or one per core."""
     from crossknn.linalg import available_threads
 
     return workers or available_threads()
 
 
 def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStore:
-    """The store of exact scores: the file `path`, or else the index's own.
+    """Open the store of exact scores: the file `path`, or else the index's own.
 
-    Scores of a scorer without a fingerprint are kept in memory only.
+    Scores of a scorer without a fingerprint are kept only in memory.
     """
     from crossknn.scores.store import ScoreStore
 
@@ -313,19 +318,19 @@ def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStor
         return index.scores if path is None else ScoreStore(path)
     if path is not None:
         raise InputError(
-            "--store keeps the scores of each model apart: name the model behind the URL with "
-            "--endpoint-model"
+            "--store keeps the scores of each model separately: name the model behind the URL "
+            "with --endpoint-model"
         )
     return ScoreStore()
 
 
 def typed(texts: Sequence[str]) -> list[str]:
-    """Texts of the command line, which are UTF-8 in any locale."""
+    """Decode texts of the command line as UTF-8, in any locale."""
     return [os.fsencode(text).decode("utf-8", "replace") for text in texts]
 
 
 def source(path: Path) -> Any:
-    """What the readers are to read: the file, or for `-` standard input, a JSON array or lines.
+    """Return the input for readers: the file, or for `-` standard input, a JSON array or lines.
 
     Lines that begin with `{` are JSON objects, all others are texts.
     """
@@ -344,24 +349,24 @@ def source(path: Path) -> Any:
 
 
 def read_ids(path: Path) -> list[str]:
-    """Ids, one a line and exactly as they are, of a text file, or of standard input for `-`."""
+    """Read ids, one per line and unchanged, from a text file or from standard input for `-`."""
     from crossknn.data.text_files import read_lines
 
     lines = sys.stdin if str(path) == STDIN else (line for _, line in read_lines(path))
     if ids := [line.rstrip("\r\n") for line in lines if line.strip()]:
         return ids
-    raise InputError(f"{path} holds no ids")
+    raise InputError(f"{path} contains no ids")
 
 
 def read_queries(path: Path, limit: int | None = None) -> QuerySet:
-    """The queries of a file, or of standard input for `-`."""
+    """Read the queries of a file, or of standard input for `-`."""
     from crossknn.data.queries import read_queries as read
 
     return read(source(path), limit=limit)
 
 
 def numbers(text: str, what: str) -> list[int]:
-    """Whole numbers of 1 or more, separated by commas: `50,100`."""
+    """Parse integers of 1 or more, separated by commas: `50,100`."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() and int(part) for part in parts):
         raise InputError(
@@ -371,7 +376,7 @@ def numbers(text: str, what: str) -> list[int]:
 
 
 def neighbours(text: str | None, n: int, of: Path) -> list[int]:
-    """The k asked for; without them 1, 10 and 100 as far as a file or an index has n items."""
+    """Return the requested values of k; by default 1, 10 and 100, as far as there are n items."""
     if text is None:
         return [k for k in (1, 10, 100) if k <= n]
     ks = numbers(text, "k")
@@ -381,7 +386,7 @@ def neighbours(text: str | None, n: int, of: Path) -> list[int]:
 
 
 def check_path(option: str, path: Path | None, *, folder: bool = False) -> None:
-    """`InputError` if `path` cannot be written, as a file or as a `folder`."""
+    """Raise `InputError` if `path` cannot be written, as a file or as a `folder`."""
     if path is None:
         return
     if not path.absolute().parent.is_dir():
@@ -392,7 +397,7 @@ def check_path(option: str, path: Path | None, *, folder: bool = False) -> None:
 
 
 def check_extra(needed_for: str, module: str = "matplotlib", extra: str = "plots") -> None:
-    """`MissingExtraError` if a module is not installed."""
+    """Raise `MissingExtraError` if a module is not installed."""
     if find_spec(module) is None:
         raise MissingExtraError(needed_for, extra)
 

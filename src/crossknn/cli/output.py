@@ -1,7 +1,7 @@
-"""What commands print: answers to standard output; notes, bars and errors to standard error.
+"""Print answers to standard output; notes, progress bars and errors to standard error.
 
-Lines are as wide as the terminal, and whole where they go elsewhere. A character that the stream's
-encoding lacks is replaced by one that it has.
+Lines are wrapped to the width of a terminal, but not in files and pipes. A character that the
+stream's encoding lacks is replaced.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from crossknn.types import Progress as Report
 from crossknn.types import json_value
 
 INTERRUPTED = (
-    "interrupted; nothing is half-written: run the same command again, and it goes on from the "
-    "scores and vectors that were kept"
+    "interrupted; no file is damaged: run the same command again to resume with the scores "
+    "and vectors computed so far"
 )
 _EVERY = 20.0
-"""Seconds between two lines of progress where standard error is a file."""
+"""Seconds between two lines of progress if standard error is a file."""
 
 _WHOLE = 1_000_000
-"""Characters of a line that goes into a file or a pipe: none is wrapped."""
+"""Width of consoles that write to a file or a pipe, so that no line is wrapped."""
 _ASCII = str.maketrans(
     {"█": "#", "░": ".", "…": "...", "“": '"', "”": '"', "→": "->", "±": "+-", "–": "-", "—": "-"}
 )
 
 
 class _Stream(Console):
-    """A console that cuts and wraps lines for a terminal only."""
+    """A console that cuts and wraps lines only for a terminal."""
 
     @property  # type: ignore[misc]
     def size(self) -> ConsoleDimensions:
@@ -55,7 +55,7 @@ err = _Stream(stderr=True)
 
 
 class Notes(logging.Handler):
-    """Prints what is logged on standard error, a line each."""
+    """Prints log records on standard error, one line each."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record with its level."""
@@ -63,7 +63,7 @@ class Notes(logging.Handler):
 
 
 def prepare_streams() -> None:
-    """Let every text be written in any encoding, and standard input be read as UTF-8."""
+    """Make output safe in any encoding, and read standard input as UTF-8."""
     codecs.register_error("crossknn", _shown)
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # it was closed; its number must not go to another file
@@ -76,7 +76,8 @@ def prepare_streams() -> None:
 
 
 def _shown(error: UnicodeError) -> tuple[str, int]:
-    """What stands for characters that an encoding lacks: those of ASCII that are like them."""
+    """Return the replacement for characters that an encoding lacks, similar ASCII characters if
+    there are any."""
     assert isinstance(error, UnicodeEncodeError)
     shown = []
     for character in error.object[error.start : error.end].translate(_ASCII):
@@ -86,7 +87,7 @@ def _shown(error: UnicodeError) -> tuple[str, int]:
 
 
 def let_go() -> None:
-    """Give up what could not be written, where nobody reads any more: else Python says so."""
+    """Discard output that nobody reads any more, since Python would otherwise print an error."""
     for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
         try:
             stream.flush()
@@ -95,7 +96,7 @@ def let_go() -> None:
 
 
 def say(text: str, console: Console = out) -> None:
-    """Print a line as it is, brackets and numbers without meaning. A terminal wraps it at words."""
+    """Print a line without interpreting brackets or numbers. A terminal wraps it at words."""
     console.print(visible(text), markup=False, highlight=False)
 
 
@@ -105,12 +106,12 @@ def note(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON object on one line; all but printable ASCII is escaped."""
+    """Print one JSON object on one line, with everything but printable ASCII escaped."""
     print(json.dumps(json_value(value)), flush=True)
 
 
 def answer(summary: Mapping[str, Any], as_json: bool) -> None:
-    """Print what a command did: as JSON, or a line for each entry."""
+    """Print the result of a command, as JSON or with a line per entry."""
     if as_json:
         print_json(dict(summary))
     else:
@@ -120,7 +121,7 @@ def answer(summary: Mapping[str, Any], as_json: bool) -> None:
 
 
 def plain(value: Any, name: str = "") -> str:
-    """A value as a person writes it; those of `..seconds` as a duration.
+    """Format a value for people; values named `..seconds` are formatted as durations.
 
     >>> plain({"dense": 16, "bm25": 8}), plain(7300.0, "search_seconds"), plain(12345)
     ('dense 16, bm25 8', '2.0 hours', '12,345')
@@ -141,7 +142,7 @@ def plain(value: Any, name: str = "") -> str:
 
 @contextmanager
 def progress(what: str, unit: str = "") -> Iterator[Report]:
-    """Show a bar on standard error after a second, or a line now and then where that is a file."""
+    """Show a bar on standard error after a second, or an occasional line if that is a file."""
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TextColumn(unit))
     bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
     number, said = bar.add_task(what, total=None, visible=False), bar.get_time()

@@ -32,7 +32,7 @@ EPILOG = o.examples(
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionOptions:
-    """What is asked, and what the answer may cost."""
+    """Options for the queries, the filter and the budget."""
 
     queries: Annotated[Path | None, Option(help="File of queries, or - for standard input.")] = None
     k: Annotated[
@@ -58,14 +58,14 @@ class QuestionOptions:
 
     @property
     def limits(self) -> Budget:
-        """The budget of the search."""
+        """Return the budget of the search."""
         from crossknn.searcher.searcher import Budget
 
         own = self.target_recall
         return Budget(per_query=self.budget, deadline=self.deadline, target_recall=own)
 
     def read(self, texts: list[str]) -> Any:
-        """The queries of the command line, or those of a file."""
+        """Read the queries from the command line or a file."""
         from crossknn.data.queries import read_queries
 
         if bool(texts) == (self.queries is not None):
@@ -75,7 +75,7 @@ class QuestionOptions:
         return o.read_queries(self.queries or Path(o.STDIN))
 
     def conditions(self) -> Any:
-        """The filter: conditions on fields, or the ids in a file."""
+        """Parse the filter: conditions on fields, or ids in a file."""
         if self.filter is None or not self.filter.lstrip().startswith("{"):
             return None if self.filter is None else o.read_ids(Path(self.filter))
         try:
@@ -86,7 +86,7 @@ class QuestionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The file that the answers are written to."""
+    """Options for the file of answers."""
 
     run: Annotated[
         Path | None, Option(help="Also write the results to this file, as a TREC run.")
@@ -94,7 +94,7 @@ class RunOptions:
     keep_own: o.KeepOwn = False
 
     def leaves_out(self, index: ItemIndex, queries: QuerySet) -> bool:
-        """Whether the file leaves out an item, which has the id of its query."""
+        """Whether the file would omit an item that has the id of its query."""
         from crossknn.data.queries import own_items
         from crossknn.types import NO_ITEM
 
@@ -132,9 +132,9 @@ def command(
 ) -> None:
     """Find the k best items by cross-encoder score, under a budget of cross-encoder calls.
 
-    Exact scores are stored in the index, or in --store, and are never computed
-    twice. The index learns from its stored scores, so that later searches find
-    more; `crossknn index info` shows how much that helps.
+    Exact scores are stored in the index, or in --store, and never computed twice. The index learns
+    from its stored scores, which gives later searches a higher recall; `crossknn index info` shows
+    how much that helps.
 
     If `crossknn fit` has fitted a fusion, results are ordered by a final score:
     the exact score plus weighted retriever scores (--fuse none turns this off).
@@ -200,26 +200,29 @@ def _searched(
 
 
 def _end(results: Results, json: bool) -> None:
-    """Exit with 3 if a query failed, and say why."""
+    """Exit with code 3 if a query failed, and print the reason."""
     if results.error is None:
         return
     said = results.error  # where it is not said beside each query
     if len(results) > 1 and not json:
         failed = sum(error is not None for error in results.errors)
         said = f"{failed} of {len(results)} queries ended early"
-    note(f"crossknn: {said}; the results above are what was found before")
+    note(f"crossknn: {said}; the results above are those from before the failure")
     raise typer.Exit(3)
 
 
 def _learn(index: ItemIndex, scorer: StoredScorer) -> None:
-    """Learn from the searches of the index, if it is time; the answers are printed by now."""
+    """Learn from the index's searches if enough are new; the answers have been printed before."""
     from crossknn.fitting import learning
 
     if index.folder is None or not learning.is_due(index, scorer.fingerprint):
         return
-    note("fitting the index to past searches, so that later ones find more (--no-learn skips this)")
+    note(
+        "fitting the index to past searches, for a higher recall of later ones (--no-learn "
+        "skips this)"
+    )
     try:
         if not learning.learn_apart(index.folder, scorer.fingerprint, learning.PATIENCE):
-            note("the fit goes on in the background, at low priority")
+            note("the fit continues in the background, at low priority")
     except (CrossknnError, OSError) as error:
         note(f"crossknn: the index was not fitted to past searches: {error}")

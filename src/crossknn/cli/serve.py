@@ -26,12 +26,15 @@ Folders = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="INDEX...",
-        help="Index folders, the first for requests that name none; without one, the documentation "
-        "of your Python, as `crossknn demo --live` has it.",
+        help="Index folders, the first for requests that name none; without one, the "
+        "documentation of your Python, as in `crossknn demo --live`.",
     ),
 ]
 Keys = Annotated[
-    Path | None, Option(help=f"File of API keys, one per line; or the variable {KEYS_VARIABLE}.")
+    Path | None,
+    Option(
+        help=f"File of API keys, one per line; by default those in the variable {KEYS_VARIABLE}."
+    ),
 ]
 
 
@@ -44,7 +47,7 @@ def command(
     keys: Keys = None,
     budget: o.PerQuery = 100,
     most_pairs: Annotated[
-        int, Option(min=1, help="Cross-encoder calls that one request may ask for.")
+        int, Option(min=1, help="Maximum number of cross-encoder calls per request.")
     ] = 10_000,
     deadline: o.Deadline = "10s",  # type: ignore[assignment]
     method: o.Method = DEFAULT,
@@ -57,8 +60,8 @@ def command(
 ) -> None:
     """Serve indexes over HTTP: searches under a budget, for many clients on one scorer.
 
-    POST /search is our own interface, /rerank that of reranking services; / is a page to look at,
-    /openapi.json says the rest. An index is named as its folder.
+    POST /search is crossknn's own interface, and /rerank that of reranking services; / is a search
+    page, and /openapi.json documents the rest. The name of an index is that of its folder.
     """
     with needs_extra("crossknn serve", "serve"):
         from crossknn.service import address, app, engine
@@ -77,26 +80,28 @@ def command(
         if not api_keys and host not in app.LOCAL:
             note(f"anyone who can reach {url} may search: give --keys or {KEYS_VARIABLE}")
         note(f"serving {', '.join(served.searchers)} at {url}")
-        # Searches give way sooner to the thread that answers: it waited for each in turn.
+        # Let searches yield to the thread that answers, which otherwise waited for each of them in
+        # turn.
         sys.setswitchinterval(0.001)
         app.serve(served, sockets, keys=api_keys, local=not api_keys and host in app.LOCAL)
 
 
 def _open(folders: list[Path] | None) -> dict[str, Any]:
-    """Indexes by the names of their folders."""
+    """Open indexes, named by their folders."""
     from crossknn.index.item_index import ItemIndex
 
     indexes: dict[str, Any] = {}
     for folder in folders or [python_index(FOLDER)]:
         name = folder.resolve().name
         if name in indexes:
-            raise InputError(f"two indexes are called {name!r}: rename the folder of one")
+            raise InputError(f"two indexes are called {name!r}: rename one of their folders")
         indexes[name] = ItemIndex.load(folder)
     return indexes
 
 
 def keys_of(path: Path | None) -> list[str]:
-    """The keys of a file or of the environment; none is allowed only if neither is given."""
+    """Read the keys of the file or the environment variable; no keys are needed only if neither is
+    set."""
     text = (
         os.environ.get(KEYS_VARIABLE)
         if path is None
@@ -107,6 +112,6 @@ def keys_of(path: Path | None) -> list[str]:
     keys = text.split()
     if not keys or not all(key.isascii() and key.isprintable() and len(key) >= 8 for key in keys):
         raise InputError(
-            f"{path or KEYS_VARIABLE} must hold API keys of 8 printable ASCII characters or more"
+            f"{path or KEYS_VARIABLE} must contain API keys of 8 printable ASCII characters or more"
         )
     return keys

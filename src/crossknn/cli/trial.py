@@ -1,4 +1,4 @@
-"""`crossknn try`: from texts of your own to a verdict."""
+"""`crossknn try`: test on your own texts whether searching pays."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ _WIDTH, _CASES = 32, 3
 
 @dataclass(frozen=True, kw_only=True)
 class TrialOptions:
-    """What is tried, and how much of it."""
+    """Options for the data, the size and the measure of a trial."""
 
     queries: Annotated[
         Path | None,
         Option(
-            help="Your queries, or a BEIR folder; by default those of the BEIR folder ITEMS, or "
-            "else some made from the items."
+            help="Your queries, or a BEIR folder; by default those of the BEIR folder ITEMS, "
+            "or queries made from the items."
         ),
     ] = None
     qrels: Annotated[
         Path | None,
         Option(
-            help="Judgements: item ids for query ids; by default those of the BEIR folder that "
+            help="Judgements: item ids by query id; by default those of the BEIR folder that "
             "has the queries."
         ),
     ] = None
@@ -58,20 +58,24 @@ class TrialOptions:
         Option(
             min=1,
             help="Cross-encoder calls for each query; the verdict is also made at half and at "
-            "twice as many.",
+            "twice this budget.",
         ),
     ] = 50
-    n_queries: Annotated[int, Option(min=5, help="Queries to score against every item.")] = 20
-    max_items: Annotated[int, Option(min=100, help="Take a sample of so many items.")] = 10_000
+    n_queries: Annotated[
+        int, Option(min=5, help="Number of queries to score against every item.")
+    ] = 20
+    max_items: Annotated[int, Option(min=100, help="Use a sample of this many items.")] = 10_000
     minutes: Annotated[
         float,
         Option(
             min=0.1,
-            help="Take as many queries (eight at least that are scored against every item) and as "
-            "many items as fit into this time.",
+            help="Choose the numbers of items and queries (at least eight scored against "
+            "every item) to fit into this time.",
         ),
     ] = 10.0
-    measure: Annotated[str, Option(help="Measure of the verdict, with judgements.")] = "nDCG@10"
+    measure: Annotated[str, Option(help="Measure used for the verdict, with judgements.")] = (
+        "nDCG@10"
+    )
     encoder: Annotated[
         str, Option(help="Dual encoder: 'bundled', a model folder, a hub name or none.")
     ] = "bundled"
@@ -82,7 +86,9 @@ class TrialOptions:
 
 @o.grouped
 def command(
-    items: Annotated[Path, Argument(metavar="ITEMS", help="JSONL, CSV, TSV, text or BEIR folder.")],
+    items: Annotated[
+        Path, Argument(metavar="ITEMS", help="File of items: JSONL, CSV, TSV, text or BEIR folder.")
+    ],
     *,
     options: TrialOptions,
     fields: o.FieldOptions,
@@ -90,13 +96,12 @@ def command(
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Say whether searching with your cross-encoder pays on your own texts, and at which budget.
+    """Test on your own texts whether searching with your cross-encoder pays, and at which budget.
 
-    A BEIR folder has its own queries and judgements; otherwise, without
-    --queries, some are made from the items. The command first says what it will
-    cost. Then it encodes a sample of the items and scores some queries against
-    all of them, to know what reranking misses. With judgements the verdict is in
-    your measure. The result is also written as a page. Scores are kept in --out:
+    A BEIR folder has its own queries and judgements; otherwise, without --queries, some are made
+    from the items. The command first estimates its cost. Then it encodes a sample of the items and
+    scores some queries against all of them, to measure what reranking misses. With judgements the
+    verdict uses your measure. The result is also written as an HTML page. Scores are kept in --out:
     run the same command again to resume after an interruption.
     """
     from crossknn.scores.stored import StoredScorer
@@ -142,7 +147,9 @@ def _read(items: Path, options: TrialOptions, fields: o.FieldOptions, seed: int)
 
     read = fields.read(items)
     if options.budget // 2 > (n := min(len(read), options.max_items)):
-        raise InputError(f"--budget is {options.budget}, for {n} items: give {n} or less")
+        raise InputError(
+            f"--budget is {options.budget}, but there are only {n} items: give {n} or less"
+        )
     queries = options.queries
     return TrialData.read(
         read,
@@ -155,7 +162,7 @@ def _read(items: Path, options: TrialOptions, fields: o.FieldOptions, seed: int)
 
 
 def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:
-    """Measure the models, and plan what fits into the minutes."""
+    """Measure the models, and choose sizes that fit into the minutes."""
     from crossknn.trial import plan as planning
 
     texts = data.items.texts
@@ -175,7 +182,7 @@ def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:
 
 
 def _say_cost(plan: Plan, data: TrialData, minutes: float) -> None:
-    """Say beforehand what is scored, and how long that takes."""
+    """Print the planned numbers of pairs, and the estimated time, before scoring."""
     fitting = "" if plan.complete else f"; as many as fit into {minutes:g} minutes"
     verdict = ""
     if plan.verdict_pairs:
@@ -190,7 +197,7 @@ def _say_cost(plan: Plan, data: TrialData, minutes: float) -> None:
 
 
 def _index(data: TrialData, options: TrialOptions) -> ItemIndex:
-    """The index of an earlier trial of these texts, or else a new one, saved."""
+    """Open the index of an earlier trial of these texts, or build and save a new one."""
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.storage import MANIFEST
 
@@ -212,9 +219,10 @@ def _score(
     budget: int,
     seed: int,
 ) -> FloatArray:
-    """Score queries against every item, one after the other, and say after each what was found.
+    """Score queries against every item, one after the other, and print the result of each.
 
-    Queries that begin after the time `until` are left out, unless no difference could be clear.
+    Queries that would begin after the time `until` are left out, unless so few would show no clear
+    difference.
     """
     from crossknn.evaluation.diagnosis import ENOUGH
     from crossknn.scores.collect import Limits, exact_scores
@@ -243,7 +251,7 @@ def _score(
 
 
 def _report(trial: Trial, folder: Path, about: str, json: bool) -> None:
-    """Show the trial and its verdict, and write the page."""
+    """Print the trial and its verdict, and write the page."""
     diagnosis = trial.diagnosis
     said = _verdict(diagnosis)
     show(trial, json)
@@ -252,8 +260,8 @@ def _report(trial: Trial, folder: Path, about: str, json: bool) -> None:
     else:
         out.print(Text(f"Verdict: {said}", "bold"))
         note(
-            f"next: crossknn compare {folder / 'index'} --queries FILE --qrels FILE, which has "
-            "these scores"
+            f"next: crossknn compare {folder / 'index'} --queries FILE --qrels FILE, which "
+            "reuses these scores"
         )
     sections = [_by_budget(diagnosis)]
     write(trial, folder, "Does searching pay here?", f"{said} {about}", sections)
@@ -266,7 +274,7 @@ def _verdict(diagnosis: Diagnosis) -> str:
     nothing = [at.budget for at in diagnosis.figures if at.reach and not at.reach.high]
     if nothing:
         said += (
-            f" No relevant item lies beyond the first {nothing[0]}: searching can find no more "
+            f" No relevant item ranks below the first {nothing[0]}: searching can find no more "
             "relevant items."
         )
     return said
@@ -277,12 +285,12 @@ def _by_budget(diagnosis: Diagnosis) -> Section:
 
     head, *rows = diagnosis.table()
     at = ", ".join(str(figures.budget) for figures in diagnosis.figures)
-    about = f"The verdict is made at {at} calls: the budget, half and twice."
+    about = f"The verdict is made at {at} calls: half the budget, the budget, and twice the budget."
     return Section(title="By budget", blocks=[about, Table(head=head, rows=rows), diagnosis.legend])
 
 
 def show(trial: Trial, json: bool) -> None:
-    """Print the bars, what reranking missed, and what it all says."""
+    """Print the bars, the items that reranking missed, and the verdict."""
     if json:
         print_json(trial.as_dict())
         return
@@ -299,7 +307,7 @@ def show(trial: Trial, json: bool) -> None:
 
 
 def _show_cases(trial: Trial) -> None:
-    """Print the first queries whose right item only the search found."""
+    """Print the first queries whose right item was found only by the search."""
     cases, opposite = trial.cases
     if not cases:
         return
@@ -313,8 +321,8 @@ def _show_cases(trial: Trial) -> None:
         for line, style in ((f"“{visible(case.query)}”", "cyan"), (f"  {about}", "")):
             out.print(Text(f"  {line}", style), no_wrap=True, overflow="ellipsis")
         out.print(
-            f"    number {case.retriever_place:,} of the retriever: reranking {trial.budget} never "
-            f"sees it; number {case.search_place} of the search",
+            f" number {case.retriever_place:,} of the retriever: reranking {trial.budget} "
+            f"items never sees it; number {case.search_place} of the search",
             style="dim",
             highlight=False,
         )
@@ -324,7 +332,7 @@ def _show_cases(trial: Trial) -> None:
 def write(
     trial: Trial, folder: Path, title: str, lead: str, sections: Sequence[Section] = ()
 ) -> None:
-    """Write the trial's page and say where it is."""
+    """Write the trial's page and print its path."""
     from crossknn.page import write_page
 
     write_page(trial.page(title, lead, sections), folder)

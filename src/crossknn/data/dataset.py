@@ -1,4 +1,4 @@
-"""Data sets, what is amiss in them, and random parts of them."""
+"""Data sets, checks of their consistency, and random samples."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Dataset:
     Judgements or candidates of an unknown query or item are kept; `findings` counts them.
 
     Args:
-        name: What it is called in messages.
+        name: The name used in messages.
         items: The n items.
         queries: The m queries.
         qrels: Judgements, `{query id: {item id: grade}}`; above 0 is relevant.
         candidates: Ranked lists that come with some data, `{query id: [(item id, score)]}`.
 
     Raises:
-        InputError: An id comes twice.
+        InputError: An id occurs twice.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Dataset:
         return "; ".join([f"{self.name}: {counts}", *self.findings])
 
     def take(self, rows: Iterable[int]) -> Dataset:
-        """The data set of the queries at some positions, in this order, with all items."""
+        """Select queries at some positions, in this order, with all items."""
         queries, lists = self.queries.take(map(int, rows)), self.candidates
         return replace(
             self,
@@ -74,20 +74,19 @@ class Dataset:
         )
 
     def judged(self) -> Dataset:
-        """The queries with a relevant item (a grade above 0)."""
+        """Select the queries with a relevant item (a grade above 0)."""
         ids = enumerate(self.queries.ids)
         return self.take(row for row, query in ids if relevant(self.qrels, query))
 
     def sample(self, count: int, seed: int) -> Dataset:
-        """The data set of `count` random queries (all, if there are no more), in their order here,
-        with all items."""
+        """Select `count` random queries (at most all), in their order here, with all items."""
         return self.take(split(len(self), {"sample": min(count, len(self))}, seed)["sample"])
 
     def save(self, folder: str | Path, split: str = "test") -> None:
         """Write items, queries and judgements as a BEIR folder, which `read_dataset` reads.
 
-        Titles stand before their texts, as they were read; further fields are left out. Judgements
-        are written to `qrels/<split>.tsv`.
+        Titles are written before their texts, as they were read; further fields are left out.
+        Judgements are written to `qrels/<split>.tsv`.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +117,7 @@ class Dataset:
 
     @cached_property
     def positives(self) -> tuple[IntArray, ...]:
-        """Positions (p,) of each query's relevant items; `InputError` if one is not there."""
+        """Return positions (p,) of each query's relevant items; `InputError` if one is missing."""
         positions = []
         for query in self.queries.ids:
             try:
@@ -129,7 +128,7 @@ class Dataset:
 
     @cached_property
     def findings(self) -> tuple[str, ...]:
-        """What does not fit together, counted, with the first of each."""
+        """Count inconsistencies, each with its first example."""
         qrels, lists = self.qrels, self.candidates or {}
         queries, items = set(self.queries.ids), set(self.items.ids)
         listed = [(query, item) for query, found in lists.items() for item, _ in found]
@@ -161,11 +160,11 @@ def _without_text(texts: Items | QuerySet) -> list[str]:
 def split(n: int, sizes: Mapping[str, int], seed: int = 0) -> dict[str, IntArray]:
     """Split n positions at random into disjoint parts: `{name: ascending positions (size,)}`.
 
-    A part depends on the seed, its own size and the sizes named before it. So making the last part
-    larger changes no other part, and a small first part lies within a larger one.
+    A part depends on the seed, its own size and the sizes named before it. So enlarging the last
+    part changes no other part, and a small first part is a subset of a larger one.
 
     Args:
-        n: How many queries (or items) there are.
+        n: Number of queries (or items).
         sizes: The size of each part by name.
         seed: Seed of the draw.
     """
@@ -188,13 +187,13 @@ def read_dataset(
 ) -> Dataset:
     """Read a split of a data folder, such as a BEIR folder.
 
-    What does not fit together is logged as a warning (`Dataset.findings`). `InputError` names the
-    place of a record that cannot be read.
+    Inconsistencies are logged as warnings (`Dataset.findings`). `InputError` names the place of a
+    record that cannot be read.
 
     Args:
         source: The folder.
-        split: By default `test`, or the only split there is.
-        limit: Keep only so many queries, from the first.
+        split: By default `test`, or the only split.
+        limit: Maximum number of queries, from the beginning.
         format: The layout (docs/how-to/data.md), by default recognised from the files.
     """
     if limit is not None and limit < 1:
@@ -210,7 +209,7 @@ def read_dataset(
 def dataset_at(
     source: str | Path, split: str | None, format: str | None = None, lists: bool = True
 ) -> Dataset:
-    """The data set of a split; items may have empty texts, and `lists` may be left unread."""
+    """Read the data set of a split; items may have empty texts, and `lists` may be left unread."""
     layout = layout_at(source, format)
     if layout is None:
         raise InputError(f"{source} is a file, where a folder of data is expected")

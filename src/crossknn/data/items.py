@@ -1,7 +1,7 @@
-"""Items: what is searched. One text each, with an id, a title and any further fields.
+"""The items of an index: one text each, with an id, a title and any further fields.
 
-The text of an item is *rendered* from its record by a template, once, on reading: the same string
-is scored by the cross-encoder, encoded, tokenized and stored, so nothing can disagree about it.
+A template makes the text of an item from its record once, on reading. The same string is scored by
+the cross-encoder, encoded, tokenized and stored, so that all use the same text.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ ADVICE = (
 )
 
 DEFAULT_TEMPLATE = "{title}\n{text}"
-"""How title and text become one string; the ends are stripped, so either may be empty."""
+"""Default template of title and text; the ends are stripped, so either may be empty."""
 
 ID_FIELDS = ("id", "_id", "docno", "doc_id", "document_id", "docid", "passage_id", "pid")
 
 _FIELD = re.compile(r"\{([^\W\d][\w-]*)\}")
 
 BARE_FIELDS = (("id", "text"), ("id", "url", "title", "text"))
-"""The fields of a TSV without a header, by their number: passages and documents of MS MARCO."""
+"""Fields of a TSV without a header, by their number: passages and documents of MS MARCO."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Item:
-    """One item; `text` is the rendered text, `extra` the fields that were carried through."""
+    """One item; `text` is made by the template, `extra` has the record's other fields."""
 
     id: str
     text: str
@@ -62,10 +62,10 @@ class Items:
     Args:
         ids: Ids (n), all different.
         texts: Texts (n), as the cross-encoder reads them: title and text by `template`.
-        titles: Titles (n), "" where there is none.
+        titles: Titles (n), "" for an item without one.
         extra: Further fields (n) of each item, by name.
-        template: How texts were made of fields.
-        alive: (n,) False for deleted items, which no id names any more; None if there are none.
+        template: The template that made the texts from fields.
+        alive: (n,) False for deleted items, whose ids are unknown; None if there are none.
     """
 
     ids: Sequence[str]
@@ -93,8 +93,9 @@ class Items:
 
     @cached_property
     def alike(self) -> tuple[IntArray, IntArray]:
-        """Items whose text another item has, too: positions (p,), those of one text side by side
-        and ascending, and the number of the text of each (p,). Texts are read once, at 1 us."""
+        """Positions (p,) of items that share their text with another item, grouped by text and
+        ascending, and the number of the text of each (p,). Computing it takes 1 us per text, once.
+        """
         codes = np.fromiter(map(hash, self.texts), np.int64, len(self))
         _, of, counts = np.unique(codes, return_inverse=True, return_counts=True)
         numbers = dict[str, int]()  # texts whose hashes are equal may differ
@@ -109,14 +110,15 @@ class Items:
         return item_id in self._position
 
     def position(self, item_id: str) -> int:
-        """The position, 0 to n - 1, of the item with an id; `InputError` if there is none."""
+        """Return the position, 0 to n - 1, of the item with an id; `InputError` if there is
+        none."""
         if item_id not in self._position:
             hint = f" (ids look like {self.ids[0]!r})" if len(self) else ""
             raise InputError(f"there is no item with the id {item_id!r}{hint}")
         return self._position[item_id]
 
     def take(self, positions: Sequence[int]) -> Items:
-        """The items at some positions, in this order."""
+        """Select items at some positions, in this order."""
 
         def at(column: Sequence[T]) -> list[T]:
             return [column[position] for position in positions]
@@ -132,7 +134,8 @@ class Items:
         )
 
     def positions(self, item_ids: Iterable[str]) -> IntArray:
-        """Positions (p,) of the items with these ids; `InputError` names one that no item has."""
+        """Return the positions (p,) of the items with these ids; `InputError` names an unknown
+        one."""
         return np.array([self.position(item_id) for item_id in item_ids], dtype=np.int64)
 
 
@@ -165,7 +168,7 @@ def read_items(
         title_field: The field that holds the title.
         text_field: The field that holds the text.
         template: How an item's text is made of its fields: `{title}`, `{text}` and any other.
-        limit: Keep only so many items, from the first.
+        limit: Maximum number of items, from the beginning.
 
     Raises:
         InputError: The corpus is empty, an id comes twice, a text is empty, a field is missing or a
@@ -186,7 +189,7 @@ def read_items(
 
 
 def item_records(path: Path, named: Iterable[str] = ()) -> Records:
-    """The records of a file of items; `named` are fields beside those of the usual names."""
+    """Read the records of a file of items; `named` are field names besides the usual ones."""
     return read_records(path, known=(*ID_FIELDS, "title", "text", *named), bare=BARE_FIELDS)
 
 
@@ -199,7 +202,7 @@ def items_from(
     text_field: str | None = None,
     allow_empty: bool = False,
 ) -> Items:
-    """Items from records, as of `read_items`; with `allow_empty` texts may be empty."""
+    """Make items from records, as `read_items` does; with `allow_empty` texts may be empty."""
     names = _template_fields(template)
     ids: dict[str, int] = {}
     texts: list[str] = []
@@ -237,7 +240,7 @@ def items_from(
 
 
 def _further(record: Record, used: set[str | None]) -> dict[str, object]:
-    """The fields that are neither id nor title nor text, as JSON has them."""
+    """Return the fields other than id, title and text, as JSON values."""
     try:
         return {str(k): json_value(v) for k, v in record.fields.items() if k not in used}
     except RecursionError:
@@ -245,7 +248,8 @@ def _further(record: Record, used: set[str | None]) -> dict[str, object]:
 
 
 def _template_fields(template: str) -> list[str]:
-    """Names the template uses, but `title`. Attributes, indexes and formats are refused."""
+    """Return the names that the template uses, except `title`; attributes, indexes and formats are
+    refused."""
     names = _FIELD.findall(template)
     if not names or set("{}") & set(_FIELD.sub("", template)):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Published layouts of folders: which file of a folder holds what (docs/how-to/data.md)."""
+"""Published layouts of data folders: the role of each file (docs/how-to/data.md)."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ class Layout(ABC):
 
     name: ClassVar[str]
     signs: ClassVar[tuple[str, ...]]
-    """Patterns of files; a folder that has one of them is taken for this layout."""
+    """File patterns by which a folder is recognised as this layout."""
     judged_only: ClassVar[bool] = False
-    """Whether the queries of a split are those of one common file that are judged in the split."""
+    """Whether one file has the queries of all splits, and the judgements decide which are in a
+    split."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @abstractmethod
     def splits(self) -> Sequence[str]:
-        """The names of the splits there are."""
+        """Return the names of the splits."""
 
     @abstractmethod
     def items(self) -> Path:
-        """The file of items."""
+        """Return the file of items."""
 
     @abstractmethod
     def queries(self, split: str) -> Path:
-        """The file of the queries of a split."""
+        """Return the file of a split's queries."""
 
     @abstractmethod
     def judgements(self, split: str) -> Path:
-        """The file of the judgements of a split."""
+        """Return the file of a split's judgements."""
 
     def lists(self, split: str) -> Path | None:
-        """The file of the lists that come with the queries of a split, if there is one."""
+        """Return the file of the lists that come with a split's queries, if there is one."""
         return None
 
     def split(self, wanted: str | None) -> str:
-        """`wanted` if it is there; without one `test`, or the only one; `InputError` otherwise."""
+        """Return `wanted` if this split exists; by default `test`, or the only split; `InputError`
+        otherwise."""
         splits = self.splits()
         usual = splits[0] if len(splits) == 1 else "test"
         if wanted is None and usual not in splits:
@@ -125,14 +127,15 @@ class Trec(Layout):
         return self._beside(split, self.list_stem)
 
     def _beside(self, split: str, stem: str) -> Path | None:
-        """The file of a stem that belongs to the queries of a split; `dev` has `dev.small`'s."""
+        """Return the file of this kind that belongs to a split's queries; `dev.small` may use that
+        of `dev`."""
         files = self._named(stem)
         if len(files) == len(self.splits()) == 1:
             return next(iter(files.values()))
         return files.get(split) or files.get(split.removesuffix(".small"))
 
     def _named(self, stem: str) -> Mapping[str, Path]:
-        """Files by the split in their names, `all` where there is none."""
+        """Return files by the split in their names, `all` for those without one."""
         files: dict[str, Path] = {}
         for path in sorted(self.path.glob(f"{stem}*")):
             after = _ENDINGS.sub("", path.name).removeprefix(stem)
@@ -158,8 +161,8 @@ LAYOUTS: dict[str, type[Layout]] = {layout.name: layout for layout in (Beir, Tre
 
 
 def layout_at(source: str | Path, name: str | None = None) -> Layout | None:
-    """The folder at `source`, in the layout that its files show or that is named; None if it is a
-    file."""
+    """Return the folder at `source` as the layout that its files show or that is named; None if it
+    is a file."""
     if name is not None and name not in LAYOUTS:
         raise InputError(f"unknown data format {name!r}: {nearest(name, LAYOUTS)}")
     path = as_path(source, "the source")

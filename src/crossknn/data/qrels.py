@@ -1,4 +1,4 @@
-"""Judgements (qrels) and ranked lists (runs), each read whole or not at all."""
+"""Judgements (qrels) and ranked lists (runs), which are read completely or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Qrels: TypeAlias = dict[str, dict[str, int]]
 """Query id -> item id -> grade."""
 
 LARGEST_GRADE = 100_000
-"""trec_eval counts items by grade: one of a billion takes it minutes, and larger ones overflow."""
+"""Largest grade accepted, because trec_eval counts items by grade: a grade of a billion takes it
+minutes, and larger ones overflow."""
 
 Run: TypeAlias = dict[str, list[tuple[str, float]]]
 """Query id -> (item id, score), best first."""
@@ -38,7 +39,7 @@ def read_qrels(
     Args:
         path: The file; or a data folder (docs/how-to/data.md), or a mapping
             `{query id: {item id: grade}}`.
-        split: Which judgements of a folder, by default `test`.
+        split: The split of a folder, by default `test`.
     """
     if not isinstance(path, str | Path):
         return given_qrels(path)
@@ -47,7 +48,7 @@ def read_qrels(
 
 
 def _file_qrels(path: Path) -> Qrels:
-    """The judgements of a file."""
+    """Read the judgements of a file."""
     qrels: Qrels = {}
     lines = ((number, line.rstrip("\r\n")) for number, line in read_lines(path) if line.strip())
     for first, (number, line) in zip(chain([True], repeat(False)), lines, strict=False):
@@ -79,7 +80,7 @@ _ITEM_NAME = re.compile("corpus|doc|item|passage|pid|entity", re.IGNORECASE)
 
 
 def _judge(qrels: Qrels, query: str, item: str, grade: int, place: str) -> None:
-    """Add a judgement; `InputError` if there is another one of the same pair."""
+    """Add a judgement; `InputError` if the pair already has another grade."""
     if qrels.setdefault(query, {}).setdefault(item, grade) != grade:
         raise InputError(
             f"{place} judges query {query!r} and item {item!r} a second time, with another grade"
@@ -87,7 +88,8 @@ def _judge(qrels: Qrels, query: str, item: str, grade: int, place: str) -> None:
 
 
 def given_qrels(judgements: Mapping[Any, Mapping[Any, Any]]) -> Qrels:
-    """Judgements `{query id: {item id: grade}}` of Python, with ids as texts and whole grades."""
+    """Check judgements `{query id: {item id: grade}}` from Python; return ids as texts and integer
+    grades."""
     qrels: Qrels = {}
     if not isinstance(judgements, Mapping):
         raise InputError(f"the judgements are {judgements!r:.80}; {_QRELS}")
@@ -110,23 +112,24 @@ _NUMBER = (bool, float, np.floating, np.bool_)
 
 
 def relevant(qrels: Qrels, query: str) -> list[str]:
-    """Ids of a query's relevant items: those of a grade above 0."""
+    """Return the ids of a query's relevant items: those with a grade above 0."""
     return [item for item, grade in qrels.get(query, {}).items() if grade > 0]
 
 
 def by_position(
     qrels: Qrels, query_ids: Iterable[str], item_ids: Sequence[str]
 ) -> list[dict[str, int]]:
-    """Grades of each query by position of the items, as text; others are named `absent ...`."""
+    """Return the grades of each query by item position, as text; other items are named `absent
+    ...`."""
     position = {item: str(i) for i, item in enumerate(item_ids)}
     rows = (qrels.get(query, {}) for query in query_ids)
     return [{position.get(i, f"absent {i}"): grade for i, grade in row.items()} for row in rows]
 
 
 def judged(qrels: Qrels, query_ids: Iterable[str]) -> list[dict[str, int]]:
-    """Item id -> grade of each query; empty for a query that the qrels do not name.
+    """Return item id -> grade for each query; empty for a query without judgements.
 
-    `InputError` if no query is judged (then the ids are of something else), and for a grade beyond
+    `InputError` if no query is judged (then the ids do not match), and for a grade above
     `LARGEST_GRADE`.
     """
     found = [qrels.get(query, {}) for query in query_ids]
@@ -139,11 +142,11 @@ def judged(qrels: Qrels, query_ids: Iterable[str]) -> list[dict[str, int]]:
 
 
 def read_run(path: str | Path) -> Run:
-    """Ranked lists from a TREC run (query, Q0, item, rank, score, tag) or those of MS MARCO.
+    """Read ranked lists from a TREC run (query, Q0, item, rank, score, tag) or one of MS MARCO.
 
     MS MARCO has tab-separated lines query, item, rank, or (`top1000`) query id, item id, query,
-    text, in no order: the score is -rank, and without a rank the place in the list counts as one.
-    Lists come sorted by score, ties by rank.
+    text, in any order. The score is -rank; without ranks the order of lines is used. Lists are
+    returned sorted by score, ties by rank.
     """
     path = Path(path)
     found: dict[str, dict[str, tuple[float, int]]] = {}

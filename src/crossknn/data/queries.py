@@ -1,9 +1,9 @@
-"""Queries, marked mentions, judgements (qrels) and ranked lists (runs), read all-or-nothing.
+"""Queries and marked mentions, which are read completely or not at all.
 
-Marked mentions are entity linking as text pairs: a query is a sentence whose mention stands between
-`[Ms]` and `[Me]`; an item is its title, `[ENT]`, and its description (ANNCUR, Yadav et al. 2022,
-A.2). Both are plain strings: a model whose tokenizer knows the marks (`crossknn.models.tokens`)
-reads them as one token each.
+Marked mentions express entity linking as text pairs: a query is a sentence whose mention stands
+between `[Ms]` and `[Me]`; an item is its title, `[ENT]`, and its description (ANNCUR, Yadav et al.
+2022, A.2). Both are plain strings: a model whose tokenizer knows the marks
+(`crossknn.models.tokens`) reads each mark as one token.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from crossknn.types import NO_ITEM, IntArray, whole_text
 
 ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "topic_id", "mention_id")
 TEXT_FIELDS = ("query", "text")
-"""A row of results has both: the query, and the text of what was found."""
+"""A record with all of these fields is a row of search results: the query, and a result's text."""
 ADVICE = "call the field that holds the query 'text' or 'query'"
 
 MENTION_START, MENTION_END, ENTITY = "[Ms]", "[Me]", "[ENT]"
 MARKS = (MENTION_START, MENTION_END, ENTITY)
 
 ITEM_TEMPLATE = f"{{title}} {ENTITY} {{text}}"
-"""How an item's record becomes a marked item."""
+"""The template of a marked item."""
 
 _OLD_TOPIC = re.compile(r"<top>(.*?)</top>", re.DOTALL)
 # A field ends at the next tag of topics: a title may hold a "<" of its own.
@@ -56,9 +56,9 @@ class QuerySet:
     """m queries with their ids, in the order of their file.
 
     Args:
-        ids: Ids (m), as judgements name them.
+        ids: Ids (m), as used in judgements.
         texts: Texts (m).
-        numbered: The ids are the queries' numbers, since they came without ids.
+        numbered: Whether the ids are the queries' numbers, because none were given.
     """
 
     ids: tuple[str, ...]
@@ -69,7 +69,7 @@ class QuerySet:
         return len(self.ids)
 
     def take(self, rows: Iterable[int]) -> QuerySet:
-        """The queries at some positions, in this order."""
+        """Select queries at some positions, in this order."""
         rows = list(rows)
         ids, texts = (tuple(of[r] for r in rows) for of in (self.ids, self.texts))
         return QuerySet(ids, texts, self.numbered)
@@ -80,7 +80,8 @@ Texts: TypeAlias = str | Entries | QuerySet
 
 
 def query_set(queries: Texts) -> QuerySet:
-    """The queries with ids, their texts as given; `InputError` for none, or for an empty one."""
+    """Return queries with ids, texts unchanged; `InputError` if there are none, or for an empty
+    one."""
     if isinstance(queries, str):
         found = QuerySet(("0",), (whole_text(queries),), numbered=True)
     elif isinstance(queries, QuerySet):
@@ -112,8 +113,8 @@ def read_queries(
 
     Args:
         source: The file, the folder, or a container of texts or records.
-        split: Which part of a folder; without it all queries of a BEIR folder are read.
-        limit: Keep only so many queries, from the first.
+        split: The split of a folder; by default all queries of a BEIR folder are read.
+        limit: Maximum number of queries, from the beginning.
 
     Raises:
         InputError: A query is empty or cannot be read, or an id comes twice; the message names file
@@ -132,7 +133,8 @@ def read_queries(
 
 
 def split_queries(layout: Layout, split: str | None) -> QuerySet:
-    """The queries of a split; without one, all of a common file, or those of the usual split."""
+    """Read the queries of a split; without one, all of a common file, or those of the default
+    split."""
     if split is None and layout.judged_only:
         return queries_from(query_records(layout.queries("")))
     split = layout.split(split)
@@ -150,7 +152,7 @@ def split_queries(layout: Layout, split: str | None) -> QuerySet:
 
 
 def marked_query(left: str, mention: str, right: str) -> str:
-    """`left [Ms] mention [Me] right`, without the empty parts."""
+    """Return `left [Ms] mention [Me] right`, without the empty parts."""
     if not mention.strip():
         raise InputError("the mention is empty")
     parts = (left, MENTION_START, mention, MENTION_END, right)
@@ -158,20 +160,21 @@ def marked_query(left: str, mention: str, right: str) -> str:
 
 
 def item_as_query(item: str) -> str:
-    """An item in a query's place: `[Ms] title [Me] description`; an unmarked text stays (A.2)."""
+    """Use an item as a query: `[Ms] title [Me] description`; an unmarked text is unchanged
+    (A.2)."""
     title, mark, description = item.partition(ENTITY)
     return marked_query("", title, description) if mark and title.strip() else item
 
 
 def unmarked(text: str) -> str:
-    """A marked query or item as plain text, for models that do not know the marks."""
+    """Return a marked query or item as plain text, for models that do not know the marks."""
     for mark in MARKS:
         text = text.replace(mark, " ")
     return " ".join(text.split())
 
 
 def query_records(path: Path) -> Records:
-    """The records of a file of queries."""
+    """Read the records of a file of queries."""
     start = next((line for _, line in read_lines(path) if line.strip()), "").lstrip()
     if start.startswith("<"):
         return Records(str(path), _topics(path))
@@ -179,8 +182,8 @@ def query_records(path: Path) -> Records:
 
 
 def queries_from(records: Records, *, as_given: bool = False) -> QuerySet:
-    """Queries from records; `InputError` for an id that comes twice, for none, and, unless texts
-    are taken `as_given`, with their outer blanks, for an empty one."""
+    """Make queries from records; `InputError` for a repeated id, no queries, or an empty one. Texts
+    taken `as_given` keep their outer blanks and may be empty."""
     ids: dict[str, int] = {}
     texts, numbered = [], True
     for record in records.rows:
@@ -197,7 +200,7 @@ def queries_from(records: Records, *, as_given: bool = False) -> QuerySet:
 
 
 def _text(record: Record) -> str:
-    """The query's text; a mention in its context is marked."""
+    """Return the query's text; a mention in its context is marked."""
     if "context_document_id" in record.fields:
         raise InputError(
             f"{record.place} is a mention without its context: read the folder that has documents/ "
@@ -214,11 +217,11 @@ def _text(record: Record) -> str:
 
 
 def _topics(path: Path) -> Iterator[Record]:
-    """TREC topics as ir_datasets reads them (`ir_datasets/formats/trec.py`): the short field only.
+    """Read TREC topics as ir_datasets does (`ir_datasets/formats/trec.py`): the short field only.
 
-    In XML (TREC Web, TREC-COVID), `<topics><topic number="1"><query>...`, or in the older form that
-    is not XML (TREC 1 to 8, Robust 2004): `<top>`, then `<num> Number: 301` and `<title> ...`,
-    which are not closed, then `</top>`.
+    They are XML (TREC Web, TREC-COVID), `<topics><topic number="1"><query>...`, or an older format
+    with unclosed tags (TREC 1 to 8, Robust 2004): `<top>`, then `<num> Number: 301` and `<title>
+    ...`, then `</top>`.
     """
     text = "".join(line for _, line in read_lines(path))
     if text.lstrip().startswith("<top>"):
@@ -246,8 +249,8 @@ def _topic_fields(topic: ET.Element) -> dict[str, str]:
 
 
 def own_items(queries: QuerySet, item_ids: Iterable[str], qrels: Qrels | None = None) -> IntArray:
-    """The item that is the query itself, where queries are documents of the corpus: that which has
-    the query's id, as BEIR has it (ArguAna, Quora).
+    """Return the item that has each query's id, which is the query itself if queries are documents
+    of the corpus, as in BEIR (ArguAna, Quora).
 
     Args:
         queries: m queries. Those without ids of their own are no items.
@@ -270,7 +273,7 @@ def own_items(queries: QuerySet, item_ids: Iterable[str], qrels: Qrels | None = 
 
 
 def without_own(items: IntArray, own: IntArray) -> IntArray:
-    """Answers (m, c) without each query's own item (m,); what follows moves up, and -1 ends rows.
+    """Remove each query's own item (m,) from answers (m, c); later items move up, and -1 ends rows.
 
     >>> without_own(np.array([[3, 1, 2], [4, 5, 6]]), np.array([1, -1])).tolist()
     [[3, 2, -1], [4, 5, 6]]

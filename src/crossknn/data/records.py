@@ -1,6 +1,6 @@
-"""Records of files and of Python containers; each says where it stands.
+"""Records of files and of Python containers; each knows its place for messages.
 
-Readers are all-or-nothing: the first bad line ends the reading with one sentence that names it.
+Reading is all or nothing: the first bad line raises an error that names it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ Entries: TypeAlias = Iterable[str | Mapping[str, Any]] | Mapping[Any, Any] | Fra
 
 _RECORD_FIELDS = frozenset({"id", "_id", "title", "text", "query"})
 _FEW = 20
-"""A mapping of so few entries that has one of these keys is one record, not a mapping from ids."""
+"""A mapping with at most this many entries and one of these keys is one record, not a mapping from
+ids."""
 
 
 class Record(NamedTuple):
-    """Named fields, the record's number, and its place for messages, e.g. `FILE, line 3`.
+    """The named fields of a record, its number, and its place for messages, such as `FILE, line 3`.
 
-    Numbers are lines (from 1), positions (from 0) in a Python sequence, or the labels of a data
-    frame's rows; `key` is the id under which a mapping has the record.
+    The number is a line (from 1), a position (from 0) in a Python sequence, or the label of a data
+    frame's row; `key` is the record's id in a mapping.
     """
 
     fields: Mapping[str, object]
@@ -55,7 +56,7 @@ class Record(NamedTuple):
     key: str | None = None
 
     def first_of(self, names: Iterable[str]) -> str | None:
-        """The first of the field names that the record has, or has in another case."""
+        """Return the first of the field names that the record has, ignoring case if necessary."""
         names = tuple(names)
         found = next((name for name in names if name in self.fields), None)
         if found is not None:
@@ -64,7 +65,8 @@ class Record(NamedTuple):
         return next((folded[name] for name in names if name in folded), None)
 
     def field(self, name: str, advice: str = "") -> object:
-        """A field's value; `InputError` if it is missing, with the nearest one and `advice`."""
+        """Return a field's value; if it is missing, `InputError` with the nearest name and
+        `advice`."""
         if name not in self.fields:
             hint = nearest(name, map(str, self.fields))
             error = InputError(f"{self.place} has no field {name!r} ({hint})")
@@ -74,7 +76,7 @@ class Record(NamedTuple):
         return self.fields[name]
 
     def text(self, name: str, advice: str = "") -> str:
-        """A field's value as text; numbers are written out, null is empty."""
+        """Return a field's value as text; numbers are written out, null is empty."""
         value = self.field(name, advice)
         if isinstance(value, str):
             return _checked(value, self.place)
@@ -89,7 +91,7 @@ class Record(NamedTuple):
         return str(value)
 
     def id(self, name: str | None) -> str:
-        """The record's id: the key that a mapping has it under, a field, or else its number."""
+        """Return the record's id: its key in a mapping, or a field, or else its number."""
         if self.key is None:
             return as_id(self.number if name is None else self.field(name), self.place)
         if name is not None and (own := as_id(self.field(name), self.place)) != self.key:
@@ -100,7 +102,7 @@ class Record(NamedTuple):
         return self.key
 
     def add_id(self, value: str, seen: dict[str, int]) -> None:
-        """Add an id of this record to `seen`; `InputError` if another record has it."""
+        """Add this record's id to `seen`; `InputError` if another record has it."""
         if value in seen:
             raise InputError(f"{self.place} repeats the id {value!r}; ids must differ")
         seen[value] = self.number
@@ -117,7 +119,7 @@ class Records(NamedTuple):
 
 
 def as_id(value: object, place: str) -> str:
-    """An id exactly as it is: an integer, or a string that fits between two tabs."""
+    """Return an id unchanged: an integer, or a string without tabs."""
     if is_whole(value):
         if abs(value) >= LARGEST:
             raise InputError(f"{place} has an id of over 4000 digits")
@@ -133,10 +135,10 @@ def as_id(value: object, place: str) -> str:
 def read_records(
     path: Path, known: Sequence[str] = (), bare: Sequence[tuple[str, ...]] = ()
 ) -> Records:
-    """Records of a file by its type; a line of a `.txt` file becomes the field `text`.
+    """Read the records of a file by its type; a line of a `.txt` file becomes the field `text`.
 
-    A `.tsv` whose first row names none of the `known` fields has no header: its fields are those of
-    `bare` that are as many.
+    A `.tsv` whose first row has none of the `known` names has no header: its fields are the entry
+    of `bare` with the same number of fields.
     """
     ending = (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
     if ending not in FILE_TYPES:
@@ -156,8 +158,8 @@ def read_records(
 
 
 def is_container(source: object) -> bool:
-    """Whether records can be read of a Python value: it has entries, in an order, and is no text
-    and no table of an unknown package."""
+    """Whether records can be read from a Python value: it has ordered entries, and is neither a
+    text nor a table of an unknown package."""
     if isinstance(source, str | bytes | set | frozenset) or not getattr(source, "ndim", True):
         return False
     known = any(hasattr(source, name) for name in ("to_pylist", "to_dicts", "to_dict"))
@@ -165,14 +167,14 @@ def is_container(source: object) -> bool:
 
 
 def given_records(source: Entries) -> Records:
-    """Records of a Python container of texts or mappings."""
+    """Read the records of a Python container of texts or mappings."""
     if not is_container(source):
         raise InputError(f"{source!r:.80} is neither a file nor a list of texts")
     return Records("the sequence", _entries(source))
 
 
 def _entries(source: Any) -> Iterator[Record]:
-    """Containers are known by what they can do, so that none of their packages is imported."""
+    """Yield a container's entries, recognised by its methods, so that no package is imported."""
     if isinstance(source, Mapping):
         if len(source) <= _FEW and any(isinstance(source.get(n), str) for n in _RECORD_FIELDS):
             raise InputError(
@@ -200,7 +202,7 @@ def _entries(source: Any) -> Iterator[Record]:
 
 
 def _record(entry: object, number: object, place: str, key: str | None = None) -> Record:
-    """The record of a text (its field is `text`) or a mapping; null is an empty text."""
+    """Make a record from a text (its field is `text`) or a mapping; null is an empty text."""
     fields = {"text": entry} if isinstance(entry, str) or is_missing(entry) else entry
     if not isinstance(fields, Mapping):
         kind = type(entry).__name__
@@ -209,7 +211,7 @@ def _record(entry: object, number: object, place: str, key: str | None = None) -
 
 
 def _json_records(path: Path) -> Iterator[Record]:
-    """Of JSON lines, or of a file that is an array or is spread over lines otherwise."""
+    """Read JSON lines, or a file that is one array or has objects over several lines."""
     lines = ((number, line) for number, line in read_lines(path) if line.strip())
     first, second = next(lines, None), next(lines, None)
     if first is None:
@@ -229,8 +231,8 @@ def _begins_json_lines(line: str) -> bool:
 
 
 def _document(path: Path) -> Iterator[Record]:
-    """Records of JSON that is not one object a line: an array, a mapping from ids to records, or
-    objects that are written over several lines."""
+    """Read JSON that is not one object per line: an array, a mapping from ids to records, or
+    objects over several lines."""
     text = "".join(line for _, line in read_lines(path))
     decode, number, at = json.JSONDecoder().raw_decode, 1, 0
     values = list[tuple[int, Any]]()
@@ -272,7 +274,7 @@ def _decoded(path: Path, number: int, line: str) -> Any:
 
 
 def _not_json(path: Path, number: int, error: Exception) -> InputError:
-    # Only the reason: the line itself may be a megabyte long.
+    # Report only the reason: the line itself may be a megabyte long.
     reason = getattr(error, "msg", error)
     return InputError(f"{path}, line {number} is not valid JSON: {reason}")
 
@@ -285,7 +287,8 @@ def _object(value: Any, path: Path, number: int) -> Record:
 
 
 def _checked(text: str, place: str) -> str:
-    """JSON can spell half a surrogate pair, which no UTF-8 file and no tokenizer can hold."""
+    """Replace halves of surrogate pairs, which JSON can express but UTF-8 files and tokenizers
+    cannot."""
     if (whole := whole_text(text)) != text:
         logger.warning("%s holds half a surrogate pair; it is replaced by U+FFFD", place)
     return whole

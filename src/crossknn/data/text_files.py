@@ -1,4 +1,4 @@
-"""Lines and tables of text files, as any system writes them: UTF-8, maybe packed by gzip."""
+"""Read lines and tables of UTF-8 text files from any system, perhaps compressed by gzip."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from crossknn.errors import InputError
 from crossknn.files import SURPLUS, open_given
 
 LONGEST = 2**28
-"""Bytes of a line."""
+"""Maximum number of bytes in a line."""
 MOST_UNFOLDED = 200
-"""So many times the size of a `.gz` file its content may be: texts have 3 to 10 times."""
+"""Maximum ratio of a `.gz` file's content to its size; texts have 3 to 10."""
 Fields: TypeAlias = Iterator[tuple[int, dict[str, object]]]
 """(line, fields) of each record."""
 
 
 def existing(path: Path) -> Path:
-    """`path`, or the error that it does not exist."""
+    """Return `path`, or raise the error that it does not exist."""
     if not path.exists():
         raise InputError(f"there is no file or folder {path}")
     return path
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(number, line with its end) of a UTF-8 file, maybe `.gz`; a byte order mark is dropped."""
+    """Yield (number, line with its end) of a UTF-8 file, perhaps `.gz`; a byte order mark is
+    dropped."""
     existing(path)
     start = 0
     try:
@@ -60,8 +61,8 @@ _UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|.\x00|\x00", re.DOTALL)
 
 
 def _of_old_macs(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """The lines; those of a file that ends them by a carriage return alone, as old Macs and their
-    Excel do, are parted."""
+    """Yield the lines, splitting those of a file whose lines end with a carriage return alone, as
+    old Macs and their Excel write them."""
     first = next(lines, b"")
     if b"\r" in first and not first.endswith(b"\n"):
         yield from first.splitlines(keepends=True)
@@ -75,9 +76,9 @@ _GZIP = b"\x1f\x8b"
 
 @contextmanager
 def _opened_lines(path: Path) -> Iterator[Iterator[bytes]]:
-    """The lines of a file with their ends; of a `.gz`, or what gzip made, what it unfolds to,
-    up to `MOST_UNFOLDED` times its size. `InputError` for more, for a line above `LONGEST`
-    bytes, a device and a pipe."""
+    """Yield the lines of a file with their ends, decompressing gzip up to `MOST_UNFOLDED` times the
+    file's size. `InputError` for a longer content, a line above `LONGEST` bytes, a device and a
+    pipe."""
     with ExitStack() as held:
         file: Any = held.enter_context(open_given(path))
         most = math.inf
@@ -104,13 +105,13 @@ def _opened_lines(path: Path) -> Iterator[Iterator[bytes]]:
 
 
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line, fields) of each row that is not blank; a TSV knows no quotes."""
+    """Yield (line, fields) of each row that is not blank; a TSV has no quotes."""
     lines = ((number, line) for number, line in read_lines(path) if line.strip())
     return ((number, line.rstrip("\r\n").split("\t")) for number, line in lines)
 
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(last line, fields) of each row that is not blank."""
+    """Yield (last line, fields) of each row that is not blank."""
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader((line for _, line in read_lines(path)), strict=True)
     try:
@@ -122,10 +123,10 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def read_table(
     path: Path, tabs: bool, known: Sequence[str] = (), bare: Sequence[tuple[str, ...]] = ()
 ) -> Fields:
-    """The rows of a CSV, or of a TSV (`tabs`), by the names in its first row.
+    """Read the rows of a CSV, or of a TSV (`tabs`), by the names in its first row.
 
-    A TSV whose first row names none of the `known` fields has no header: its fields are those of
-    `bare` that are as many.
+    A TSV whose first row has none of the `known` names has no header: its fields are the entry of
+    `bare` with the same number of fields.
     """
     rows = _tsv(path) if tabs else _csv(path)
     first = next(rows, None)
@@ -166,7 +167,7 @@ _NAME = re.compile(
 
 
 def is_id_name(name: str) -> bool:
-    """Whether a field is called as ids are.
+    """Whether a field has a typical name of an id.
 
     >>> is_id_name("DocId"), is_id_name("pid"), is_id_name("acid"), is_id_name("D1")
     (True, True, False, False)
@@ -175,7 +176,8 @@ def is_id_name(name: str) -> bool:
 
 
 def is_header(row: Sequence[str]) -> bool:
-    """Whether a table's first row names columns: an id first, or nothing but usual names.
+    """Whether a table's first row names columns: it begins with an id's name, or has only usual
+    names.
 
     >>> is_header(["pid", "passage"]), is_header(["Title", "Body"]), is_header(["7", "a title"])
     (True, True, False)

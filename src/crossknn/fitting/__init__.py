@@ -1,1 +1,1 @@
-"""Fitting an index to exact scores, once and offline, so that every later search finds more."""
+"""Fit an index to exact scores, once and offline, so that later searches have a higher recall."""

@@ -1,8 +1,8 @@
-"""Anchors of an index (R_anc): exact scores of some queries with every item.
+"""Collect an index's anchors (R_anc): exact scores of some queries with every item.
 
-The scores are collected into the index's store, where every search and fit finds them, so that a
-run can be stopped anywhere and no pair is scored twice. Complete rows become the artifact "anchors"
-(ANNCUR and ADACUR; Yadav et al. 2022, 2.2), arrays that are mapped when the index is opened.
+The scores go to the index's store, which every search and fit reads, so a run can be stopped at any
+time and no pair is scored twice. Complete rows become the artifact "anchors" (ANNCUR and ADACUR;
+Yadav et al. 2022, 2.2), whose arrays are memory-mapped when the index is opened.
 
 Axes: k_q anchor queries, n items.
 """
@@ -41,21 +41,20 @@ def collect_anchors(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> CollectReport:
-    """Score training queries with every item, and keep the complete rows as anchors of the index.
+    """Score training queries with every item, and store the complete rows as the index's anchors.
 
-    Anchors that the index has are kept. After an interruption, the same call resumes. Kriging's
-    prior is fitted to the anchors, so that later searches find more.
+    Existing anchors are kept. After an interruption, the same call resumes. Kriging's prior is
+    fitted to the anchors, which gives later searches a higher recall.
 
     Args:
         index: The n items.
         scorer: A cross-encoder or its name (Ray needs a name).
-        queries: Texts (k_q); they cost k_q * n calls, less what the store has.
+        queries: Texts (k_q); they cost k_q * n scored pairs, minus those in the store.
         limits, progress: As for `collect`.
-        replace: Drop anchors that other cross-encoders have scored, which are kept beside these by
-            default.
+        replace: Drop anchors scored by other cross-encoders, which are kept by default.
 
     Returns:
-        How many pairs were known, scored and failed, and what stopped it.
+        Numbers of reused, scored and failed pairs, and what stopped the collection.
 
     Raises:
         InputError: As `collect`, or the index has anchors of a cross-encoder without a name.
@@ -94,7 +93,7 @@ def collect_anchors(
 
 
 def _teach(index: ItemIndex) -> None:
-    """Fit kriging's prior to the anchors, unless searches have taught more than these can."""
+    """Fit kriging's prior to the anchors, unless past searches give a better fit."""
     count, before = len(index.anchor_queries), stored_prior(index)
     if before is not None and before.from_searches and count < TEACHING_ANCHORS:
         return
@@ -106,7 +105,7 @@ def _teach(index: ItemIndex) -> None:
 
 
 def check_texts(queries: Texts, kind: str) -> list[str]:
-    """The different texts; `InputError` for what is no container of queries."""
+    """Return the distinct texts; `InputError` unless they are a container of queries."""
     if isinstance(queries, str):
         raise InputError(f"{kind} queries must be a list of texts, not one text")
     if not isinstance(queries, Sequence) or not all(
@@ -117,10 +116,10 @@ def check_texts(queries: Texts, kind: str) -> list[str]:
 
 
 def fit_scales(index: ItemIndex) -> None:
-    """Fit the scales of the index's own vectors to the anchors, where there are any.
+    """Fit the scales of the index's own vectors to the anchors, if there are any.
 
-    A scale brings exact scores to the mean and standard deviation of inner products (AXN A.2).
-    Vectors that the queries have none beside get no scale.
+    A scale maps exact scores to the mean and standard deviation of inner products (AXN A.2).
+    Vectors for which queries cannot be encoded get no scale.
     """
     index = index.snapshot()
     for known in index.each(ANCHORS):
@@ -129,14 +128,15 @@ def fit_scales(index: ItemIndex) -> None:
 
 
 def _known_rows(index: ItemIndex, own: str | None, replace: bool) -> Artifact | None:
-    """This cross-encoder's rows there are now, also those of other processes."""
+    """Return this cross-encoder's current rows, including those of other processes."""
     known = index.newest("artifacts", ANCHORS)
     if known is None or known.meta["fingerprint"] != own or (replace and own is None):
         return None
     if own is None:
         raise InputError(
-            "the anchors of the index are of a cross-encoder without a name, and so is this one: "
-            "name it, discard them with replace=True (--replace), or use an index of its own"
+            "the anchors of the index belong to an unnamed cross-encoder, and this one has no "
+            "name, either: name it, discard the anchors with replace=True (--replace), or use "
+            "another index"
         )
     return known
 
@@ -144,7 +144,7 @@ def _known_rows(index: ItemIndex, own: str | None, replace: bool) -> Artifact | 
 def _scales(
     index: ItemIndex, rows: FloatArray, queries: Sequence[str]
 ) -> dict[str, tuple[float, float]]:
-    """(alpha, beta) by name of the index's own vectors; "center" only centers."""
+    """Compute (alpha, beta) by name of the index's own vectors; "center" only centers."""
     mean, std = _moments(np.asarray(row) for row in rows)
     found = {"center": (mean, 1.0)}
     for name in (name for name in index.vectors if name not in index.fitted):
@@ -163,7 +163,7 @@ def _scales(
 
 
 def _moments(parts: Iterable[FloatArray]) -> tuple[float, float]:
-    """Mean and standard deviation of values that come in parts."""
+    """Compute mean and standard deviation of values given in portions."""
     found = [(p.size, p.mean(dtype=np.float64), p.var(dtype=np.float64)) for p in parts]
     sizes, means, variances = np.transpose(found)
     mean = np.average(means, weights=sizes)

@@ -1,8 +1,8 @@
-"""Scores into probabilities of relevance, by judgements: isotonic regression of the items returned.
+"""Calibrate scores to probabilities of relevance, from judgements, by isotonic regression.
 
-Isotonic regression (Zadrozny and Elkan 2002) of one of three sums, chosen by cross-validation over
-queries: the score; the score less the mean of its query's best; both and the lead over the best
-other item, weighed by logistic regression.
+The regression (Zadrozny and Elkan 2002) is on one of three sums, chosen by cross-validation over
+queries: the score; the score minus the mean of its query's best; or both and the lead over the best
+other item, weighted by logistic regression.
 
 Axes: m queries, k items of each, p pairs of them.
 """
@@ -30,7 +30,8 @@ from crossknn.types import NO_ITEM, BoolArray, FloatArray, Progress
 LEAST, FOLDS, BINS = 5, 5, 10
 SCORE = (1.0, 0.0, 0.0)
 WAYS = {"score": SCORE, "score - mean": (1.0, -1.0, 0.0), "score, mean, lead": None}
-"""Weights of a score, of the mean of its query's best and of its lead; None for fitted ones."""
+"""Weights of a score, of the mean of its query's best scores and of its lead; None if they are
+fitted."""
 
 
 def fit_calibration(
@@ -46,31 +47,31 @@ def fit_calibration(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Fit the probability of relevance to the scores of the ten best items of judged queries.
+    """Fit probabilities of relevance to the scores of the ten best items of judged queries.
 
-    Items that are not judged count as not relevant; queries without judgements are left out. Later
-    searches with this cross-encoder and this fusion have calibrated probabilities.
+    Unjudged items count as not relevant; queries without judgements are left out. Later searches
+    with this cross-encoder and this fusion return calibrated probabilities.
 
     Args:
         index: The items.
-        scorer: The cross-encoder, or whatever else `Searcher` takes.
-        queries: Queries with the ids that judgements name.
+        scorer: The cross-encoder, in any form that `Searcher` accepts.
+        queries: Queries with the ids that the judgements use.
         qrels: Judgements, `{query id: {item id: grade}}`; above 0 is relevant.
-        method, budget, fuse, seed: Of the search, as later searches will have them.
-        keep_own: Count the item that has a query's id as any other; as in BEIR it is left out,
-            since it is the query itself where queries are documents of the corpus.
+        method, budget, fuse, seed: Options of the search, the same as for later searches.
+        keep_own: Count an item that has the query's id like any other. BEIR leaves it out, because
+            it is the query itself if queries are documents of the corpus.
         progress: Called with (done, total) scored pairs.
 
     Returns:
-        What was found, kept as the artefact "calibration" of the index: the `way` that was chosen
-        and each one's held-out Brier score; `ece`, the expected calibration error of held-out
+        The report, also stored as the artifact "calibration": the chosen `way` and each one's
+        held-out Brier score; `ece`, the expected calibration error of held-out
         queries (0-1), and `ece_logistic`, that of the logistic function of the score; `reliability`
-        and `reliability_logistic`, of ten bins of as many items the mean probability, the share
-        that is relevant, and the number of items.
+        and `reliability_logistic`, for ten bins of equal size, the mean probability, the relevant
+        share and the number of items.
 
     Raises:
         InputError: Fewer than five queries are judged, no judged item is in the index, or all items
-            that were found are relevant, or none.
+            returned are relevant, or none.
         ScorerError: No pair could be scored.
     """
     asked, qrels = query_set(queries), given_qrels(qrels)
@@ -81,7 +82,9 @@ def fit_calibration(
             f"{LEAST} or more; do their ids agree?"
         )
     if not {item for query in judged.ids for item in qrels[query]} & {*index.items.ids}:
-        raise InputError("none of the judged items is in the index: do their ids agree?")
+        raise InputError(
+            "none of the judged items is in the index: check that both use the same ids"
+        )
     scorer = as_scorer(scorer)
     exact = scorer if scorer.fingerprint is None else StoredScorer(scorer, index.scores)
     searcher = Searcher(index, exact, method, fuse=fuse, seed=seed)
@@ -104,9 +107,9 @@ def fit_calibration(
 def fit_scores(
     scores: FloatArray, relevant: BoolArray, seed: int = 0
 ) -> tuple[Calibration, dict[str, Any]]:
-    """Fit to the final scores (m, k) of each query's best items, in descending order, NaN padded;
-    which of them are `relevant` (m, k). The calibration, and what `fit_calibration` returns of it.
-    """
+    """Fit to the final scores (m, k) of each query's best items, in descending order and padded
+    with NaN, and whether they are `relevant` (m, k). Returns the calibration, and the report of
+    `fit_calibration`."""
     known = ~np.isnan(scores)
     if not 0 < relevant[known].sum() < known.sum():
         which = "all" if relevant[known].any() else "none"
@@ -142,19 +145,19 @@ def fit_scores(
 
 
 def reliability(chance: FloatArray, relevant: BoolArray, bins: int = BINS) -> FloatArray:
-    """Of `bins` of as many of p items, by ascending probability: the mean probability, the share
-    that is relevant, and the number of items (bins, 3).
+    """Compute, for `bins` bins of equal size over p items by ascending probability, the mean
+    probability, the relevant share and the number of items (bins, 3).
 
-    >>> reliability(np.array([0.9, 0.1]), np.array([True, False]), 2).tolist()
-    [[0.1, 0.0, 1.0], [0.9, 1.0, 1.0]]
+    >>> reliability(np.array([0.9, 0.1]), np.array([True, False]), 2).tolist() [[0.1, 0.0, 1.0],
+    [0.9, 1.0, 1.0]]
     """
     parts = np.array_split(np.argsort(chance, kind="stable"), min(bins, len(chance)))
     return np.array([(chance[p].mean(), relevant[p].mean(), len(p)) for p in parts])
 
 
 def calibration_error(chance: FloatArray, relevant: BoolArray, bins: int = BINS) -> float:
-    """Expected calibration error, 0-1: how far probability and share of the bins lie apart, in the
-    mean over items (Nguyen and O'Connor 2015, with bins of as many items).
+    """Compute the expected calibration error, 0-1: the mean over items of the difference between
+    their bin's probability and relevant share (Nguyen and O'Connor 2015, with bins of equal size).
 
     >>> calibration_error(np.array([0.75, 0.25]), np.array([True, False]), 2)
     0.25
@@ -166,7 +169,7 @@ def calibration_error(chance: FloatArray, relevant: BoolArray, bins: int = BINS)
 def _curve(
     way: str, sums: FloatArray, relevant: BoolArray, known: BoolArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Weights of the features (m, k, 3), and the isotonic curve over their sum."""
+    """Fit the weights of the features (m, k, 3), and the isotonic curve over their sum."""
     rows, which = sums[known], relevant[known]
     weights = np.array(WAYS[way] or SCORE)
     if WAYS[way] is None and 0 < which.sum() < len(which):

@@ -1,8 +1,9 @@
-"""Kriging's prior from anchors, queries that were scored with every item.
+"""Fit kriging's prior to anchors, queries that were scored with every item.
 
-Each anchor's scores are regressed on the trend of few columns. The residuals say which items are
-liked by the same queries: their covariance is brought to low rank, a part of it as item vectors
-smooth it. The anchors' coordinates in that space are what cokriging predicts from query vectors.
+Each anchor's scores are regressed on the trend with few columns. The residuals show which items
+score high for the same queries: their covariance is approximated with low rank, partly smoothed by
+the item vectors. Cokriging predicts a query's coordinates in that space from its vector, as learned
+from the anchors.
 
 Axes: those of `crossknn.methods.prior`, and a anchor queries, b items of a block.
 """
@@ -24,29 +25,30 @@ from crossknn.methods.prior import SLOPE, Cokriging, Prior, near, trend_columns
 from crossknn.types import BoolArray, FloatArray, IntArray, Progress
 
 RANK = 100
-"""Factors kept, at most."""
+"""Maximum number of factors."""
 
 OWN, SMOOTHED = 4 / 7, 3 / 7
-"""Shares of the covariance of items that residuals show, and of what item vectors say of it."""
+"""Weights, in the items' covariance, of the residuals themselves and of their smoothing by item
+vectors."""
 
 SMOOTHING = 30.0
-"""Items that the ridge counts for which smooths factors by item vectors."""
+"""The ridge of smoothing factors by item vectors, in units of items."""
 
 PRIOR_QUERIES = 2
-"""Queries that the weights' prior before any query counts for where others are known."""
+"""Weight, in numbers of queries, of the slope prior that holds without other queries."""
 
 BLOCK = 8_192
-"""Items that a fit reads together."""
+"""Number of items that a fit reads together."""
 
 SCALES = tuple(0.125 * 2.0**step for step in range(8))
 RIDGES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-"""Of cokriging: scales of squared distances between queries, and ridges."""
+"""Candidates in the fit of cokriging: scales of squared distances between queries, and ridges."""
 
 
 def fit_cokriging(
     known: FloatArray, coordinates: FloatArray, products: FloatArray
 ) -> tuple[Cokriging, FloatArray]:
-    """Scale and ridge by the least leave-one-out error in the scores of all items.
+    """Choose scale and ridge by the smallest leave-one-out error in the scores of all items.
 
     With A = K (K + ridge I)^-1, the error of query i, left out, is ((I - A) Z)_i / (1 - A_ii)
     (Rasmussen and Williams 2006, 5.12).
@@ -54,10 +56,10 @@ def fit_cokriging(
     Args:
         known: Vectors (q, d) of queries.
         coordinates: Z (q, r).
-        products: Of the factors with themselves, F' F (r, r).
+        products: Gram matrix of the factors, F' F (r, r).
 
     Returns:
-        The regression, and what it says of each known query from all others: (q, r).
+        The regression, and its prediction of each known query from all others: (q, r).
     """
     best, exact = np.inf, coordinates.astype(np.float64)
     for scale in SCALES:
@@ -85,19 +87,19 @@ def fit_dense(
     rows: IntArray | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """A prior from queries that were scored with every item.
+    """Fit a prior to queries that were scored with every item.
 
     The items are read three times, `BLOCK` at a time, so that arrays may be memory-mapped.
     `InputError` if there are fewer than two queries.
 
     Args:
-        scores: Exact ones (a, n) of anchor queries.
+        scores: Exact scores (a, n) of anchor queries.
         cheap: Scores (a, n) of the anchors by each retriever.
-        vectors: Of the items (n, d), by which factors are smoothed.
-        query_vectors: Of the anchors (a, d'), for cokriging.
-        lead: Which of the retrievers is in the trend of few columns.
-        rank: Factors, at most.
-        rows: Positions (q,) of the anchors that are used; by default all.
+        vectors: Item vectors (n, d), by which factors are smoothed.
+        query_vectors: Vectors of the anchors (a, d'), for cokriging.
+        lead: Index of the retriever in the trend with few columns.
+        rank: Maximum number of factors.
+        rows: Positions (q,) of the anchors to use; by default all.
         progress: Called with (items read, 3 n).
     """
     rows = np.arange(len(scores)) if rows is None else rows
@@ -113,7 +115,8 @@ def fit_dense(
     slopes = columns.regressed(np.flatnonzero(few)[1:] - 1)
 
     def stacked(part: slice, values: FloatArray) -> FloatArray:
-        """Residuals (q, b) from the few trend, over the items' directions (d, b)."""
+        """Stack the residuals (q, b) of the trend with few columns on the items' directions
+        (d, b)."""
         both = columns.residuals(values, slopes), _directions(vectors[part]).T
         return np.vstack(both).astype(np.float32)
 
@@ -136,21 +139,21 @@ def fit_dense(
 def _cokriging_of(
     query_vectors: FloatArray, gram: FloatArray, mixture: FloatArray
 ) -> tuple[Cokriging, FloatArray]:
-    """Cokriging of the q anchors, whose coordinates are their residuals' in the factors' space."""
+    """Fit cokriging of the q anchors, from their residuals' coordinates in the factors' space."""
     q, products = len(query_vectors), mixture.T @ gram @ mixture
     coordinates = np.linalg.lstsq(products, mixture.T @ gram[:, :q], rcond=1e-10)[0].T
     return fit_cokriging(query_vectors, coordinates, products)
 
 
 def _with_column(values: FloatArray, others: FloatArray, factor: FloatArray) -> FloatArray:
-    """Columns (q, g, b) with what cokriging says of each anchor from the others, before the last
-    two, the items' mean and the scores: (q, g + 1, b)."""
+    """Insert cokriging's prediction of each anchor from the others before the last two of the
+    columns (q, g, b), the items' mean and the scores: (q, g + 1, b)."""
     likely = (others.astype(np.float32) @ factor.T)[:, None]
     return np.concatenate([values[:, :-2], likely, values[:, -2:]], axis=1)
 
 
 class _Anchors(NamedTuple):
-    """The q anchors at `rows` of exact scores (a, n), and each retriever's scores, (a, n)."""
+    """The q anchors at `rows` of exact scores (a, n), with each retriever's scores (a, n)."""
 
     scores: FloatArray
     cheap: Sequence[FloatArray]
@@ -158,7 +161,7 @@ class _Anchors(NamedTuple):
     progress: Progress | None
 
     def moments(self) -> tuple[Moments, FloatArray]:
-        """Of the columns of each anchor, and the items' sums of scores (n,)."""
+        """Compute the moments of each anchor's columns, and the items' sums of scores (n,)."""
         moments, total = Moments(), np.empty(self.scores.shape[1])
         for part, values in self.blocks(0):
             moments.add(values)
@@ -166,8 +169,8 @@ class _Anchors(NamedTuple):
         return moments, total
 
     def blocks(self, reading: int) -> Iterator[tuple[slice, FloatArray]]:
-        """Items, and of them each anchor's columns but for the 1, and its scores: (q, g, b). The
-        items' mean, whatever its size, is that over the other anchors."""
+        """Yield items with each anchor's columns except the 1, and its scores: (q, g, b). The
+        items' mean is over the other anchors."""
         n = self.scores.shape[1]
         for start in range(0, n, BLOCK):
             part = slice(start, min(start + BLOCK, n))
@@ -181,13 +184,14 @@ class _Anchors(NamedTuple):
 
 
 class Moments:
-    """Means and products of columns about them, which come in blocks: of each query the columns
-    (g - 1) that its scores, the last of g values, are regressed on."""
+    """Running means and centered products of each query's columns (g - 1), on which its scores, the
+    last of g values, are regressed."""
 
     count = 0
 
     def add(self, values: FloatArray) -> None:
-        """Take in (q, g, b); Chan et al. 1983 (1.4), so that no large squares cancel."""
+        """Add a block (q, g, b); the update of Chan et al. 1983 (1.4) avoids cancelling large
+        squares."""
         mean, b = values.mean(axis=2, keepdims=True), values.shape[2]
         about = values - mean
         products = about @ about.transpose(0, 2, 1)
@@ -201,13 +205,13 @@ class Moments:
 
     @property
     def size(self) -> FloatArray:
-        """Standard deviations (q, g, 1); infinite where all values are equal."""
+        """Standard deviations (q, g, 1); infinite if all values are equal."""
         size = np.sqrt(np.einsum("qgg->qg", self.products) / self.count)[:, :, None]
         return np.where(size > 1e-6 * np.abs(self.mean), size, np.inf)
 
     def regressed(self, used: IntArray) -> FloatArray:
-        """Weights (q, g - 1) of the columns `used`, standardised, in least squares over all items;
-        0 of the others."""
+        """Fit weights (q, g - 1) of the standardised columns `used` by least squares over all
+        items; other weights are 0."""
         size = self.size[:, used, 0]
         weights = np.zeros((len(self.mean), self.mean.shape[1] - 1))
         for row, (products, unit) in enumerate(zip(self.products, size, strict=True)):
@@ -216,12 +220,14 @@ class Moments:
         return weights
 
     def trend(self, columns: BoolArray, variance: float) -> Trend:
-        """The prior of the weights of a trend with `columns` (g,), of which the first is 1."""
+        """Estimate the prior of the weights of a trend with `columns` (g,), of which the first is
+        1."""
         weights = np.pad(self.regressed(np.flatnonzero(columns)[1:] - 1), ((0, 0), (1, 0)))
         return Trend(columns, weights.mean(axis=0), slope_precision(weights, columns, variance))
 
     def residuals(self, values: FloatArray, weights: FloatArray) -> FloatArray:
-        """Of the scores from what `weights` (q, g - 1) predict: (q, g, b) -> (q, b)."""
+        """Compute residuals of the scores after the prediction by `weights` (q, g - 1): (q, g, b)
+        -> (q, b)."""
         about = values - self.mean
         scaled = weights / self.size[:, :-1, 0]
         left: FloatArray = about[:, -1] - (scaled[:, None] @ about[:, :-1])[:, 0]
@@ -229,10 +235,10 @@ class Moments:
 
 
 def _mixture(gram: FloatArray, q: int, rank: int) -> FloatArray:
-    """Coefficients (q + d, r) of factors [E' U] B, whose products with themselves are near
-    4/7 F F' + 3/7 S S': F F' is E'E / q of the residuals E (q, n), and S = U (U'U + 30 I)^-1 U'F
-    with the items' directions U (n, d). `gram` (q + d, q + d) is that of [E' U]."""
-    # By the eigenvectors of the smaller E E' / q (q, q).
+    """Compute coefficients (q + d, r) of factors [E' U] B whose Gram matrix approximates 4/7 F F' +
+    3/7 S S': F F' is E'E / q for the residuals E (q, n), and S = U (U'U + 30 I)^-1 U'F with the
+    items' directions U (n, d). `gram` (q + d, q + d) is that of [E' U]."""
+    # Use the eigenvectors of the smaller matrix E E' / q (q, q).
     values, turn = np.linalg.eigh(gram[:q, :q] / q)
     kept = np.flatnonzero(values > 1e-6 * values[-1])[::-1][:rank]
     factor = turn[:, kept] / np.sqrt(q)
@@ -248,14 +254,14 @@ def _mixture(gram: FloatArray, q: int, rank: int) -> FloatArray:
 
 
 def _directions(vectors: FloatArray) -> FloatArray:
-    """Vectors (b, d) brought to unit length, in single precision; 0 stays 0."""
+    """Scale vectors (b, d) to unit length, in single precision; zero vectors stay zero."""
     single = vectors.astype(np.float32)
     return single / lengths(single)[:, None]
 
 
 def slope_precision(weights: FloatArray, columns: BoolArray, variance: float) -> FloatArray:
-    """Of a trend's weights but the first: (q, g) -> (g, g); a few queries are drawn to what is
-    assumed where none is known."""
+    """Compute the precision of a trend's weights except the first: (q, g) -> (g, g); with few
+    queries it is shrunk towards the one assumed without any."""
     q, g = weights.shape
     used, precision = np.flatnonzero(columns)[1:], np.zeros((g, g))
     spread = np.atleast_2d(np.cov(weights[:, used].T)) * q

@@ -1,16 +1,17 @@
-"""Kriging's prior from what searches left: a factor model with missing entries.
+"""Fit kriging's prior to the scores of past searches: a factor model with missing entries.
 
     y_qi = w0_q + w_q . x_qi + c_q mean_i + z_q . loadings_i + noise
     theta_i = [mean_i, loadings_i] = content' direction_i + own_i
 
-y_qi is a score, x_qi are the retrievers' scores of the pair. Of a query, w0 is free, w and c are
-Gaussian and z ~ N(0, I). Of an item, theta is linear in its vector's direction, but for a Gaussian
-part of its own. Fitted by expectation maximisation (Dempster et al. 1977): `e_step`, `m_step`.
+y_qi is a score and x_qi are the retrievers' scores of the pair. For a query, w0 is free, w and c
+are Gaussian and z ~ N(0, I). For an item, theta is linear in its vector's direction, plus a
+Gaussian part of its own. Fitted by EM (Dempster et al. 1977): `e_step`, `m_step`.
 
-Searches leave scores of few items, those that looked good, so averages of them are too high. The
-fit is by likelihood, where what is unseen may be ignored if what decided on it is in the model
-(Rubin 1976, missing at random): a search chooses by the retriever's scores, which are columns here,
-and by the scores it has revealed, which are entries. So the whole log of a query should be there.
+Searches leave scores of few items, those that looked good, so averages of them are too high. A
+maximum likelihood fit may ignore the missing scores if the model includes everything that decided
+which are missing (Rubin 1976, missing at random). A search chooses items by the retrievers' scores,
+which are columns here, and by earlier exact scores, which are entries. So all scores of a query
+should be included.
 
 Axes: q queries, e entries, b scored items of a query, k items with entries, n items, d dimensions,
 s retrievers, g = 1 + s columns [1, x], f = g + 1 weights [w0, w, c], r factors, t = 1 + r.
@@ -33,19 +34,19 @@ from crossknn.scores.sparse import SparseScores
 from crossknn.types import BoolArray, FloatArray, Progress
 
 STEPS = 6
-"""EM steps at most: for the content, and then for the items' own loadings."""
+"""Maximum EM steps, first for the content and then for the items' own loadings."""
 
 STEPS_UNTESTED = (2, 0)
-"""The same where no entry can be held out."""
+"""Maximum EM steps if no entry can be held out."""
 
 GAIN = 0.999
-"""A step is worth another if it leaves at most so much of the error."""
+"""Steps continue while each reduces the held-out error at least to this share."""
 
 SMALLEST = 1e-9
-"""The smallest variance, in scores of variance about 1."""
+"""Minimum variance, in scores of variance about 1."""
 
 TREND_STEPS = 3
-"""EM steps for the weights of a trend, the items' loadings being known."""
+"""EM steps for the weights of a trend, with fixed item loadings."""
 
 
 def fit_sparse(
@@ -58,19 +59,19 @@ def fit_sparse(
     rank: int = RANK,
     progress: Progress | None = None,
 ) -> Prior:
-    """A prior like that of `fit_dense`, from sparse scores.
+    """Fit a prior like that of `fit_dense` to sparse scores.
 
-    The content is fitted first, then the items' own loadings, as long as a tenth of the entries,
-    held out, is predicted better; then again as many steps with all entries.
+    The content is fitted first, then the items' own loadings, as long as predictions of a held-out
+    tenth of the entries improve; then the same number of steps is repeated with all entries.
 
     Args:
-        scores: Exact ones of e pairs.
+        scores: Exact scores of e pairs.
         cheap: Scores (e,) of the pairs by each retriever, standardised over all items of a query.
-        vectors: Of the items (n, d), of any length, possibly memory-mapped.
-        query_vectors: Of the queries that have scores (q, d'), for cokriging.
-        lead: Which of the retrievers is in the trend of few columns.
-        rank: Factors, at most.
-        progress: Called with (steps done, the most there may be).
+        vectors: Item vectors (n, d), of any length, possibly memory-mapped.
+        query_vectors: Vectors (q, d') of the queries that have scores, for cokriging.
+        lead: Index of the retriever in the trend with few columns.
+        rank: Maximum number of factors.
+        progress: Called with (steps done, maximum number of steps).
 
     Raises:
         InputError: Fewer than two queries have scores.
@@ -99,8 +100,8 @@ def _fit(
     held: Sequence[Query] = (),
     progress: Progress | None = None,
 ) -> tuple[FactorModel, tuple[int, ...]]:
-    """The model after so many steps for the content and for the items' own loadings, or after those
-    that predict `held` best; and how many these were."""
+    """Run EM steps for the content and then for the items' own loadings, or as many as predict
+    `held` best; return the model and the numbers of steps."""
     model, used = _initial(data), []
     for own_loadings, most in zip((False, True), steps, strict=True):
         if own_loadings:
@@ -122,10 +123,10 @@ def _fit(
 
 @dataclass(frozen=True, slots=True)
 class FactorModel:
-    """`theta` (k, t): mean and loadings of the items with entries, of which `content` (d, t) is
-    what their directions say. `own_prior` (t,): prior variance of the items' own part of theta;
-    `own_variance` (k,): what its uncertainty adds to the variance of an item's scores. `weights`
-    (f,) and `precision` (f, f): the prior of queries' weights. `noise`: a variance."""
+    """The model. `theta` (k, t): mean and loadings of the items with entries, of which `content`
+    (d, t) predicts a part from their directions. `own_prior` (t,): prior variance of the items' own
+    part of theta; `own_variance` (k,): variance that its uncertainty adds to an item's scores.
+    `weights` (f,) and `precision` (f, f): the prior of queries' weights. `noise`: a variance."""
 
     theta: FloatArray
     content: FloatArray
@@ -138,7 +139,7 @@ class FactorModel:
     def posterior(
         self, query: Query, basis: FloatArray | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Mean (f + r,) and covariance (f + r, f + r) of a query's weights and factors.
+        """Compute mean (f + r,) and covariance (f + r, f + r) of a query's weights and factors.
 
         With K = L L' + D the scores' covariance (loadings L (b, r), noise D) and H the basis, the
         weights are those of generalised least squares with their prior (Rasmussen and Williams
@@ -170,8 +171,8 @@ class FactorModel:
 
 
 def _initial(data: Observations) -> FactorModel:
-    """Pooled weights of the retrievers' scores; of the variance that they leave, half is content's,
-    a quarter the items' own and a quarter noise."""
+    """Fit pooled weights of the retrievers' scores; assign half of the remaining variance to
+    content, a quarter to the items' own part and a quarter to noise."""
     g, d = len(data.size), data.directions.shape[1]
     products, count = np.zeros((g, g)), 0
     for query in data.queries:
@@ -194,8 +195,8 @@ def _initial(data: Observations) -> FactorModel:
 
 
 def _with_own_loadings(model: FactorModel, data: Observations, rank: int) -> FactorModel:
-    """The model of at most `rank` factors, in each of which items have something of their own: all
-    of it half of what was noise."""
+    """Give each of at most `rank` factors a part of the items' own, with half of the noise as its
+    total variance."""
     values, vectors = np.linalg.eigh(model.theta[:, 1:].T @ model.theta[:, 1:] / len(data.seen))
     kept = np.argsort(-values, kind="stable")[:rank]
     turn = np.zeros((len(values) + 1, len(kept) + 1))
@@ -214,15 +215,15 @@ def _with_own_loadings(model: FactorModel, data: Observations, rank: int) -> Fac
 
 @dataclass(eq=False)
 class SufficientStatistics:
-    """What the M-step has to know of the queries' posteriors; u = [w0, w, c, z] are a query's
-    weights and factors, and v = [c, z] the part of them that multiplies an item's theta.
+    """Sums over the queries' posteriors that the M-step needs; u = [w0, w, c, z] are a query's
+    weights and factors, and v = [c, z] is the part that multiplies an item's theta.
 
     `first` and `second` are the sums of E[u] and E[u u'] over the queries; `pull` (k, t) those of
     E[v (y - basis w)] over an item's queries, and `square` that of E[(y - basis w)^2] over all
-    `count` entries. Without own loadings `precision` (k,) has the sums of E[c^2], `pull` (k, 1)
-    those of E[c (y - basis w - v . content' direction)], and `square` is about all of the model.
-    With them `products` has each query's E[v v'] (t, t). `error` is the squared one of predicting
-    the entries held out.
+    `count` entries. Without own loadings, `precision` (k,) has the sums of E[c^2], `pull` (k, 1)
+    those of E[c (y - basis w - v . content' direction)], and `square` uses the whole model.
+    With them, `products` has each query's E[v v'] (t, t). `error` is the squared error on the
+    held-out entries.
     """
 
     first: FloatArray
@@ -238,8 +239,7 @@ class SufficientStatistics:
 def e_step(
     model: FactorModel, data: Observations, own_loadings: bool, held: Sequence[Query] = ()
 ) -> SufficientStatistics:
-    """The sums over the queries' posteriors; with `own_loadings` items have loadings of their own,
-    otherwise only an offset of their mean."""
+    """Compute the sums. With `own_loadings` items have loadings of their own, else an offset."""
     (k, t), g, start = model.theta.shape, len(data.size), data.directions @ model.content
     sums = SufficientStatistics(
         np.zeros(g + t),
@@ -276,8 +276,8 @@ def e_step(
 def m_step(
     model: FactorModel, data: Observations, sums: SufficientStatistics, own_loadings: bool
 ) -> FactorModel:
-    """The model that makes the sums most likely. Its factors are re-standardised: their mean goes
-    to the items' mean, their covariance to the loadings (parameter expansion, Liu et al. 1998)."""
+    """Maximise the likelihood given the sums. Factors are re-standardised: their mean moves to the
+    items' mean, their covariance to the loadings (parameter expansion, Liu et al. 1998)."""
     update = _update_loadings if own_loadings else _update_offsets
     model = update(model, data, sums)
     q, f, t = len(data.queries), len(model.weights), model.theta.shape[1]
@@ -301,7 +301,7 @@ def m_step(
 def _update_offsets(
     model: FactorModel, data: Observations, sums: SufficientStatistics
 ) -> FactorModel:
-    """An offset o of an item's mean adds c o to its scores: E[c^2] o = E[c (y - the rest)]."""
+    """An offset o of an item's mean adds c o to its scores: E[c^2] o = E[c (y - prediction)]."""
     variance = 1 / (1 / max(model.own_prior[0], SMALLEST) + sums.precision / model.noise)
     offset = variance * sums.pull[:, 0] / model.noise
     theta, own_prior = data.directions @ model.content, np.zeros(len(model.own_prior))
@@ -314,8 +314,8 @@ def _update_offsets(
 def _update_loadings(
     model: FactorModel, data: Observations, sums: SufficientStatistics
 ) -> FactorModel:
-    """theta = start + (S^-1 + P / noise)^-1 (pull - P start) / noise; P is the sum of E[v v'] over
-    an item's queries, S the prior variance of what items have of their own."""
+    """Update theta = start + (S^-1 + P / noise)^-1 (pull - P start) / noise, where P is the sum of
+    E[v v'] over an item's queries, and S the prior variance of the items' own part."""
     start, square = data.directions @ model.content, sums.square
     (k, t), prior = start.shape, np.diag(1 / np.maximum(model.own_prior, SMALLEST**2))
     theta, own_variance, total = np.empty((k, t)), np.empty(k), np.zeros(t)
@@ -333,14 +333,14 @@ def _update_loadings(
         total += variance + np.square(move)
         square += new @ products @ new + np.sum(products * covariance) - 2 * sums.pull[item] @ new
     noise, own_prior = max(float(square) / sums.count, SMALLEST), total / k
-    # Too little is known of each loading alone: their variances keep their proportions.
+    # The data are too few to estimate each variance: their proportions are kept.
     before = np.maximum(model.own_prior[1:], SMALLEST**2)
     own_prior[1:] = model.own_prior[1:] * np.mean(own_prior[1:] / before)
     return replace(model, theta=theta, own_prior=own_prior, own_variance=own_variance, noise=noise)
 
 
 def _without_intercept(precision: FloatArray) -> FloatArray:
-    """With that of the intercept, of which nothing is known: (f - 1, f - 1) -> (f, f)."""
+    """Extend a precision by an intercept about which nothing is known: (f - 1, f - 1) -> (f, f)."""
     return np.pad(precision, ((1, 0), (1, 0)))
 
 
@@ -351,7 +351,7 @@ def _prior_of(
     query_vectors: FloatArray | None,
     lead: int,
 ) -> Prior:
-    """In the units of the scores, for all n items, the strongest factor first."""
+    """Convert to a prior in the units of the scores, for all n items, strongest factor first."""
     n, size, f = len(vectors), data.size[0], len(model.weights)
     mean, factor, moments = _of_all_items(model, data, vectors)
     centre, covariance = moments.mean[0, :, 0], moments.products[0] / n
@@ -361,8 +361,8 @@ def _prior_of(
         factor[start : start + BLOCK] = factor[start : start + BLOCK] @ turn.astype(np.float32)
     left = model.noise + model.own_variance.mean()
     variance = float(np.trace(products) / n + size**2 * left)
-    # The columns of the trends that are linear in theta, by their weights (q, t): the mean score,
-    # and what cokriging says of each query from the others' coordinates.
+    # Columns of the trends that are linear in theta, by their weights (q, t): the mean score, and
+    # cokriging's prediction for each query from the others' coordinates.
     linear, cokriging = [np.tile(np.eye(len(centre))[0], (len(data.queries), 1))], None
     if query_vectors is not None:
         z = np.stack([model.posterior(query)[0][f:] for query in data.queries]) @ turn
@@ -388,7 +388,7 @@ def _prior_of(
 def _of_all_items(
     model: FactorModel, data: Observations, vectors: FloatArray
 ) -> tuple[FloatArray, FloatArray, Moments]:
-    """Means (n,) and loadings (n, r) in the units of the scores, and the moments of theta."""
+    """Return means (n,), loadings (n, r), both in units of scores, and the moments of theta."""
     n, size = len(vectors), data.size[0]
     mean, factor, moments = np.empty(n), scratch((n, model.theta.shape[1] - 1)), Moments()
     for start in range(0, n, BLOCK):
@@ -404,8 +404,8 @@ def _of_all_items(
 def _standardised(
     theta: FloatArray, weights: FloatArray, centre: FloatArray, covariance: FloatArray
 ) -> FloatArray:
-    """theta (b, t) times weights (t,), with mean 0 and deviation 1 over all n items, of which theta
-    has this mean and covariance; 0 where all are equal."""
+    """Compute theta (b, t) times weights (t,), standardised over all n items, given theta's mean
+    and covariance; 0 if all are equal."""
     mean, size = weights @ centre, np.sqrt(weights @ covariance @ weights)
     column: FloatArray = theta @ weights - mean
     return column / size if size > 1e-6 * abs(mean) else np.zeros(len(theta))
@@ -418,14 +418,14 @@ def fit_trend(
     columns: BoolArray,
     variance: float,
 ) -> Trend:
-    """What the queries' weights say of a trend, by expectation maximisation of these weights alone.
+    """Fit the prior of a trend's weights to the queries, by EM of these weights alone.
 
     `bases` (b, g') have all columns of each query's items, of which the trend has `columns` (g',);
     `variance` is the prior's.
     """
     used, size, q = np.flatnonzero(columns), data.size[0], len(data.queries)
     f = len(used)
-    # Slopes are at first probably small, as where no other query is known.
+    # Start from small slopes, as if there were no other queries.
     flat = variance / size**2 / SLOPE * np.eye(f - 1)  # their covariance
     model = replace(model, weights=np.zeros(f), precision=_without_intercept(np.linalg.inv(flat)))
     for _ in range(TREND_STEPS):
@@ -439,7 +439,7 @@ def fit_trend(
         expected = np.append(0.0, weights.mean(axis=0)[1:])
         precision = _without_intercept(np.linalg.inv(spread))
         model = replace(model, weights=expected, precision=precision)
-    # In the units of the scores and of standardised columns.
+    # Convert to the units of the scores and of standardised columns.
     units = np.ones(len(columns))
     units[1 : len(data.size)] = data.size[1:]
     units = size / units[used]

@@ -1,18 +1,19 @@
-"""Factorizations of G, the sparse scores of train queries: which pairs, on which scale, and ALS.
+"""Factorize G, the sparse scores of train queries: choice of pairs, scale, and ALS.
 
-Pairs are chosen by query or by item (AXN 2.1, B.4), in an order of which any beginning is a fair
-sample. `Targets` are their scores on the scale of the initial vectors, and `Fit` what a
-factorization gives. `als` is MF_TRNS without torch (AXN 2.1, eq. 3): alternating least squares that
-minimise, over vectors u of train queries and v of items, with those of a dual encoder u0 and v0,
+Pairs are chosen by query or by item (AXN 2.1, B.4), in an order of which any beginning is a
+representative sample. `Targets` are their scores on the scale of the initial vectors, and `Fit` the
+result of a factorization. `als` is MF_TRNS without torch (AXN 2.1, eq. 3): alternating least
+squares over vectors u of train queries and v of items, with a dual encoder's u0 and v0, minimises
 
     sum over entries (g - u . v)^2 + strength * (c_u sum |v - v0|^2 + c_v sum |u - u0|^2),
 
-c_u and c_v the mean squared lengths of u0 and v0, so that the length of vectors does not matter.
+where c_u and c_v are the mean squared lengths of u0 and v0, so that the length of vectors does not
+matter.
 
-Cross-encoders like some items better than others whatever the query, which no dual encoder's vector
-says. With a `bias` all vectors have one more coordinate: `bias` times the root of c_u in u0, 0 in
-v0, so that it comes to hold how much an item is liked in general (the item biases of matrix
-factorization; Koren et al. 2009, eq. 4).
+Cross-encoders score some items higher than others for all queries, which a dual encoder's vectors
+do not express. With a `bias` all vectors have one more coordinate: `bias` times the root of c_u in
+u0, 0 in v0, which comes to hold the item's average level (the item biases of matrix factorization;
+Koren et al. 2009, eq. 4).
 
 Axes: q train queries, n items, d dimensions, e entries of G, p pairs.
 """
@@ -43,7 +44,8 @@ _NUMBERS_AT_ONCE = 1 << 17
 
 
 class PairPlan(NamedTuple):
-    """The pairs (p,) of G, and those of them that chance alone has chosen: a fair sample of all."""
+    """The pairs (p,) of G, and which of them were drawn at random: a representative sample of
+    all."""
 
     pairs: Pairs
     random: Pairs
@@ -59,11 +61,12 @@ def per_query(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> PairPlan:
-    """Q -> *: the best items of a retriever for each train query, `count` in all (AXN 2.1: k_d).
+    """Choose `count` items for each train query, mostly a retriever's best (strategy q; AXN 2.1:
+    k_d).
 
-    Queries follow each other in random order: `random` items drawn from all n, then the best of the
-    others, then more random ones where the stage finds fewer than min(count, n). What a smaller
-    `count` or `random` draws is among what a larger one does.
+    Queries are in random order: first `random` items from all n, then the best of the others, then
+    more random ones if the retriever returns fewer than min(count, n). The pairs of a smaller
+    `count` or `random` are a subset of a larger one's.
 
     Raises InputError if `count` is below 1.
     """
@@ -90,15 +93,15 @@ def per_query(
 
 
 def per_item(n: int, q: int, count: int, *, seed: int = 0) -> PairPlan:
-    """I -> *: `count` different random queries, of a pool of q, for each item (AXN B.4).
+    """Choose `count` different random queries, from q, for each item (strategy i; AXN B.4).
 
-    In rounds: every item, in random order, has one query before any has two.
+    In rounds: every item, in random order, gets one query before any gets two.
 
     Raises InputError if `count` is not between 1 and q.
     """
     if not 1 <= count <= q:
         raise InputError(
-            f"{count} queries per item were asked for, and there are only {q}: it must be 1 to {q}"
+            f"{count} queries per item were asked for, but there are only {q}: it must be 1 to {q}"
         )
     rng = np.random.default_rng(seed)
     drawn = np.empty((n, 0), dtype=np.int64)  # each row sorted
@@ -116,13 +119,13 @@ def per_item(n: int, q: int, count: int, *, seed: int = 0) -> PairPlan:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fit:
-    """Item vectors (n, d) fitted with the cross-encoder, and how they are searched.
+    """Item vectors (n, d) fitted with the cross-encoder, and maps for new queries and items.
 
-    `queries` (q, d) are the train queries' vectors. `map` gives other queries their vectors, and
-    `item_map` other items, both from the dual encoder's; None where only scores give one. `scale`
-    brings raw scores to the scale of the vectors. `held_out` and `initial` are root mean squared
-    errors on held-out entries, of the fit and of the initial vectors; NaN if nothing was held out.
-    `untouched` items had no score to fit to.
+    `queries` (q, d) are the train queries' vectors. `map` maps other queries' vectors, and
+    `item_map` other items', both from the dual encoder's; None if only scores determine a vector.
+    `scale` maps raw scores to the scale of the vectors. `held_out` and `initial` are root mean
+    squared errors on held-out entries, of the fit and of the initial vectors; NaN if nothing was
+    held out. `untouched` is the number of items without a score.
     """
 
     items: FloatArray
@@ -139,10 +142,12 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What is fitted: normalised scores of G, apart from those `held` out; and the start.
+    """The data of a fit: normalised scores of G, divided into fitted and `held` out; and initial
+    vectors.
 
     `items` (n, d), float32 or float16 and possibly memory-mapped, and `queries` (q, d), float32,
-    are the initial vectors, not to be written to; `initial` is their error on the entries held out.
+    are the initial vectors, which must not be modified; `initial` is their error on the held-out
+    entries.
     """
 
     items: FloatArray
@@ -163,7 +168,7 @@ class Targets:
         seed: int = 0,
     ) -> Targets:
         """Normalise G by `scale`, by default to the mean and deviation of `queries . items` on its
-        entries (AXN A.2); one from random pairs is better. InputError if all of G is held out.
+        entries (AXN A.2); a scale from random pairs is better. InputError if all of G is held out.
         """
         queries = np.asarray(queries, np.float32)
         if scale is None:
@@ -189,7 +194,8 @@ class Targets:
 def inner_products(
     queries: FloatArray, items: FloatArray, query: IntArray, item: IntArray
 ) -> FloatArray:
-    """Inner products of the pairs: queries (q, d), items (n, d), positions (e,) twice -> (e,)."""
+    """Compute inner products of pairs: queries (q, d), items (n, d), positions (e,) twice ->
+    (e,)."""
     found = np.empty(len(query), np.float32)
     for start in range(0, len(query), _CHUNK):
         part = slice(start, start + _CHUNK)
@@ -198,7 +204,8 @@ def inner_products(
 
 
 def error(entries: SparseScores, queries: FloatArray, items: FloatArray) -> float:
-    """Root mean squared error of `queries . items` on normalised entries; NaN if there are none."""
+    """Compute the root mean squared error of `queries . items` on normalised entries; NaN if there
+    are none."""
     if not len(entries):
         return float("nan")
     miss = inner_products(queries, items, entries.query, entries.item) - entries.score
@@ -213,14 +220,14 @@ def als(
     sweeps: int = 6,
     progress: Progress | None = None,
 ) -> Fit:
-    """Item and query vectors that explain G, near the initial ones: alternating least squares.
+    """Fit item and query vectors to G, near the initial ones, by alternating least squares.
 
-    They are (n, d) and (q, d), with a bias (n, d + 1) and (q, d + 1). A sweep fits all items to the
-    queries, then all queries to the items. The sweep with the lowest error on held-out entries is
-    kept, and the first that is worse is the last.
+    Returns (n, d) and (q, d), with a bias (n, d + 1) and (q, d + 1). A sweep fits all items to the
+    queries, then all queries to the items. Sweeps end when the error on held-out entries rises, and
+    the best sweep is returned.
     """
     began = time.perf_counter()
-    # Items without an entry stay where they are: the sweeps do without them.
+    # Items without an entry keep their vectors, so the sweeps leave them out.
     used = np.unique(np.concatenate([targets.fitted.item, targets.held.item]))
     fitted, held = (
         replace(part, item=np.searchsorted(used, part.item), n=len(used))
@@ -267,9 +274,10 @@ def als(
 
 
 def _fit_rows(g: Any, others: FloatArray, start: FloatArray, strength: float) -> FloatArray:
-    """The best vector of every row of G, given those of the `others`, near the `start`.
+    """Fit the vector of every row of G, given those of the `others`, near the `start`.
 
-    Rows with as many entries are solved together; rows without keep their initial vector.
+    Rows with the same number of entries are solved together; rows without entries keep their
+    initial vector.
     """
     found, counts = start.copy(), np.diff(g.indptr)
     for b in np.unique(counts[counts > 0]).tolist():
@@ -285,9 +293,9 @@ def _fit_rows(g: Any, others: FloatArray, start: FloatArray, strength: float) ->
 
 
 def ridge(known: FloatArray, target: FloatArray, strength: float) -> FloatArray:
-    """argmin over x of |target - known x|^2 + strength |x|^2: (c, b, d), (c, b) -> (c, d).
+    """Solve argmin over x of |target - known x|^2 + strength |x|^2: (c, b, d), (c, b) -> (c, d).
 
-    By the (b, b) systems where b < d (the dual form), by the (d, d) ones otherwise.
+    If b < d the (b, b) systems of the dual form are solved, otherwise the (d, d) ones.
     """
     b, d = known.shape[1:]
     turned, right = known.transpose(0, 2, 1), target[:, :, None]
@@ -298,14 +306,15 @@ def ridge(known: FloatArray, target: FloatArray, strength: float) -> FloatArray:
 
 
 def _mean_square(vectors: FloatArray) -> float:
-    """Mean squared length of vectors; 1 if all are zero."""
+    """Compute the mean squared length of vectors; 1 if all are zero."""
     parts = (vectors[start : start + _CHUNK] for start in range(0, len(vectors), _CHUNK))
     total = sum(float(np.square(part, dtype=np.float32).sum(dtype=np.float64)) for part in parts)
     return total / len(vectors) or 1.0
 
 
 def _drawn(rng: np.random.Generator, n: int, count: int) -> IntArray:
-    """`count` different items of n in random order; those of any smaller count come first."""
+    """Draw `count` different items of n in random order; a smaller count gives the first of
+    these."""
     items: IntArray = np.empty(0, dtype=np.int64)
     while len(items) < count:
         more = np.concatenate([items, rng.integers(n, size=max(_DRAWN_AT_ONCE, len(items)))])

@@ -1,8 +1,8 @@
-"""Collect once -> fit -> search: item vectors fitted with a cross-encoder (AXN 2.1).
+"""Collect scores, fit item vectors to them, and store the vectors in the index (AXN 2.1).
 
 `fit` scores pairs of train queries and items into the index's store, fits item vectors to the
-scores, and puts them into the index. The papers' other ways to fit are elsewhere: a distilled dual
-encoder in crossknn-train, MF_TRNS, MF_IND and a truncated R_anc in crossknn-lab.
+scores, and adds them to the index. The papers' other fits are elsewhere: a distilled dual encoder
+in crossknn-train, MF_TRNS, MF_IND and a truncated R_anc in crossknn-lab.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from crossknn.spec import Spec, build, parse, text_of
 from crossknn.types import Anchors, BoolArray, FloatArray, Pairs, Progress, Queries, Scale
 
 OpenProgress: TypeAlias = Callable[[str, str], AbstractContextManager[Progress | None]]
-"""Opens the progress of a stage: (what is done, in which unit)."""
+"""Opens a progress display, given a description and a unit."""
 
 DEFAULT = "als"
 PER = {"q": 100, "i": 5}
-"""Items per train query, and train queries per item, by default."""
+"""Default numbers of items per train query, and of train queries per item."""
 
 _ENOUGH = 30  # so many random pairs make a scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitReport:
-    """What `fit` did: the vectors are in the index under `name`.
+    """The result of `fit`, whose vectors are in the index under `name`.
 
-    `collected` says which pairs were scored in this run; `notes` what the data could not give.
+    `collected` reports the pairs scored in this run; `notes` lists limitations of the data.
     """
 
     name: str
@@ -65,7 +65,7 @@ class FitReport:
     notes: tuple[str, ...]
 
     def summary(self) -> dict[str, Any]:
-        """What the command line prints."""
+        """The lines that the command line prints."""
         return {
             "name": self.name,
             "method": self.vectors.method,
@@ -96,28 +96,28 @@ def fit(
     seed: int = 0,
     progress: OpenProgress = lambda what, unit: nullcontext(),
 ) -> FitReport:
-    """Fit item vectors with the cross-encoder, and put them into the index as `name`.
+    """Fit item vectors with the cross-encoder, and add them to the index as `name`.
 
     Args:
         index: The n items.
         scorer: A cross-encoder or its name.
         queries: Texts (q) of training queries.
-        method: A way to fit, or its spec, such as "als(sweeps=10)".
-        name: Name of the fitted vectors; by default that of the method.
+        method: A fitting method or its specification, such as "als(sweeps=10)".
+        name: Name of the fitted vectors; by default the method's name.
         vectors: Name of the index's vectors to start from.
-        strategy: Which pairs are scored (AXN, section 2.1 and B.4). "q": for each query `per`
-            items, a tenth of them random, the others the best of `retriever`. "i": for each item
-            `per` random queries.
-        per: How many; by default 100 items or 5 queries.
-        retriever: Spec of the retriever of strategy "q"; by default the vectors'.
-        limits: What may be spent; what was scored by then is used, and the same call resumes.
-        replace: Drop anchors that other cross-encoders have scored.
+        strategy: Choice of pairs to score (AXN, section 2.1 and B.4). "q": `per` items for each
+            query, a tenth of them random, the others the best of `retriever`. "i": `per` random
+            queries for each item.
+        per: Number of items or queries; by default 100 items or 5 queries.
+        retriever: Specification of the retriever of strategy "q"; by default the vectors'.
+        limits: Limits of the collection. Scores so far are used, and the same call resumes.
+        replace: Drop anchors scored by other cross-encoders.
         seed: Seed of all randomness.
         progress: Opens a progress report: `progress(what, unit)` is a context manager that gives a
             function to be called with (done, total).
 
     Returns:
-        The vectors and their name, and what was collected.
+        The name of the vectors, and the report of the collection.
 
     Raises:
         InputError: Queries or options cannot be used, or the disk is full.
@@ -135,7 +135,7 @@ def fit(
         raise InputError("there are no train queries")
     base = (vectors == "auto" and unfitted(index)) or default_vectors(index, vectors)
     if base in index.fitted:
-        raise InputError(f"the vectors {base!r} are fitted already: start from the index's own")
+        raise InputError(f"the vectors {base!r} are already fitted: start from unfitted ones")
     task = FitTask(
         index=index,
         scorer=opened,
@@ -153,15 +153,18 @@ def fit(
     index.add_fitted(name, made, replace=True)
     notes = []
     if not task.collected.complete:
-        notes.append("not all train queries have their scores yet: run the fit again to resume")
+        notes.append("some train queries lack scores: run the fit again to resume")
     if untouched := made.details.get("untouched"):
-        notes.append(f"{untouched} of {index.n} items have no score to fit to: they stay as before")
+        notes.append(
+            f"{untouched} of {index.n} items have no score to fit to, and keep their "
+            "initial vectors"
+        )
     return FitReport(name=name, vectors=made, collected=task.collected, notes=tuple(notes))
 
 
 @dataclass(kw_only=True, eq=False)
 class FitTask:
-    """What a way to fit asks for; pairs are scored when their scores are asked for."""
+    """The data of a fit; pairs are scored when their scores are first requested."""
 
     index: ItemIndex
     scorer: Scorer
@@ -179,9 +182,10 @@ class FitTask:
     _random: SparseScores = field(init=False)
 
     def sparse(self) -> SparseScores:
-        """G: all scores that the store has of the train queries, once the plan is collected.
+        """Return G: all scores of the train queries in the store, once the planned pairs are
+        scored.
 
-        Of a query that is an anchor, which has all its scores, only those of the plan.
+        For a query that is an anchor, which has all scores, only the planned ones are returned.
         """
         store, items, plan = self.index.scores, self.index.items.texts, self._plan()
         with self.progress("scoring train queries", "pairs") as report:
@@ -196,7 +200,7 @@ class FitTask:
         return scores
 
     def dense(self) -> Anchors:
-        """Scores of the train queries with every item: the index's anchors."""
+        """Return scores of the train queries with every item: the index's anchors."""
         index, n = self.index, self.index.n
         with self.progress("scoring anchor queries", "pairs") as report:
             how = dict[str, Any](limits=self.limits, replace=self.replace, progress=report)
@@ -213,10 +217,10 @@ class FitTask:
         return anchors
 
     def scale(self, items: FloatArray, queries: FloatArray) -> Scale | None:
-        """Brings scores to the scale of the vectors' inner products (AXN A.2).
+        """Return the map from scores to the scale of the vectors' inner products (AXN A.2).
 
-        From random pairs: among a retriever's best items its own scores hardly vary, and a scale
-        from those alone is far from that of all items. None where there are too few.
+        It is estimated from random pairs, because scores vary too little among a retriever's best
+        items. None if there are too few.
         """
         known = self._random
         if len(known) < _ENOUGH:
@@ -224,12 +228,14 @@ class FitTask:
         return Scale.match(known.score, inner_products(queries, items, known.query, known.item))
 
     def kept(self, method: FitMethod, fit: Fit, queries: int, calls: int) -> ItemVectors:
-        """What the index keeps of a fit to so many scores of so many queries."""
+        """Make the item vectors of a fit as the index stores them, with the numbers of queries and
+        scores used."""
         cost = self.cost(queries, calls, fit.seconds)
         return fitted_vectors(str(method), self.base, fit, self.scorer.fingerprint, cost)
 
     def cost(self, queries: int, calls: int, fitting: float) -> IndexingCost:
-        """Of so many scores of so many queries, whenever they were collected."""
+        """Return the cost of this many scores of this many queries, whenever they were
+        collected."""
         store = self.index.scores
         per_pair = store.seconds_per_pair(fingerprint_of(self.scorer, store))
         seconds = {"vector": self.vector_seconds, "scoring": per_pair * calls, "fitting": fitting}
@@ -248,14 +254,14 @@ class FitTask:
 
 @dataclass(frozen=True, kw_only=True)
 class FitMethod(ABC):
-    """A way to fit; `str(method)` is its spec in the grammar."""
+    """A fitting method; `str(method)` is its specification in the grammar."""
 
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
         for option, value in vars(self).items():
             if option == "held_out" and not 0 <= value < 1:
-                raise SpecError(f"{self}: held_out is a share, from 0 to below 1")
+                raise SpecError(f"{self}: held_out must be a share from 0 to below 1")
             least = 0 if option in ("bias", "held_out") else 1e-12
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if is_number and not value >= least:
@@ -263,7 +269,7 @@ class FitMethod(ABC):
 
     @abstractmethod
     def fit(self, task: FitTask) -> ItemVectors:
-        """Item vectors of the task's index."""
+        """Fit item vectors of the task's index."""
 
     def __str__(self) -> str:
         return text_of(self.name, self)
@@ -271,9 +277,9 @@ class FitMethod(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Factorization(FitMethod):
-    """Vectors fitted to the sparse G, from those of the dual encoder.
+    """Fits vectors to the sparse G, starting from those of the dual encoder.
 
-    A random share `held_out` of G tells when to stop, and how good the fit is.
+    A random share `held_out` of G determines when to stop, and measures the fit.
     """
 
     held_out: float = 0.05
@@ -292,15 +298,15 @@ class Factorization(FitMethod):
 
     @abstractmethod
     def factorize(self, targets: Targets, seed: int, progress: Progress | None) -> Fit:
-        """Vectors that explain the targets."""
+        """Fit vectors to the targets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ALS(Factorization):
-    """Alternating least squares, regularised towards the initial vectors by `strength`.
+    """Alternating least squares, regularised towards the initial vectors with `strength`.
 
-    A coordinate more, of `bias` lengths of a query's vector, holds how much an item is liked
-    whatever the query; 0 leaves it out.
+    An additional coordinate with `bias`, in lengths of a query's vector, holds the item's average
+    level; 0 omits it.
     """
 
     name = "als"
@@ -319,7 +325,8 @@ METHODS: dict[str, type[FitMethod]] = {ALS.name: ALS}
 def fitted_vectors(
     method: str, base: str, fit: Fit, fingerprint: str | None, cost: IndexingCost
 ) -> ItemVectors:
-    """What an index keeps of a fit that began with the vectors `base`."""
+    """Make the item vectors of a fit that started from the vectors `base`, as the index stores
+    them."""
     errors = {"held_out": fit.held_out, "initial": fit.initial, "untouched": fit.untouched}
     return ItemVectors(
         values=fit.items,
@@ -334,7 +341,7 @@ def fitted_vectors(
 
 
 def add_scores(index: ItemIndex, store: ScoreStore, fingerprint: str) -> int:
-    """Take the scores of the index's items from another store; returns how many were new.
+    """Copy the scores of the index's items from another store, and return the number of new ones.
 
     Raises InputError if it has none by this cross-encoder.
     """
@@ -342,8 +349,8 @@ def add_scores(index: ItemIndex, store: ScoreStore, fingerprint: str) -> int:
     known = store.sparse_scores(fingerprint, items)
     if not len(known):
         raise InputError(
-            f"the store has no score of these items by {fingerprint}: search this index with it "
-            "first, or name the cross-encoder that it was filled with (--scorer)"
+            f"the store has no score of these items by {fingerprint}: search this index with "
+            "it first, or name the cross-encoder of the store's scores (--scorer)"
         )
     return index.scores.put(
         fingerprint, known.queries, items, Pairs(known.query, known.item), known.score

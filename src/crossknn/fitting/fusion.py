@@ -1,11 +1,12 @@
-"""What fusion weighs by: from judgements where there are some, else from agreement.
+"""Fit the weights of a fusion, from judgements if there are any, and otherwise from agreement.
 
-With judgements, retrievers are weighed against each other by what they find in the whole corpus,
-which costs no calls, and their sum against the exact scores by the order of its first candidates. A
-grid fitted to few queries overfits (on 60 it lost 4.6 points of nDCG@10), so what it finds is
-shrunk towards the shipped weights by as much as cross-validation supports. Where the sum with the
-exact scores then orders worse than the retrievers alone, the retrievers decide the order. Without
-judgements, scores that agree with the others are trusted more (`by_agreement`).
+With judgements, the retrievers' weights relative to each other come from their ranking of the whole
+corpus, which scores no pairs, and the weight of their sum relative to the exact scores from the
+order of its first candidates. A grid fitted to few queries overfits (on 60 it lost 4.6 points of
+nDCG@10), so the result is shrunk towards the default weights as far as cross-validation supports.
+If the sum with the exact scores then ranks worse than the retrievers alone, the retrievers decide
+the order. Without judgements, scores that agree with the others get a higher weight
+(`by_agreement`).
 
 Axes: m queries, c candidates, r retrievers; `unit` (..., m, c) are scores in deviations.
 """
@@ -28,8 +29,8 @@ from crossknn.scores.collect import Limits, collect, fingerprint_of
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries
 
 VECTORS, LSA, BM25 = 0.75, 0.0, 0.5
-"""Shipped weights, in deviations: 0.5 to 1 were right on nearly all sets that were tried. LSA's is
-that beside BM25; alone it has the weight of vectors."""
+"""Default weights, in standard deviations: 0.5 to 1 were right on nearly all data sets tried. LSA's
+holds beside BM25; alone it gets the weight of vectors."""
 
 RATIOS = ((1, 0), (1, 0.125), (1, 0.25), (1, 0.5), (1, 1), (0.5, 1), (0.25, 1), (0.125, 1), (0, 1))
 SCALES, SHRINKAGE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0)
@@ -37,7 +38,7 @@ SCALES, SHRINKAGE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0)
 how far from the shipped weights. A sum that weighs nothing would no longer lead the search."""
 
 DECIDING = 10_000.0
-"""Deviations of the retrievers' sum for one of the exact scores where those only break ties."""
+"""Standard deviations of the retrievers' sum per exact score, when exact scores only break ties."""
 
 FOLDS, LEAST, POOL = 5, 5, 1000
 
@@ -113,7 +114,7 @@ def weigh(
     depth: int = 100,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """What `fit_fusion` returns, but for the fingerprint, of scores from wherever they come.
+    """Compute the result of `fit_fusion`, except the fingerprint, from scores of any source.
 
     Args:
         queries: m train queries.
@@ -177,7 +178,7 @@ def weigh(
 
 
 def _without(items: IntArray, own: IntArray | None) -> IntArray:
-    """Candidates (m, c), `NO_ITEM` in the place of each query's own item (m,)."""
+    """Replace each query's own item (m,) among its candidates (m, c) by `NO_ITEM`."""
     return items if own is None else np.where(items == own[:, None], NO_ITEM, items)
 
 
@@ -187,7 +188,7 @@ def by_judgements(
     judged: tuple[FloatArray, FloatArray, FloatArray],
     shipped: Sequence[float],
 ) -> tuple[FloatArray, FloatArray, dict[str, float]]:
-    """Weights from judgements; see `fit_fusion`.
+    """Fit weights to judgements; see `fit_fusion`.
 
     Args:
         scores: Of candidates (1 + r, m, c), the exact ones first, NaN where there is none.
@@ -227,7 +228,8 @@ def by_judgements(
 
 
 def _deviations(scores: FloatArray) -> FloatArray:
-    """The means over queries of standard deviations over candidates: (..., m, c) -> (...)."""
+    """Compute the means over queries of standard deviations over candidates: (..., m, c) ->
+    (...)."""
     found = np.asarray(np.nanstd(scores, axis=-1).mean(axis=-1))
     if not (found > 0).all():
         raise InputError("fusion needs scores that differ, and all candidates have equal ones")
@@ -235,25 +237,26 @@ def _deviations(scores: FloatArray) -> FloatArray:
 
 
 def _pool(rankings: Sequence[IntArray]) -> IntArray:
-    """All items of rankings (m, c), in order of position, `NO_ITEM` in place of the repeated."""
+    """Return all items of rankings (m, c), ordered by position, with `NO_ITEM` in place of repeated
+    ones."""
     pool = np.sort(np.concatenate(rankings, axis=1), axis=1)
     return np.where(np.diff(pool, axis=1, prepend=NO_ITEM) == 0, NO_ITEM, pool)
 
 
 def _grades(rows: Sequence[Mapping[str, int]], items: IntArray) -> FloatArray:
-    """Grades (m, c) of items; 0 where there is none."""
+    """Return the grades (m, c) of items; 0 if there is none."""
     both = zip(rows, items.tolist(), strict=True)
     return np.array([[max(row.get(str(i), 0), 0) for i in of] for row, of in both], np.float64)
 
 
 def _best_grades(rows: Sequence[Mapping[str, int]]) -> FloatArray:
-    """A query's 100 best grades of all items: (m, 100)."""
+    """Return each query's 100 best grades: (m, 100)."""
     padded = ([*(max(grade, 0) for grade in row.values()), *[0] * 100] for row in rows)
     return np.array([sorted(row, reverse=True)[:100] for row in padded], np.float64)
 
 
 def _ndcg(scores: FloatArray, gains: FloatArray, best: FloatArray, cutoff: int) -> FloatArray:
-    """nDCG (m,) of candidates (m, c) ordered by `scores`, NaN last, ties by position."""
+    """Compute nDCG (m,) of candidates (m, c) ordered by `scores`, NaN last, ties by position."""
     discounts = 1 / np.log2(np.arange(cutoff) + 2)
     order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), axis=1, kind="stable")[:, :cutoff]
     found = np.take_along_axis(gains, order, axis=1)
@@ -263,9 +266,9 @@ def _ndcg(scores: FloatArray, gains: FloatArray, best: FloatArray, cutoff: int) 
 def _shrunk(
     grid: FloatArray, measure: Callable[[FloatArray], FloatArray], start: FloatArray
 ) -> tuple[FloatArray, float]:
-    """The best weights of a grid (g, r), shrunk towards `start` (r,): the smallest share of the way
-    whose cross-validated mean is within a standard error of the best share's; and this mean of
-    `measure`, which gives (m,)."""
+    """Return the best weights of a grid (g, r), shrunk towards `start` (r,) by the largest amount
+    whose cross-validated mean is within a standard error of the best; and that mean of `measure`,
+    which gives (m,)."""
     table = np.stack([measure(weights) for weights in grid])
     m = table.shape[1]
     fold, held = np.random.default_rng(0).permutation(m) % FOLDS, np.zeros((len(SHRINKAGE), m))
@@ -281,13 +284,14 @@ def _shrunk(
 
 
 def by_agreement(unit: FloatArray, start: FloatArray) -> FloatArray:
-    """Weights (r,) from how far the scores agree; `start` unless two retrievers have weights.
+    """Estimate weights (r,) from how well the scores agree; `start` unless two retrievers have
+    weights.
 
-    Three judges of one thing whose errors are independent correlate as the products of their
-    loadings, corr(i, j) = a_i a_j, so that a_i^2 = corr(i, j) corr(i, k) / corr(j, k); the best
-    linear estimate of the thing weighs each by a_i / (1 - a_i^2) (one-factor model; Thurstone's
+    If three raters of the same quantity have independent errors, their correlations are products of
+    loadings, corr(i, j) = a_i a_j, so that a_i^2 = corr(i, j) corr(i, k) / corr(j, k). The best
+    linear estimate of the quantity weights each by a_i / (1 - a_i^2) (one-factor model; Thurstone's
     factor scores). Errors of retrievers are not quite independent, so the weight is the geometric
-    mean of this and the shipped one, from 0.25 to 1.
+    mean of this and the default, limited to 0.25 to 1.
     """
     if len(start) != 2 or not start.all():
         return start

@@ -1,4 +1,4 @@
-"""Kriging's prior, fitted to all exact scores of other queries that an index has."""
+"""Fit kriging's prior to all exact scores of other queries in an index."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from crossknn.spec import Spec, parse
 from crossknn.types import FloatArray, IntArray, Progress, Queries
 
 SEED, _AT_ONCE, _CELLS = 0, 64, 2**24
-"""So many queries, of so many scores of all items in all, are scored together."""
+"""Number of scores, over all items, that are computed together for several queries."""
 
 
 TEACHING_ANCHORS = 10
-"""From so many anchors on they teach more by themselves than together with earlier searches."""
+"""With at least this many anchors, the prior is fitted to them alone, without earlier searches."""
 
 
 def fit_prior(
@@ -38,8 +38,8 @@ def fit_prior(
     retriever: str | Spec | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """Fit kriging's prior to the index's anchors, or to `scores` if it has fewer than ten, and keep
-    it with the index.
+    """Fit kriging's prior to the index's anchors, or to `scores` if it has fewer than ten anchors,
+    and store it in the index.
 
     Args:
         index: The n items, and their anchors.

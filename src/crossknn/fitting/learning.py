@@ -1,8 +1,8 @@
-"""Learning from use: the scores that searches leave in an index become kriging's prior.
+"""Learn from use: fit kriging's prior to the scores that past searches left in an index.
 
 Whenever the store has grown by a tenth, the prior is fitted again. Before that, the queries
-searched since the last fit measure how good that fit was: half of each query's scores predict the
-other half, once with the prior and once without.
+searched since the last fit measure its quality: half of each query's scores predict the other half,
+once with the prior and once without.
 
 Axes: m queries, b scored items of a query.
 """
@@ -42,26 +42,27 @@ LEARNING = "learning"
 """Name of the artifact that keeps the history of fits."""
 
 GROWTH = 0.1
-"""By what share the searched pairs in the store must grow before the next fit."""
+"""Share by which the searched pairs in the store must grow before the next fit."""
 
 LEAST = 30
-"""How many queries must have been searched before the first fit."""
+"""Number of queries that must have been searched before the first fit."""
 
 QUERIES, SCORES = 1_000, 100_000
-"""A fit reads the scores of so many of the newest queries, and so many scores, at most: its memory
-and its time do not grow with the store."""
+"""Limits on the newest queries and scores that a fit reads, so that its memory and time do not grow
+with the store."""
 
 KEPT = 50
-"""How many fits the history has, at most."""
+"""Maximum number of fits in the history."""
 
 PATIENCE = 2.0
-"""Seconds that a search of the command line waits for a fit, which then goes on by itself."""
+"""Seconds that a search of the command line waits for a fit, which then continues in the
+background."""
 
 LOW = 19
-"""The priority of fits that nobody waits for, in Unix's units of niceness."""
+"""Priority of fits in the background, as Unix niceness."""
 
 MEASURED, SCORED = 100, 20
-"""A prior is measured on at most so many new queries, of those with at least so many scores."""
+"""A prior is measured on at most this many new queries, each with at least this many scores."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

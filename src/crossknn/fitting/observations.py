@@ -1,4 +1,4 @@
-"""What searches left, as the factor model reads it: query by query, in units of deviations.
+"""Scores of past searches, query by query, in the units of the factor model.
 
 Axes: q queries, e entries, b scored items of a query, k items with entries, n items, d dimensions,
 g columns [1, retrievers' scores].
@@ -18,7 +18,7 @@ from crossknn.scores.sparse import SparseScores
 from crossknn.types import BoolArray, FloatArray, IntArray
 
 HELD_OUT = 0.1
-"""Share of the entries on which the number of steps is chosen."""
+"""Share of the entries that is held out to choose the number of steps."""
 
 
 class Query(NamedTuple):
@@ -29,15 +29,15 @@ class Query(NamedTuple):
     scores: FloatArray
 
     def take(self, kept: BoolArray) -> Query:
-        """The items of a mask (b,)."""
+        """Select the items of a mask (b,)."""
         return Query(self.items[kept], self.basis[kept], self.scores[kept])
 
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """All entries, query by query; [score, x] are about their means and in units of their
-    deviations within queries, `size` (g,). The k items at the positions `seen` have entries, and
-    `directions` (k, d)."""
+    """All entries, query by query. [score, x] are centered and divided by their deviations within
+    queries, `size` (g,). The k items at the positions `seen` have entries, with `directions` (k,
+    d)."""
 
     queries: Sequence[Query]
     seen: IntArray
@@ -46,7 +46,8 @@ class Observations:
 
     @staticmethod
     def of(scores: SparseScores, cheap: Sequence[FloatArray], vectors: FloatArray) -> Observations:
-        """From e pairs, each retriever's scores of them, (e,), and items' vectors (n, d)."""
+        """Make observations from e pairs, each retriever's scores of them, (e,), and items' vectors
+        (n, d)."""
         values, seen = np.column_stack([scores.score, *cheap]), np.unique(scores.item)
         values = values.astype(np.float64)
         begin = np.searchsorted(scores.query, scores.scored_queries)[1:]
@@ -64,7 +65,8 @@ class Observations:
         return Observations(queries, seen, directions_of(vectors[seen]), size)
 
     def split(self, texts: Sequence[str]) -> tuple[Observations, list[Query]]:
-        """Without a random share of each query's entries, and these; drawn by the query's text."""
+        """Split off a random share of each query's entries; the query's text determines the
+        draw."""
         fitted, held = [], []
         for text, query in zip(texts, self.queries, strict=True):
             rng = np.random.default_rng([0, zlib.crc32(text.encode("utf-8", "surrogatepass"))])
@@ -76,6 +78,6 @@ class Observations:
 
 
 def directions_of(vectors: FloatArray) -> FloatArray:
-    """Vectors (b, d) brought to unit length; 0 stays 0."""
+    """Scale vectors (b, d) to unit length; zero vectors stay zero."""
     exact = vectors.astype(np.float64)
     return exact / lengths(exact)[:, None]

@@ -1,7 +1,7 @@
-"""Pseudo-queries: train queries made of the items themselves, for users who have none. No model.
+"""Make pseudo-queries from the items, for users without training queries; no model is needed.
 
-An item gives at most three: its title, the first sentence of its text, and its most telling span, a
-few words of one clause that are rare elsewhere.
+An item gives at most three: its title, the first sentence of its text, and its most characteristic
+span, a few words of one clause that are rare in other items.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from crossknn.errors import InputError
 logger = logging.getLogger(__name__)
 
 FEWEST, MOST = 3, 12
-"""Words of a span."""
+"""Minimum and maximum number of words in a span."""
 
 LONGEST, LONGEST_TEXT = 32, 240
-"""Words and characters of a title or a sentence; the latter for scripts without spaces."""
+"""Maximum words and characters of a title or a sentence; characters matter in scripts without
+spaces."""
 
 _READ = 1000  # characters of an item: cross-encoders see no more
 _COUNTED = 20_000  # items among which words are counted
@@ -41,7 +42,7 @@ _EDGES = string.punctuation + string.whitespace + "“”‘’«»…–—、�
 
 
 def pseudo_queries(items: Items, count: int, *, seed: int = 0) -> list[str]:
-    """Up to `count` different pseudo-queries, in a random order that the seed fixes.
+    """Make up to `count` different pseudo-queries, in a random order determined by the seed.
 
     Every item gives one before any gives a second, and the kinds are mixed. A larger count begins
     with the queries of a smaller one. That the items give fewer than `count` is logged.
@@ -68,8 +69,8 @@ def pseudo_queries(items: Items, count: int, *, seed: int = 0) -> list[str]:
 
 
 def _rarity(texts: Iterable[str]) -> Callable[[str], float]:
-    """How much rarer a word is among the items than an ordinary word of a text: its inverse
-    document frequency ln((1 + n) / (1 + df)) less the mean of all running words.
+    """Compute each word's rarity: its inverse document frequency ln((1 + n) / (1 + df)) minus the
+    mean over all running words.
 
     Words without a letter say nothing, and count as being everywhere.
     """
@@ -86,7 +87,7 @@ def _rarity(texts: Iterable[str]) -> Callable[[str], float]:
 
 
 def _forms(title: str, text: str, rarity: Callable[[str], float]) -> list[str]:
-    """Title, first sentence, and the span with the highest total rarity."""
+    """Return title, first sentence, and the span with the highest total rarity."""
     sentences = _sentences(text)
     longer = (sentence for sentence in sentences if len(sentence.split()) >= FEWEST)
     first = next(longer, sentences[0] if sentences else "")  # more than a heading
@@ -95,7 +96,8 @@ def _forms(title: str, text: str, rarity: Callable[[str], float]) -> list[str]:
 
 
 def _span(sentences: Sequence[str], rarity: Callable[[str], float]) -> str:
-    """The best `FEWEST` to `MOST` words within a clause; empty if none is rare."""
+    """Return the best span of `FEWEST` to `MOST` words within a clause; empty if no word is
+    rare."""
     best, span = 0.0, ""
     for clause in (part for sentence in sentences for part in _CLAUSE_END.split(sentence)):
         words = clause.split()
@@ -110,7 +112,7 @@ def _span(sentences: Sequence[str], rarity: Callable[[str], float]) -> str:
 
 
 def _halves(items: Items, place: int) -> tuple[str, str]:
-    """The title of an item, and the beginning of its text without the title."""
+    """Return an item's title, and the beginning of its text without the title."""
     title, text = items.titles[place], items.texts[place]
     if ENTITY in text:
         title, _, text = text.partition(ENTITY)
@@ -122,7 +124,7 @@ def _halves(items: Items, place: int) -> tuple[str, str]:
 
 
 def _sentences(text: str) -> list[str]:
-    """Sentences without line breaks and marks.
+    """Split a text into sentences without line breaks and marks.
 
     A full stop ends none after an initial or a title ("J.", "Dr."), nor before a small letter.
     """
@@ -138,7 +140,7 @@ def _sentences(text: str) -> list[str]:
 
 
 def _fitting(text: str) -> str:
-    """The beginning of a text: at most `LONGEST` words and `LONGEST_TEXT` characters."""
+    """Cut a text to `LONGEST` words and `LONGEST_TEXT` characters."""
     short = " ".join(text.split()[:LONGEST])
     if len(short) > LONGEST_TEXT:
         short = short[:LONGEST_TEXT].rsplit(None, 1)[0]
@@ -146,5 +148,5 @@ def _fitting(text: str) -> str:
 
 
 def _core(word: str) -> str:
-    """A word without case and the punctuation at its ends."""
+    """Return a word in lower case without punctuation at its ends."""
     return word.strip(_EDGES).casefold()

@@ -1,9 +1,8 @@
-"""When a search has found enough: `target_recall` of kriging, calibrated on the anchor queries.
+"""Calibrate kriging's `target_recall` on the anchor queries.
 
-A search expects to have found a share of its true top k (`crossknn.search.stopping`). Predictions
-are a little too sure of themselves, so a target is not an expectation. Each anchor is searched with
-the prior of the others, and what these searches expected and achieved says at which expectation a
-search has to stop so that the target is reached.
+A search estimates its own recall of the true top k (`crossknn.search.stopping`). These estimates
+are slightly too high. So each anchor is searched with the prior of the other anchors, and the
+estimated and actual recalls give the estimate at which a search must stop to reach a target.
 
 Axes: m searches, t rounds, n items.
 """
@@ -26,10 +25,10 @@ from crossknn.spec import parse
 from crossknn.types import BoolArray, FloatArray, Queries
 
 FOLDS = 10
-"""Parts of the anchor queries that are searched, each with what the others teach."""
+"""Number of folds of the anchor queries; each is searched with a prior fitted to the others."""
 
 Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
-"""A search whose outcome can be judged: its plan, m queries, and their exact scores (m, n)."""
+"""A search with a known outcome: its plan, m queries, and their exact scores (m, n)."""
 
 
 def calibrate(index: Index, method: Kriging, budget: int, seed: int = 0) -> Corners:
@@ -46,7 +45,7 @@ def calibrate(index: Index, method: Kriging, budget: int, seed: int = 0) -> Corn
 
 
 def rehearsals(index: Index, method: Kriging, budget: int, seed: int) -> Iterator[Rehearsal]:
-    """Searches of the anchor queries, each with a prior that knows nothing of their scores."""
+    """Make searches of the anchor queries, each with a prior fitted without them."""
     anchors, prior = index.anchors, method.prior(index)
     assert anchors is not None
     retriever = method.mean or trend_retrievers(index)
@@ -59,23 +58,23 @@ def rehearsals(index: Index, method: Kriging, budget: int, seed: int) -> Iterato
 
 @dataclass(frozen=True, slots=True)
 class CalibrationCurve:
-    """What m searches expected of their top k before each round and at the end (NaN), and what they
-    had achieved: (t, m)."""
+    """Expected recall of m searches before each round and at the end (NaN), and their actual
+    recall: (t, m)."""
 
     expected: FloatArray
     achieved: FloatArray
 
     def recall(self, threshold: float) -> float:
-        """What queries reach that stop when they expect so much, or at the end: their mean less its
-        standard error, since other queries than these are to be promised something."""
+        """Return the recall of queries that stop at this expected recall, or at the end: the mean
+        minus its standard error, since it must hold for other queries."""
         enough: BoolArray = self.expected >= threshold
         enough[-1] = True
         reached = self.achieved[enough.argmax(axis=0), np.arange(enough.shape[1])]
         return float(reached.mean() - reached.std() / np.sqrt(len(reached)))
 
     def corners(self) -> Corners:
-        """(expectation, recall that it and every higher one reach): falling expectations, of each
-        recall the lowest."""
+        """Return pairs (expected recall, actual recall at this and all higher expectations), in
+        falling order, with the lowest expectation for each recall."""
         known, lowest, corners = self.expected[:-1], np.inf, dict[float, float]()
         for tried in np.unique(known[np.isfinite(known)])[::-1].tolist():
             lowest = min(lowest, self.recall(tried))
@@ -84,7 +83,7 @@ class CalibrationCurve:
 
 
 def record_curve(searches: Iterable[Rehearsal], k: int) -> CalibrationCurve:
-    """Search queries whose exact scores (m, n) are known, each part by its plan, to the end."""
+    """Search queries whose exact scores (m, n) are known to the end, each group by its plan."""
     expected, achieved = [], []
     for plan, queries, scores in searches:
         search = simulate(replace(plan, stop=Stop(k=k, expected=NEVER)), queries, scores)

@@ -1,4 +1,4 @@
-"""What an index offers to a search."""
+"""The interface of an index, as a search sees it."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from crossknn.types import Anchors, Artifact, Cache, Scale
 
 
 def lacking(index: Index, name: str) -> str:
-    """Says of how many items, added since, an artifact has no exact scores; "" if of none."""
+    """Describe how many items were added after an artifact was made, so that it has no exact scores
+    of them; "" if none were."""
     known = index.artifacts.get(name)
     added = 0 if known is None else known.meta.get("added", 0)
-    return f": those that there are lack {counted(added, 'item')} added since" if added else ""
+    return f": those in the index lack {counted(added, 'item')} added since" if added else ""
 
 
 @runtime_checkable
 class Index(Searchable, Protocol):
-    """Items by position, what retrievers are made of, and what methods read beside them."""
+    """An index: items by position, their vectors and retrievers, and the results of fits."""
 
     def scale(self, name: str) -> Scale | None:
-        """Brings exact scores to the scale of `vectors[name]`; None if nothing is known of it."""
+        """Return the function that maps exact scores to the scale of `vectors[name]`, or None if no
+        fit has learned it."""
 
     @property
     def anchors(self) -> Anchors | None:
-        """Scores of anchor queries, if the index has them."""
+        """Return the scores of the anchor queries, if the index has them."""
 
     @property
     def artifacts(self) -> Mapping[str, Artifact]:
-        """What fits have left, by name."""
+        """The results of fits, by name."""
 
     def lists(self, name: str, rows: Any = None) -> VectorStore | None:
-        """Searches the item vectors `name`, or `rows` (n, p) of a method of that name, by the codes
-        of their approximate index alone; None if there is none."""
+        """Return the approximate index of the item vectors `name`, or of `rows` (n, p) that the
+        method `name` searches; None if there is none."""
 
     @property
     def cache(self) -> Cache:
-        """What methods computed from the index once, in memory."""
+        """Values that methods have computed from the index, kept in memory."""

@@ -1,4 +1,4 @@
-"""Building the contents of an index from items.
+"""Build the contents of an index from its items.
 
 Axes: n items, d dimensions, k neighbours.
 """
@@ -55,14 +55,14 @@ from crossknn.types import Artifact, FloatArray, IntArray, Progress, States, as_
 logger = logging.getLogger(__name__)
 
 COMPOSED = ("random", "fixed", "hybrid")
-"""Retrievers that every index has; nothing else may have their names."""
+"""Names of the built-in retrievers, which nothing else may take."""
 _TAKEN = {DUAL_ENCODER, *WORDS, "lists", "auto", ANCHORS, *COMPOSED}
 N_ANCHOR_ITEMS = 10_000
 _ITEMS_OF_STORE = "store/items"
 
 
 class Recipe(NamedTuple):
-    """What an index is built with; see `ItemIndex.build`."""
+    """The options of a new index; see `ItemIndex.build`."""
 
     encoder: GivenModel | None
     vectors: FloatArray | Mapping[str, FloatArray] | None
@@ -78,7 +78,8 @@ class Recipe(NamedTuple):
 def build_parts(
     items: Items | str | Path | Entries, recipe: Recipe, folder: IndexFolder | None
 ) -> Parts:
-    """The parts of a new index that will be saved in `folder`, if any, in place of another one."""
+    """Make the parts of a new index; `folder` is where it will be saved, perhaps over an older
+    index."""
     tokenizer = as_tokenizer(recipe.tokenizer)
     items = items if isinstance(items, Items) else read_items(items)
     previous = None if folder is None else _previous(folder)
@@ -99,7 +100,7 @@ def build_parts(
 def _vectors(
     items: Items, recipe: Recipe, folder: IndexFolder | None, previous: Parts | None
 ) -> dict[str, Any]:
-    """The parts of the user's own vectors and the encoder's."""
+    """Make the parts that hold the user's own vectors and the encoder's."""
     n, parts, given = len(items), dict[str, Any](), by_name(recipe.vectors, GIVEN)
     encoded = None if recipe.encoder is None else given.pop(DUAL_ENCODER, None)
     for name, values in given.items():
@@ -123,12 +124,12 @@ def parts_over(
     encode: EncodeQueries | None,
     seed: int,
 ) -> Parts:
-    """The parts of an index whose items stay in a database; see `ItemIndex.over`."""
+    """Make the parts of an index whose items stay in a database; see `ItemIndex.over`."""
     model = None if encoder is None else RememberedModel.of("dual encoder", encoder)
     n, d = store.shape
     if model is not None and model.dimensions != d:
         raise InputError(
-            f"the encoder makes vectors of {model.dimensions} dimensions, and those of "
+            f"the encoder makes vectors of {model.dimensions} dimensions, but the vectors in "
             f"{store.name} have {d}: give the encoder that made them"
         )
     values: Any = store
@@ -145,8 +146,8 @@ def parts_over(
 def _parts_beside(
     folder: IndexFolder, store: DatabaseStore, build: str
 ) -> tuple[str, dict[str, Artifact]]:
-    """The build and the parts that a folder keeps beside a database; a new folder is made.
-    `InputError` for a folder of other items."""
+    """Read, or create, the folder that keeps fits and scores beside a database; return its build
+    and its parts. Raise `InputError` if the folder belongs to other items."""
     meta = {"n": store.shape[0], "ids": zlib.crc32(np.ascontiguousarray(store.keys).tobytes())}
     if not (folder.path / MANIFEST).exists():
         folder.write({_ITEMS_OF_STORE: Artifact(meta, {})}, build)
@@ -155,8 +156,9 @@ def _parts_beside(
     if items is None or items.meta != meta:
         what = "an index of its own" if items is None else f"of {items.meta['n']:,} items"
         raise InputError(
-            f"the folder {folder.path} is {what}, and {store.name} has {store.shape[0]:,} items, "
-            "whose ids do not match: give another folder, or collect and fit anew in a new one"
+            f"the folder {folder.path} is {what}, but {store.name} has {store.shape[0]:,} "
+            "items, whose ids do not match: give another folder, or collect and fit anew in a "
+            "new one"
         )
     return build, parts
 
@@ -164,50 +166,51 @@ def _parts_beside(
 def states_of(
     parts: Parts, model: RememberedModel, replace: bool, progress: Progress | None
 ) -> States:
-    """The states of all items by a late-interaction model; see `ItemIndex.add_late`."""
+    """Encode all items with a late-interaction model; see `ItemIndex.add_late`."""
     before = None if replace else parts.newest("late", model.name)
     if before is None:
         return encode_states(model, parts.items.texts, parts.path, progress)
     late = LateStates.of(before, model.name)
     if not late.encoder.same_as(model):
         raise InputError(
-            f"the index has states {model.name!r} of another model (fingerprint "
-            f"{late.encoder.fingerprint}); use another name, or replace them (--replace)"
+            f"the index has states named {model.name!r} from another model (fingerprint "
+            f"{late.encoder.fingerprint}): use another name, or replace them (--replace)"
         )
     return late.states
 
 
 def matcher_of(parts: Parts, name: str) -> Any:
-    """A word model of the items that is a retriever itself."""
+    """Return a word model of the items that can serve as a retriever."""
     if name not in WORDS or name == LSA_NAME:
         raise unknown("word model", name, set(WORDS) - {LSA_NAME})
     return WORDS[name].fit(parts.items.texts, tokenizer_named(parts.tokenizer))
 
 
 def use_tokenizer(parts: Parts, tokenizer: Tokenizer) -> None:
-    """Split texts by this tokenizer of the user where the index names it. `IndexFormatError` for
-    one of another name, or one that makes other words of the first items."""
+    """Use the user's tokenizer in the word models that were built with it. Raise `IndexFormatError`
+    if its name differs, or if it splits the first items differently."""
     stored = parts.tokenizer
-    by = f"the words of {parts.path} were parted by the tokenizer {stored}, "
+    by = f"the word models of {parts.path} were built with the tokenizer {stored}, "
     advice = "give the same one, or build the index again"
     if stored is None or not same_function(tokenizer.name, stored):
         raise IndexFormatError(f"{by}not by {tokenizer.name}: {advice}")
     before, TOKENIZERS[stored] = TOKENIZERS.get(stored), tokenizer
     for name in parts.names("words"):
-        known = parts.open("words", name).vocabulary.number
+        numbers = parts.open("words", name).vocabulary.number
         for text in islice(parts.items.texts, 3):
-            if other := next((word for word in tokenizer.split(text) if word not in known), None):
+            if other := next((word for word in tokenizer.split(text) if word not in numbers), None):
                 TOKENIZERS.pop(stored)
                 if before is not None:
                     TOKENIZERS[stored] = before
                 raise IndexFormatError(
-                    f"{by}which was another function: {other!r:.40} is none of the words that the "
-                    f"index has of {text!r:.40}; {advice}"
+                    f"{by}which has changed since: the tokenizer now splits {text!r:.40} into "
+                    f"words such as {other!r:.40}, which the index does not have; {advice}"
                 )
 
 
 def checked_folder(folder: str | Path | None) -> IndexFolder | None:
-    """The folder, if one is given; `InputError` if it holds something else than an index."""
+    """Open the folder, if one is given; raise `InputError` if it holds something else than an
+    index."""
     if folder is None:
         return None
     place = IndexFolder(as_path(folder, "the folder of the index"))
@@ -216,20 +219,21 @@ def checked_folder(folder: str | Path | None) -> IndexFolder | None:
 
 
 def check_name(name: str, what: str) -> None:
-    """Refuse a name that a spec could not say, or that means something else there."""
+    """Refuse a name that cannot be written in a method's specification, or that has another meaning
+    there."""
     if not name.isidentifier() or name in _TAKEN:
         raise InputError(f"{what} cannot be named {name!r}; use another name")
 
 
 def by_name(given: Any, default_name: str) -> dict[str, Any]:
-    """Values by name; a single value gets the default name."""
+    """Return a dictionary by name; a single value gets the default name."""
     if given is None:
         return {}
     return dict(given) if isinstance(given, Mapping) else {default_name: given}
 
 
 def _previous(folder: IndexFolder) -> Parts | None:
-    """The index that is to be replaced, whatever tokenizer it has; None if none can be read."""
+    """Read the index that is to be replaced, whatever its tokenizer; None if none can be read."""
     try:
         return Parts.read(folder, {})
     except IndexFormatError:
@@ -237,7 +241,7 @@ def _previous(folder: IndexFolder) -> Parts | None:
 
 
 def _drawn(n: int, seed: int) -> IntArray:
-    """Anchor items."""
+    """Draw the anchor items."""
     return np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS]
 
 
@@ -248,7 +252,8 @@ def _encode_items(
     folder: IndexFolder | None,
     previous: Parts | None,
 ) -> FloatArray:
-    """Vectors (n, d) of the items; those of texts that `previous` has by this model are its own."""
+    """Encode the items (n, d); texts that `previous` has encoded with the same model are not
+    encoded again."""
 
     def encode(texts: Sequence[str]) -> FloatArray:
         path = None if folder is None else folder.path
@@ -268,7 +273,7 @@ def _encode_items(
 
 
 def _keeping_fits(built: Parts, previous: Parts) -> Parts:
-    """The parts with the fits of the index that they replace, as far as these still hold."""
+    """Keep those fits of the replaced index that are still valid for the new one."""
     pairs = ((built.items.ids, previous.items.ids), (built.items.texts, previous.items.texts))
     same_items = all([*new] == [*old] for new, old in pairs)
     words = {key for key in previous.held if key.startswith("words/")}  # of whatever tokenizer
@@ -280,14 +285,17 @@ def _keeping_fits(built: Parts, previous: Parts) -> Parts:
         if kind == "vectors" and part.method is None:
             continue
         if not (same_items and _still_holds(now, IndexView(previous), kind, name, part)):
-            logger.warning("dropped %s: the items have changed, or what it is made of", plain(key))
+            logger.warning(
+                "dropped %s: its items, or the vectors or words it was fitted to, have changed",
+                plain(key),
+            )
         else:
             built = built.put({key: part})
     return built
 
 
 def _still_holds(built: IndexView, previous: IndexView, kind: str, name: str, part: Any) -> bool:
-    """Whether a part of a previous index of the same items fits a newly built one."""
+    """Whether a part of the previous index is still valid in the new index of the same items."""
     if kind == "artifacts":
         if name == ANCHORS:
             return True
@@ -302,7 +310,8 @@ def _still_holds(built: IndexView, previous: IndexView, kind: str, name: str, pa
 
 
 def _same_space(one: IndexView, two: IndexView, name: str | None) -> bool:
-    """Whether both have the same vectors `name`: by one encoder, or else equal ones."""
+    """Whether two indexes have the same vectors `name`: either from the same encoder, or equal in
+    value."""
     if name is None or name not in one.vectors or name not in two.vectors:
         return False
     model, other = one.model_of(name), two.model_of(name)

@@ -1,9 +1,9 @@
 """Items whose vectors, texts and fields stay in a database.
 
-A database knows its items by ids, a search by positions: the ids are read once, in the database's
-own order. What is read of an item is kept for a while, since every round of a search asks for the
-vectors of all items scored so far. An item that was added later is left out until the store is
-opened again.
+A database identifies items by ids, a search by positions, so the ids are read once, in the order
+that the database returns them. Vectors are cached for a while, because every round of a search
+needs the vectors of all items scored so far. Items that are added to the database later appear once
+the store is opened again.
 
 Axes: m queries, n items, d dimensions.
 """
@@ -39,14 +39,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Id: TypeAlias = int | str
 Found: TypeAlias = tuple[Sequence[Id], Sequence[float]]
-"""Ids and inner products of the nearest items of one query, nearest first."""
+"""Ids and inner products of one query's nearest items, nearest first."""
 
 TextsOf: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
-"""Ids -> texts."""
+"""A function from ids to texts."""
 
 FEW = 2_000
-"""Up to so many allowed items, a search sends their ids to the database; of more, it asks for more
-items and drops those that are not allowed."""
+"""If a filter allows no more items than this, their ids are sent to the database; otherwise the
+search asks for more items than it needs and drops those the filter excludes."""
 
 _KEPT = 20_000  # vectors, and records, that are kept in memory
 _BLOCK = 1_000  # items that are read at once
@@ -54,24 +54,26 @@ _MASKS = 16  # masks of filters that are kept
 
 
 class DatabaseStore(ABC):
-    """Items in a database, with their vectors, which it searches; a `VectorStore`.
+    """A database that holds items with their vectors and searches them; a `VectorStore`.
 
-    Subclasses say how one database searches, reads and filters.
+    A subclass implements the requests to one kind of database.
 
     Attributes:
-        name: What messages call it.
-        keys: The ids (n,), in the order of positions: an array of whole numbers, or of bytes.
+        name: The store's name in messages.
+        keys: The ids (n,) by position: an array of integers or of bytes.
     """
 
     whole = WHOLE
-    """So few vectors are read into memory, once, for methods that predict all items."""
+    """At most this many vectors are read into memory, once, for methods that predict the scores of
+    all items."""
     errors: tuple[type[Exception], ...] = (OSError,)
-    """What the database's client raises when the database fails."""
+    """Exceptions that the database's client raises when a request fails."""
     filters = False
-    """Whether `_search` takes a condition."""
+    """Whether `_search` accepts a filter condition."""
 
     def __init__(self, name: str, ids: Sequence[Id], dimensions: int) -> None:
-        """`name` is what messages call it; `ids` (n,) are those of the items, in their order."""
+        """Make a store of the items with these `ids` (n,), in this order; messages call it
+        `name`."""
         if not ids:
             raise InputError(f"{name} holds no vectors: add some first")
         self.name, self._numbers = name, all(isinstance(key, int) for key in ids)
@@ -80,10 +82,12 @@ class DatabaseStore(ABC):
         same = self.keys[self._order[1:]] == self.keys[self._order[:-1]]
         if same.any():
             twice = self.id(int(self._order[int(same.argmax())]))
-            raise InputError(f"{name} has the id {twice!r} more than once: ids must differ")
+            raise InputError(
+                f"{name} has the id {twice!r} more than once: give every item its own id"
+            )
 
     def _hold(self, keys: Any, dimensions: int) -> None:
-        """Be a store of the items with these keys (n,)."""
+        """Set the ids and dimensions of this store."""
         self.keys, self.shape = keys, (len(keys), dimensions)
         self._order = np.argsort(keys, kind="stable")
         self._recent_vectors = Recent[FloatArray](partial(self._of, vectors=True))
@@ -91,7 +95,7 @@ class DatabaseStore(ABC):
         self._masks = dict[str, tuple[Condition, BoolArray]]()
 
     def without(self, left_out: BoolArray) -> Self:
-        """The same store without some of its items (n,), as if they had been added later."""
+        """Return the same store without the items of the mask `left_out` (n,)."""
         made = copy.copy(self)
         made.__dict__.pop("_all", None)
         made._hold(self.keys[~left_out], self.shape[1])
@@ -101,20 +105,20 @@ class DatabaseStore(ABC):
     def _search(
         self, vectors: FloatArray, count: int, among: Sequence[Id] | Condition | None
     ) -> Sequence[Found]:
-        """The nearest `count` items of each vector (m, d): of all, of some, or of those that meet a
-        condition."""
+        """Return the `count` nearest items of each vector (m, d), among all items, given ids, or
+        the items that meet a condition."""
 
     @abstractmethod
     def _read(self, ids: Sequence[Id], *, vectors: bool) -> Mapping[Id, Any]:
-        """The vectors or the records of items, by id."""
+        """Read the vectors or the records of items, by id."""
 
     @abstractmethod
     def _check_field(self, field: str) -> None:
-        """`InputError` for a field that no item has."""
+        """Raise `InputError` if no item has the field."""
 
     @abstractmethod
     def _matching(self, condition: Condition) -> Iterable[Id]:
-        """Ids of the items that meet a condition."""
+        """Return the ids of the items that meet a condition."""
 
     def top(
         self,
@@ -123,7 +127,7 @@ class DatabaseStore(ABC):
         exclude: IntArray | None = None,
         allowed: BoolArray | None = None,
     ) -> Candidates:
-        """See `VectorStore.top`; as exact as the database's own search."""
+        """See `VectorStore.top`; results are as exact as the database's own search."""
         n = self.shape[0]
         among: Sequence[Id] | Condition | None = None
         limit = count + (0 if exclude is None else exclude.shape[1])
@@ -165,11 +169,11 @@ class DatabaseStore(ABC):
 
     @property
     def values(self) -> FloatArray | None:
-        """All vectors (n, d), of few items."""
+        """All vectors (n, d), if there are few items."""
         return self._all if self.shape[0] <= self.whole else None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
-        """All vectors (n, d), for fits; read once."""
+        """Read all vectors (n, d) once, for fits."""
         return self._all if dtype is None else self._all.astype(dtype, copy=False)
 
     @cached_property
@@ -183,31 +187,33 @@ class DatabaseStore(ABC):
         return vectors
 
     def id(self, item: int) -> Id:
-        """The id of the item at a position."""
+        """Return the id of the item at a position."""
         key = self.keys[item].item()
         return key if self._numbers else self._native(key.decode())
 
     def positions(self, ids: Sequence[Id]) -> IntArray:
-        """Positions (p,) of ids, `NO_ITEM` for what was added later."""
+        """Return the positions (p,) of ids, with `NO_ITEM` for items that were added later."""
         keys = self._as_keys(ids)
         near = np.minimum(np.searchsorted(self.keys, keys, sorter=self._order), self.shape[0] - 1)
         items = self._order[near]
         return np.where(self.keys[items] == keys, items, NO_ITEM)
 
     def records(self, items: Sequence[int]) -> list[Mapping[str, Any]]:
-        """The fields of the items at these positions."""
+        """Return the fields of the items at these positions."""
         return self._recent_records(items)
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
-        """Mask (n,) of the items that meet conditions, as the database says (see
-        `ItemIndex.allowed`); asked once for each filter."""
+        """Return the mask (n,) of the items that meet conditions, as evaluated by the database; the
+        result is cached (see `ItemIndex.allowed`)."""
         condition = parse_filter(conditions)
         if (asked := self._masks.get(key := repr(condition))) is not None:
             return asked[1]
         for field in fields_of(condition):
-            # No database can be asked for half a surrogate pair.
+            # A database accepts no text with half a surrogate pair.
             if any("\ud800" <= character <= "\udfff" for character in field):
-                raise InputError(f"the filter names {field!r}, a field of no item of {self.name}")
+                raise InputError(
+                    f"the filter names {field!r}, but no item of {self.name} has this field"
+                )
             with self.answering():
                 self._check_field(field)
         mask = np.zeros(self.shape[0] + 1, np.bool_)  # the last one is of unknown items
@@ -221,13 +227,13 @@ class DatabaseStore(ABC):
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Turns an error of the database inside into one `StoreError`."""
+        """Turn exceptions of the database's client into a `StoreError`."""
         try:
             yield
         except CrossknnError:
             raise
         except Exception as error:
-            # The engine of an embedded Qdrant shard raises plain Exceptions; no other code does.
+            # The engine of an embedded Qdrant shard raises plain Exceptions, so catch Exception.
             if type(error) is not Exception and not isinstance(error, self.errors):
                 raise
             message = (str(error).strip().splitlines() or [""])[0]
@@ -236,13 +242,13 @@ class DatabaseStore(ABC):
             ) from error
 
     def _as_keys(self, ids: Sequence[Id]) -> Any:
-        """Ids as an array that can be searched: whole numbers, or bytes."""
+        """Return ids as an array that can be searched: integers or bytes."""
         if self._numbers:
             return np.array(ids, self._whole_numbers)
         return np.array([str(key).encode() for key in ids], np.bytes_)
 
     def _native(self, key: str) -> Id:
-        """An id as the database has it."""
+        """Return an id in the database's own type."""
         return key
 
     def _of(self, items: Sequence[int], *, vectors: bool) -> list[Any]:
@@ -250,19 +256,21 @@ class DatabaseStore(ABC):
         with self.answering():
             held = self._read(ids, vectors=vectors)
         if gone := [key for key in ids if key not in held]:
-            raise StoreError(f"{self.name} has no item {gone[0]!r} any more: open the store again")
+            raise StoreError(
+                f"{self.name} no longer has the item {gone[0]!r}: open the store again"
+            )
         rows = [held[key] for key in ids]
         return [*np.array(rows, np.float32)] if vectors else rows
 
 
 class Recent(Generic[T]):
-    """What was read last of items, by position."""
+    """A cache of the items read last, by position."""
 
     def __init__(self, read: Callable[[Sequence[int]], Sequence[T]]) -> None:
         self._read, self._kept, self._lock = read, dict[int, T](), threading.Lock()
 
     def __call__(self, items: Sequence[int]) -> list[T]:
-        """Of each of the items, read now unless it is kept."""
+        """Return the value of each item, read now unless it is cached."""
         with self._lock:
             values = {item: self._kept[item] for item in items if item in self._kept}
         new = [item for item in dict.fromkeys(items) if item not in values]
@@ -277,7 +285,7 @@ class Recent(Generic[T]):
 
 
 class Column(Sequence[T]):
-    """A column (n,) of items, read when it is asked for."""
+    """A column (n,) of items that is read on demand."""
 
     def __init__(self, n: int, read: Callable[[Sequence[int]], Sequence[T]]) -> None:
         self._n, self._of = n, read
@@ -294,19 +302,23 @@ class Column(Sequence[T]):
             yield from self.fetch(range(start, min(start + _BLOCK, self._n)))
 
     def fetch(self, items: Sequence[int]) -> Sequence[T]:
-        """The entries at these positions, in one question to the database."""
+        """Read the entries at these positions with one request."""
         return self._of(items)
 
 
-_ADVICE = "texts= must be the field that holds the texts, or a function from ids to texts"
+_ADVICE = (
+    "texts= must be the name of the field that holds the texts, or a function from ids to texts"
+)
 
 
 def having_text(store: DatabaseStore, texts: str | TextsOf) -> DatabaseStore:
-    """The store, without the items whose text is null or missing in its field `texts`."""
+    """Return the store without the items whose field `texts` is null or missing."""
     if not isinstance(texts, str) and not callable(texts):
-        raise InputError(f"texts is {texts!r:.80}: {_ADVICE}")
+        raise InputError(f"texts= is {texts!r:.80}: {_ADVICE}")
     if not isinstance(store, DatabaseStore):
-        raise InputError(f"{store!r:.80} is not a database of items: give a QdrantStore, say")
+        raise InputError(
+            f"{store!r:.80} is not a database of items: give a QdrantStore or PgVectorStore"
+        )
     if not isinstance(texts, str):
         return store
     try:
@@ -320,7 +332,7 @@ def having_text(store: DatabaseStore, texts: str | TextsOf) -> DatabaseStore:
             f"{store.name} has no field {texts!r} ({nearest(texts, record)}): {_ADVICE}"
         )
     if lacking.all():
-        raise InputError(f"every {texts!r} of {store.name} is null: {_ADVICE}")
+        raise InputError(f"the field {texts!r} is null in every item of {store.name}: {_ADVICE}")
     if not lacking.any():
         return store
     count, example = int(lacking.sum()), store.id(int(np.argmax(lacking)))
@@ -330,8 +342,8 @@ def having_text(store: DatabaseStore, texts: str | TextsOf) -> DatabaseStore:
 
 
 def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
-    """The items of a store: their texts are a field of it, or what a function makes of ids. An item
-    whose text is null has an empty one."""
+    """Return the items of a store, whose texts are one of its fields or come from a function of
+    ids. A null text becomes an empty one."""
     n = store.shape[0]
 
     def ids(items: Sequence[int]) -> list[str]:
@@ -362,18 +374,19 @@ def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
 
 
 def _made_texts(given: Any, count: int) -> list[Any]:
-    """The texts that the user's function made of so many ids; `InputError` for another number."""
+    """Check the list of `count` texts that the user's function returned; `InputError` if it has
+    another length."""
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise InputError(
-            f"texts= made a {type(given).__name__} of {counted(count, 'id')}: it gets a list of "
-            "ids, and is to give a list of texts"
+            f"texts= returned a {type(given).__name__} for {counted(count, 'id')}: it must "
+            "take a list of ids and return a list of texts"
         )
     texts = [*given]
     if len(texts) != count:
-        raise InputError(f"texts= made {len(texts)} texts of {count} ids")
+        raise InputError(f"texts= returned {len(texts)} texts for {count} ids")
     return texts
 
 
 def plain_id(key: Any) -> Id:
-    """An id as a number or a text, where a client has UUIDs as objects."""
+    """Return an id as a number or a text, even where a client returns UUID objects."""
     return key if isinstance(key, int) else str(key)

@@ -9,7 +9,8 @@
     {"any": [FILTER, ...], "not": FILTER}  one of the filters, and not another
 
 A field that is a list meets a condition if one of its entries does. Texts are compared character by
-character, so that dates of one ISO format are in order. Numbers, texts and truth values differ.
+character, so dates in one ISO format sort in order. Numbers, texts and truth values never equal
+each other.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ T = TypeVar("T")
 Scalar: TypeAlias = str | bool | float
 Kind: TypeAlias = Literal["text", "truth value", "number"]
 FEW, MOST_FIELDS, MOST_CHARACTERS = 10_000, 64, 64
-"""A folder keeps columns from so many items on, of so many fields at most, whose distinct values
-have together at most so many characters for each item."""
+"""A field gets a column in the folder only if the index has this many items, if it is among the
+most common fields, and if its distinct values take at most this many characters per item."""
 MOST_CONDITIONS, MOST_VALUES, MOST_DEPTH = 1000, 100_000, 50
-"""In a filter: more conditions would only say what a list of values says sooner."""
+"""Limits on the size of a filter; longer ones should list values instead."""
 Bound: TypeAlias = Literal["gt", "gte", "lt", "lte"]
 _BOUNDS: tuple[Bound, ...] = ("gt", "gte", "lt", "lte")
 
@@ -69,7 +70,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Group:
-    """All of the parts, any of them, or not its one part."""
+    """All of the conditions, any of them, or the negation of one."""
 
     how: Literal["all", "any", "not"]
     parts: tuple[Condition, ...]
@@ -79,7 +80,7 @@ Condition: TypeAlias = Among | Between | Missing | Group
 
 
 def parse_filter(given: Any) -> Condition:
-    """The condition that a filter says (see the module); `InputError` for what is none."""
+    """Parse a filter into a condition (syntax above); raise `InputError` if it is malformed."""
     try:
         condition = _filter(given)
         count = evaluate(condition, lambda leaf: 1, lambda group, parts: sum(parts))
@@ -89,20 +90,22 @@ def parse_filter(given: Any) -> Condition:
         depth, count, values = MOST_DEPTH + 1, 0, 0
     if depth > MOST_DEPTH:
         raise InputError(
-            f"the filter is nested too deeply, in more than {MOST_DEPTH} levels: give a flatter one"
+            f"the filter is nested in more than {MOST_DEPTH} levels: give a flatter one"
         )
     if count > MOST_CONDITIONS:
         raise InputError(
-            f"the filter has {count:,} conditions, and may have {MOST_CONDITIONS:,}: give the "
-            'values of a field as a list, {"lang": ["en", "de"]}'
+            f"the filter has {count:,} conditions, more than the limit of {MOST_CONDITIONS:,}: "
+            f'give the values of a field as a list, {{"lang": ["en", "de"]}}'
         )
     if values > MOST_VALUES:
-        raise InputError(f"the filter lists {values:,} values, and may list {MOST_VALUES:,}")
+        raise InputError(
+            f"the filter lists {values:,} values, more than the limit of {MOST_VALUES:,}"
+        )
     return condition
 
 
 def _count(leaf: Among | Between | Missing) -> int:
-    """The values that a condition compares with."""
+    """Count the values that a condition compares with."""
     return len(leaf.values) if isinstance(leaf, Among) else 1
 
 
@@ -111,7 +114,8 @@ def evaluate(
     leaf: Callable[[Among | Between | Missing], T],
     group: Callable[[Group, Iterator[T]], T],
 ) -> T:
-    """What `group` makes of what `leaf` makes of the conditions on single fields, one by one."""
+    """Evaluate a condition: `leaf` evaluates the conditions on single fields, and `group` combines
+    the results."""
     if isinstance(condition, Group):
         return group(condition, (evaluate(part, leaf, group) for part in condition.parts))
     return leaf(condition)
@@ -120,13 +124,13 @@ def evaluate(
 def combined(
     all: Callable[[Iterator[T]], T], any: Callable[[Iterator[T]], T], no: Callable[[T], T]
 ) -> Callable[[Group, Iterator[T]], T]:
-    """What `evaluate` takes as `group`, of a function for each way to combine."""
+    """Make the `group` function of `evaluate` from three functions: for all, any and not."""
     both = {"all": all, "any": any}
     return lambda group, parts: no(next(parts)) if group.how == "not" else both[group.how](parts)
 
 
 def fields_of(condition: Condition) -> list[str]:
-    """The fields that a condition names, each once."""
+    """Return the fields that a condition names, each once."""
     names = evaluate(
         condition, lambda leaf: [leaf.field], lambda group, parts: [*chain.from_iterable(parts)]
     )
@@ -134,7 +138,7 @@ def fields_of(condition: Condition) -> list[str]:
 
 
 def kind_of(value: object) -> Kind | None:
-    """What a value is compared as, or None for what no condition compares with."""
+    """Return the kind a value is compared as, or None if it cannot be compared."""
     if isinstance(value, str):
         return "text"
     if isinstance(value, bool | np.bool_):
@@ -143,8 +147,8 @@ def kind_of(value: object) -> Kind | None:
 
 
 def field_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The columns that a folder keeps of the most common fields of `FEW` records or more, but for
-    fields of long texts (see `docs/reference/formats.md`)."""
+    """Make the columns that a folder keeps of the most common fields, except fields with long
+    texts, if there are at least `FEW` records (see `docs/reference/formats.md`)."""
     common = Counter(key for record in records for key in record).most_common(MOST_FIELDS)
     columns, kept = dict[str, Any](), list[str]()
     for name, column in Fields(records).read([name for name, _ in common], 0).items():
@@ -167,7 +171,7 @@ def field_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class Fields:
-    """The fields of n records, each read into a column when a filter first names it."""
+    """The fields of n records, each read into a column when a filter first uses it."""
 
     def __init__(self, records: Sequence[Mapping[str, object]]) -> None:
         self.records, self._stored = records, getattr(records, "columns", {})
@@ -175,23 +179,23 @@ class Fields:
         self._columns = dict[str, _Column]()
 
     def mask(self, condition: Condition) -> BoolArray:
-        """Which records (n,) meet the condition; `InputError` if no record has a field of it, or
-        none has a value there that could be compared.
+        """Return the mask (n,) of the records that meet the condition. Raise `InputError` if no
+        record has the field, or none has a value of a kind that can be compared.
 
-        The first condition on a field reads its column in a folder, or else all records; the next
-        ones take milliseconds. (SQLite's JSON functions take 150 times as long.)
+        The first condition on a field reads its column from the folder, or all records if there is
+        none; later ones take milliseconds. (SQLite's JSON functions take 150 times as long.)
         """
         new = [name for name in fields_of(condition) if name not in self._columns]
         stored = {name: self._open(name) for name in new if name in self._stored_names}
         self._columns |= stored | self.read([name for name in new if name not in stored], 0)
-        # Masks are folded as they come: there may be many, of many items.
+        # Combine masks one by one as they are computed: there may be many, each of all items.
         group = combined(
             partial(reduce, np.logical_and), partial(reduce, np.logical_or), np.logical_not
         )
         return evaluate(condition, lambda leaf: self._columns[leaf.field].mask(leaf), group)
 
     def _open(self, name: str) -> _Column:
-        """A column that a folder keeps, with what later records have."""
+        """Read a column from the folder and append the values of records added later."""
         at, stored = f"field{self._stored_names.index(name)}", self._stored
         missing = stored[f"{at}.missing"]
         column = self.read([name], len(missing))[name]
@@ -204,7 +208,7 @@ class Fields:
         return column
 
     def read(self, names: Sequence[str], start: int) -> dict[str, _Column]:
-        """The columns of fields, of the records from `start` on."""
+        """Read the columns of fields from the records from `start` on."""
         if not names:
             return {}
         columns = {name: _Column(name, len(self.records)) for name in names}
@@ -219,15 +223,15 @@ class Fields:
                 names_there = {key for record in self.records for key in record}
                 hint = "they have only ids, titles and texts"
                 hint = nearest(name, names_there) if names_there else hint
-                raise InputError(f"the filter names {name!r}, a field of no item ({hint})")
+                raise InputError(f"the filter names {name!r}, but no item has this field ({hint})")
             column.sort()
         return columns
 
 
 class _Column:
-    """A field of n records. `runs` has, by kind of value, the distinct values, ascending, the ranks
-    (p,) among them of all values, and the rows (p,) that have these: of the items that a folder
-    keeps columns of, and of others."""
+    """A field of n records. For each kind of value, `runs` holds its distinct values in ascending
+    order, the rank (p,) of each occurrence and its row (p,); one run comes from the folder, the
+    other from later items."""
 
     def __init__(self, name: str, n: int) -> None:
         self.name, self.missing = name, np.ones(n, np.bool_)
@@ -235,7 +239,7 @@ class _Column:
         self._values: dict[Kind, tuple[list[Any], list[int]]] = {}
 
     def add(self, row: int, value: Any) -> None:
-        """Record the value, or the values of a list."""
+        """Record the value of a row, or each value if it is a list."""
         for entry in value if isinstance(value, list | tuple) else (value,):
             self.missing[row] = False
             if (kind := kind_of(entry)) is not None:
@@ -244,7 +248,7 @@ class _Column:
                 rows.append(row)
 
     def sort(self) -> None:
-        """Replace the values by their ranks among the distinct ones."""
+        """Replace the values by their ranks among the distinct values."""
         for kind, (values, rows) in self._values.items():
             distinct = sorted(set(values))
             rank = {value: position for position, value in enumerate(distinct)}
@@ -253,7 +257,7 @@ class _Column:
         self._values = {}
 
     def mask(self, leaf: Among | Between | Missing) -> BoolArray:
-        """Which records (n,) meet the condition."""
+        """Return the mask (n,) of the records that meet the condition."""
         if isinstance(leaf, Missing):
             return self.missing.copy()
         met = np.zeros(len(self.missing), np.bool_)
@@ -264,8 +268,9 @@ class _Column:
             if kind not in self.runs:
                 held = [f"{kind}s such as {runs[0][0][0]!r}" for kind, runs in self.runs.items()]
                 raise InputError(
-                    f"the filter compares the field {self.name!r} with the {kind} {values[0]!r}, "
-                    f"but items have {' and '.join(held) or 'nothing that can be compared'} there"
+                    f"the filter compares the field {self.name!r} with the {kind} "
+                    f"{values[0]!r}, but its values are "
+                    f"{' and '.join(held) or 'nothing that can be compared'}"
                 )
             for distinct, ranks, rows in self.runs[kind]:
                 wanted = np.zeros(len(distinct), np.bool_)
@@ -278,7 +283,7 @@ class _Column:
 def _ranges(
     leaf: Among | Between, distinct: Sequence[Any], values: list[Any]
 ) -> Sequence[tuple[int, int]]:
-    """Where the values that are asked for lie among the distinct ones: [start, stop)."""
+    """Return the ranges [start, stop) of the distinct values that meet the condition."""
     if isinstance(leaf, Among):
         wanted = {*values}
         if 16 * len(wanted) > len(distinct):  # a look at each is quicker than so many bisections
@@ -299,7 +304,7 @@ def _filter(given: Any) -> Condition:
     parts = list[Condition]()
     for name, asked in given.items():
         if not isinstance(name, str) or "\0" in name:
-            raise InputError(f"the filter names the field {name!r}; names of fields are texts")
+            raise InputError(f"the filter names the field {name!r}: names of fields must be texts")
         if name == "any":
             if not isinstance(asked, list | tuple) or not asked:
                 raise InputError(f"the filter's 'any' is {asked!r:.80}; give a list of filters")
@@ -312,7 +317,7 @@ def _filter(given: Any) -> Condition:
 
 
 def _condition(name: str, asked: Any) -> Condition:
-    """What is said of one field."""
+    """Parse the condition on one field."""
     if isinstance(asked, Mapping):
         if [*asked] == ["not"]:
             return Group("not", (_condition(name, asked["not"]),))
@@ -322,8 +327,8 @@ def _condition(name: str, asked: Any) -> Condition:
         if asked and set(asked) <= {*_BOUNDS} and kinds in ({"number"}, {"text"}):
             return Between(name, {bound: _plain(asked[bound], name) for bound in asked})
         raise InputError(
-            f"the filter asks {asked!r:.80} of {name!r}: give {', '.join(_BOUNDS)} with numbers, "
-            "or with texts; any with a list; or not"
+            f"the filter asks {asked!r:.80} of {name!r}: give {', '.join(_BOUNDS)} with "
+            "numbers or texts, any with a list, or not"
         )
     values = asked if isinstance(asked, list | tuple) else [asked]
     if not values or any(value is not None and kind_of(value) is None for value in values):
@@ -338,7 +343,8 @@ def _condition(name: str, asked: Any) -> Condition:
 
 
 def _plain(value: Any, field: str) -> Scalar:
-    """A value as Python has it; `InputError` for one that some database cannot compare with."""
+    """Return a value as a Python object; `InputError` for one that some database cannot compare
+    with."""
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, str):
         if "\0" in plain or any("\ud800" <= character <= "\udfff" for character in plain):
@@ -353,5 +359,5 @@ def _plain(value: Any, field: str) -> Scalar:
     except OverflowError:
         finite = False
     if not finite:
-        raise InputError(f"the filter compares {field!r} with infinity, or a number beyond 1e308")
+        raise InputError(f"the filter compares {field!r} with infinity or a number above 1e308")
     return plain

@@ -1,9 +1,8 @@
 """The index: items, their vectors and retrievers, and the results of fits to them.
 
-Data flows one way. `building` makes `Parts`, the immutable contents, of items; an `IndexFolder`
-writes and reads them; `IndexView` is how methods read them; and `ItemIndex` holds the parts of
-now: each change makes new parts and replaces them, so that a search goes on with those that it
-began with.
+Data flows one way: `building` makes the immutable contents, `Parts`, from items; an `IndexFolder`
+writes and reads them; methods read them through `IndexView`. `ItemIndex` holds the current parts
+and replaces them at each change, so that a running search keeps the parts it began with.
 
 Axes: m queries, n items, d dimensions.
 """
@@ -50,7 +49,7 @@ class ItemIndex(IndexView):
     `build` makes it, `save` writes it to a folder, and `load` opens it, memory-mapped.
 
     Attributes:
-        stamp: Tells the folder's manifest that was loaded from later ones (`stamp_now`).
+        stamp: Identifies the loaded manifest; `stamp_now` differs once the folder has changed.
     """
 
     def __init__(self, parts: Parts, database: DatabaseStore | None = None) -> None:
@@ -80,24 +79,24 @@ class ItemIndex(IndexView):
         """Make an index, in memory or in a folder.
 
         Args:
-            items: Items, or whatever `read_items` reads them from.
+            items: Items, or any source that `read_items` accepts.
             encoder: A dual encoder or its name ("bundled", a folder, a hub name): makes the vectors
                 "dense". Without one LSA takes their place.
-            vectors: Your own (n, d), called "vectors", or several by name. With an encoder, those
-                named "dense" are taken as its vectors of the items, which it then need not encode.
+            vectors: Your own vectors (n, d), stored under the name "vectors", or several by name.
+                With an encoder, vectors named "dense" are used as its encodings of the items.
             query_vectors: Function from query texts (m) to vectors (m, d).
-            lsa: Dimensions of latent semantic analysis, 0 for none; None makes 128 where there
-                would be no vectors otherwise.
+            lsa: Dimensions of latent semantic analysis, 0 for none; by default 128 if the index
+                would have no vectors otherwise.
             bm25: Fit BM25.
             tfidf: Fit TF-IDF.
-            tokenizer: What splits texts into words: "unicode", which reads every script,
+            tokenizer: Splits texts into words: "unicode", which reads every script,
                 "whitespace", or a function from a text to its words, or its name,
-                "package.module:function". The index is searched with the same alone.
+                "package.module:function". Searches use the same one.
             seed: Draws `anchor_items`.
-            folder: Save the index there. An index in this folder is replaced: vectors of unchanged
-                texts are not made again, and fits to the same items and vectors are kept; others
-                are dropped, with a warning. A build that was stopped is resumed.
-            progress: Called with (items encoded, all that need it).
+            folder: Save the index there. An index in this folder is replaced: unchanged texts are
+                not encoded again, and fits that are still valid are kept; others are dropped, with
+                a warning. A build that was stopped is resumed.
+            progress: Called with (items encoded, items to encode).
         """
         place = building.checked_folder(folder)
         recipe = building.Recipe(
@@ -117,19 +116,19 @@ class ItemIndex(IndexView):
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
         tokenizer: Callable[[str], Sequence[str]] | str | None = None,
     ) -> ItemIndex:
-        """Open a saved index, mapped; its bytes are checked when they are first read.
+        """Open a saved index, memory-mapped; each block of bytes is checked when it is first read.
 
-        Dual encoders and late-interaction models are opened on the first query, from where they
-        were when they encoded the items.
+        Dual encoders and late-interaction models are opened at the first query, from the path they
+        were loaded from when the index was built.
 
         Args:
             folder: The folder that `save` or `crossknn index build` wrote.
             encoder: The dual encoder that made the index's vectors, if it has moved; or several
-                models by the names of their vectors or states (`{"cmc": folder}`). `save` keeps
-                where they are.
+                models by the names of their vectors or states (`{"cmc": folder}`). `save` stores
+                the new path.
             query_vectors: As for `build`.
-            tokenizer: The function that the index was built with, if one was given, or its name: it
-                is never imported because an index names it.
+            tokenizer: The tokenizer function that the index was built with, or its name. For
+                safety, a function that only the index names is never imported.
         """
         place = IndexFolder(as_path(folder, "the folder of the index"))
         stamp = place.stamp()  # before it is read: it may be replaced meanwhile
@@ -155,16 +154,16 @@ class ItemIndex(IndexView):
         query_vectors: EncodeQueries | None = None,
         seed: int = 0,
     ) -> ItemIndex:
-        """An index whose items stay in a database: vectors, texts and fields.
+        """Make an index whose items (vectors, texts and fields) stay in a database.
 
-        Fits that need all vectors read them all into memory.
+        Fits that need all vectors read all of them into memory.
 
         Args:
             store: The database, such as `QdrantStore`.
-            texts: The field that holds the texts, or a function from ids to texts, of many at once.
-            folder: Keeps exact scores and fits; made if it is not there.
-            encoder: The dual encoder that made the vectors, which are then called "dense", or else
-                "vectors".
+            texts: The field that holds the texts, or a function from a list of ids to texts.
+            folder: Keeps exact scores and fits; created if it does not exist.
+            encoder: The dual encoder that made the vectors. They are named "dense" with it and
+                "vectors" without.
             query_vectors: Function from query texts (m) to vectors (m, d).
             seed: Draws `anchor_items`.
         """
@@ -172,9 +171,9 @@ class ItemIndex(IndexView):
         return cls(building.parts_over(store, texts, folder, encoder, query_vectors, seed), store)
 
     def save(self, folder: str | Path) -> None:
-        """Write the index to `folder`, which must be new, empty or an index, in one atomic step.
+        """Write the index in one atomic step to `folder`, which must be new, empty or an index.
 
-        Exact scores in the folder stay there. Functions for query vectors and retrievers of
+        Exact scores in the folder stay there. Query-vector functions and retrievers of
         `add_retriever` are not saved.
         """
         self._check_own_items()
@@ -193,8 +192,8 @@ class ItemIndex(IndexView):
         self.__dict__.pop("_scores", None)
 
     def reloaded(self) -> ItemIndex:
-        """The index as its folder has it now, with the models, the functions and the retrievers
-        that this one has in memory."""
+        """Load the folder's current index again, keeping the models, functions and retrievers that
+        this one has in memory."""
         assert self._parts.folder is not None
         stamp = self.stamp_now()
         parts = Parts.read(self._parts.folder, self._parts.encode)
@@ -204,10 +203,10 @@ class ItemIndex(IndexView):
         return index
 
     def snapshot(self) -> ItemIndex:
-        """The index as it is now: items that are added or deleted later do not change it.
+        """Return the index as it is now, which later additions and deletions do not change.
 
-        What is fitted to it is kept in this index too, or refused with an `InputError` if that has
-        other items by then.
+        Results of fits to the snapshot are stored in this index, too, or refused with an
+        `InputError` if its items have changed by then.
         """
         if self.folder is None:
             _ = self._scores  # one store for both
@@ -216,10 +215,10 @@ class ItemIndex(IndexView):
         return made
 
     def for_scorer(self, fingerprint: str | None) -> ItemIndex:
-        """A `snapshot` that shows the results of fitting, learning and collecting with the scores
-        of one cross-encoder alone, by its `scorer.fingerprint` (None: one that is not known).
+        """Return a `snapshot` that shows only the fits, learned values and scores of one
+        cross-encoder, given its `scorer.fingerprint` (None for an unknown one).
 
-        Vectors fitted to another cross-encoder are there by their names, and are no default
+        Vectors fitted to another cross-encoder remain available by name, but are never a default
         (`of_others`).
         """
         made = self.snapshot()
@@ -234,17 +233,17 @@ class ItemIndex(IndexView):
         replace: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        """Add items, in the folder of the index too, in one atomic step.
+        """Add items in one atomic step, also in the index's folder.
 
-        After an error nothing is changed. Vectors, words and fits take in the new items (see
-        `crossknn.index.updates`). Searches under way, and other processes that have loaded the
-        index, go on with the items of before; loading it again shows the new ones. Retrievers of
-        `add_retriever` are dropped.
+        After an error nothing is changed. Vectors, word models and fits are extended to the new
+        items (see `crossknn.index.updates`). Running searches, and other processes that have loaded
+        the index, keep the old items until they load it again. Retrievers of `add_retriever` are
+        dropped.
 
         Args:
-            items: As for `build`, read with the index's template. They should have ids of theirs.
-            vectors: Vectors (k, d) of the items, where the index has given ones, as for `build`.
-            replace: Items whose ids the index has take the place of these.
+            items: As for `build`, read with the index's template. Each should have an id.
+            vectors: Vectors (k, d) of the new items, required if `build` was given vectors.
+            replace: Replace items that have the same ids.
             progress: Called with (items encoded, k).
         """
         new = items if isinstance(items, Items) else read_items(items, template=self.items.template)
@@ -258,18 +257,18 @@ class ItemIndex(IndexView):
             self._parts.folder.remove_work()
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Delete items, in the folder of the index too, in one atomic step; an unknown id changes
-        nothing. They keep their positions until `compact`, and no search returns them."""
+        """Delete items in one atomic step, also in the index's folder; an unknown id changes
+        nothing. Positions stay as they are until `compact`; no search returns deleted items."""
         if isinstance(ids, str):
-            raise InputError(f"the ids to delete are the text {ids!r:.80}; give a list of ids")
+            raise InputError(f"the ids to delete are the text {ids!r:.80}: give a list of ids")
         ids = list(dict.fromkeys(ids))
         if ids:
             self._change(partial(updates.deletion, ids=ids))
 
     def compact(self) -> None:
-        """Write the index without the items that were deleted, in one atomic step.
+        """Rewrite the index without its deleted items, in one atomic step.
 
-        Word models are fitted again. Searches go on meanwhile, so that it can run in a thread or
+        Word models are fitted again. Searches go on meanwhile, so this can run in a thread or
         another process; adding and deleting waits.
         """
         if not len(self):
@@ -278,9 +277,9 @@ class ItemIndex(IndexView):
             self._change(updates.compacted, whole=True)
 
     def add_retriever(self, name: str, retriever: Retriever) -> None:
-        """Offer a retriever of yours to methods, `rerank(retriever=name)`. It is not saved."""
+        """Add your own retriever, for methods such as `rerank(retriever=name)`; it is not saved."""
         if not name.isidentifier() or name in {*self.vectors, *self.late, *building.COMPOSED}:
-            raise InputError(f"a retriever cannot be named {name!r} here; use another name")
+            raise InputError(f"a retriever cannot be named {name!r}: use another name")
         if not isinstance(retriever, Retriever):
             raise InputError(f"{retriever!r:.80} is not a retriever: it lacks top or scores")
         if isinstance(retriever, ItemPriors) and len(retriever.values) != self.n:
@@ -291,18 +290,18 @@ class ItemIndex(IndexView):
         self._parts = replace(self._parts, cache=Cache())
 
     def check_free(self, name: str, what: str = "fitted vectors") -> None:
-        """Refuse a name for `what` ("fitted vectors", "states of items") that is taken, or none."""
+        """Refuse a taken or invalid name for `what` ("fitted vectors", "states of items")."""
         building.check_name(name, what)
         same = self.fitted if what == "fitted vectors" else self.late
         if name in {*self.vectors, *self.retrievers, *self.late} - {*same}:
-            raise InputError(f"the index has something else named {name!r}; use another name")
+            raise InputError(f"the index already has something named {name!r}: use another name")
 
     def add_fitted(self, name: str, fitted: ItemVectors, *, replace: bool = False) -> None:
-        """Offer fitted item vectors to methods; an index in a folder keeps them there.
+        """Store fitted item vectors in the index, and in its folder if it has one.
 
         Args:
-            name: What methods call them: `axn(vectors=name)`.
-            fitted: The vectors, and what they were fitted to.
+            name: The name that methods use: `axn(vectors=name)`.
+            fitted: The fitted vectors.
             replace: Replace vectors of this name that were fitted to the same cross-encoder.
         """
         self.check_free(name)
@@ -312,7 +311,7 @@ class ItemIndex(IndexView):
         before = None if replace else self.for_scorer(fitted.fingerprint).newest("vectors", name)
         if before is not None and fingerprint_of(before) == fitted.fingerprint:
             raise InputError(
-                f"the index has fitted vectors {name!r}; use another name, or replace them"
+                f"the index already has fitted vectors {name!r}: use another name, or replace them"
             )
         self._put({f"vectors/{name}": fitted})
 
@@ -324,17 +323,16 @@ class ItemIndex(IndexView):
         replace: bool = False,
         progress: Progress | None = None,
     ) -> str:
-        """Encode all items with a late-interaction model, which then is a retriever; returns its
+        """Encode all items with a late-interaction model, which becomes a retriever, and return its
         name.
 
-        Stopped by an error or a kill, the same call resumes; items that the same model has encoded
-        are not encoded again.
+        If it was stopped by an error or a kill, the same call resumes, and encodes no item twice
+        with the same model.
 
         Args:
             model: The model, its folder or its hub name.
-            name: What methods call it, `rerank(retriever=name)`; by default its kind, such as
-                `cmc`.
-            replace: Replace states of another model of this name.
+            name: The name for `rerank(retriever=name)`; by default the model's kind, such as `cmc`.
+            replace: Replace states of another model under this name.
             progress: Called with (items encoded, n).
         """
         given = RememberedModel.of("late-interaction model", model, name)
@@ -349,16 +347,16 @@ class ItemIndex(IndexView):
     def add_nearest(
         self, name: str | None = None, rows: Any = None, *, progress: Progress | None = None
     ) -> str:
-        """Build an approximate index of item vectors, which searches then use: worth it from
-        200,000 items on. Needs the extra `faiss`. Returns the name.
+        """Build an approximate index of item vectors, which later searches use, and return its
+        name. It pays off from 200,000 items on, and needs the extra `faiss`.
 
-        Fewer than 16 items are searched exactly, which is logged, and nothing is built. If building
-        in a folder is killed, the same call resumes.
+        With fewer than 16 items nothing is built, a message is logged, and search stays exact. If
+        building in a folder is killed, the same call resumes.
 
         Args:
-            name: Name of the vectors, by default those that were not fitted; or of the method that
+            name: Name of the vectors, by default the unfitted ones; or name of the method that
                 searches `rows`.
-            rows: Index these (n, p) instead.
+            rows: Vectors (n, p) to index instead of the index's own.
             progress: Called with (items done, n).
         """
         if rows is None:
@@ -381,42 +379,43 @@ class ItemIndex(IndexView):
         return name
 
     def add_words(self, name: str) -> None:
-        """Fit a word model, `bm25` or `tfidf`, unless the index has it."""
+        """Fit a word model, `bm25` or `tfidf`, unless the index has it already."""
         if name not in self.matchers:
             parts = self._parts
             self._put({f"words/{name}": building.matcher_of(parts, name)}, parts)
 
     def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        """Keep the result of a fit, in the folder of the index too.
+        """Store the result of a fit, also in the folder of the index.
 
         Args:
-            name: Name of the artifact; one of this name is replaced.
-            meta: Values for JSON.
-            arrays: By name, arrays or sequences of texts.
+            name: Name of the artifact; an older one of this name is replaced.
+            meta: Metadata that can be written as JSON.
+            arrays: Arrays or sequences of texts, by name.
         """
         if not name.isidentifier():
-            raise InputError(f"an artifact cannot be named {name!r}; use another name")
+            raise InputError(f"an artifact cannot be named {name!r}: use another name")
         if (n := n_items(f"artifacts/{name}", meta, arrays)) not in (None, self.n):
             raise InputError(
-                f"{name!r} is of {n} items, and the index has {self.n} now: fit or collect it again"
+                f"{name!r} was made for {n} items, but the index has {self.n} now: fit or "
+                "collect it again"
             )
         self._put({f"artifacts/{name}": Artifact(meta, dict(arrays))})
 
     def drop_of_others(self, name: str) -> None:
-        """Drop the artifacts of this name that belong to other cross-encoders than that of
+        """Drop the artifacts of this name that belong to cross-encoders other than the one of
         `for_scorer`."""
         if keys := self._parts.keys_of_others(f"artifacts/{name}"):
             self._put(dict.fromkeys(keys))
 
     def newest(self, kind: str, name: str) -> Artifact | None:
-        """A part, by its kind ("vectors", "artifacts", ...) and name, as the folder has it now,
-        where another process may have put it."""
+        """Read a part from the folder, where another process may have stored a newer one, by its
+        kind ("vectors", "artifacts", ...) and name."""
         parts = (self if self._origin is None else self._origin)._parts
         return replace(parts, scorers=self._parts.scorers).newest(kind, name)
 
     def _put(self, parts: Mapping[str, Any], made_of: Parts | None = None) -> None:
-        """Add parts, or drop those that are None; in the folder first, if there is one.
-        `InputError` if the items are others than those that they were made of."""
+        """Add parts, or drop those that are None, first in the folder if there is one. Raise
+        `InputError` if the items have changed since the parts were made."""
         made_of = made_of or self._parts
         with self._lock:  # in one step: searches in other threads see all of it or nothing
             if self._origin is not None:
@@ -425,8 +424,7 @@ class ItemIndex(IndexView):
                 return
             if parts and not made_of.same_items(self._parts):
                 raise InputError(
-                    "items were added or removed meanwhile, so that this is of other items: fit or "
-                    "collect it again"
+                    "items were added or removed while this was made: fit or collect it again"
                 )
             self._parts = self._parts.put(parts)
 
@@ -436,9 +434,9 @@ class ItemIndex(IndexView):
             self._parts = updates.changed(self._parts, make, whole=whole)
 
     def _check_own_items(self) -> None:
-        """`InputError` if a database has the items."""
+        """Raise `InputError` if the items stay in a database."""
         if self.database is not None:
             raise InputError(
                 f"the items stay in {self.database.name}: change them there, and give "
-                "ItemIndex.over a folder, which keeps what belongs to them"
+                "ItemIndex.over a folder, which keeps the scores and fits"
             )

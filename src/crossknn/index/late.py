@@ -1,7 +1,8 @@
-"""What an index keeps for a late-interaction model: the states of its items, and who made them.
+"""The states of an index's items under a late-interaction model, and the model itself.
 
-A work folder holds a file `<key>-<start>.npz` for each part: the states' values (s, d), and how
-many each item has. The key names the model and the items; files with another key are removed.
+While items are encoded, a work folder holds a file `<key>-<start>.npz` for each batch: the values
+(s, d) and the number of states of each item. The key names the model and the items; files with
+another key are removed.
 
 Axes: n items, s states, d dimensions.
 """
@@ -31,26 +32,26 @@ from crossknn.index.vectors import RememberedModel
 from crossknn.types import Artifact, Progress, States
 
 AT_ONCE = 1024
-"""Items of a part."""
+"""Number of items per file."""
 
 _ALL = "all.f16"
 
 
 class LateStates(NamedTuple):
-    """The states of n items, float16 and mapped if the index was loaded, and their model."""
+    """The states of n items in float16, memory-mapped if the index was loaded, with their model."""
 
     states: States
     encoder: RememberedModel
 
     def artifact(self) -> Artifact:
-        """What an index keeps."""
+        """Convert to an artifact, as stored in the index."""
         values, starts = self.states.values, self.states.starts
         meta = {"states": len(values), **self.encoder.state()}
         return Artifact(meta, {"values": values, "starts": starts})
 
     @staticmethod
     def of(artifact: Artifact, name: str) -> LateStates:
-        """What was kept as `name`, mapped."""
+        """Read from the artifact that was stored as `name`, memory-mapped."""
         arrays, known = artifact.arrays, dict(artifact.meta)
         del known["states"]
         model = RememberedModel("late-interaction model", name, **known)
@@ -63,10 +64,11 @@ def encode_states(
     folder: Path | None,
     progress: Progress | None = None,
 ) -> States:
-    """The states of n texts, float16.
+    """Encode n texts into states in float16.
 
-    With the `folder` of an index they are made in parts in a work folder, which a killed run
-    resumes. Raises `InputError` for states that do not fit, a full disk, and another process.
+    With the `folder` of an index, finished batches are kept in a work folder, so that a killed run
+    can resume. Raises `InputError` if the model returns states of another shape, the disk is full,
+    or another process is encoding.
     """
     if folder is None:
         return _encode(model, texts, progress)
@@ -88,12 +90,12 @@ def encode_states(
 
 
 def work_folder(folder: Path, name: str) -> Path:
-    """Where the states `name` lie until they are in the index in `folder`."""
+    """Return the work folder for the states `name`."""
     return folder / f"work-late-{name}"
 
 
 def _read(work: Path, names: Sequence[str], d: int) -> States:
-    """The states of all parts, mapped."""
+    """Read the states of all batches, memory-mapped."""
     counts = np.concatenate([read_npz(work, name, ["counts"])["counts"] for name in names])
     starts = np.concatenate([[0], np.cumsum(counts)])
     with suppress(FileNotFoundError):
@@ -113,7 +115,7 @@ def _encode(
     start: int = 0,
     stop: int | None = None,
 ) -> States:
-    """States of the texts `start` to `stop`, one at least of each; `InputError` for others."""
+    """Encode the texts from `start` to `stop`; `InputError` unless each gets at least one state."""
     part = texts[start:stop]
     report = progress and (lambda done, _: progress(start + done, len(texts)))
     found: States = model.get().encode_items(part, report)

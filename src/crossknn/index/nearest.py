@@ -1,11 +1,11 @@
-"""Approximate search by inner product for large corpora: faiss finds candidates, exact vectors
+"""Approximate search by inner product for large corpora: faiss finds candidates, and exact vectors
 rescore them.
 
-The vectors of the index are the truth. Beside them lies an inverted file with product quantization
-(Jegou et al. 2011): the items in 4 sqrt(n) lists by their nearest centroid, each pair of components
-in four bits, which the processor looks up in registers (Andre et al. 2017). A search reads the
-lists of the nearest centroids. `lab/benchmarks/codes.py` at 8a8705d compares this with other kinds.
-The folder `nearest-<vectors>` can be deleted, and built again.
+faiss keeps an inverted file with product quantization (Jegou et al. 2011): items lie in 4 sqrt(n)
+lists by their nearest centroid, and each pair of components is coded in four bits, which the
+processor looks up in registers (Andre et al. 2017). A search reads the lists of the nearest
+centroids. `lab/benchmarks/codes.py` at 8a8705d compares this with other kinds of indexes. The
+folder `nearest-<vectors>` may be deleted and built again.
 
 Axes: m queries, n items, c candidates, d dimensions.
 """
@@ -41,20 +41,21 @@ from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray,
 logger = logging.getLogger(__name__)
 
 LARGE = 200_000
-"""Items from which on the command line builds an approximate index by itself."""
+"""The command line builds an approximate index by default from this many items on."""
 
 PROBES, READ, SCORED = 256, 64_000, 100
-"""A search reads at least so many lists, and lists that hold so many items: in proportion more once
-more than `SCORED` items are excluded, since what many scores point to lies in many lists."""
+"""A search reads at least this many lists, and lists with at least this many items. Once more than
+`SCORED` items are excluded it reads more in proportion, because the excluded items are the best
+ones and crowd the nearest lists."""
 
 SURPLUS, MIN_SURPLUS = 4, 200
-"""Candidates for each item that is asked for, and at least so many more than items."""
+"""Candidates fetched per requested item, and the least number of additional candidates."""
 
 CENTROIDS = 16
-"""Of the codes of vectors (4 bits): of fewer items there is no approximate index."""
+"""Number of 4-bit codes; with fewer items no approximate index can be trained."""
 
 FEW = 20_000
-"""So few allowed items are searched exactly."""
+"""If a filter allows at most this many items, they are searched exactly."""
 
 _PER_LIST, _BLOCK, _ROUNDS = 40, 65_536, 10
 _MAPPED = 2**26  # bytes
@@ -62,17 +63,17 @@ _FILE, _BEGUN, _ABOUT = "lists.faiss", "begun.faiss", "about.json"
 
 
 class FaissStore:
-    """Vectors (n, d) that faiss searches; a `VectorStore`."""
+    """Vectors (n, d) searched through faiss; a `VectorStore`."""
 
     def __init__(self, rows: Any, lists: Any, *, rescored: bool = True) -> None:
-        """`rows` are the vectors, by positions; `lists` the faiss index over them. Unless
-        `rescored`, candidates keep the scores of their codes."""
+        """Search the vectors `rows` through the faiss index `lists`. Without `rescored`, candidates
+        keep the approximate scores of their codes."""
         self.rows, self._lists, self._rescored = rows, lists, rescored
         self.shape: tuple[int, int] = (len(rows), rows.shape[1])
 
     @cached_property
     def values(self) -> FloatArray | None:
-        """All vectors (n, d), of few items."""
+        """All vectors (n, d), if there are few items."""
         return np.asarray(self.rows) if self.shape[0] <= WHOLE else None
 
     def vectors(self, items: IntArray) -> FloatArray:
@@ -87,7 +88,7 @@ class FaissStore:
         exclude: IntArray | None = None,
         allowed: BoolArray | None = None,
     ) -> Candidates:
-        """See `VectorStore.top`: approximate, but for a few allowed items."""
+        """See `VectorStore.top`; approximate unless the filter allows only a few items."""
         m, n = len(vectors), self.shape[0]
         if allowed is not None and (few := np.flatnonzero(allowed[:])).size <= FEW:
             return self._best(vectors, count, np.tile(few, (m, 1)), None, exclude)
@@ -106,7 +107,8 @@ class FaissStore:
     def _candidates(
         self, vectors: FloatArray, wanted: int, n_excluded: int, allowed: BoolArray | None
     ) -> tuple[FloatArray, IntArray]:
-        """Scores by the codes, and items, (m, c) each; `NO_ITEM` where the lists held too few."""
+        """Return approximate scores and items, both (m, c), with `NO_ITEM` where the lists held too
+        few."""
         import faiss
 
         n, n_lists = self.shape[0], self._lists.nlist
@@ -127,8 +129,8 @@ class FaissStore:
         scores: FloatArray | None,
         exclude: IntArray | None,
     ) -> Candidates:
-        """The best of the candidates (m, c) by their scores, or by exact inner products, ties by
-        position."""
+        """Return the best candidates (m, c) by their scores, or by exact inner products; ties go to
+        the lower position."""
         rows = []
         for q, candidates in enumerate(items):
             kept = candidates != NO_ITEM
@@ -154,9 +156,9 @@ def items_read(n: int, lists: int, wanted: int = 0, extra: int = 0) -> float:
 
 
 def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None = None) -> Any:
-    """The inverted lists of vectors (n, d), float32 or float16, that are read by slices.
+    """Build inverted lists of vectors (n, d), float32 or float16, reading the vectors in slices.
 
-    With a `folder`, what was built is kept there now and then, and a killed building is resumed.
+    With a `folder`, progress is saved from time to time, so that a killed build can resume.
     `progress` is called with (items in the lists, n).
     """
     with needs_extra("approximate search", "faiss"):
@@ -177,7 +179,7 @@ def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None
 
 
 def _trained(rows: Any, faiss: Any) -> Any:
-    """Empty lists, trained on a sample of the vectors."""
+    """Train empty lists on a sample of the vectors."""
     n, d = len(rows), rows.shape[1]
     count = max(1, min(int(4 * np.sqrt(n)), n // _PER_LIST))
     even = d + d % 2
@@ -192,8 +194,8 @@ def _trained(rows: Any, faiss: Any) -> Any:
 
 
 def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> None:
-    """Build the lists of vectors (n, d) in `folder`, unless they are there; vectors that were added
-    go into the lists of those before."""
+    """Build the lists of vectors (n, d) in `folder` unless it has them already; vectors added since
+    are inserted into the existing lists."""
     with translate_os_errors(folder, "the approximate index"):
         make_folder(folder)
         with exclusive_lock(folder, what="an approximate index"):
@@ -215,13 +217,13 @@ def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> No
 
 
 def open_lists(folder: Path, rows: Any) -> Any:
-    """The lists in `folder`, mapped if they are long; None where there are none of these vectors.
-    `InputError` for a link, and for a file that holds no such lists."""
+    """Open the lists in `folder`, memory-mapped if large; None if it has no lists of these vectors.
+    Raise `InputError` for a symbolic link or a damaged file."""
     if not is_file(folder.parent, f"{folder.name}/{_FILE}"):
         return None
     if _count_listed(folder, rows) is None:
         logger.warning(
-            "%s is an approximate index of other vectors, and is not used: build it again with  "
+            "%s is an approximate index of other vectors and is ignored: build it again with  "
             "crossknn index prepare INDEX --nearest",
             folder,
         )
@@ -230,8 +232,8 @@ def open_lists(folder: Path, rows: Any) -> Any:
 
 
 def _read(folder: Path, name: str, rows: Any) -> Any:
-    """The lists in a file of `folder`; `IndexFormatError` if they are not of vectors like `rows`,
-    `InputError` if it cannot be opened."""
+    """Read the lists from a file of `folder`; `IndexFormatError` if they do not match `rows`,
+    `InputError` if the file cannot be opened."""
     with needs_extra("approximate search", "faiss"):
         import faiss
     try:
@@ -255,8 +257,8 @@ def _read(folder: Path, name: str, rows: Any) -> Any:
 
 
 def fingerprint(rows: Any, count: int | None = None) -> str:
-    """Names the first `count` vectors, or all: by 64 of them and, in a file, its checksums. The
-    name of more than there are is that of none."""
+    """Compute a fingerprint of the first `count` vectors, or of all, from 64 of them and, for a
+    file, its checksums. It matches nothing if `count` exceeds the number of vectors."""
     count = len(rows) if count is None else count
     if count > len(rows):
         return ""
@@ -268,13 +270,14 @@ def fingerprint(rows: Any, count: int | None = None) -> str:
 
 
 def _about(rows: Any, count: int) -> dict[str, Any]:
-    """What a folder says of lists of the first `count` rows."""
+    """Describe lists of the first `count` rows, as stored in the folder."""
     shape = [count, int(rows.shape[1])]
     return {"version": 1, "vectors": fingerprint(rows, count), "shape": shape}
 
 
 def _count_listed(folder: Path, rows: Any) -> int | None:
-    """Of how many of the first rows the lists in `folder` are; None for lists of others."""
+    """Return how many of the first rows the lists in `folder` cover; None if they belong to other
+    vectors."""
     try:
         about = parse_json(read_file(folder, _ABOUT))
         count = int(about["shape"][0])
@@ -287,7 +290,8 @@ def _count_listed(folder: Path, rows: Any) -> int | None:
 
 
 def _even(vectors: FloatArray) -> FloatArray:
-    """Vectors (c, d) in single precision, with a 0 more where d is odd: components go in pairs."""
+    """Convert vectors (c, d) to single precision, padded with a zero if d is odd, because
+    components are coded in pairs."""
     padded = np.zeros((len(vectors), vectors.shape[1] + vectors.shape[1] % 2), np.float32)
     padded[:, : vectors.shape[1]] = vectors
     return padded

@@ -1,12 +1,13 @@
-"""The contents of an index, as one immutable value: items, and named parts `kind/name`.
+"""The contents of an index, as one immutable value: items, and parts with names such as
+`vectors/dense`.
 
     vectors/dense      item vectors, the index's own and fitted ones    `ItemVectors`
     words/bm25         word models                                      BM25, TF-IDF, LSA
     late/cmc           states of late-interaction models                `LateStates`
     artifacts/anchors  results of fits and of collecting                `Artifact`
 
-A part is read from the folder when it is first needed. Parts that were made with the scores of a
-cross-encoder are kept once for each of them, under `kind/name-<digest of its fingerprint>`.
+A part is read from the folder when it is first needed. A part that was made with a cross-encoder's
+scores is stored once per cross-encoder, under `kind/name-<digest of the fingerprint>`.
 
 Axes: n items, d dimensions.
 """
@@ -44,17 +45,17 @@ from crossknn.types import Artifact, Cache, IntArray, Named, Value
 
 DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
 ANCHORS = "anchors"
-"""Artifact: exact scores of anchor (train) queries with every item."""
+"""Name of the artifact with the exact scores of anchor (train) queries for every item."""
 
 WORDS: Mapping[str, Any] = {"bm25": BM25, "tfidf": TFIDF, LSA_NAME: LSA}
 
 ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
 COLUMNS = (f"artifacts/{ANCHORS}",)
-"""Artifacts with a value for each item: a row of these arrays, or a column of `scores`. The latter
-are exact scores, which are stale once items are `added`, until they are collected again."""
+"""Artifacts with one value per item, as a row of these arrays or a column of `scores`. Exact scores
+in `scores` become stale when items are `added`, until they are collected again."""
 
 _OF_SCORERS = "artifacts/", "vectors/"
-"""Kinds of parts that belong to a cross-encoder if they were made with its scores."""
+"""Kinds of parts that may belong to one cross-encoder, because they were made with its scores."""
 
 _READERS: Mapping[str, Callable[[Artifact, str], Any]] = {
     "vectors": ItemVectors.of,
@@ -66,20 +67,20 @@ _DIGEST = re.compile(r"-[0-9a-f]{12}$")
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The items of an index and its parts: a change makes another value.
+    """The items of an index and its other parts; a change makes a new value.
 
     Args:
         items: The items (n).
         anchor_items: Positions of items, in a random order.
-        held: The other parts by key, opened or as they are kept.
-        build: Names this building of the index.
+        held: The other parts by key, either opened or as stored.
+        build: Random name that changes when the index is built anew.
         encode: Functions that make query vectors, by the names of the vectors.
-        folder: Where the index is kept, if it is.
-        added: Retrievers of the user, by name.
-        lists: Approximate indexes of vectors in memory, by name, and these vectors' `fingerprint`.
-        cache: What was computed from these parts.
-        scorers: The cross-encoders whose parts are seen, by fingerprint; None among them stands
-            for an unknown one. By default the parts of all are seen.
+        folder: The index's folder, if it has one.
+        added: The user's retrievers, by name.
+        lists: Approximate indexes in memory by name, each with the `fingerprint` of its vectors.
+        cache: Values computed from these parts.
+        scorers: Fingerprints of the cross-encoders whose parts are visible, by default all; None
+            stands for an unknown cross-encoder.
     """
 
     items: Items
@@ -95,7 +96,7 @@ class Parts:
 
     @classmethod
     def read(cls, folder: IndexFolder, encode: Mapping[str, EncodeQueries]) -> Parts:
-        """The parts that a folder keeps."""
+        """Read the parts of a folder."""
         return cls.of(*folder.read(), encode, folder)
 
     @classmethod
@@ -106,10 +107,10 @@ class Parts:
         encode: Mapping[str, EncodeQueries],
         folder: IndexFolder | None,
     ) -> Parts:
-        """The parts as they are `stored`."""
+        """Make parts from the artifacts in `stored`."""
         if "items" not in stored:
             raise IndexFormatError(
-                f"{folder and folder.path} keeps what belongs to items in a database: open it with "
+                f"{folder and folder.path} belongs to items in a database: open it with "
                 "ItemIndex.over(store, texts, folder=...)"
             )
         part = stored["items"]
@@ -130,17 +131,18 @@ class Parts:
 
     @property
     def path(self) -> Path | None:
-        """The folder's path, if there is a folder."""
+        """The path of the folder, if there is one."""
         return None if self.folder is None else self.folder.path
 
     def stored(self) -> dict[str, Artifact]:
-        """What is kept of all parts."""
+        """The artifacts of all parts, as they are stored."""
         parts = {key: as_artifact(part, key) for key, part in self.held.items()}
         columns = {**columns_of(self.items), "anchor_items": np.asarray(self.anchor_items)}
         return parts | {"items": Artifact({"template": self.items.template}, columns)}
 
     def put(self, parts: Mapping[str, Any]) -> Parts:
-        """With more parts, or without those that are None; in the folder first, if there is one."""
+        """Return the parts with some added, or dropped where None; the folder is written first, if
+        there is one."""
         keys = self.keys
         parts = {
             keys.get(key, key) if part is None else _full_key(key, part): part
@@ -158,11 +160,12 @@ class Parts:
 
     @property
     def keys(self) -> dict[str, str]:
-        """The key of each part that is seen, by kind and name, the latest last."""
+        """The keys of the visible parts by kind and name, the latest last."""
         return self.keys_among(self.held)
 
     def keys_among(self, held: Mapping[str, Any]) -> dict[str, str]:
-        """`keys` of these parts: of several of one name the cross-encoder's own, or the latest."""
+        """Choose one key for each name: the part of the current cross-encoder, or else the
+        latest."""
         keys = dict[str, str]()
         for key, part in held.items():
             name, scorer = plain(key), fingerprint_of(part)
@@ -177,23 +180,23 @@ class Parts:
         return keys
 
     def keys_of_others(self, name: str) -> list[str]:
-        """The keys of the parts of this kind and name that are another cross-encoder's."""
+        """Return the keys of the parts of this name that belong to other cross-encoders."""
         named = [key for key in self.held if plain(key) == name]
         return [key for key in named if fingerprint_of(self.held[key]) not in (self.scorers or ())]
 
     def names(self, kind: str) -> list[str]:
-        """Names of the parts of a kind, the latest last."""
+        """Return the names of the parts of a kind, the latest last."""
         return [name.partition("/")[2] for name in self.keys if name.startswith(f"{kind}/")]
 
     def open(self, kind: str, name: str) -> Any:
-        """A part, read and checked when it is first asked for."""
+        """Open a part, which is read and checked at its first use."""
         key = self.keys.get(f"{kind}/{name}")
         if key is None:
             raise unknown(kind, name, self.names(kind))
         return self.opened(key)
 
     def opened(self, key: str) -> Any:
-        """The part of a full key."""
+        """Return the part with a full key."""
         part, (kind, name) = self.held[key], plain(key).split("/", 1)
         if isinstance(part, Artifact):
             with refusing(f"{kind}/{name}"):
@@ -204,21 +207,21 @@ class Parts:
         return part
 
     def all_opened(self) -> dict[str, Any]:
-        """All parts, opened, by their keys."""
+        """All parts, opened, by key."""
         return {key: self.opened(key) for key in self.held}
 
     def named(self, kind: str, get: Callable[[Any], Value]) -> Named[Value]:
-        """What `get` takes from the parts of a kind, by name."""
+        """Apply `get` to each part of a kind; the results by name."""
         return Named(self.names(kind), lambda name: get(self.open(kind, name)))
 
     def newest(self, kind: str, name: str) -> Artifact | None:
-        """The part as the folder has it now, where another process may have put it."""
+        """Read a part from the folder, where another process may have stored a newer one."""
         held = self.held if self.folder is None else self.folder.read(self.build)[1]
         key = self.keys_among(held).get(f"{kind}/{name}")
         return None if key is None else as_artifact(held[key], key)
 
     def same_items(self, other: Parts) -> bool:
-        """Whether the positions are of the same items, deleted or not."""
+        """Whether both have the same items at the same positions, deleted or not."""
         ours, theirs = self.items, other.items
         return ours is theirs or all(
             len(one) == len(two) and all(map(eq, one, two))
@@ -227,14 +230,14 @@ class Parts:
 
     @property
     def metas(self) -> dict[str, Mapping[str, Any]]:
-        """The `meta` of each part: by kind and name, or by key where it is another
-        cross-encoder's."""
+        """The `meta` of each part by kind and name, or by full key if it belongs to another
+        cross-encoder."""
         names = {key: name for name, key in self.keys.items()}
         return {names.get(k, k): as_artifact(part, k).meta for k, part in self.held.items()}
 
     @property
     def tokenizer(self) -> str | None:
-        """Name of the tokenizer of the word models; None if an older version made them."""
+        """Name of the word models' tokenizer; None if an older version made them."""
         models = [meta for key, meta in self.metas.items() if key.startswith("words/")]
         return models[0].get("tokenizer") if models else UNICODE.name
 
@@ -242,11 +245,11 @@ class Parts:
         items = self.items
         counts = [len(column) for column in (items.ids, items.texts, items.titles, items.extra)]
         if len(set(counts)) > 1:
-            raise ValueError(f"there are {counts} ids, texts, titles and fields")
+            raise ValueError(f"the numbers of ids, texts, titles and fields differ: {counts}")
 
 
 def plain(key: str) -> str:
-    """Kind and name of a part, without the digest of the cross-encoder that it belongs to.
+    """Return the kind and name of a part without the digest of its cross-encoder.
 
     >>> plain("artifacts/kriging-0123456789ab")
     'artifacts/kriging'
@@ -255,14 +258,15 @@ def plain(key: str) -> str:
 
 
 def n_items(key: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> int | None:
-    """The number of items of an artifact; None for one without values for each item."""
+    """Return the number of items of an artifact; None if it has no values per item."""
     if plain(key) in COLUMNS and "scores" in arrays:
         return int(np.shape(arrays["scores"])[1]) + int(meta.get("added", 0))
     return next((len(arrays[name]) for name in ROWS.get(plain(key), ()) if name in arrays), None)
 
 
 def fingerprint_of(part: Any) -> str | None:
-    """The fingerprint of the cross-encoder with whose scores a part was made, if it is known."""
+    """Return the fingerprint of the cross-encoder whose scores a part was made with, if it is
+    known."""
     fingerprint: str | None = (
         part.meta.get("fingerprint")
         if isinstance(part, Artifact)
@@ -272,25 +276,26 @@ def fingerprint_of(part: Any) -> str | None:
 
 
 def as_artifact(part: Any, key: str) -> Artifact:
-    """What is kept of a part; `InputError` for `meta` that is no JSON."""
+    """Convert a part to an artifact for storage; `InputError` if its `meta` cannot be written as
+    JSON."""
     made = part if isinstance(part, Artifact) else part.artifact()
     return Artifact(parse_json(as_json(made.meta, plain(key))), made.arrays)
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> InputError:
-    """The error that says that the index lacks something."""
+    """Make the error for a name that the index does not have."""
     return InputError(f"the index has no {what} {name!r} ({nearest(name, known)})")
 
 
 def _full_key(key: str, part: Any) -> str:
-    """`kind/name` with the digest of the part's cross-encoder, if it has one."""
+    """Return `kind/name`, with the digest of the part's cross-encoder if it has one."""
     scorer = fingerprint_of(part) if key.startswith(_OF_SCORERS) else None
     return plain(key) if scorer is None else f"{plain(key)}-{text_digest(scorer).hex()[:12]}"
 
 
-# What stored parts must hold. A folder may come from a stranger, whose manifest and files agree
-# with each other and with nothing else, so kinds and lengths are checked when a part is opened, by
-# the headers of its files.
+# Checks of stored parts. A folder may come from a stranger who made its manifest and files
+# consistent with each other but invalid, so kinds and lengths are checked when a part is opened,
+# from the headers of its files.
 
 _COLUMNS: Mapping[str, str] = {
     "words": "terms:t idf:t:f weights:p:f items:p:iu starts:s:iu components:td:f "
@@ -301,12 +306,12 @@ _COLUMNS: Mapping[str, str] = {
     "artifacts/kriging": "factor:Nr:f mean:N:f",
     "artifacts/calibration": "weights:3:f at:b:f chance:b:f top:e:f found:e:f",
 }
-"""Columns by kind, or key, of a part: name, axes, and NumPy's kinds of their type, without which
-they are texts. n is the number of items, N that of before some were added."""
+"""The columns of each part, by kind or key: name, axes, and NumPy's kinds of the type (texts if
+omitted). n is the number of items, N their number before some were added."""
 
 _TEXTS_OF_ITEMS = dict.fromkeys(("ids", "texts", "titles", "extra"), True)
 _TEXTS_OF_ITEMS |= {"anchor_items": False, "deleted": False}
-"""Whether the columns of the part `items` are texts."""
+"""Whether each column of the part `items` holds texts."""
 
 _REQUIRED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "artifacts/anchors": (("queries", "scores"), ("scales", "fingerprint")),
@@ -314,7 +319,7 @@ _REQUIRED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "artifacts/calibration": ((), ("fusion", "fingerprint")),
     "artifacts/learning": ((), ("fits",)),
 }
-"""Columns, and entries of `meta`, that are read without looking whether they are there."""
+"""Columns and `meta` entries that the code reads unconditionally."""
 
 
 def _text(value: Any) -> bool:
@@ -363,20 +368,20 @@ _META: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
         )
     },
 }
-"""What entries of `meta` must be: of every part, and by kind or key."""
+"""Checks of `meta` entries: of every part, and by kind or key."""
 
 
 def check_meta(key: str, meta: Mapping[str, Any]) -> None:
-    """`ValueError` for a wrong entry in the `meta` of a part; `key` is without a digest."""
+    """Raise `ValueError` for a wrong entry in the `meta` of a part; `key` has no digest."""
     for kind in ("", key.partition("/")[0], key):
         for name, is_right in _META.get(kind, {}).items():
             if name in meta and not is_right(meta[name]):
-                raise ValueError(f"its {name} is {str(meta[name])!r:.80}")
+                raise ValueError(f"its metadata entry {name} is {str(meta[name])!r:.80}")
 
 
 def check_part(key: str, part: Artifact, n: int) -> None:
-    """`ValueError` or `LookupError` for a part of an index of n items that lacks something or has
-    it of another kind. Parts in memory were checked when they were made."""
+    """Raise `ValueError` or `LookupError` if a stored part of an index of n items lacks a column or
+    has one of the wrong type. Parts in memory were checked when they were made."""
     if not isinstance(part.arrays, StoredColumns):
         return
     check_meta(key, part.meta)
@@ -397,8 +402,7 @@ def check_part(key: str, part: Artifact, n: int) -> None:
 
 
 def check_kinds_of_items(columns: Mapping[str, Any]) -> None:
-    """`ValueError` unless the columns of items are texts and arrays as they must be; reads no
-    file."""
+    """Raise `ValueError` unless the columns of items have the right types; reads no file."""
     if isinstance(columns, StoredColumns):
         for name, column in columns.columns.items():
             texts = _TEXTS_OF_ITEMS.get(name)
@@ -407,9 +411,9 @@ def check_kinds_of_items(columns: Mapping[str, Any]) -> None:
 
 
 def check_positions(values: Any, n: int) -> IntArray:
-    """The array (a,); `ValueError` unless it holds positions of n items."""
+    """Return the array (a,); raise `ValueError` unless it holds positions of n items."""
     if values.ndim != 1 or values.dtype.kind not in "iu" or ((values < 0) | (values >= n)).any():
-        raise ValueError(f"they are no positions of {n} items")
+        raise ValueError(f"they are not positions of {n} items")
     positions: IntArray = values
     return positions
 
@@ -417,7 +421,7 @@ def check_positions(values: Any, n: int) -> IntArray:
 def _check_column(
     name: str, column: StoredArray | StoredTexts, axes: str, kinds: str, sizes: dict[str, int]
 ) -> None:
-    """`ValueError` for another type or other lengths; `sizes` gets those of axes that are new."""
+    """Raise `ValueError` for a wrong type or length; new axes are added to `sizes`."""
     if isinstance(column, StoredTexts) == bool(kinds):
         raise ValueError(f"{name} are {'texts' if kinds else 'numbers'}")
     shape = (len(column),) if isinstance(column, StoredTexts) else column.shape

@@ -28,8 +28,8 @@ where attrelid = to_regclass({}) and attnum > 0 and not attisdropped order by at
 
 
 class _Column(NamedTuple):
-    """A column of a table: its type, by name, schema, as SQL has it and with its dimensions, and
-    where its table is."""
+    """A column of a table: the name and schema of its type, the type in SQL with its dimensions,
+    and the table's schema and name."""
 
     type: str
     type_schema: str
@@ -40,17 +40,17 @@ class _Column(NamedTuple):
 
 
 class PgVectorStore(DatabaseStore):
-    """Rows of a PostgreSQL table that have a vector, in the order of their ids; a `VectorStore`.
+    """The rows of a PostgreSQL table that have a vector, ordered by id; a `VectorStore`.
 
     >>> store = PgVectorStore("postgresql://localhost/shop", "docs")  # doctest: +SKIP
 
     Args:
-        server: Where PostgreSQL is, as libpq has it; rows are only read.
-        table: Its name, or `schema.table`.
-        vector: The column of vectors. Products are looked up in its index, if that is of
+        server: A connection string of libpq. Rows are only read.
+        table: The table's name, or `schema.table`.
+        vector: The column of vectors. Searches use its index if that has the operator class
             `vector_ip_ops`.
-        id: The column of ids, whole numbers, texts or UUIDs that all differ.
-        exact: Compare all rows, not those that an index comes across.
+        id: The column of ids: distinct integers, texts or UUIDs.
+        exact: Compare the query with all rows instead of using an index.
 
     Raises:
         InputError: There is no such table or column, or no vector.
@@ -84,8 +84,8 @@ class PgVectorStore(DatabaseStore):
             about = columns[vector]
             if about.type != "vector":
                 raise InputError(
-                    f"the column {vector!r} of {self.name} is of type {about.type}: give one of "
-                    "pgvector's type vector"
+                    f"the column {vector!r} of {self.name} is of type {about.type}: give a "
+                    "column of pgvector's type vector"
                 )
             self._fields = {name: c.type for name, c in columns.items() if name not in (id, vector)}
             whole = columns[id].type in ("int2", "int4", "int8")
@@ -106,8 +106,9 @@ class PgVectorStore(DatabaseStore):
             super().__init__(self.name, ids, self._dimensions(declared=about.mod > 0))
 
     def _columns(self, table: str) -> dict[str, _Column]:
-        """The columns of a table by name. Its name is looked for as it is written, with a schema or
-        without, and then as SQL reads it: `Docs`, `sales.Docs`, `sales."Docs"`."""
+        """Return the columns of a table by name. The table is looked up under its literal name,
+        with or without a schema, and then as SQL would parse it: `Docs`, `sales.Docs`,
+        `sales."Docs"`."""
         dots = [at for at, letter in enumerate(table) if letter == "."]
         written = [*((table[:at], table[at + 1 :]) for at in dots), (table,), None]
         for parts in written:
@@ -118,25 +119,26 @@ class PgVectorStore(DatabaseStore):
         return {}
 
     def _refuse_no_id(self, column: str) -> None:
-        """Names the first row that has no id by its other fields."""
+        """Raise an error that names the first row without an id by its other fields."""
         where = f"(select * {_HELD} and {{id}} is null limit 1)"
         rows = self._rows(f"select to_jsonb(one.*) from {where} as entry, lateral {_RECORD} as one")
         row = json.dumps(rows[0][0], ensure_ascii=False) if rows else ""
-        raise InputError(f"{self.name} has a row whose id, {column!r}, is null: {row:.200}")
+        raise InputError(f"{self.name} has a row whose id column {column!r} is null: {row:.200}")
 
     def _dimensions(self, declared: bool) -> int:
-        """d of the vectors; `InputError` if a column that says none has vectors of several."""
+        """Return d of the vectors; raise `InputError` if the column declares none and its vectors
+        differ in length."""
         some = "" if declared else "distinct "
         rows = self._rows(f"select {some}{{dimensions}}({{vector}}) {_HELD} limit 2")
         if len({*rows}) > 1:
             raise InputError(
                 f"the vectors of {self.name} have {rows[0][0]} dimensions, and others "
-                f"{rows[1][0]}: all must have as many"
+                f"{rows[1][0]}: all must have the same number"
             )
         return rows[0][0] if rows else 0
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """The rows that a query returns; its names are those of the table."""
+        """Run a query, in which the table's names have been filled in, and return its rows."""
         if self._connection is None or self._connection.closed:
             try:
                 self._connection = self._psycopg.connect(self._server, autocommit=True)
@@ -181,7 +183,7 @@ class PgVectorStore(DatabaseStore):
     def _check_field(self, field: str) -> None:
         if field not in self._fields and field.split(".")[0] not in self._fields:
             raise InputError(
-                f"the filter names {field!r}, which is no column of {self.name} "
+                f"the filter names {field!r}, but {self.name} has no such column "
                 f"({nearest(field, self._fields)})"
             )
 
@@ -196,14 +198,15 @@ class PgVectorStore(DatabaseStore):
         return (key for (key,) in self._rows(f"select {{key}} {_HELD} and {{}}", met))
 
     def _leaf(self, leaf: Among | Between | Missing) -> Any:
-        """A condition on one column, in the language of JSON paths, which has our comparisons."""
+        """Translate a condition on one column to a JSON path, whose comparisons have the semantics
+        of filters."""
         sql, literal = self._sql.SQL, self._sql.Literal
         column, *path = [leaf.field] if leaf.field in self._fields else leaf.field.split(".")
         if isinstance(leaf, Missing) and self._fields[column] in _TEXTS:
             return sql("{} is null").format(self._sql.Identifier(column))  # long texts stay unread
         held = sql("to_jsonb({}) #> {}").format(self._sql.Identifier(column), literal(path))
         if isinstance(leaf, Missing):
-            # Numbers that JSON lacks, which are null in records, too.
+            # Numbers that JSON cannot express are null in records, too.
             none = ", '\"NaN\"', '\"Infinity\"', '\"-Infinity\"'" * (
                 self._fields[column] in _FLOATS
             )

@@ -1,8 +1,8 @@
 """Vectors in Qdrant: a server, a cluster, or the engine embedded in this process.
 
-A server is reached through a `QdrantClient` (package qdrant-client, extra `qdrant`), an embedded
-shard is an `EdgeShard` (package qdrant-edge-py). Both have the same engine and the same requests,
-under other names.
+A server is reached through a `QdrantClient` (package qdrant-client, extra `qdrant`); an embedded
+shard is an `EdgeShard` (package qdrant-edge-py). Both run the same engine and take the same
+requests, under different names.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SAMPLE = 100  # records that tell which fields there are
 
 
 class QdrantStore(DatabaseStore):
-    """The points of a Qdrant collection, in the order of their ids; a `VectorStore`.
+    """The points of a Qdrant collection, ordered by id; a `VectorStore`.
 
     >>> store = QdrantStore(QdrantClient("http://localhost:6333"), "docs")  # doctest: +SKIP
     >>> store = QdrantStore(EdgeShard.load("docs.shard"), "docs.shard")  # doctest: +SKIP
@@ -43,8 +43,8 @@ class QdrantStore(DatabaseStore):
     Args:
         client: A `QdrantClient`, or an `EdgeShard`.
         collection: The collection's name, or the folder of the shard.
-        vector: The name of the vectors, where the collection has named ones.
-        exact: Compare all points, not those that the collection's HNSW index comes across.
+        vector: The name of the vectors, if the collection has named vectors.
+        exact: Compare the query with all points instead of using the collection's HNSW index.
 
     Raises:
         InputError: There is no such collection, no such vector or no point, or vectors are not
@@ -60,7 +60,7 @@ class QdrantStore(DatabaseStore):
         embedded = hasattr(client, "query_batch")
         if not embedded and not hasattr(client, "query_batch_points"):
             raise InputError(
-                f"the client of Qdrant is {client!r:.80}: give QdrantClient(url), or an EdgeShard"
+                f"the client of Qdrant is {client!r:.80}: give QdrantClient(url) or an EdgeShard"
             )
         with needs_extra("vectors in Qdrant", "qdrant"):
             models = import_module("qdrant_edge" if embedded else "qdrant_client.models")
@@ -70,19 +70,20 @@ class QdrantStore(DatabaseStore):
         self.errors = OSError, RuntimeError  # RuntimeError: the client is closed
         if not embedded:
             api = import_module("qdrant_client.http.exceptions")
-            # ValueError: a collection that is gone, in the client's local mode.
+            # The client's local mode raises ValueError if the collection has been deleted.
             self.errors += api.ApiException, import_module("grpc").RpcError, ValueError
         with self.answering():
             about = engine.vectors_config()
             if vector not in about:
                 have = ", ".join(map(repr, about)) or "none"
                 raise InputError(
-                    f"{self.name} has no dense vectors {vector!r}, but {have}: give vector="
+                    f"{self.name} has no dense vectors {vector!r}, but {have}: name one with "
+                    "vector="
                 )
             dimensions, distance = about[vector]
             if distance not in ("Dot", "Cosine"):
                 raise InputError(
-                    f"{self.name} compares vectors by {distance}: searches need Dot, or Cosine"
+                    f"{self.name} compares vectors by {distance}: searches need Dot or Cosine"
                 )
             ids = [*engine.ids(None)]
         self._cosine = distance == "Cosine"
@@ -94,7 +95,7 @@ class QdrantStore(DatabaseStore):
         given = self._engine.only if isinstance(among, Sequence) else self._engine.filter
         only = None if among is None else given(among)  # type: ignore[arg-type]
         answers = self._engine.search(vectors.tolist(), count, only)
-        # Stored vectors are unit ones for Cosine: their products with the query are |query| cos.
+        # For Cosine Qdrant stores unit vectors, so a product with the query is |query| cos.
         lengths = np.linalg.norm(vectors, axis=1) if self._cosine else np.ones(len(vectors))
         return [
             ([plain_id(p.id) for p in points], [p.score * length for p in points])
@@ -123,7 +124,7 @@ class QdrantStore(DatabaseStore):
 
 
 class _Server:
-    """Qdrant's requests, as a `QdrantClient` names them."""
+    """Requests to a server, through a `QdrantClient`."""
 
     def __init__(self, client: Any, models: Any, collection: str, vector: str, exact: bool) -> None:
         self.client, self.models, self.collection = client, models, collection
@@ -140,7 +141,7 @@ class _Server:
         return {name: (int(v.size), str(v.distance.value)) for name, v in given.items()}
 
     def search(self, vectors: list[list[float]], count: int, only: Any) -> list[list[Any]]:
-        """The nearest points of each vector."""
+        """Return the nearest points of each vector."""
         how = self.models.SearchParams(exact=True) if self.exact else None
         common = {"using": self.vector or None, "limit": count, "filter": only, "params": how}
         asked = [self.models.QueryRequest(query=vector, **common) for vector in vectors]
@@ -148,30 +149,30 @@ class _Server:
         return [answer.points for answer in answers]
 
     def read(self, ids: Sequence[Id], vectors: bool) -> list[Any]:
-        """Points by id, with their vectors or their payloads."""
+        """Read points by id, with their vectors or their payloads."""
         what = {"with_payload": not vectors, "with_vectors": vectors and self.named}
         return self.client.retrieve(self.collection, [*ids], **what)
 
     def page(self, only: Any, count: int, offset: Any, payload: bool) -> tuple[list[Any], Any]:
-        """Some points in the order of their ids, and where the next begin."""
+        """Read `count` points in the order of ids, and the offset of the next page."""
         what = {"with_payload": payload, "with_vectors": False}
         where = {"scroll_filter": only, "limit": count, "offset": offset}
         return self.client.scroll(self.collection, **where, **what)
 
     def only(self, ids: Sequence[Id]) -> Any:
-        """A filter of ids."""
+        """Make a filter that allows these ids."""
         return self.models.Filter(must=[self.models.HasIdCondition(has_id=[*ids])])
 
     def between(self, bounds: Mapping[Any, Any], dates: bool) -> Any:
-        """A range of numbers, or of dates."""
+        """Make a range of numbers or of dates."""
         return (self.models.DatetimeRange if dates else self.models.Range)(**bounds)
 
     def match(self, value: Any) -> Any:
-        """A condition: to be this value."""
+        """Make a condition that a field equals a value."""
         return self.models.MatchValue(value=value)
 
     def ids(self, only: Any) -> Iterator[Id]:
-        """Ids of all points, or of those that a filter allows."""
+        """Return the ids of all points, or of those that a filter allows."""
         pages, offset = 0, None
         while not pages or offset is not None:
             points, offset = self.page(only, _PAGE, offset, payload=False)
@@ -179,19 +180,21 @@ class _Server:
             pages += 1
 
     def check_field(self, name: str, of: str) -> None:
-        """`InputError` for a field that no point has."""
+        """Raise `InputError` if no point has the field."""
         having = self.models.Filter(must_not=[self.field(name, is_empty=True)])
         if not self.page(having, 1, None, payload=False)[0]:
             some = self.page(None, _SAMPLE, None, payload=True)[0]
             hint = nearest(name, {key for point in some for key in point.payload or {}})
-            raise InputError(f"the filter names {name!r}, a field of no item of {of} ({hint})")
+            raise InputError(
+                f"the filter names {name!r}, but no item of {of} has this field ({hint})"
+            )
 
     def field(self, name: str, **condition: Any) -> Any:
-        """A condition on a field."""
+        """Make a condition on a field."""
         return self.models.FieldCondition(key=name, **condition)
 
     def filter(self, condition: Condition) -> Any:
-        """The same condition in Qdrant's words."""
+        """Translate a condition to a Qdrant filter."""
         to = self.models.Filter
         group = combined(
             lambda parts: to(must=[*parts]),
@@ -201,7 +204,7 @@ class _Server:
         return to(must=[evaluate(condition, self.leaf, group)])
 
     def leaf(self, leaf: Among | Between | Missing) -> Any:
-        """A condition on one field."""
+        """Translate a condition on one field."""
         if isinstance(leaf, Missing):
             return self.field(leaf.field, is_empty=True)
         if isinstance(leaf, Between):
@@ -211,27 +214,28 @@ class _Server:
             return self.field(leaf.field, range=self.between(leaf.bounds, dates))
         conditions = list[Any]()
         for value in leaf.values:
-            # 1 and 1.0 are equal here; Qdrant matches whole numbers, and compares the others.
+            # 1 and 1.0 are equal in filters; Qdrant matches integers only, so other numbers become
+            # a range.
             number, whole = kind_of(value) == "number", isinstance(value, int)
             if not number or (whole and -_LARGEST <= value < _LARGEST):  # type: ignore[operator]
                 conditions.append(self.field(leaf.field, match=self.match(value)))
             if number and (not whole or -_EXACT < value < _EXACT):  # type: ignore[operator]
                 same = self.between({"gte": value, "lte": value}, dates=False)
                 conditions.append(self.field(leaf.field, range=same))
-        # A filter of no conditions would allow all points.
+        # Qdrant lets all points pass a filter without conditions.
         return self.models.Filter(should=conditions or [self.only([])])
 
 
 class _Shard(_Server):
-    """The same for an embedded `EdgeShard`, whose folder says what its vectors are."""
+    """Requests to an embedded `EdgeShard`; the shard's folder describes its vectors."""
 
     def vectors_config(self) -> dict[str, tuple[int, str]]:
         try:
             about = parse_json(read_file(Path(self.collection), "edge_config.json"))
         except (OSError, ValueError) as error:
             raise InputError(
-                f"{self.collection} is not the folder of an embedded Qdrant shard: give the one "
-                "that the shard was loaded from"
+                f"{self.collection} is not the folder of an embedded Qdrant shard: give the "
+                "folder that the shard was loaded from"
             ) from error
         return {name: (v["size"], v["distance"]) for name, v in about["vectors"].items()}
 
@@ -258,7 +262,7 @@ class _Shard(_Server):
         return (self.models.RangeDateTime if dates else self.models.RangeFloat)(**bounds)
 
     def match(self, value: Any) -> Any:
-        # The package takes Python's truth values for whole numbers (0.9), but not NumPy's.
+        # qdrant-edge-py (0.9) takes Python's booleans for integers, but not NumPy's.
         plain = np.bool_(value) if isinstance(value, bool) else value
         return self.models.MatchValue(value=plain)
 
@@ -269,6 +273,6 @@ def _check_dates(leaf: Between) -> None:
             datetime.fromisoformat(str(value))
         except ValueError:
             raise InputError(
-                f"the filter compares {leaf.field!r} with {value!r}: Qdrant orders numbers and "
-                "dates, such as '2024-05-31', but no other texts"
+                f"the filter compares {leaf.field!r} with {value!r}: Qdrant can order only "
+                "numbers and dates such as '2024-05-31'"
             ) from None

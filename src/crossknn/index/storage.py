@@ -1,18 +1,18 @@
 """An index on disk: a folder of plain files that changes in one atomic step.
 
     crossknn-index.json      the manifest: the parts, their files, the files' lengths and checksums
-    data-<token>/            the files of one writing; the bytes that a manifest names never change
+    data-<token>/            the files of one commit; bytes named in a manifest never change
     nearest-<name>/          approximate indexes of vectors (see `nearest`)
     work-<name>/             vectors or states of the items encoded so far (see `work`, `late`)
     scores.db                exact scores (see `crossknn.scores`)
 
-An index consists of named parts (`items`, `vectors/dense`, ...), each an `Artifact`: values for
+An index consists of named parts (`items`, `vectors/dense`, ...). Each is an `Artifact`: metadata in
 JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 blob with uint64 offsets).
 
-Why readers need no lock: a writing fills a new data folder, or adds rows behind the bytes that the
-manifest names, and then replaces the manifest, the one atomic step; data folders that the new
-manifest does not name are removed. Whoever opened the index before keeps the bytes that the old
-manifest names: they are mapped, and POSIX keeps a mapped file that is removed.
+Why readers need no lock: a commit fills a new data folder, or appends rows after the bytes that the
+manifest names, and then replaces the manifest, which is the one atomic step. Data folders that the
+new manifest does not name are removed. A reader that opened the index earlier keeps the bytes of
+the old manifest, because they are memory-mapped and POSIX keeps a mapped file that is removed.
 """
 
 from __future__ import annotations
@@ -62,13 +62,14 @@ _OURS = re.compile(r"(data|work|nearest)-[\w-]+|" + re.escape(SCORES) + r".*|.*\
 
 
 class Growth(NamedTuple):
-    """Rows to add to the columns of a part (or first rows of a new column), and its new `meta`."""
+    """Rows to append to the columns of a part (or the first rows of a new column), with its new
+    `meta`."""
 
     meta: Mapping[str, Any]
     rows: Mapping[str, Any]
 
     def of(self, part: Artifact) -> Artifact:
-        """The part with the rows, in memory."""
+        """Append the rows to the part in memory."""
         arrays: dict[str, Any] = dict(part.arrays)
         for name, rows in self.rows.items():
             before = arrays.get(name)
@@ -80,13 +81,13 @@ class Growth(NamedTuple):
 
 
 class IndexFolder:
-    """The folder of an index, the one place that reads and writes its manifest and parts."""
+    """The folder of an index, and the only code that reads and writes its manifest and parts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def stamp(self) -> tuple[int, int, int] | None:
-        """A value that differs once another manifest was written; None without a manifest."""
+        """A value that changes with every new manifest; None if there is no manifest."""
         try:
             state = (self.path / MANIFEST).stat()
         except OSError:
@@ -94,17 +95,21 @@ class IndexFolder:
         return state.st_ino, state.st_mtime_ns, state.st_size
 
     def manifest(self, build: str | None = None) -> dict[str, Any]:
-        """The manifest; `IndexFormatError` if there is none, or it is not of this `build`."""
+        """Read the manifest; `IndexFormatError` if there is none, or if its build is not
+        `build`."""
         path = self.path
         try:
             manifest: dict[str, Any] = parse_json(read_file(path, MANIFEST))
             changed = manifest["checksum"] != checksum_of(manifest)
         except (FileNotFoundError, NotADirectoryError) as error:
             begun = path.is_dir() and any((*path.glob("data-*"), *path.glob("work-*")))
-            why = "it is still being written, or that was interrupted" if begun else error.strerror
-            why = "that is a file" if path.is_file() else why
+            why = (
+                "it is still being written, or writing was interrupted" if begun else error.strerror
+            )
+            why = "the path is a file" if path.is_file() else why
             raise IndexFormatError(
-                f"there is no index {path} ({MANIFEST}: {why}); make it with crossknn index build"
+                f"there is no index in {path} ({MANIFEST}: {why}); make it with crossknn index "
+                "build"
             ) from error
         except OSError as error:
             why = error.strerror or str(error)
@@ -114,7 +119,9 @@ class IndexFolder:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             changed = True
         if changed:
-            raise IndexFormatError(f"the index {path} is damaged: {MANIFEST} has been changed")
+            raise IndexFormatError(
+                f"the index {path} is damaged: the checksum of {MANIFEST} does not match"
+            )
         if manifest.get("version") != VERSION:
             raise IndexFormatError(
                 f"the index {path} was written by another version of crossknn (its format is "
@@ -130,10 +137,10 @@ class IndexFolder:
         return manifest
 
     def read(self, build: str | None = None) -> tuple[str, dict[str, Artifact]]:
-        """The name of the build, and all parts, every file mapped.
+        """Return the name of the build and all parts, memory-mapped.
 
-        Reads once more if the index was replaced meanwhile. `IndexFormatError` unless it is whole,
-        and of this `build` if one is named.
+        Reads again if the index is replaced meanwhile. Raises `IndexFormatError` if the index is
+        incomplete, or not of the given `build`.
         """
         while True:
             manifest = self.manifest(build)
@@ -147,12 +154,12 @@ class IndexFolder:
     def write(
         self, parts: Mapping[str, Artifact | None], build: str, *, keep: bool = False
     ) -> None:
-        """Write parts and make them the index, in one atomic step; the folder may be a new one.
+        """Write parts and make them the index in one atomic step; the folder may be new.
 
         Args:
             parts: By key; None drops the part.
-            build: Names this building of the index.
-            keep: Keep the other parts of the index, if it is still of the same `build`.
+            build: Random name that changes when the index is built anew.
+            keep: Keep the other parts, provided that the index still has this `build`.
 
         Raises:
             InputError: The disk is full, the folder cannot be written or is no index, or a part
@@ -172,7 +179,7 @@ class IndexFolder:
                     self.path.rmdir()
 
     def check_target(self) -> None:
-        """`InputError` if there is something else than an index, which would be replaced."""
+        """Raise `InputError` if the folder holds something other than an index."""
         path = self.path
         if path.is_dir() and not (path / MANIFEST).is_file():
             foreign = sorted(p.name for p in path.iterdir() if not _OURS.fullmatch(p.name))
@@ -182,12 +189,14 @@ class IndexFolder:
                     "replaced; choose another folder"
                 )
         if any(part.is_file() for part in (path, *path.parents)):
-            raise InputError(f"the index {path} cannot be written: a part of this path is a file")
+            raise InputError(
+                f"the index {path} cannot be written: a component of this path is a file"
+            )
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """One process and thread at a time changes the index; readers need not wait. Whatever the
-        manifest does not name at the end is removed."""
+        """Hold the lock under which one process and thread changes the index; readers need no lock.
+        At the end, files that the manifest does not name are removed."""
         with exclusive_lock(self.path, wait=True):
             try:
                 yield
@@ -200,12 +209,12 @@ class IndexFolder:
         build: str,
         keep: str | None = None,
     ) -> None:
-        """`write` while the folder is `changing`.
+        """Write parts as `write` does, while the caller holds the lock of `changing`.
 
         Args:
-            parts: By key; a `Growth` adds rows to a part that is there, None drops it.
-            build: Names this building of the index.
-            keep: Keep the other parts of the index, if it is still of this build.
+            parts: Parts by key; a `Growth` appends rows to an existing part, None drops it.
+            build: Random name that changes when the index is built anew.
+            keep: Keep the other parts, provided that the index still has this build.
         """
         before = {} if keep is None else self.manifest(keep)["parts"]
         written, grown_files = dict[str, Any](), list[dict[str, Any]]()
@@ -235,7 +244,7 @@ class IndexFolder:
             write_file(self.path, MANIFEST, json.dumps(manifest, indent=1).encode())
 
     def remove_work(self, name: str = WORK) -> None:
-        """Remove what an encoding kept in order to be resumed: it is in the index now."""
+        """Remove the work files of an encoding that has been committed to the index."""
         shutil.rmtree(self.path / name, ignore_errors=True)
 
     def _open(self, part: Mapping[str, Any], key: str = "") -> Artifact:
@@ -257,7 +266,8 @@ class IndexFolder:
     def _grow(
         self, data: Path, key: str, part: Growth, columns: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Add rows to columns of a part, or write new columns; the part's entry in the manifest."""
+        """Append rows to columns of a part, or write new columns; return the part's manifest
+        entry."""
         before = self._open({"meta": {}, "columns": columns}).arrays.columns  # type: ignore[attr-defined]
         new = {name: rows for name, rows in part.rows.items() if name not in before}
         entries = dict(columns) | _write(data, key, Artifact({}, new))["columns"]
@@ -283,7 +293,8 @@ class IndexFolder:
             ) from error
 
     def _remove_unused(self) -> None:
-        """Remove data folders that the manifest does not name; none if it cannot be read."""
+        """Remove data folders that the manifest does not name; remove nothing if the manifest
+        cannot be read."""
         remove_parts(self.path)
         try:
             manifest = read_file(self.path, MANIFEST)
@@ -298,7 +309,7 @@ class IndexFolder:
 
 
 def damages(parts: Mapping[str, Artifact]) -> list[str]:
-    """Check every chunk of the parts' files: a sentence for each file that is damaged."""
+    """Check every chunk of the parts' files, and return one sentence per damaged file."""
     sentences = []
     columns = [c for part in parts.values() for c in part.arrays.columns.values()]  # type: ignore[attr-defined]
     for file in (file for column in columns for file in column.files):
@@ -310,7 +321,8 @@ def damages(parts: Mapping[str, Artifact]) -> list[str]:
 
 
 def columns_of(items: Items) -> dict[str, Any]:
-    """The columns that are kept of items; `InputError` for fields that JSON cannot have."""
+    """Return the columns in which items are stored; `InputError` for fields that JSON cannot
+    express."""
     columns: dict[str, Any] = {name: getattr(items, name) for name in ("ids", "texts", "titles")}
     columns["extra"] = [as_json(record, "extra") for record in items.extra]
     if items.alive is not None:
@@ -319,7 +331,8 @@ def columns_of(items: Items) -> dict[str, Any]:
 
 
 def as_json(values: Mapping[str, Any], what: str) -> str:
-    """JSON of an object; `InputError` for `what` that has none."""
+    """Convert an object to JSON; raise `InputError`, naming it `what`, if JSON cannot express
+    it."""
     try:
         return json.dumps(dict(values))
     except (TypeError, ValueError) as error:
@@ -327,7 +340,7 @@ def as_json(values: Mapping[str, Any], what: str) -> str:
 
 
 def checksum_of(manifest: Mapping[str, Any]) -> int:
-    """CRC-32 of the manifest without its checksum."""
+    """Compute the CRC-32 of the manifest without its checksum entry."""
     content = {key: value for key, value in manifest.items() if key != "checksum"}
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
 
@@ -338,12 +351,13 @@ def _refusing_surrogates(key: str, name: str) -> Iterator[None]:
         yield
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{key}: {name} hold half a surrogate pair, which is no text: {error.object!r:.80}"
+            f"{key}: {name} contain half a surrogate pair, which is not valid text: "
+            f"{error.object!r:.80}"
         ) from None
 
 
 def _write(data: Path, key: str, part: Artifact) -> dict[str, Any]:
-    """Write the columns of a part; its entry in the manifest."""
+    """Write the columns of a part and return its manifest entry."""
     columns = dict[str, list[dict[str, Any]]]()
     for name, values in part.arrays.items():
         path = f"{data.name}/{key.replace('/', '.')}.{name}"
@@ -351,7 +365,7 @@ def _write(data: Path, key: str, part: Artifact) -> dict[str, Any]:
             with _refusing_surrogates(key, name):
                 columns[name] = write_texts(data.parent, f"{path}.utf8", values)
         elif values.dtype.hasobject:
-            raise InputError(f"{key}: {name} is an array of Python objects: it is not stored")
+            raise InputError(f"{key}: {name} is an array of Python objects, which cannot be stored")
         else:
             columns[name] = [write_array(data.parent, f"{path}.npy", np.asarray(values))]
     return {"meta": dict(part.meta), "columns": columns}

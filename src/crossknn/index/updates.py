@@ -1,15 +1,15 @@
-"""Adding and deleting items without building an index again.
+"""Add and delete items without building the index again.
 
-An item that is added gets the next position, and one that is deleted keeps its own until the index
-is compacted; an update deletes and adds. Parts take in new items as follows:
+An added item gets the next position. A deleted item keeps its position until the index is
+compacted. An update deletes and adds. Parts are extended to new items as follows:
 
-    vectors     by the encoder; LSA folds in; your own come with the items
-    words       by the idf and the average length that the model was fitted with
-    fitted      by ridge regression on the item vectors that are not fitted, learned from the
-                items of the fit; so do the rows of kriging's prior
-    anchors     not at all: exact scores are stale, and not used, until they are collected again
+    vectors     by the encoder or by folding into LSA; your own are given with the items
+    words       with the idf and the average length of the items it was fitted to
+    fitted      by ridge regression on the unfitted item vectors, trained on the fit's items;
+                the rows of kriging's prior likewise
+    anchors     not at all: their exact scores are unused until collected for the new items
 
-Everything fitted says in `added` how many of its items came after the fit.
+The field `added` of each fit counts its items that came after the fit.
 
 Axes: n items, k new items, d dimensions, r values of an item.
 """
@@ -41,17 +41,17 @@ from crossknn.types import Artifact, FloatArray, IntArray, Named, Progress
 logger = logging.getLogger(__name__)
 
 LEARN_FROM = 20_000
-"""Items that a regression on item vectors is fitted to, at most."""
+"""Number of items, at most, that the regression on item vectors is trained on."""
 
 RIDGE = 30.0
-"""Items of average length that the ridge counts for, as in kriging's prior."""
+"""The ridge, in units of items of average squared length, as in kriging's prior."""
 
 Change: TypeAlias = Callable[[Parts], Mapping[str, Growth | Artifact]]
-"""Returns the parts of an index that change: whole, or what is added to them."""
+"""Returns changed parts of an index: complete parts, or a `Growth` of them."""
 
 
 def changed(parts: Parts, make: Change, *, whole: bool = False) -> Parts:
-    """The newest parts, changed, in the folder first: all of them if `whole`, or else some."""
+    """Apply a change to the newest parts, first in the folder; `whole` replaces all parts."""
     folder, build = parts.folder, secrets.token_hex(8)
     if folder is None:
         stored = parts.stored()
@@ -66,7 +66,7 @@ def changed(parts: Parts, make: Change, *, whole: bool = False) -> Parts:
 
 
 def carried_over(before: Parts, now: Parts) -> Parts:
-    """The parts of `now` with the opened models, approximate indexes and retrievers that `before`
+    """Copy to the parts `now` the opened models, approximate indexes and retrievers that `before`
     has in memory."""
     for key, part in before.held.items():
         model = getattr(part, "encoder", None)
@@ -82,7 +82,7 @@ def carried_over(before: Parts, now: Parts) -> Parts:
 
 
 def deletion(parts: Parts, ids: Sequence[str]) -> dict[str, Growth]:
-    """What deleting items adds to the parts of an index; `InputError` for an unknown id."""
+    """Return the parts that change when items are deleted; `InputError` for an unknown id."""
     items = parts.items
     return {"items": Growth({"template": items.template}, {"deleted": items.positions(ids)})}
 
@@ -95,26 +95,27 @@ def growth(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Growth]:
-    """What k new items add to each part of an index of n items.
+    """Return what k new items add to each part of an index of n items.
 
     Args:
-        parts: The index's.
-        new: The items.
-        given: Vectors (k, d) of the new items, by name: those that nothing else makes.
-        replace: Items whose ids the index has take the place of these.
+        parts: The parts of the index.
+        new: The new items.
+        given: The user's own vectors (k, d) of the new items, by name.
+        replace: Replace items that have the same ids.
         progress: Called with (items encoded, k).
     """
     items, opened = parts.items, parts.all_opened()
     old = [items.position(i) for i in new.ids if i in items]
     if old and not replace:
         raise InputError(
-            f"the index has an item {items.ids[old[0]]!r} already: give another id, or "
-            "replace it (replace=True, --replace)"
+            f"the index already has an item {items.ids[old[0]]!r}: give another id, or replace "
+            "it (replace=True, --replace)"
         )
     own = [key[8:] for key, part in opened.items() if _is_own_vectors(key, part)]
     if unknown := sorted(set(given) - set(own)):
         raise InputError(
-            f"vectors are given for {unknown[0]!r}, but the index has {', '.join(own) or 'none'}"
+            f"vectors are given for {unknown[0]!r}, but the user's own vectors in the index "
+            f"are {', '.join(own) or 'none'}"
         )
     vectors = {name: _vectors(opened, name, new, given, progress, parts.path) for name in own}
     base = unfitted(IndexView(parts))
@@ -133,8 +134,8 @@ def growth(
 
 @dataclass(frozen=True, eq=False)
 class _Arrival:
-    """k new items of an index of n: their own `vectors` by name, and a `predictor` of what a fit
-    would have given them, by the number of items of the fit."""
+    """k new items of an index with n: their own `vectors` by name, and a `predictor` that estimates
+    the values a fit would have given them, by the number of items of the fit."""
 
     n: int
     new: Items
@@ -143,7 +144,7 @@ class _Arrival:
     progress: Progress | None
 
     def growth_of(self, key: str, part: Any) -> Growth | None:
-        """What the items add to a part; None if nothing."""
+        """Return the rows that the items add to a part; None if it has no rows per item."""
         kind, _, name = key.partition("/")
         k = len(self.new)
         if kind == "vectors":
@@ -172,11 +173,13 @@ class _Arrival:
 def regression(
     old: FloatArray | None, new: FloatArray | None, k: int, n: int
 ) -> Callable[[FloatArray], FloatArray]:
-    """Ridge regression on vectors, `old` (n or more, d) and `new` (k, d): a function from values
-    (n or more, r) or (n or more,) of the old items to those of the k new ones, (k, r) or (k,).
+    """Fit a ridge regression on vectors, and return the function that maps values of old items, (n
+    or more, r) or (n or more,), to those of the new ones, (k, r) or (k,).
 
-    With X the vectors of the first n items, or of `LEARN_FROM` of them, about their mean, and Y the
-    values about theirs: mean Y + (new - mean X) (X'X + ridge I)^-1 X'Y. Without vectors, mean Y.
+    Arguments: `old` are the vectors (n or more, d) and `new` those of the k new items (k, d). With
+    X the vectors of the first n items, or of `LEARN_FROM` of them, about their mean, and Y their
+    values about the mean, the result is mean Y + (new - mean X) (X'X + ridge I)^-1 X'Y. Without
+    vectors it is mean Y.
     """
     chosen: IntArray | slice = slice(0, n)
     if n > LEARN_FROM:
@@ -186,7 +189,7 @@ def regression(
         centre = vectors.mean(axis=0)
         vectors -= centre
         products = vectors.T @ vectors
-        # A ridge above 0 even where all vectors are equal.
+        # Keep the ridge above 0 even if all vectors are equal.
         ridge = RIDGE * np.trace(products) / len(vectors) + np.finfo(np.float32).tiny
         products[np.diag_indices_from(products)] += ridge
         inverse = np.linalg.inv(products)
@@ -204,9 +207,8 @@ def regression(
 
 
 def compacted(parts: Parts) -> dict[str, Artifact]:
-    """The parts of an index without its deleted items, in the same order; each array is made when
-    it is asked for. Word models are fitted again, and so forget which items were added.
-    """
+    """Return the parts of an index without its deleted items, in the same order; each array is made
+    on demand. Word models are fitted anew, to all remaining items."""
     items, order = parts.items, np.asarray(parts.anchor_items)
     n = len(items)
     alive = np.ones(n, np.bool_) if items.alive is None else items.alive
@@ -252,7 +254,7 @@ def _vectors(
     progress: Progress | None,
     folder: Path | None,
 ) -> FloatArray:
-    """Vectors (k, d) of the new items that are not fitted."""
+    """Return the unfitted vectors (k, d) of the new items."""
     part: ItemVectors = parts[f"vectors/{name}"]
     k, d = len(new), part.values.shape[1]
     if name in given:
@@ -263,7 +265,7 @@ def _vectors(
         made = parts[f"words/{name}"].encode_queries(new.texts)
     else:
         raise InputError(
-            f"the item vectors {name!r} are your own: give those of the new items, "
+            f"the index has your own item vectors {name!r}: give those of the new items, "
             f"vectors={{{name!r}: array of the shape ({k}, {d})}}"
         )
     return check_vectors(made, k, d, f"the vectors {name!r} of the new items", half=True)

@@ -1,6 +1,7 @@
-"""Item vectors of an index, its own or fitted to a cross-encoder, and who makes the queries'.
+"""Item vectors of an index, either original or fitted to a cross-encoder, and the models that
+encode queries for them.
 
-Axes: m queries, n items, c dimensions that come in, d that go out.
+Axes: m queries, n items, c input dimensions, d output dimensions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from crossknn.scorers.base import Encoder
 from crossknn.types import Artifact, FloatArray, Progress, Scale
 
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
-"""Texts (m) -> vectors (m, d)."""
+"""A function from texts (m) to vectors (m, d)."""
 
 GivenModel: TypeAlias = Encoder | LateEncoder | str | Path
 """A dual encoder or late-interaction model, or its folder or name."""
@@ -33,10 +34,10 @@ ModelKind: TypeAlias = Literal["dual encoder", "late-interaction model"]
 
 @dataclass(eq=False)
 class RememberedModel:
-    """The model that made the vectors, or states, that an index keeps as `name`.
+    """The model that made the vectors or states that an index stores as `name`.
 
-    On disk only its source (a folder, a hub name, "bundled"; None for an object), its fingerprint
-    and its dimensions are kept. It is opened when it is first needed.
+    The index stores only its source (a folder, a hub name, "bundled"; None for an object), its
+    fingerprint and its dimensions. The model is opened when it is first needed.
     """
 
     kind: ModelKind
@@ -48,40 +49,42 @@ class RememberedModel:
 
     @classmethod
     def of(cls, kind: ModelKind, given: GivenModel, name: str | None = None) -> RememberedModel:
-        """The model itself, or the one of that folder or name; `InputError` if it is none.
+        """Wrap a model, or the model in a folder or with a name; `InputError` if it is none.
 
-        `name` is that of what it makes; by default "dense", or a late-interaction model's kind.
+        `name` is the name of its vectors or states, by default "dense" or a late-interaction
+        model's kind.
         """
         source, model = _open(kind, given)
         name = name or ("dense" if kind == "dual encoder" else model.kind)
         return cls(kind, name, source, model.fingerprint, model.dimensions, model)
 
     def state(self) -> dict[str, Any]:
-        """What the index keeps of it."""
+        """The values that the index stores about the model."""
         return {key: getattr(self, key) for key in ("source", "fingerprint", "dimensions")}
 
     def same_as(self, other: RememberedModel) -> bool:
-        """Whether both are one model, as far as is known."""
+        """Whether both are known to be the same model."""
         return self.fingerprint is not None and self.fingerprint == other.fingerprint
 
     def attach(self, given: GivenModel) -> None:
-        """Use this model; `IndexFormatError` if what the index keeps is another's."""
+        """Use this model object; raise `IndexFormatError` if it is not the model the index was made
+        with."""
         source, opened = _open(self.kind, given)
         if (opened.fingerprint, opened.dimensions) != (self.fingerprint, self.dimensions):
             raise IndexFormatError(
-                f"{self.name!r} was made by another {self.kind}: its fingerprint is "
-                f"{self.fingerprint} ({self.dimensions} dimensions), that of "
-                f"{source or 'the one given'} is {opened.fingerprint} ({opened.dimensions}); give "
-                "the right one, or make it again"
+                f"{self.name!r} was made by another {self.kind}: the index was made with "
+                f"fingerprint {self.fingerprint} ({self.dimensions} dimensions), but "
+                f"{source or 'the one given'} has {opened.fingerprint} ({opened.dimensions}); "
+                "give the right model, or encode again"
             )
         self.source, self.opened = source or self.source, opened
 
     def get(self) -> Any:
-        """The model, opened; `InputError` if that cannot be."""
+        """Open the model, or return it if it is open; `InputError` if it cannot be opened."""
         if self.opened is None:
             try:
                 if self.source is None:
-                    raise InputError("it has no folder or name")
+                    raise InputError("the index stores no folder or name of it")
                 self.attach(self.source)
             except InputError as error:
                 raise InputError(
@@ -97,7 +100,8 @@ class RememberedModel:
         progress: Progress | None,
         folder: Path | None = None,
     ) -> FloatArray:
-        """A dual encoder's vectors (n, d) of items, kept in the `folder` of the index meanwhile."""
+        """Encode items to vectors (n, d) with a dual encoder; finished batches are kept in the
+        index's `folder`."""
         encode = self.get().encode_items
         if folder is None or self.fingerprint is None:
             vectors: FloatArray = encode(texts, progress)
@@ -107,7 +111,7 @@ class RememberedModel:
 
 @dataclass(frozen=True, eq=False)
 class Same:
-    """The vectors as they are: the items moved, in the space of the queries (MF_TRNS, ALS)."""
+    """The identity map: the fit moved the items, within the space of the queries (MF_TRNS, ALS)."""
 
     kind: ClassVar[str] = "same"
 
@@ -117,7 +121,7 @@ class Same:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """`vectors @ weight + offset`: weight (c, d), offset (d,)."""
+    """The linear map `vectors @ weight + offset`: weight (c, d), offset (d,)."""
 
     weight: FloatArray
     offset: FloatArray
@@ -154,14 +158,14 @@ class GatedSkip:
 
 
 QueryMap: TypeAlias = Same | Linear | GatedSkip
-"""From the queries' vectors (m, c) to another space (m, d)."""
+"""A map of query vectors (m, c) to the space of fitted item vectors (m, d)."""
 
 MAPS: Mapping[str, type[Any]] = {kind.kind: kind for kind in (Same, Linear, GatedSkip)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexingCost:
-    """What fitted vectors cost to make (AXN figure 2, table 3): queries, pairs scored, seconds."""
+    """The cost of fitting vectors (AXN figure 2, table 3): queries, pairs scored, seconds."""
 
     queries: int = 0
     calls: int = 0
@@ -172,19 +176,19 @@ class IndexingCost:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ItemVectors:
-    """Item vectors (n, d) of an index: its own, or fitted to a cross-encoder.
+    """Item vectors (n, d) of an index, either its original ones or fitted to a cross-encoder.
 
     Args:
         values: (n, d) float32 or float16.
         encoder: The dual encoder that makes query vectors.
-        method: The way they were fitted; None for the index's own.
-        base: Name of the index's own vectors that fitted ones start from.
-        map: Makes query vectors of those of `base`, or of `encoder`; without either there are
-            none (CUR).
-        scale: Brings exact scores to their inner products.
-        fingerprint: Of the cross-encoder.
-        details: What the fit reported, values for JSON.
-        added: How many items, the last ones, came after the fit.
+        method: The fitting method; None for unfitted vectors.
+        base: Name of the unfitted vectors that the fit started from.
+        map: Maps query vectors of `base`, or of `encoder`; without either, queries have no vectors
+            (CUR).
+        scale: Maps exact scores to the scale of inner products.
+        fingerprint: The fingerprint of the cross-encoder.
+        details: The report of the fit, as JSON values.
+        added: Number of items, at the end, that came after the fit.
     """
 
     values: FloatArray
@@ -199,13 +203,17 @@ class ItemVectors:
     added: int = 0
 
     def checked(self, n: int, own: Mapping[str, ItemVectors], name: str) -> ItemVectors:
-        """The same; `InputError` unless they fit n items and the index's `own` vectors."""
+        """Return the vectors; raise `InputError` unless they match n items and start from vectors
+        in `own`."""
         what = f"the vectors {name!r}"
         values = check_vectors(self.values, n, None, what, half=True)
         source = None if self.encoder is None else self.encoder.dimensions
         if self.base is not None:
             if self.base not in own:
-                raise InputError(f"{what} start from {self.base!r}: the index has {', '.join(own)}")
+                raise InputError(
+                    f"{what} were fitted from the vectors {self.base!r}, but the "
+                    f"index has {', '.join(own)}"
+                )
             source = source or own[self.base].values.shape[1]
         if source is not None:
             made = self.map(np.zeros((1, source), np.float32))
@@ -213,7 +221,7 @@ class ItemVectors:
         return replace(self, values=values)
 
     def artifact(self) -> Artifact:
-        """What an index keeps."""
+        """Convert to an artifact, as stored in the index."""
         arrays: dict[str, Any] = {"values": self.values}
         meta = {name: getattr(self, name) for name in ("method", "base", "fingerprint", "details")}
         meta["map"] = self.map.kind
@@ -226,7 +234,8 @@ class ItemVectors:
 
     @staticmethod
     def of(artifact: Artifact, name: str) -> ItemVectors:
-        """What was kept as `name`; its values are mapped, and checked as rows are read."""
+        """Read from the artifact stored as `name`; values are memory-mapped and checked as rows are
+        read."""
         meta, arrays = dict(artifact.meta), artifact.arrays
         del meta["d"]
         kind = MAPS[meta["map"]]
@@ -241,17 +250,20 @@ class ItemVectors:
 def check_vectors(
     values: FloatArray, rows: int, dimensions: int | None, what: str, *, half: bool = False
 ) -> FloatArray:
-    """Finite vectors (rows, d) as float32, or float16 that stays if `half`; or `InputError`."""
+    """Return finite vectors (rows, d) as float32 (with `half`, float16 is kept); raise `InputError`
+    for any others."""
     try:
         vectors = np.asarray(values)
     except ValueError:
-        raise InputError(f"{what} have rows of several lengths") from None
+        raise InputError(f"{what} have rows of different lengths") from None
     if vectors.ndim != 2 or len(vectors) != rows or not vectors.shape[1]:
         raise InputError(f"{what} have the shape {vectors.shape}; it must be ({rows}, d)")
     if dimensions is not None and vectors.shape[1] != dimensions:
-        raise InputError(f"{what} have {vectors.shape[1]} dimensions, the items' {dimensions}")
+        raise InputError(
+            f"{what} have {vectors.shape[1]} dimensions, but the item vectors have {dimensions}"
+        )
     if vectors.dtype.kind not in "fiu":
-        raise InputError(f"{what} are an array of {vectors.dtype}, not of numbers")
+        raise InputError(f"{what} are an array of {vectors.dtype}: give numbers")
     if not half or vectors.dtype != np.float16:
         with np.errstate(over="ignore"):  # an infinity then, which is refused
             vectors = vectors.astype(np.float32, copy=False)
@@ -261,25 +273,27 @@ def check_vectors(
         if not (low >= -LARGEST and high <= LARGEST):  # a NaN is neither
             row = start + int(np.argmin(usable(block).all(axis=1)))
             if np.isfinite(vectors[row]).all():
-                raise InputError(f"{what}: row {row} holds a number above {LARGEST:g}: scale them")
-            raise InputError(f"{what}: row {row} holds a NaN or an infinity")
+                raise InputError(
+                    f"{what}: row {row} contains a number above {LARGEST:g}; scale the vectors"
+                )
+            raise InputError(f"{what}: row {row} contains a NaN or an infinity")
     return vectors
 
 
 def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
-    """Where a model is, if it lies anywhere, and the model; `InputError` if it is none."""
+    """Return the source of a model, if it has one, and the model; `InputError` if it is none."""
     dual = kind == "dual encoder"
     source, model = None, given
     if isinstance(given, str | Path):
         from crossknn.scorers.opening import DualEncoder, LateInteraction
 
-        # A folder by its full path, so that the index finds it from anywhere.
+        # Store a folder's full path, so that the index can be used from any directory.
         path = Path(given).expanduser()
         source = str(path.resolve()) if path.is_dir() else str(given)
         model = DualEncoder(source) if dual else LateInteraction(source)
     if not isinstance(model, Encoder if dual else LateEncoder):
         raise InputError(
-            f"a {type(model).__name__} is not a {kind}: give one (see Encoder, LateEncoder), its "
-            "folder or its name"
+            f"a {type(model).__name__} is not a {kind}: give a model (see Encoder, "
+            "LateEncoder), its folder or its name"
         )
     return source, model

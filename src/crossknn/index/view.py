@@ -1,4 +1,4 @@
-"""What methods, retrievers and fits read of an index (`crossknn.index.base.Index`).
+"""The reading side of an index, for methods, retrievers and fits (`crossknn.index.base.Index`).
 
 Axes: m queries, n items, d dimensions.
 """
@@ -49,10 +49,10 @@ logger = logging.getLogger(__name__)
 
 
 class IndexView:
-    """The reading side of an index, over its parts as they are now.
+    """The reading side of an index, over its current parts.
 
     Attributes:
-        database: Where the items are, if they stay in a database (`ItemIndex.over`).
+        database: The database that holds the items, if there is one (`ItemIndex.over`).
     """
 
     def __init__(self, parts: Parts, database: DatabaseStore | None = None) -> None:
@@ -66,17 +66,17 @@ class IndexView:
 
     @property
     def folder(self) -> Path | None:
-        """Where the index is kept, if it is."""
+        """The index's folder, if it has one."""
         return self._parts.path
 
     @property
     def cache(self) -> Cache:
-        """What methods computed from the index once, in memory."""
+        """Values that methods have computed from the index, kept in memory."""
         return self._parts.cache
 
     @property
     def n(self) -> int:
-        """Number of positions of items, those of deleted ones included."""
+        """Number of item positions, including those of deleted items."""
         return len(self.items)
 
     def __len__(self) -> int:
@@ -85,29 +85,30 @@ class IndexView:
         return self.n if alive is None else int(alive.sum())
 
     def check_compact(self, what: str) -> None:
-        """Refuse an index with deleted items, for something (`what`) that would count them."""
+        """Raise `InputError` if the index has deleted items, which the operation `what` would
+        count."""
         if len(self) < self.n:
             raise InputError(
-                f"{what} reads every item, and {self.n - len(self)} are deleted: compact the index "
-                "first (crossknn index compact INDEX)"
+                f"{what} reads every item, but {self.n - len(self)} items are deleted: compact "
+                "the index first (crossknn index compact INDEX)"
             )
 
     @property
     def added(self) -> dict[str, int]:
-        """How many of its items each fit has not seen, by kind and name: those added since."""
+        """Number of items added after each fit, by kind and name of the fit."""
         return {key: meta["added"] for key, meta in self._parts.metas.items() if meta.get("added")}
 
     @property
     def anchor_items(self) -> IntArray:
-        """A random order of (at most 10,000) items, drawn when the index was built."""
+        """At most 10,000 items in a random order, drawn when the index was built."""
         with refusing("anchor_items"):
             return check_positions(np.asarray(self._parts.anchor_items), len(self.items))
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
-        """Mask (n,) of the items whose fields meet conditions.
+        """Return the mask (n,) of the items whose fields meet conditions.
 
-        Conditions are given by field, such as `{"lang": "en", "year": {"gte": 2020}}`;
-        `crossknn.index.filters` lists them all. The first filter on a field reads the records.
+        Conditions are given by field, such as `{"lang": "en", "year": {"gte": 2020}}`; see
+        `crossknn.index.filters` for all of them. The first filter on a field reads the records.
         """
         if self.database is not None:
             return self.database.allowed(conditions)
@@ -118,8 +119,8 @@ class IndexView:
 
     @property
     def scores(self) -> ScoreStore:
-        """The store of exact scores, in the index's folder if it has one. Searches use it with
-        `StoredScorer(scorer, index.scores)` as their scorer."""
+        """The store of exact scores, in the index's folder if it has one; use it with
+        `StoredScorer(scorer, index.scores)`."""
         return self._scores
 
     @cached_property
@@ -127,13 +128,13 @@ class IndexView:
         return ScoreStore(None if self.folder is None else self.folder / SCORES)
 
     def verify(self, *, repair: bool = False) -> list[str]:
-        """Check every file of the index against its checksums: a sentence for each damaged file.
-        With `repair`, damaged exact scores are removed; searches compute them again."""
+        """Check every file of the index against its checksums, and return one sentence per damaged
+        file. `repair` removes damaged exact scores, which searches then compute again."""
         place = self._parts.folder
         return [] if place is None else damages(place.read()[1]) + self.scores.verify(repair=repair)
 
     def stamp_now(self) -> tuple[int, int, int] | None:
-        """`stamp` of the folder as it is now; None without a folder."""
+        """`stamp` of the folder's current version; None without a folder."""
         return None if self._parts.folder is None else self._parts.folder.stamp()
 
     @property
@@ -149,7 +150,7 @@ class IndexView:
 
     @property
     def of_others(self) -> frozenset[str]:
-        """Names of vectors that were fitted to another cross-encoder than that of `for_scorer`."""
+        """Names of vectors fitted to cross-encoders other than the one of `for_scorer`."""
         parts = self._parts
         scorer_of = {
             name: fingerprint_of(parts.held[parts.keys[f"vectors/{name}"]])
@@ -163,24 +164,24 @@ class IndexView:
 
     @property
     def matchers(self) -> list[str]:
-        """Word models that are retrievers themselves."""
+        """Word models that can serve as retrievers."""
         return [name for name in self._parts.names("words") if name != LSA_NAME]
 
     @property
     def retrievers(self) -> Mapping[str, Retriever]:
-        """Retrievers that are not made of vectors: `matchers`, and those of `add_retriever`."""
+        """Retrievers without vectors: `matchers`, and the user's own from `add_retriever`."""
         added = self._parts.added
         names = dict.fromkeys([*self.matchers, *added])
         return Named(names, lambda name: added.get(name) or self._parts.open("words", name))
 
     @property
     def tokenizer(self) -> str | None:
-        """Name of what splits texts into words; None if there are no word models."""
+        """Name of the tokenizer that splits texts into words; None without word models."""
         return self._parts.tokenizer if self._parts.names("words") else None
 
     @property
     def late(self) -> Mapping[str, Late]:
-        """Late-interaction models, opened, and the items' states, by name: `cmc`, ..."""
+        """Late-interaction models, opened, and the states of the items, by name (`cmc`, ...)."""
         return self._parts.named("late", lambda part: Late(part.encoder.get(), part.states))
 
     @property
@@ -189,14 +190,14 @@ class IndexView:
         return dict(self._parts.named("artifacts", lambda part: part))
 
     def each(self, name: str) -> list[Artifact]:
-        """Every artifact of this name, of whichever cross-encoder, the latest last."""
+        """Return every artifact of this name, for any cross-encoder, the latest last."""
         held = self._parts.held
         return [held[key] for key in held if plain(key) == f"artifacts/{name}"]
 
     @property
     def anchors(self) -> Anchors | None:
-        """Exact scores (k_q, n) of the anchor queries. None where items were added since (`added`):
-        the scores are stale until `collect_anchors` scores these, too."""
+        """Return the exact scores (k_q, n) of the anchor queries. None if items were added since
+        (`added`), until `collect_anchors` scores the new items, too."""
         artifact = self.artifacts.get(ANCHORS)
         if artifact is None or artifact.meta.get("added"):
             return None
@@ -207,21 +208,21 @@ class IndexView:
 
     @property
     def anchor_queries(self) -> Sequence[str]:
-        """Texts (k_q) of the anchor queries, also of stale ones."""
+        """Texts (k_q) of the anchor queries, even if their scores are stale."""
         artifact = self.artifacts.get(ANCHORS)
         return () if artifact is None else artifact.arrays["queries"]
 
     def scorer_fingerprint(self, name: str) -> str | None:
-        """The cross-encoder whose scores an artifact or fitted vectors were made with; a name of
-        neither stands for the anchors. None if it is not known."""
+        """Return the fingerprint of the cross-encoder whose scores an artifact or fitted vectors
+        were made with; any other name means the anchors. None if it is unknown."""
         if name in self.fitted:
             return self.fitted[name].fingerprint
         artifact = self.artifacts.get(name) or self.artifacts.get(ANCHORS)
         return None if artifact is None else artifact.meta.get("fingerprint")
 
     def scale(self, name: str) -> Scale | None:
-        """Brings exact scores to the scale of inner products with the vectors `name`, as the
-        anchors or a fit say; None if they say nothing."""
+        """Return the function that maps exact scores to the scale of inner products with the
+        vectors `name`, learned from the anchors or a fit; None if neither exists."""
         if name in self.fitted:
             return None if name in self.of_others else self.fitted[name].scale
         anchors = self.artifacts.get(ANCHORS)
@@ -229,7 +230,7 @@ class IndexView:
         return None if scale is None else Scale(*scale)
 
     def model_of(self, name: str) -> RememberedModel | None:
-        """The model that made the vectors or states `name`, if it is known."""
+        """Return the model that made the vectors or states `name`, if it is known."""
         kind = "late" if name in self._parts.names("late") else "vectors"
         if name not in self._parts.names(kind):
             return None
@@ -260,7 +261,7 @@ class IndexView:
         return queries.vectors[name]
 
     def _encoder(self, name: str) -> Callable[[Queries], FloatArray] | None:
-        """Makes query vectors in the space of `vectors[name]`; None if nothing does."""
+        """Return the function that encodes queries for `vectors[name]`; None if there is none."""
         parts = self._parts
         if name in parts.encode:
             return lambda queries: parts.encode[name](queries.texts)
@@ -275,8 +276,8 @@ class IndexView:
         return None
 
     def store(self, name: str) -> VectorStore:
-        """What searches the item vectors `name`: their approximate index if there is one (see
-        `ItemIndex.add_nearest`), or else all vectors."""
+        """Return the vector store that searches the item vectors `name`: their approximate index if
+        there is one (see `ItemIndex.add_nearest`), or else exact search."""
         values: Any = self._parts.open("vectors", name).values
         if isinstance(values, DatabaseStore):
             return values
@@ -284,8 +285,8 @@ class IndexView:
         return self.cache.get(key, (self.items,), lambda: self._open_store(name))
 
     def lists(self, name: str, rows: Any = None) -> FaissStore | None:
-        """Searches item vectors by the codes of their approximate index alone; None where
-        `add_nearest` has built none. With `rows` (n, p): what was indexed as `name` instead."""
+        """Return the approximate index of the item vectors `name`, or of `rows` (n, p) under that
+        name, without rescoring by exact vectors. None if `add_nearest` has not built one."""
         rows = self._rows(name) if rows is None else rows
         lists = self._approximate(name, rows)
         return None if lists is None else FaissStore(rows, lists, rescored=False)
@@ -295,15 +296,15 @@ class IndexView:
             return FaissStore(rows, lists)
         if len(self.items) >= LARGE:
             logger.warning(
-                "each round of a search multiplies all %s vectors; crossknn index prepare "
-                "INDEX --nearest (extra faiss) makes an index that finds the best of them "
-                "sooner",
+                "each round of a search multiplies all %s vectors; to search them faster, "
+                "build an approximate index with  crossknn index prepare INDEX --nearest "
+                "(extra faiss)",
                 f"{len(self.items):,}",
             )
         return ArrayStore(self.vectors[name])
 
     def _rows(self, name: str) -> Any:
-        """The vectors `name`, by rows, mapped if there is a folder."""
+        """Return the vectors `name` row by row, memory-mapped if there is a folder."""
         rows = self._parts.open("vectors", name).values
         if self._parts.folder is None or isinstance(rows, StoredArray):
             return rows
@@ -312,7 +313,8 @@ class IndexView:
         return rows_of(part.arrays, "values")
 
     def _approximate(self, name: str, rows: Any) -> Any:
-        """The approximate index of the vectors `name`, or of other `rows`, if there is one."""
+        """Return the approximate index of the vectors `name`, or of other `rows`, if there is
+        one."""
         parts, key = self._parts, self._key_of_lists(name)
         if (in_memory := parts.lists.get(key)) is not None:
             digest, lists = in_memory
@@ -322,8 +324,8 @@ class IndexView:
         return self.cache.get(("lists", name), (rows,), lambda: open_lists(folder, rows))
 
     def _key_of_lists(self, name: str) -> str:
-        """Tells the approximate index of vectors, or of an artifact's rows, from those of other
-        cross-encoders under the same name."""
+        """Return the key of an approximate index; it differs for vectors of the same name that
+        belong to different cross-encoders."""
         keys = (self._parts.keys.get(f"{kind}/{name}") for kind in ("vectors", "artifacts"))
         return next((key.partition("/")[2] for key in keys if key is not None), name)
 

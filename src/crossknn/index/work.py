@@ -1,7 +1,7 @@
-"""Vectors of items while they are made: an encoding that was stopped goes on with them.
+"""Vectors of finished batches, kept while items are encoded so that a stopped run can resume.
 
-The work folder in that of an index holds files `<key>-<token>.npz`, each of some texts: their
-digests (b, 16), and their vectors (b, d). The key names the model; other files are removed.
+The index's work folder holds files `<key>-<token>.npz`, one per batch of texts, with their digests
+(b, 16) and vectors (b, d). The key names the model; other files are removed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from crossknn.types import FloatArray, Progress
 
 WORK = "work-vectors"
 AT_ONCE = 512
-"""Texts of a file."""
+"""Number of texts per file."""
 _Encode: TypeAlias = Callable[[Sequence[str], Progress], FloatArray]
 
 
@@ -40,9 +40,10 @@ def encode_kept(
     encode: _Encode,
     progress: Progress | None = None,
 ) -> FloatArray:
-    """Vectors (n, d) of n texts: those that the work folder has, and the others, which it keeps.
+    """Return the vectors (n, d) of n texts, encoding only those missing from the work folder.
 
-    Equal texts are encoded once. Raises `InputError` for a full disk, and another process.
+    Equal texts are encoded once. Raises `InputError` if the disk is full, or another process is
+    encoding.
     """
     work, key = folder / WORK, digest([fingerprint])
     with translate_os_errors(work, "vectors"):
@@ -62,8 +63,8 @@ def encode_kept(
             vectors = encode([missing[name] for name in batch], report)
             if vectors.shape != (len(batch), d) or not np.isfinite(vectors).all():
                 raise InputError(
-                    f"the encoder made {len(batch)} vectors of the shape {vectors.shape}: they "
-                    f"must be ({len(batch)}, {d}), and finite"
+                    f"the encoder returned vectors of the shape {vectors.shape} for "
+                    f"{len(batch)} texts: they must be ({len(batch)}, {d}), and finite"
                 )
             ids = np.frombuffer(b"".join(batch), np.uint8).reshape(-1, 16)
             with (
@@ -81,16 +82,16 @@ def _report(progress: Progress | None, before: int, total: int, done: int, _: in
 
 
 def _read(work: Path, key: str, d: int) -> dict[bytes, FloatArray]:
-    """The vectors (d,) there are, by the digests of their texts."""
+    """Read the finished vectors (d,), by the digests of their texts."""
     made = dict[bytes, FloatArray]()
     for path in work.iterdir():
         try:
             if not path.name.startswith(f"{key}-"):
-                raise InputError(f"{path} is of another model")
+                raise InputError(f"{path} belongs to another model")
             arrays = read_npz(work, path.name, ["texts", "vectors"])
             names, vectors = arrays["texts"], arrays["vectors"]
             if (names.shape, vectors.shape) != ((len(names), 16), (len(names), d)):
-                raise InputError(f"{path} has other shapes")
+                raise InputError(f"{path} contains arrays of unexpected shapes")
             made |= zip(map(bytes, names), vectors.astype(np.float32), strict=True)
         except (InputError, LookupError):  # the vectors are made again
             path.unlink()

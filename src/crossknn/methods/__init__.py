@@ -1,4 +1,4 @@
-"""The methods, and the way from a spec to one of them: ours, or one of an installed package."""
+"""The search methods, and parsing of their specifications; installed packages may add methods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from crossknn.spec import Spec, build, parse, split
 __all__ = ["DEFAULT", "METHODS", "Method", "parse_method", "parse_methods"]
 
 DEFAULT = "auto"
-"""What a search does unless it is told otherwise: `kriging`, which uses what the index knows."""
+"""The default method: `kriging`, which uses all results of fits that the index has."""
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind for kind in (Exact, Retrieve, Rerank, ANNCUR, ADACUR, AXN, TOUR, Kriging)
@@ -28,11 +28,11 @@ METHODS: dict[str, type[Method]] = {
 
 
 PLUGINS = "crossknn.methods"
-"""The entry point group in which installed packages name methods of their own."""
+"""The entry point group in which installed packages register their own methods."""
 
 
 def parse_method(spec: str | Spec | Method) -> Method:
-    """Read a method from its name and options; a method is returned as it is.
+    """Parse a method from its name and options; a `Method` object is returned unchanged.
 
     `auto` is `kriging`, and `cmc(...)` is `retrieve(retriever=cmc(...))`. `SpecError` if there is
     no such method or option; the message names similar ones.
@@ -56,9 +56,9 @@ def parse_method(spec: str | Spec | Method) -> Method:
 
 
 def method_named(name: str) -> type[Method]:
-    """The class of a method: one of `METHODS`, or else of an installed package.
+    """Return the class of a method: one of `METHODS`, or one from an installed package.
 
-    `SpecError` if there is none, or if what the package names is no method.
+    Raises `SpecError` if there is none, or if the package's entry point is not a method.
     """
     if name in METHODS:
         return METHODS[name]
@@ -82,14 +82,15 @@ def method_named(name: str) -> type[Method]:
 
 @cache
 def _plugins() -> dict[str, EntryPoint]:
-    """Entry points by name, read when a name is no built-in method's; nothing is imported yet."""
+    """Return the entry points by name; only unknown method names are looked up here, and nothing is
+    imported yet."""
     return {point.name: point for point in entry_points(group=PLUGINS)}
 
 
 def parse_methods(specs: str) -> dict[str, Method]:
-    """Read `{spec: method}` from specs separated by commas, semicolons or line ends.
+    """Parse methods separated by commas, semicolons or line ends: `{spec: method}`.
 
-    `SpecError` if there is no such method or option, or no spec at all.
+    Raises `SpecError` for an unknown method or option, or if there is no method at all.
     """
     parsed = map(parse, split(specs))
     found = {str(spec): parse_method(spec) for spec in parsed}

@@ -28,15 +28,16 @@ class ADACUR(Method):
     """Alternate between approximating all scores and scoring more anchor items.
 
     Args:
-        retriever: Picks the first anchor items.
-        rounds: Batches of anchor items.
+        retriever: The retriever that picks the first anchor items.
+        rounds: Number of batches of anchor items.
         sample: Choose the next anchor items by the approximation (`top`), by its `softmax`, or at
             `random`.
-        anchor_share: Share of the budget that goes to anchor items; the rest reranks the best of
-            the approximation. None: all of it.
+        anchor_share: Share of the budget for anchor items; the remainder scores the items with the
+            best approximate scores. None: the whole budget.
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
-        rcond: Cut of the pseudo-inverse; by default 0.03, with `center=none` as published.
-        shortlist: Search only so many items of the retriever.
+        rcond: Relative cutoff of singular values in the pseudo-inverse; by default 0.03, or the
+            published value with `center=none`.
+        shortlist: Search only this many items of the retriever.
     """
 
     name = "adacur"
@@ -79,9 +80,9 @@ class SampledState:
 class Sampled(Predictor[SampledState]):
     """Samples items without replacement, by softmax of the prediction or uniformly (ADACUR 2.2).
 
-    The top of scores plus Gumbel noise is a sample from their softmax without replacement; scored
-    items are masked before anything is compared, so an underflow cannot tie with them. After
-    `until` batches the wrapped predictor chooses greedily.
+    The top k of scores plus Gumbel noise is a sample from their softmax without replacement. Scored
+    items are masked before the comparison, so that no underflow can tie with them. After `until`
+    batches the wrapped predictor chooses greedily.
     """
 
     def __init__(self, predictor: Predictor[Any], *, uniform: bool, seed: int, until: int) -> None:

@@ -28,23 +28,24 @@ from crossknn.search.plan import Plan
 from crossknn.types import FloatArray
 
 RIDGE = 0.3
-"""The best penalty on dev queries of five matrices, of 0.1, 0.3 and 1."""
+"""The best penalty on dev queries of five score matrices, among 0.1, 0.3 and 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AXN(VectorMethod):
-    """Refit the query's vector to its exact scores each round, and score its best items.
+    """Refit the query's vector to its exact scores in each round, and score the items nearest to
+    it.
 
-    With `blend` it is AXN as published (0 to 1 there). Without, it is ridge regression, which was
-    better on dev queries, unless queries have no vectors (CUR's have none): then `blend` is 0.
+    With `blend` it is AXN as published (there 0 to 1). Without, it is ridge regression, which was
+    better on dev queries. If queries have no vectors, as with CUR, `blend` is 0.
 
     Args:
         rounds: Number of batches.
         blend: Weight of the encoder's query vector beside the least-squares one, 0 to 1.
-        ridge: Penalty of the ridge regression towards the encoder's vector, 0.3 by default; takes
-            the place of `blend` and `normalize`.
+        ridge: Penalty of the ridge regression towards the encoder's vector, 0.3 by default;
+            replaces `blend` and `normalize`.
         rcond: Singular values below this share of the largest are dropped.
-        shortlist: Search only so many items of the retriever, for very large corpora.
+        shortlist: Search only this many items of the retriever, for very large corpora.
         retriever, vectors, normalize: See `VectorMethod`.
     """
 
@@ -76,7 +77,7 @@ class AXN(VectorMethod):
         )
 
     def _ridge(self, index: Index, vectors: str) -> float | None:
-        """The penalty, or None where `blend` is to be used."""
+        """Return the ridge penalty, or None if `blend` is used."""
         if self.ridge is not None:
             if self.blend or self.ridge <= 0:
                 raise SpecError(
@@ -87,7 +88,7 @@ class AXN(VectorMethod):
 
 
 def blended(scored: Scored, *, blend: float, rcond: float) -> tuple[FloatArray, float]:
-    """u = (1 - lambda) argmin |V u - c|^2 + lambda u_parametric (AXN 2.2, eq. 4 and 7)."""
+    """Compute u = (1 - lambda) argmin |V u - c|^2 + lambda u_parametric (AXN 2.2, eq. 4 and 7)."""
     fitted = least_squares(scored.vectors, scored.scores, rcond)
     if scored.parametric is None:
         return fitted, 0.0
@@ -95,26 +96,27 @@ def blended(scored: Scored, *, blend: float, rcond: float) -> tuple[FloatArray, 
 
 
 def ridge_to_parametric(scored: Scored, *, ridge: float) -> tuple[FloatArray, float]:
-    """Ridge regression towards the parametric vector: score ~ offset + gain (prior . v) + u . v.
+    """Regress towards the parametric vector with a ridge: score ~ offset + gain (prior . v) + u .
+    v.
 
-    AXN regularises its fit by averaging it with the parametric vector; this does so where data are
-    thin, and lets go where they are not. Universal kriging with a linear covariance and the trend
-    [1, parametric score], in the words of geostatistics. `ridge` is the penalty of |u|^2, in units
-    of |v|^2; offset and gain are not penalised, so there is nothing to normalise. Returns the
-    vector gain * prior + u, (d,), and the offset.
+    AXN regularises its fit by averaging it with the parametric vector; the ridge penalty instead
+    has a strong effect while scores are few, and a weak one later. In geostatistics this is
+    universal kriging with a linear covariance and the trend [1, parametric score]. `ridge` is the
+    penalty of |u|^2, in units of |v|^2. Offset and gain are not penalised, so scores need no
+    normalization. Returns the vector gain * prior + u, (d,), and the offset.
     """
     assert scored.parametric is not None
     vectors, scores = scored.vectors.astype(np.float64), scored.scores
     prior = scored.parametric.astype(np.float64)
     covariance = vectors @ vectors.T
     covariance[np.diag_indices_from(covariance)] += ridge
-    # Whitened by the Cholesky factor L of the (b, b) covariance, generalised least squares for
-    # offset and gain is ordinary least squares.
+    # With all terms whitened by the Cholesky factor L of the (b, b) covariance, generalised least
+    # squares for offset and gain is ordinary least squares.
     factor = np.linalg.cholesky(covariance)
     trend = np.stack([np.ones(len(scores)), vectors @ prior], axis=1)
     white = np.linalg.solve(factor, np.column_stack([trend, scores]))
     (offset, gain), *_ = np.linalg.lstsq(white[:, :2], white[:, 2], rcond=1e-6)
-    # u = V' (V V' + ridge I)^-1 (scores - trend), the ridge solution in its dual form.
+    # The ridge solution in its dual form: u = V' (V V' + ridge I)^-1 (scores - trend).
     residual = white[:, 2] - white[:, :2] @ np.array([offset, gain])
     weights = np.linalg.solve(factor.T, residual)
     return gain * prior + weights @ vectors, float(offset)

@@ -1,4 +1,4 @@
-"""What a method is: its options, and the plan it makes for an index and a budget."""
+"""The base class of methods: a method has options, and makes a plan for an index and a budget."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from crossknn.search.plan import Plan
 from crossknn.spec import check_options, text_of
 
 POOLED = 12_000
-"""Items up to which each round predicts all of them: of more a pool loses nothing and is faster."""
+"""Up to this many items each round predicts all; with more items a pool is as good and faster."""
 POOL, PER_CALL = 400, 3
-"""Items that each retriever gives to a pool, at least, and for each call."""
+"""Minimum number of items that each retriever adds to a pool, in all and per scored pair."""
 
 Option = TypeVar("Option")
 
 
 def option(default: Option, *, least: float, most: float | None = None) -> Option:
-    """The default of a method's option that must lie between `least` and `most` where it is given.
+    """Declare a method's option whose value must be between `least` and `most`.
 
     Args:
-        default: Its value by default.
-        least: The lowest value.
-        most: The highest one; by default there is none.
+        default: The default value.
+        least: The minimum.
+        most: The maximum; by default there is none.
     """
     bounded: Option = field(default=default, metadata={"least": least, "most": most})
     return bounded
@@ -38,19 +38,19 @@ def option(default: Option, *, least: float, most: float | None = None) -> Optio
 class Method(ABC):
     """A configuration of a search; `str(method)` is its spec in the grammar.
 
-    Subclasses are frozen keyword-only dataclasses. An option that is a spec may be given as text,
-    `AXN(retriever="bm25")`; one of a wrong type raises SpecError.
+    Subclasses are frozen keyword-only dataclasses. An option that takes a specification may be
+    given as text, `AXN(retriever="bm25")`; a value of a wrong type raises SpecError.
     """
 
     name: ClassVar[str]
     calls: ClassVar[bool] = True
-    """Whether it calls the cross-encoder."""
+    """Whether the method calls the cross-encoder."""
     bounded: ClassVar[bool] = True
-    """Whether a plan of it may score no more than the budget."""
+    """Whether its plans keep to the budget."""
     reads: ClassVar[Collection[str]] = ()
-    """Its `required_artifacts`, where they are the same for every index."""
+    """Its `required_artifacts`, if they are the same for every index."""
     fallback: ClassVar[str] = "axn(blend=0, normalize=first)"
-    """What to search with where the exact scores kept in the index are of another cross-encoder."""
+    """Specification to suggest if the exact scores in the index belong to another cross-encoder."""
 
     def __post_init__(self) -> None:
         check_options(self.name, self)
@@ -65,19 +65,19 @@ class Method(ABC):
 
     @abstractmethod
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        """Wire a search: retriever, predictor and batch sizes, which sum to the budget.
+        """Make the plan of a search: retriever, predictor and batch sizes, which sum to the budget.
 
         `InputError` if the index lacks what the method needs, or options exclude each other.
 
         Args:
-            index: What is searched.
-            budget: Pairs that a query may score.
+            index: The index to search.
+            budget: Maximum number of pairs scored per query.
             seed: Seed of all randomness.
         """
 
     def required_artifacts(self, index: Index) -> Collection[str]:
-        """Names of artifacts, and of item vectors whose fitted scale is read, that the plan needs;
-        they must be of the cross-encoder that scores."""
+        """Names of artifacts, and of item vectors with a fitted scale, that the plan needs; they
+        must belong to the scoring cross-encoder."""
         return self.reads
 
     def __str__(self) -> str:
@@ -89,12 +89,13 @@ class Method(ABC):
 
 
 def planned(method: Method, index: Index, budget: int, seed: int) -> Plan:
-    """`method.plan`; `InputError` if the plan scores more pairs of a query than the budget."""
+    """Return `method.plan`; `InputError` if the plan scores more pairs per query than the
+    budget."""
     plan = method.plan(index, budget, seed)
     if method.bounded and sum(plan.batches) > budget:
         raise InputError(
-            f"the plan of {method.name!r} scores {sum(plan.batches)} pairs of a query, and the "
-            f"budget is {budget}: its batches must sum to the budget"
+            f"the plan of {method.name!r} scores {sum(plan.batches)} pairs of a query, more "
+            f"than the budget of {budget}: its batches must sum to the budget"
         )
     return plan
 
@@ -102,9 +103,9 @@ def planned(method: Method, index: Index, budget: int, seed: int) -> Plan:
 def pool_size(
     index: Index, budget: int, shortlist: int | None = None, least: int = POOL
 ) -> int | None:
-    """The shortlist, by default a pool of more than `POOLED` items; None for all items. Up to
-    `WHOLE` vectors of a database are read into memory, and all of these are predicted: a pool would
-    ask the database in every round."""
+    """Return the size of the shortlist: by default a pool if there are more than `POOLED` items,
+    and otherwise None for all items. For a database, up to `WHOLE` vectors are read into memory and
+    predicted together, because a pool would send requests to the database in every round."""
     if shortlist is not None:
         return shortlist if shortlist < index.n else None
     in_database = getattr(index, "database", None) is not None
@@ -113,12 +114,13 @@ def pool_size(
 
 
 def part(budget: int, share: float) -> int:
-    """`share` of the budget in whole calls, at least one."""
+    """Return `share` of the budget as an integer of at least one."""
     return min(budget, max(1, round(budget * share)))
 
 
 def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
-    """Batches of equal size, at most one for each pair; the last one takes the remainder, too.
+    """Split a budget into batches of equal size, at most one per pair; the last takes the
+    remainder, too.
 
     >>> equal_rounds(23, 5)
     (4, 4, 4, 4, 7)

@@ -24,43 +24,43 @@ from crossknn.spec import Spec
 from crossknn.types import Anchors, FloatArray, Scale
 
 Center: TypeAlias = Literal["auto", "none"]
-"""What CUR subtracts from exact scores: the constant that the index knows, or nothing."""
+"""The constant that CUR subtracts from exact scores: the index's center, or zero."""
 
 FIXED = Spec("fixed")
 
 RCOND: dict[Center, float] = {"auto": 0.03, "none": 1e-6}
-"""The cut of the pseudo-inverse by default: the best of 0.01, 0.03 and 0.1 on dev queries of five
-matrices, and nearly nothing, as published."""
+"""Default cutoff of the pseudo-inverse: with centering the best of 0.01, 0.03 and 0.1 on dev
+queries of five score matrices; without, nearly zero, as published."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TwoRounds(Method):
-    """Score anchor items, approximate all others, score the best of those.
+    """Score anchor items, approximate the scores of all others, and score the best of those.
 
     Args:
-        anchor_share: Share of the budget that is spent on anchor items, 0 to 1.
+        anchor_share: Share of the budget for anchor items, 0 to 1.
     """
 
     anchor_share: float = option(0.5, least=0, most=1)
 
     def two_rounds(self, retriever: Retriever, predictor: VectorPredictor, budget: int) -> Plan:
-        """Anchor items by `retriever`, then the best by `predictor`."""
+        """Plan two rounds: anchor items from `retriever`, then the best items by `predictor`."""
         k_i = part(budget, self.anchor_share)
         return Plan(retriever=retriever, predictor=predictor, batches=(k_i, budget - k_i))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ANNCUR(TwoRounds):
-    """CUR of the anchor queries' scores, from anchor items to all others (ANNCUR 2.2).
+    """Approximate scores by CUR of the anchor queries' scores (ANNCUR 2.2).
 
     Args:
         anchor_share: See `TwoRounds`.
-        retriever: Picks the anchor items: `fixed` the same ones for every query, any other
-            retriever X new ones for each (ANNCUR_X).
+        retriever: Picks the anchor items: `fixed` picks the same ones for every query, any other
+            retriever X picks its best for each query (ANNCUR_X).
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
-        rcond: Cut of the pseudo-inverse, by default that of `RCOND`. The paper's code keeps
-            everything (1e-15), and its recall collapses where anchor items are about as many as
-            anchor queries.
+        rcond: Relative cutoff of the pseudo-inverse, by default that of `RCOND`. The paper's code
+            keeps everything (1e-15), and its recall collapses when there are about as many anchor
+            items as anchor queries.
     """
 
     name = "anncur"
@@ -75,10 +75,11 @@ class ANNCUR(TwoRounds):
 
 
 def cur_predictor(rows: Anchors, center: Center, rcond: float | None) -> VectorPredictor:
-    """c pinv(R[:, S]) R: least squares on the scored columns S of R_anc (k_q, n).
+    """Make the predictor c pinv(R[:, S]) R: least squares on the scored columns S of R_anc (k_q,
+    n).
 
-    CUR has no intercept: a constant is subtracted from R and c, and added to the approximation.
-    u . (r_i - center) is u . r_i - center * sum(u), so R itself is never copied.
+    CUR has no intercept, so a constant is subtracted from R and c, and added to the approximation.
+    As u . (r_i - center) is u . r_i - center * sum(u), R itself is never copied.
     """
     offset = rows.center if center == "auto" else 0.0
     cut = RCOND[center] if rcond is None else rcond
@@ -92,11 +93,11 @@ def cur_predictor(rows: Anchors, center: Center, rcond: float | None) -> VectorP
 
 
 def anchors_of(index: Index, method: str) -> Anchors:
-    """R_anc, the exact scores of anchor queries; `InputError` if there are none."""
+    """Return R_anc, the exact scores of the anchor queries; `InputError` if there are none."""
     if index.anchors is None or not len(index.anchors.scores):
         raise InputError(
-            f"{method} needs the scores of anchor queries with all items, and there are none"
-            f"{lacking(index, 'anchors')}: add them with  "
-            "crossknn collect INDEX --anchors QUERIES  (in a matrix file: n_anchors)"
+            f"{method} needs exact scores of anchor queries for all items, which the index "
+            f"lacks{lacking(index, 'anchors')}: add them with  crossknn collect INDEX "
+            "--anchors QUERIES  (in a matrix file: n_anchors)"
         )
     return index.anchors

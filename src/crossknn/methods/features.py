@@ -1,10 +1,10 @@
-"""Basis functions of a trend, and where the items are that a linear prediction ranks first.
+"""Basis functions of kriging's trends, and search for the items with the best linear predictions.
 
-Where a search predicts over a pool, nothing is computed of all n items: a feature is a function of
-an item's point, or is looked up, and its mean and deviation over all items follow from the spread
-of their vectors.
+A search that predicts over a pool computes nothing for all n items. A feature is a function of an
+item's point, or is looked up; its mean and standard deviation over all items follow from the
+covariance of the vectors.
 
-Axes: m queries, n items, c items asked for, p coordinates of a point, r factors, d dimensions.
+Axes: m queries, n items, c requested items, p coordinates of a point, r factors, d dimensions.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from crossknn.retrievers.base import DenseRetriever, Retriever, VectorStore
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
 
 SAMPLE = 50_000
-"""Items, at most, whose spread stand for those of all."""
+"""Number of items, at most, from which the mean and covariance of all vectors are estimated."""
 
 _BLOCK = 16_384
 
 Values: TypeAlias = Callable[[int, IntArray, FloatArray], FloatArray]
-"""Of a basis function, for (query, items (c,), their points (c, p)): (c,)."""
+"""Computes a basis function (c,) of a query at items (c,) with their points (c, p)."""
 
 
 class Affine(NamedTuple):
-    """Of m queries, a function of items' points x (p,): `weights` (m, p) . x + `offsets` (m,)."""
+    """An affine function of items' points x (p,) for m queries: `weights` (m, p) . x + `offsets`
+    (m,)."""
 
     weights: FloatArray
     offsets: FloatArray
@@ -37,14 +38,14 @@ class Affine(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Feature:
-    """A basis function: a number for each query and item.
+    """A basis function, with a value for each query and item.
 
     Args:
-        of_all: Its values (m, n).
-        linear: The same as a function of points, where it is one.
-        given: The same of some items, where that is neither.
-        fixed: The values (n,), where they are the same for all queries.
-        best: The largest values (m,), where they are found without all.
+        of_all: Computes its values (m, n).
+        linear: The same as an affine function of points, if it is one.
+        given: Computes the values of given items, if there is no affine function.
+        fixed: The values (n,), if they are the same for all queries.
+        best: Finds the largest values (m,) without computing all, if possible.
     """
 
     of_all: Callable[[Queries], FloatArray]
@@ -54,7 +55,7 @@ class Feature:
     best: Callable[[Queries], FloatArray] | None = None
 
     def of_some(self, queries: Queries) -> Values:
-        """The values of given items."""
+        """Compute the values of given items."""
         if (fixed := self.fixed) is not None:
             return lambda q, items, points: fixed[items]
         if self.linear is not None:
@@ -67,14 +68,15 @@ class Feature:
 
 
 class Spread(NamedTuple):
-    """Of vectors (n, d): their mean (d,) and covariance (d, d)."""
+    """The mean (d,) and covariance (d, d) of vectors (n, d)."""
 
     mean: FloatArray
     covariance: FloatArray
 
     @staticmethod
     def of(take: Callable[[IntArray], FloatArray], n: int) -> Spread:
-        """Of n vectors, which `take` gives by positions; of 50,000 of them if there are more."""
+        """Compute them from n vectors, read by `take` at positions; from 50,000 of them if there
+        are more."""
         items = np.arange(n)
         if n > SAMPLE:
             items = np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
@@ -87,8 +89,8 @@ class Spread(NamedTuple):
         return Spread(mean, products / len(items) - np.outer(mean, mean))
 
     def standardised(self, directions: FloatArray) -> Affine:
-        """The inner products with `directions` (m, d), about their mean over the vectors and in
-        their deviations; 0 where these are 0."""
+        """Standardise the inner products with `directions` (m, d) to mean 0 and deviation 1 over
+        the vectors; 0 if the deviation is 0."""
         means = directions @ self.mean
         squares = np.einsum("md,de,me->m", directions, self.covariance, directions)
         sizes = np.sqrt(np.maximum(squares, 0))
@@ -104,8 +106,9 @@ def of_retriever(
     rank: int = 0,
     spread: Callable[[VectorStore], Spread] | None = None,
 ) -> Feature:
-    """A retriever's scores: standardised over all items by the `spread` of its vectors, or as they
-    are. Items' points are `rank` factors, then their vectors in `points`."""
+    """Make a feature from a retriever's scores: standardised over all items if `spread`, the
+    covariance of its vectors, is given. An item's point is `rank` factors followed by its vector in
+    `points`."""
 
     def of_all(queries: Queries) -> FloatArray:
         scores = retriever.scores(queries)
@@ -140,12 +143,12 @@ def of_retriever(
 
 @dataclass(frozen=True, eq=False)
 class PointStore:
-    """Items' points as vectors that are searched: factors (n, r), then vectors (n, d), then a
-    column (n,); a `VectorStore`.
+    """Searches items' points: factors (n, r), then vectors (n, d), then a column (n,); a
+    `VectorStore`.
 
-    With `lists`, an approximate index of these points, it is asked. Without, all points are
-    multiplied; or, where the vectors are in a store that is no array, the best by their part are
-    taken, and the best by the rest.
+    It uses `lists`, an approximate index of these points, if given. Otherwise it multiplies all
+    points, or, if the vectors are in a store without an array, takes the best by vector and the
+    best by the other coordinates.
     """
 
     factor: FloatArray
@@ -164,7 +167,7 @@ class PointStore:
         return len(self.column)
 
     def __getitem__(self, items: Any) -> FloatArray:
-        """Points of the items at positions or in a slice."""
+        """Return the points of items, by positions or a slice."""
         where = np.arange(*items.indices(len(self))) if isinstance(items, slice) else items
         return self.vectors(where)
 

@@ -1,7 +1,7 @@
-"""A Gaussian process over items' points, as a predictor: what kriging stands on.
+"""A Gaussian process over items' points as a predictor, the basis of kriging.
 
-That a query's own vector may count as an observation is the idea of BAGEL (arXiv 2604.17906) and
-ReBOL (2603.20513).
+The idea that a query's own vector may count as an observation is that of BAGEL (arXiv 2604.17906)
+and ReBOL (2603.20513).
 
 Axes as in `posterior`, and m queries, n items.
 """
@@ -25,14 +25,14 @@ from crossknn.search.plan import Prediction, Predictor
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Observed, Queries
 
 BLOCK = 16_384
-"""Items predicted together: bounds what is computed at once to b x BLOCK covariances."""
+"""Items predicted together, which limits memory to b x BLOCK covariances at once."""
 
 KEPT = 2**31
-"""Bytes of covariances, of all queries, that are kept from one round to the next."""
+"""Maximum bytes of covariances, over all queries, that are kept from one round to the next."""
 
 
 class Pooled(NamedTuple):
-    """What is known of the items that a query was predicted before: it grows with them."""
+    """Values computed for a query's pool, extended as the pool grows."""
 
     items: IntArray
     points: FloatArray
@@ -42,14 +42,13 @@ class Pooled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Posteriors:
-    """State of a Gaussian process over m queries.
+    """The state of a Gaussian process for m queries.
 
-    `points` (n, p) are those of all items, with what the kernel calls their `lengths` (n,), and
-    `basis` (f, m, n) holds the basis functions; with a pool all three are None, and `values` gives
-    the basis functions of some items. `own` (m, d) are the
-    queries' vectors where they count as observed, and `best` (m, f) their basis functions. A query
-    whose scores say too little has no posterior among `known`. `pooled` are kept for the next
-    rounds.
+    `points` (n, p) are those of all items, with the kernel's precomputed `lengths` (n,), and
+    `basis` (f, m, n) holds the basis functions; with a pool all three are None, and `values`
+    computes basis functions of given items. `own` (m, d) are the queries' vectors if they count as
+    observations, and `best` (m, f) their basis functions. `known` holds each query's posterior,
+    None if it has too few scores. `pooled` is kept for the next rounds.
     """
 
     queries: Queries
@@ -66,19 +65,20 @@ class Posteriors:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GaussianProcess(Predictor[Posteriors]):
-    """Predicts by the posterior of each query, and chooses by mean + `beta` * std.
+    """Predicts by each query's posterior, and chooses the items with the highest mean + `beta` *
+    std.
 
-    An item's point is its rows of `arrays`, (n, d) each, side by side. The basis functions are 1
-    (with `intercept`) and the `features` of queries. With `own`, a query's own vector counts as an
-    item with the best score known and the best basis functions of all (BAGEL, ReBOL). Until a query
-    has scores that differ and, without trends, more of them than basis functions, `retriever`
-    ranks.
+    An item's point is the concatenation of its rows in `arrays`, (n, d) each. The basis functions
+    are 1 (with `intercept`) and the `features` of queries. With `own`, a query's own vector counts
+    as an item with the best score so far and the best basis functions of all (BAGEL, ReBOL). The
+    `retriever` ranks items until a query has scores that differ and, without trends, more of them
+    than basis functions.
 
-    With `near`, which searches the points (and in one column more a feature that is the same for
-    all queries), it predicts over a pool: before each round the items join it that the linear part
-    of the prediction ranks first. Without, it predicts all items. Between rounds b * n * 4 bytes of
-    a query with b scores are kept. Where these would be more than `KEPT`, each round computes all
-    of it again.
+    With `near`, a store that searches the points, it predicts over a pool: before each round, the
+    items with the best linear part of the prediction join it. (The store's last column may hold a
+    feature that is the same for all queries.) Without `near`, all items are predicted. Between
+    rounds, b * n * 4 bytes are kept for a query with b scores; if this would exceed `KEPT`, each
+    round computes everything again.
     """
 
     arrays: Sequence[FloatArray | VectorStore]
@@ -96,7 +96,7 @@ class GaussianProcess(Predictor[Posteriors]):
         return int(self.arrays[0].shape[0])
 
     def points(self, items: IntArray | slice) -> FloatArray:
-        """Points (c, p) of items (c,), in single precision or better."""
+        """Return the points (c, p) of items (c,), in single precision or better."""
         rows = [_rows(array, items) for array in self.arrays]
         single = [a.astype(np.promote_types(a.dtype, "f4"), copy=False) for a in rows]
         return np.hstack(single) if len(single) > 1 else single[0]
@@ -117,7 +117,7 @@ class GaussianProcess(Predictor[Posteriors]):
         return Posteriors(queries, points, lengths, known, (), (), own, best, {}, {})
 
     def _best(self, queries: Queries) -> FloatArray:
-        """The largest values of the basis functions: (m, f)."""
+        """Return the largest values of the basis functions: (m, f)."""
         best: list[FloatArray] = [np.ones(len(queries))] * self.intercept
         best += [f.best(queries) if f.best else f.of_all(queries).max(1) for f in self.features]
         return np.stack(best, axis=1) if best else np.empty((len(queries), 0))
@@ -125,7 +125,7 @@ class GaussianProcess(Predictor[Posteriors]):
     def basis(
         self, state: Posteriors, q: int, items: IntArray | slice, points: FloatArray
     ) -> FloatArray:
-        """Basis functions (c, f) of a query at items (c,), whose points (c, p) these are."""
+        """Compute basis functions (c, f) of a query at items (c,) with points (c, p)."""
         if state.basis is not None:
             return state.basis[:, q, items].T
         where = np.arange(*items.indices(self.n)) if isinstance(items, slice) else items
@@ -164,7 +164,7 @@ class GaussianProcess(Predictor[Posteriors]):
         queries, kernel = [*state.known], self.model.kernel
         known = [*state.known.values()]
         keep = 4 * count * sum(len(each.points) for each in known) <= KEPT
-        # All queries share one pass: so many rows more are nearly free.
+        # All queries share one pass, because additional rows cost almost nothing.
         for part in _blocks(count) if known else ():
             points = self.points(part) if state.points is None else state.points[part]
             lengths = None if state.lengths is None else state.lengths[part]
@@ -182,8 +182,8 @@ class GaussianProcess(Predictor[Posteriors]):
         return Prediction(mean, std)
 
     def _pooled(self, state: Posteriors, q: int, each: Posterior, items: IntArray) -> Pooled:
-        """What predictions of `items` (c,) need. If they begin with the items of the round before,
-        what was computed for those is kept."""
+        """Compute the values for predicting `items` (c,). If they begin with the items of the
+        previous round, its values are reused."""
         kernel, known = self.model.kernel, state.pooled.get(q)
         if known is not None and not np.array_equal(items[: len(known.items)], known.items):
             known = None
@@ -209,7 +209,7 @@ class GaussianProcess(Predictor[Posteriors]):
     def joining(
         self, state: Posteriors, count: int, exclude: IntArray, allowed: BoolArray | None = None
     ) -> IntArray:
-        """What the linear part of the prediction ranks first."""
+        """Return the items with the best linear part of the prediction."""
         if self.near is None or not state.known:
             return super().joining(state, count, exclude, allowed)
         queries, known = [*state.known], [*state.known.values()]

@@ -2,12 +2,12 @@
 
 kriging                            first batch by the default retriever, trends in all retrievers
 kriging(retriever=hybrid)          rank fusion picks the first batch
-kriging(mean=hybrid(bm25, dense, views))   trends in these three, where no prior was fitted
-kriging(use_anchors=false)         as if the index knew no other query
+kriging(mean=hybrid(bm25, dense, views))   trends in these three, if no prior was fitted
+kriging(use_anchors=false)         ignores the scores of other queries
 
-The prior (`crossknn.methods.prior`) is what the exact scores of other queries say about a query
-before it has any; `crossknn.fitting.kriging` fits it. Without one, kriging is a Gaussian process on
-item vectors, with the query's own vector as an observation and slopes that are probably small.
+The prior (`crossknn.methods.prior`) is learned from the exact scores of other queries;
+`crossknn.fitting.kriging` fits it. Without a prior, kriging is a Gaussian process on item vectors
+that takes the query's own vector as an observation and assumes small slopes.
 
     symbol            here                                   docs/explanation/kriging.md
     trends [1, ...]   `Prior.trends`, or `flat_trends`       step 1
@@ -49,50 +49,51 @@ from crossknn.spec import Spec, parse
 from crossknn.types import FloatArray, Queries
 
 FIRST_BATCH = 8
-"""Items of the first round, at least: of fewer the trend says too little, and the next rounds
-follow it."""
+"""Minimum size of the first round: with fewer items the trend is unreliable, and the next rounds
+depend on it."""
 
 PRIOR_POOL, PRIOR_PER_CALL = 4 * POOL, 8
-"""Items of the pool with a prior: eight for each call, up to 1,600. With 400 it lost more than half
-a point of recall."""
+"""Size of the pool with a prior: eight items per scored pair, up to 1,600. A pool of 400 lost more
+than half a point of recall."""
 
 SHARE = 0.7
-"""Weight of the covariance between items over other queries: some hundred queries overstate it."""
+"""Weight of the covariance between items that other queries show, which some hundred queries
+overestimate."""
 
 CONTENT, NOISE = Directional(scale=2.0, smooth=0.3, linear=0.5), 0.25
 """Covariance of two items by their vectors, 0.3 exp(-2 d^2) + 0.5 cosine, in units of the
-residuals' variance; and the variance that nothing explains, as a share of it."""
+residuals' variance, and the unexplained variance as a share of it."""
 
 BETA = 1.0
-"""Standard deviations that are added to a prediction where no other query is known. With other
-queries' scores there is little left to explore, and none are added."""
+"""Standard deviations added to a prediction if there are no scores of other queries. With such
+scores exploration gains little, and none are added."""
 
 FEWEST_ANCHORS = 3
-"""Anchor queries, at least, that calibrate `target_recall`."""
+"""Minimum number of anchor queries to calibrate `target_recall`."""
 
 NEVER = float("inf")
 
 Corners: TypeAlias = list[tuple[float, float]]
-"""Of searches that stop when they expect a recall: (expected recall, recall that they reach)."""
+"""For searches that stop at an expected recall, pairs (expected recall, recall reached)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kriging(Method):
-    """Score the items predicted best, and predict again from all scores so far.
+    """Score the items with the best predictions, and predict again from all scores so far.
 
     Args:
         retriever: Picks the first batch.
-        mean: Retrievers whose scores the trends are linear in; by default those of the index's
+        mean: Retrievers in whose scores the trends are linear; by default those of the index's
             prior, or else words and vectors.
-        rounds: How often it predicts anew.
-        use_anchors: false: ignore what other queries' scores have taught the index.
+        rounds: Number of rounds after the first, each with new predictions.
+        use_anchors: If false, ignore what was learned from other queries' scores.
         vectors: Name of the item vectors whose directions the covariance compares.
-        shortlist: Rounds predict so many items of each retriever, and those that the linear part of
-            the prediction ranks first; by default all up to 12,000 items, else three for each call,
-            and at least 400; with a prior eight for each call up to 1,600.
-        target_recall: A query ends when it expects to have found this share of its true top `k`;
-            the budget is then what it may spend at most. A search calibrates it on the anchors.
-        k: How many items `target_recall` refers to.
+        shortlist: Predict only this many items of each retriever, with the items that the linear
+            part of the prediction ranks first. By default all items up to 12,000; above, three per
+            scored pair and at least 400, or with a prior eight per scored pair up to 1,600.
+        target_recall: A query ends when its expected recall of its true top `k` reaches this share;
+            the budget is then a maximum. A search calibrates it on the anchors.
+        k: Number of items that `target_recall` refers to.
     """
 
     name = "kriging"
@@ -119,10 +120,10 @@ class Kriging(Method):
         return replace(plan, stop=Stop(k=self.k, expected=min(reached, default=NEVER)))
 
     def prior(self, index: Index) -> Prior | None:
-        """The prior that was fitted to the index, if it is used and for these retrievers.
+        """Return the index's prior, if it is used and was fitted to these retrievers.
 
         Raises:
-            InputError: It was fitted to other retrievers than those of `mean`.
+            InputError: The prior was fitted to retrievers other than those of `mean`.
         """
         prior = stored_prior(index) if self.use_anchors else None
         if prior is None or self.mean is None:
@@ -136,10 +137,10 @@ class Kriging(Method):
         )
 
     def plan_with(self, prior: Prior | None, index: Index, budget: int, seed: int) -> Plan:
-        """`plan` with a prior from elsewhere, and without a target recall.
+        """Plan with a given prior, and without a target recall.
 
         Args:
-            prior: The prior, or None for a search that knows no other query.
+            prior: The prior, or None to use no scores of other queries.
             index, budget, seed: See `plan`.
         """
         mean = self.mean or (trend_retrievers(index) if prior is None else parse(prior.retriever))
@@ -164,7 +165,7 @@ class Kriging(Method):
         )
 
     def _batches(self, budget: int) -> tuple[int, ...]:
-        """The first batch, and the others as equal as they can be, the larger ones first."""
+        """Return the first batch, and the others as equal as possible, larger ones first."""
         first = min(max(budget // self.rounds, FIRST_BATCH), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
         return (first, *(left // later + (r < left % later) for r in range(later)))
@@ -173,14 +174,14 @@ class Kriging(Method):
 def calibrated(
     method: Kriging, index: Index, budget: int, calibrate: Callable[[], Corners]
 ) -> Corners:
-    """What searches with this method and budget expect and reach; computed once and kept in memory
-    until the anchors change.
+    """Return pairs (expected recall, recall reached) of searches with this method and budget; they
+    are computed once and kept in memory until the anchors change.
 
     Args:
         method: Kriging, with `k`; its target may be any.
         index: The index, with three anchor queries or more.
-        budget: The most that a query may spend.
-        calibrate: Computes it, where that was not done yet.
+        budget: Maximum number of pairs scored per query.
+        calibrate: Computes the pairs if they are not in memory.
     """
     anchors = index.anchors if method.use_anchors else None
     if anchors is None or len(anchors.scores) < FEWEST_ANCHORS:
@@ -202,23 +203,23 @@ def _not_calibrated(method: Kriging, budget: int) -> Corners:
 
 
 def least_pool(prior: Prior | None, budget: int) -> int:
-    """Items that a pool holds, if it does not hold more for the calls."""
+    """Return the minimum size of a pool."""
     if prior is None:
         return POOL
     return min(max(PRIOR_PER_CALL * budget, POOL), PRIOR_POOL)
 
 
 def trend_retrievers(index: Index) -> Spec:
-    """The retrievers whose scores the trends use by default: `hybrid`; or a single one, if queries
-    have no vectors in the space of another."""
+    """Return the retrievers whose scores the trends use by default: `hybrid`, or a single one if
+    queries have no vectors for another."""
     names = stage_names(index, HYBRID)
     known = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
     return HYBRID if len(known) in (0, len(names)) else Spec(known[0])
 
 
 def leading_retriever(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
-    """Which of `names` is the retriever of the trend of few columns: that which picks the first
-    batch, if it is among them, or else that which is used if none is named, or the first."""
+    """Choose the retriever of the trend with few columns among `names`: the one that picks the
+    first batch, or else the default retriever, or the first."""
     of_batch = stage_names(index, retriever)
     leads = [*(of_batch if len(of_batch) == 1 else ()), first_stage(index), *names]
     return next(names.index(lead) for lead in leads if lead in names)
@@ -232,11 +233,12 @@ def gaussian_process(
     prior: Prior | None,
     lead: int = 0,
 ) -> GaussianProcess:
-    """Kriging's predictor, linear in the scores of the retrievers `stages`.
+    """Make kriging's predictor, linear in the scores of the retrievers `stages`.
 
-    With a prior also in cokriging and the items' mean scores; its factors come before an item's
-    vector. Without one the query counts as observed, if it has a vector. Without `vectors` all
-    items are in one place, and the retrievers alone tell them apart.
+    With a prior it is also linear in cokriging and the items' mean scores, and an item's point has
+    the prior's factors before its vector. Without a prior, the query counts as observed if it has a
+    vector. Without `vectors` all items have the same point, and only the retrievers distinguish
+    them.
     """
     one_place = ArrayStore(np.zeros((index.n, 1), np.float32))
     store: VectorStore = one_place if vectors is None else index.store(vectors)
@@ -270,7 +272,8 @@ def gaussian_process(
 
 
 def searchable_points(index: Index, prior: Prior | None, vectors: str) -> VectorStore:
-    """Searches the items' points, and in the last column their mean scores, by inner product."""
+    """Make a store that searches items' points and, in the last column, their mean scores, by inner
+    product."""
     if prior is None:
         return index.lists(vectors) or index.store(vectors)
     points = points_of(index, prior, vectors)
@@ -278,7 +281,7 @@ def searchable_points(index: Index, prior: Prior | None, vectors: str) -> Vector
 
 
 def points_of(index: Index, prior: Prior, vectors: str) -> PointStore:
-    """The items' points, and in the last column their mean scores."""
+    """Return the items' points, with their mean scores in the last column."""
     store = index.store(vectors)
     return index.cache.get(
         ("points", vectors),
@@ -293,8 +296,8 @@ def _spread(index: Index, store: VectorStore) -> Spread:
 
 
 def _learned_columns(index: Index, prior: Prior, d: int) -> list[Feature]:
-    """Columns that other queries taught: cokriging, if there is any, and the items' mean. Points
-    are the prior's factors, then vectors (d,)."""
+    """Return the columns learned from other queries: cokriging, if there is any, and the items'
+    mean scores. Points are the prior's factors followed by vectors (d,)."""
     mean, cokriging, features = prior.column, prior.cokriging, list[Feature]()
     if cokriging is not None:
 

@@ -1,9 +1,10 @@
-"""What exact scores of a query say about all others: the posterior of a Gaussian process.
+"""Predict a query's unknown scores from its exact scores: the posterior of a Gaussian process.
 
     score(x) = offset + h(x)' w + residual(x) + noise,   residual ~ GP(0, amplitude * k)
 
-Rasmussen and Williams 2006: the mean and variance given b scores are 2.2, the basis functions h are
-2.7, kernels k are chapter 4. Geostatistics call it simple, ordinary or universal kriging, by h.
+Following Rasmussen and Williams 2006: mean and variance given b scores are in 2.2, the basis
+functions h in 2.7, kernels k in chapter 4. Geostatistics calls it simple, ordinary or universal
+kriging, depending on h.
 
 Axes: b scored points, c predicted points, p coordinates of a point, f basis functions.
 """
@@ -21,37 +22,40 @@ from crossknn.linalg import lengths, solve_scaled
 from crossknn.types import BoolArray, FloatArray
 
 FLOOR = 1e-5
-"""The least noise, as a share of the variance: less would drown in single precision."""
+"""Minimum noise as a share of the variance; less would vanish in single precision."""
 
 PRIOR_SCORES = 10
-"""Scores that the kernel's own amplitude is worth where the prior was fitted, not assumed."""
+"""Number of scores that a fitted amplitude of the kernel weighs as much as."""
 
 
 class Kernel(Protocol):
-    """The covariance of two points, before the amplitude."""
+    """The covariance function of points, before the amplitude."""
 
     def __call__(
         self, left: FloatArray, right: FloatArray, lengths: FloatArray | None = None
     ) -> FloatArray:
-        """Of points (a, p) and (c, p): (a, c), sooner with what `lengths` gave for the latter."""
+        """Compute the covariances (a, c) of points (a, p) and (c, p), faster if their `lengths` are
+        given."""
 
     def lengths(self, points: FloatArray) -> FloatArray | None:
-        """What is computed of points (c, p) once: (c,)."""
+        """Precompute values (c,) of points (c, p)."""
 
     def variance(self, points: FloatArray) -> FloatArray:
-        """Of each point (c, p) with itself: (c,)."""
+        """Compute the variance (c,) of each point (c, p)."""
 
     def unit(self, points: FloatArray) -> float:
-        """The mean variance of points, which noise is a share of."""
+        """Return the mean variance of points, the unit of the noise."""
 
     def direction(self, weights: FloatArray, points: FloatArray) -> FloatArray:
-        """The vector (p,) whose inner products are nearly sum_b weights_b k(points_b, .), but for a
-        constant: exp(-scale s) by a line through its values at cosines of 0.6 and 0.8."""
+        """Return the vector (p,) whose inner products approximate sum_b weights_b k(points_b, .) up
+        to a constant; exp(-scale s) is replaced by a line through its values at cosines of 0.6 and
+        0.8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Directional:
-    """`smooth` exp(-scale |x - y|^2) + `linear` cos(x, y), for x and y brought to unit length."""
+    """The kernel `smooth` exp(-scale |x - y|^2) + `linear` cos(x, y), for x and y scaled to unit
+    length."""
 
     scale: float
     smooth: float = 1.0
@@ -66,7 +70,7 @@ class Directional:
         return lengths(points)
 
     def at(self, distances: FloatArray) -> FloatArray:
-        """Covariances at squared distances, of the same shape."""
+        """Compute covariances at squared distances, of the same shape."""
         near: FloatArray = np.exp(-self.scale * distances)
         if self.linear == 0 and self.smooth == 1:
             return near
@@ -85,8 +89,8 @@ class Directional:
 
 @dataclass(frozen=True, slots=True)
 class LowRankPlusResidual:
-    """`share` <f_x, f_y> + `amount` `rest`(v_x, v_y), a point being factors f (rank,), then v (d,).
-    Its unit is that of `rest`."""
+    """The kernel `share` <f_x, f_y> + `amount` `rest`(v_x, v_y), where a point is factors f (rank,)
+    followed by a vector v (d,). Its unit is that of `rest`."""
 
     rank: int
     share: float
@@ -117,8 +121,8 @@ class LowRankPlusResidual:
 def squared_distances(
     left: FloatArray, right: FloatArray, of_right: FloatArray | None = None
 ) -> FloatArray:
-    """Between the directions of vectors: (a, d) and (c, d) -> (a, c), from 0 to 4; `of_right` are
-    the lengths (c,) of the latter, if they are known."""
+    """Compute squared distances between the directions of vectors: (a, d) and (c, d) -> (a, c),
+    from 0 to 4; `of_right` are the lengths (c,) of the latter, if known."""
     rows = left
     if len(left) > 1 and (odd := -len(left) % 4):  # OpenBLAS takes longer for 5 rows than for 8
         rows = np.vstack([left, np.zeros((odd, left.shape[1]), left.dtype)])
@@ -130,8 +134,8 @@ def squared_distances(
 
 
 class Trend(NamedTuple):
-    """A model of w: the basis functions `columns` (f,) alone have weights, (0 or 1), whose Gaussian
-    prior has `mean` (f,) and `precision` (f, f), 0 where nothing is known."""
+    """A model of the weights w: only the basis functions `columns` (f,) have weights, (0 or 1),
+    with a Gaussian prior of `mean` (f,) and `precision` (f, f), which is 0 for unknown weights."""
 
     columns: BoolArray
     mean: FloatArray
@@ -140,19 +144,19 @@ class Trend(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What is assumed of a query's scores before any is known.
+    """Assumptions about a query's scores before any is known.
 
     Args:
         noise: variance that the kernel does not explain, as a share of its unit.
-        centre: take the mean of the scores off first, so that a shift of all scores moves every
-            prediction by as much even where they are fewer than the basis functions.
-        likely: the amplitude is that of maximum likelihood, r' K^-1 r / (b - f), or where the
-            kernel's own was fitted (10 + r' K^-1 r) / (10 + b), r being scores - offset - h w;
-            otherwise the mean square of r over the unit.
+        centre: subtract the mean of the scores first, so that a shift of all scores shifts every
+            prediction equally, even with fewer scores than basis functions.
+        likely: the amplitude is that of maximum likelihood, r' K^-1 r / (b - f), or, if the
+            kernel's own was fitted, (10 + r' K^-1 r) / (10 + b), with r = scores - offset - h w;
+            otherwise it is the mean square of r over the unit.
         fitted: the kernel's amplitude was fitted to other queries' scores.
-        trends: w is the mean of what these models say: an equal mixture, whose mean is also the
-            mean of their predictions, as these are linear in w. Without any, w is fitted by
-            generalised least squares.
+        trends: w is the mean of these models' estimates. As predictions are linear in w, this is
+            also the mean of their predictions. Without trends, w is fitted by generalised least
+            squares.
     """
 
     kernel: Kernel
@@ -169,15 +173,17 @@ class Model:
         basis: FloatArray,
         before: Posterior | None = None,
     ) -> Posterior:
-        """Condition on `scores` (b,) at `points` (b, p), where h is `basis` (b, f); `before` was
-        that of the first a ones. `InputError` if the covariance is not positive definite."""
+        """Condition on `scores` (b,) at `points` (b, p) with basis functions `basis` (b, f);
+        `before` is the posterior of the first a ones. Raises `InputError` if the covariance is not
+        positive definite."""
         exact, b, a = points.astype(np.float64), len(points), 0
         factor, inverse, unit = np.zeros((b, b)), np.zeros((b, b)), self.kernel.unit(exact)
         if before is not None:
             a, unit = len(before.points), before.unit
             factor[:a, :a], inverse[:a, :a] = before.factor, before.inverse
             factor[a:, :a] = self.kernel(exact[a:], exact[:a]) @ before.inverse.T
-        # The new rows of L: L_21 = K_21 L_11^-T, and L_22 L_22' = K_22 - L_21 L_21'.
+        # Only the new rows of L are computed: L_21 = K_21 L_11^-T, and L_22 L_22' = K_22 - L_21
+        # L_21'.
         covariance = self.kernel(exact[a:], exact[a:]) - factor[a:, :a] @ factor[a:, :a].T
         covariance[np.diag_indices_from(covariance)] += max(self.noise, FLOOR) * unit
         try:
@@ -187,7 +193,7 @@ class Model:
         if not np.isfinite(factor).all():
             raise InputError(
                 f"the covariance of {b} scored items is not positive definite: their vectors "
-                "hold a NaN or an infinity, or the kernel is not a covariance"
+                "contain a NaN or an infinity, or the kernel is not a covariance"
             )
         inverse[a:, a:] = np.linalg.inv(factor[a:, a:])
         inverse[a:, :a] = -inverse[a:, a:] @ factor[a:, :a] @ inverse[:a, :a]
@@ -206,8 +212,8 @@ class Model:
         )
 
     def _weights(self, basis: FloatArray, scores: FloatArray) -> FloatArray:
-        """(H'K^-1 H + B^-1)^-1 (H'K^-1 y + B^-1 b), 2.42, averaged over the trends; without one by
-        least squares."""
+        """Estimate w = (H'K^-1 H + B^-1)^-1 (H'K^-1 y + B^-1 b), 2.42, averaged over the trends;
+        without trends by least squares."""
         if not self.trends:
             return np.linalg.lstsq(basis, scores, rcond=1e-6)[0]
         weights, products, known = np.zeros(basis.shape[1]), basis.T @ basis, basis.T @ scores
@@ -221,10 +227,12 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """With K = L L' the covariance of the scored `points` (b, p) plus noise, `factor` is L (b, b),
-    `inverse` L^-1 and `residual` (b,) L^-1 (`scores` - offset - h w). `amplitude` multiplies K.
+    """The posterior given scores. With K = L L' the covariance of the scored `points` (b, p) plus
+    noise, `factor` is L (b, b), `inverse` L^-1 and `residual` (b,) L^-1 (`scores` - offset - h w).
+    `amplitude` multiplies K.
 
-    `kept` has what was `whitened` for items predicted before, for the next rounds to extend."""
+    `kept` holds the `whitened` values of items predicted before, which the next rounds extend.
+    """
 
     points: FloatArray
     scores: FloatArray
@@ -239,12 +247,12 @@ class Posterior:
 
     @property
     def pull(self) -> FloatArray:
-        """K^-1 (scores - offset - h w): the weights (b,) of the scored points' covariances."""
+        """The weights (b,) of the scored points' covariances: K^-1 (scores - offset - h w)."""
         return (self.inverse.T @ self.residual).astype(self.points.dtype)
 
     def at(self, others: Whitened, basis: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Mean and std (c,) at other points, with `basis` (c, f): offset + h w + r' V (2.25, 2.41),
-        and sqrt(amplitude (k(x, x) - sum V^2)) (2.26), without noise, w taken as known."""
+        """Predict mean and std (c,) at other points with `basis` (c, f): offset + h w + r' V (2.25,
+        2.41) and sqrt(amplitude (k(x, x) - sum V^2)) (2.26), without noise, treating w as exact."""
         mean, start = self.offset + basis @ self.weights, 0
         for rows in others.blocks:
             mean = mean + self.residual[start : start + len(rows)].astype(rows.dtype) @ rows
@@ -255,8 +263,8 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True)
 class Whitened:
-    """V = L^-1 k(scored, others) for c other points: its rows (b, c) in `blocks`, one a round,
-    the sums of squares of its columns in `explained` (c,); `variance` (c,) is k(x, x)."""
+    """V = L^-1 k(scored, others) for c other points: its rows (b, c) in `blocks`, one per round,
+    the sums of squares of its columns in `explained` (c,), and k(x, x) in `variance` (c,)."""
 
     variance: FloatArray
     explained: FloatArray | float = 0.0
@@ -264,11 +272,11 @@ class Whitened:
 
     @property
     def count(self) -> int:
-        """Scored points that are in it."""
+        """Number of scored points included."""
         return sum(map(len, self.blocks))
 
     def beside(self, other: Whitened) -> Whitened:
-        """With the columns of `other`, of as many scored points, in one block, on the right."""
+        """Append the columns of `other`, which includes the same scored points."""
         (rows,), blocks, start = other.blocks or (np.empty((0, len(other.variance))),), [], 0
         for block in self.blocks:
             blocks.append(np.hstack([block, rows[start : start + len(block)]]))
@@ -283,8 +291,8 @@ class Whitened:
         )
 
     def extended(self, posterior: Posterior, covariances: FloatArray) -> Whitened:
-        """With k(new, others) (b', c), overwritten, of the scored points that are not in it yet: as
-        L V = k, the new rows of V are L_22^-1 (k_2 - L_21 V_1)."""
+        """Add the rows for newly scored points, given their covariances (b', c), which are
+        overwritten: as L V = k, the new rows of V are L_22^-1 (k_2 - L_21 V_1)."""
         if not len(covariances):
             return self
         known, single, start = self.count, covariances.dtype, 0

@@ -1,15 +1,15 @@
-"""Kriging's prior: what exact scores of other queries say about a query before it has any.
+"""Kriging's prior: a model of scores learned from other queries, used before a query has any.
 
     score of item i = w . [1, retrievers' scores, cokriging, mean score of i] + residual of i
 
-Columns are standardised over the items of a query. The weights w are a query's own: those of the
-other queries say what to expect of them, for two trends, whose predictions are averaged:
+Columns are standardised over the items of a query. Each query has its own weights w; the other
+queries' weights give their prior, in two trends whose predictions are averaged:
 
-    [1, leading retriever, mean score]          few columns: the best ten
-    [1, all retrievers, cokriging, mean score]  all that is known: the best hundred
+    [1, leading retriever, mean score]          few columns: ranks the best ten better
+    [1, all retrievers, cokriging, mean score]  all columns: ranks the best hundred better
 
-Residuals say which items are liked by the same queries. Cokriging is the residual that the queries'
-vectors predict: queries of like vectors like the same items.
+Residuals show which items score high for the same queries. Cokriging is the residual predicted from
+the queries' vectors, because queries with similar vectors prefer the same items.
 
 Axes: q queries, n items, s retrievers, g columns, t trends, r factors, d dimensions.
 """
@@ -30,23 +30,24 @@ from crossknn.methods.posterior import Trend
 from crossknn.types import Artifact, BoolArray, FloatArray
 
 NAME = "kriging"
-"""Of the artifact that an index keeps a prior as."""
+"""Name of the artifact in which an index stores a prior."""
 
 SLOPE = 1.0
-"""Precision of a slope, where no other query is known, in units of the residuals' variance."""
+"""Precision of a slope if there are no scores of other queries, in units of the residuals'
+variance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cokriging:
-    """Coordinates of queries in the space of the factors, by kernel ridge regression.
+    """Predicts a query's coordinates in the space of the factors, by kernel ridge regression.
 
-    z(query) = k' (K + ridge I)^-1 Z with K = exp(-scale |v - v'|^2), v being the vectors of the q
-    known queries about their mean, brought to a mean square length of 1, and Z their coordinates.
+    z(query) = k' (K + ridge I)^-1 Z with K = exp(-scale |v - v'|^2), where v are the centered
+    vectors of the q known queries, scaled to a mean square length of 1, and Z their coordinates.
 
     Args:
         known: Vectors (q, d) of the known queries.
         solved: (K + ridge I)^-1 Z: (q, r).
-        scale: Of squared distances.
+        scale: Factor of squared distances.
     """
 
     known: FloatArray
@@ -54,12 +55,12 @@ class Cokriging:
     scale: float
 
     def __call__(self, vectors: FloatArray) -> FloatArray:
-        """Coordinates (m, r) of queries with `vectors` (m, d)."""
+        """Predict coordinates (m, r) of queries with `vectors` (m, d)."""
         return near(vectors, self.known, self.scale) @ self.solved
 
 
 def near(left: FloatArray, known: FloatArray, scale: float) -> FloatArray:
-    """exp(-scale |v - v'|^2) between queries (a, d) and known ones (q, d): (a, q)."""
+    """Compute exp(-scale |v - v'|^2) between queries (a, d) and known ones (q, d): (a, q)."""
     centre = known.mean(axis=0, dtype=np.float64)
     size = np.sqrt(np.square(known - centre).sum(axis=1).mean()) or 1.0
     v, w = (left - centre) / size, (known - centre) / size
@@ -69,19 +70,21 @@ def near(left: FloatArray, known: FloatArray, scale: float) -> FloatArray:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Prior:
-    """What is known before a query's first score, and what it was fitted to.
+    """A prior, and a description of the data that it was fitted to.
 
     Args:
-        factor: (n, r), whose products with themselves are the residuals' covariance of items.
-        mean: (n,) the items' mean scores, about their mean.
-        trends: Of columns 1, the retrievers, cokriging if there is any, and the mean.
+        factor: (n, r), whose inner products are the covariances of the items' residuals.
+        mean: (n,) the items' mean scores, centered.
+        trends: Models of weights for the columns 1, the retrievers, cokriging if there is any, and
+            the mean.
         variance: Mean square of the residuals.
-        cokriging: Where queries have vectors, of the space `space`.
-        retriever: Retrievers that the trends are linear in, as a spec.
-        fingerprint: Of the cross-encoder.
-        queries, pairs: How many were scored, the `n_anchor_queries` among them with every item.
-        added: How many items, the last ones, came after the fit, and have the rows of `factor` and
-            `mean` that their vectors say (`crossknn.index.updates`).
+        cokriging: Cokriging from query vectors in `space`, if queries have vectors.
+        retriever: Specification of the retrievers in whose scores the trends are linear.
+        fingerprint: The fingerprint of the cross-encoder.
+        queries, pairs: Numbers of scored queries and pairs; `n_anchor_queries` of them were scored
+        with every item.
+        added: Number of items, at the end, that came after the fit; their rows of `factor` and
+            `mean` are predicted from their vectors (`crossknn.index.updates`).
     """
 
     factor: FloatArray
@@ -99,16 +102,18 @@ class Prior:
 
     @property
     def from_searches(self) -> bool:
-        """Whether it was fitted to scores of more queries than the anchors."""
+        """Whether it was fitted to scores of queries besides the anchors."""
         return self.queries > self.n_anchor_queries
 
     @cached_property
     def column(self) -> FloatArray:
-        """The items' mean scores, standardised as those of the items fitted to were: (n,)."""
+        """The items' mean scores (n,), standardised by the mean and deviation of the fit's
+        items."""
         fitted = self.mean[: len(self.mean) - self.added]
         if not self.added or not len(fitted):
             return standardised(self.mean)
-        # Theirs stay, to the last bit: an approximate index of points that has them goes on.
+        # The old values stay identical to the last bit, so that an approximate index of points with
+        # them remains valid.
         of_fitted = standardised(fitted)
         size = np.std(fitted, dtype=np.float64)
         later = self.mean[len(fitted) :].astype(np.float64) - np.mean(fitted, dtype=np.float64)
@@ -117,11 +122,11 @@ class Prior:
 
     @cached_property
     def spread(self) -> Spread:
-        """Of the factors."""
+        """Mean and covariance of the factors."""
         return Spread.of(lambda items: self.factor[items], len(self.factor))
 
     def kept(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
-        """As JSON and arrays; see `from_artifact`."""
+        """Convert to JSON values and arrays; see `from_artifact`."""
         arrays = {"factor": self.factor, "mean": self.mean}
         arrays |= {
             name: np.stack([getattr(trend, field) for trend in self.trends])
@@ -135,7 +140,7 @@ class Prior:
 
     @staticmethod
     def from_artifact(artifact: Artifact) -> Prior:
-        """What `kept` gave."""
+        """Read from the values of `kept`."""
         meta, arrays = dict(artifact.meta), artifact.arrays
         scale, cokriging = meta.pop("query_scale", None), None
         if scale is not None:
@@ -159,14 +164,14 @@ _TRENDS: Mapping[str, str] = {
 
 
 def trend_columns(retrievers: int, lead: int, cokriging: bool) -> BoolArray:
-    """Which of the columns [1, retrievers, cokriging, mean] each trend has: (t, g)."""
+    """Return the columns of [1, retrievers, cokriging, mean] that each trend uses: (t, g)."""
     few = [True, *(r == lead for r in range(retrievers)), *[False] * cokriging, True]
     return np.unique([few, [True] * len(few)], axis=0)
 
 
 def flat_trends(retrievers: int, lead: int) -> list[Trend]:
-    """Where no other query is known: [1], [1, leading retriever], [1, all retrievers], with slopes
-    that are probably small; averaged."""
+    """Return the trends used without a prior: [1], [1, leading retriever] and [1, all retrievers],
+    with slopes assumed small."""
     precision = SLOPE * np.diag([0.0, *np.ones(retrievers)])
     level = [[True, *[False] * retrievers]]
     columns = np.vstack([level, trend_columns(retrievers, lead, False)[:, :-1]])
@@ -174,7 +179,7 @@ def flat_trends(retrievers: int, lead: int) -> list[Trend]:
 
 
 def stored_prior(index: Index) -> Prior | None:
-    """The prior that is kept with an index, if there is one."""
+    """Return the prior stored with an index, if there is one."""
     artifact = index.artifacts.get(NAME)
     if artifact is None:
         return None

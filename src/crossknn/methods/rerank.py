@@ -1,4 +1,4 @@
-"""Methods that fit nothing: retrieve and rerank, retrieve alone, and exact search."""
+"""Methods without fits: retrieve and rerank, retrieve only, and exact search."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from crossknn.types import FloatArray, IntArray, Observed, Queries
 
 @dataclass(frozen=True, kw_only=True)
 class Rerank(Method):
-    """Score the best items of a retriever, as many as the budget allows: what everybody does.
+    """Score the retriever's best items, up to the budget: standard reranking.
 
     Args:
-        retriever: Spec of the retriever, such as `bm25`; by default the index chooses.
+        retriever: Specification of the retriever, such as `bm25`; by default the best available.
     """
 
     name = "rerank"
@@ -32,12 +32,12 @@ class Rerank(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieve(Method):
-    """Return the best items of `retriever` by its own scores, without any calls (CMC 3.3).
+    """Return the best items of `retriever` by its own scores, without scoring pairs (CMC 3.3).
 
     `cmc(...)` and its rivals by name are short for `retrieve(retriever=cmc(...))`.
 
     Args:
-        retriever: Spec of the retriever; by default the index chooses.
+        retriever: Specification of the retriever; by default the best available.
     """
 
     name = "retrieve"
@@ -60,7 +60,7 @@ class Exact(Method):
 
 
 class FirstStageScores(Predictor[FloatArray]):
-    """Predicts the retriever's own scores, whatever has been observed."""
+    """Predicts the retriever's scores, whatever has been observed."""
 
     predicts_scores = False
 

@@ -5,7 +5,8 @@ q_t              the query's vector after t rounds
 eta              `lr`
 L_hard / L_soft  `loss`: KL of softmaxed scores (`kl`), or the mean squared error (`mse`)
 
-AXN's variant: one gradient step a round on the batch of top B / R items, all of them new.
+This is AXN's variant: one gradient step per round on the batch of the top B / R items, all of them
+new.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from crossknn.types import FloatArray
 Loss: TypeAlias = Literal["kl", "mse"]
 
 LEARNING_RATES: dict[Loss, float] = {"kl": 1.0, "mse": 1e-3}
-"""Of KL the best on dev queries of five matrices, where AXN B.2 chose 0.1 from {0.1, 0.5, 1.0}; of
-the squared error its choice from {1e-2, 1e-3, 1e-4}."""
+"""Learning rates: for KL the best on dev queries of five score matrices, where AXN B.2 chose 0.1
+from {0.1, 0.5, 1.0}; for the squared error AXN's choice from {1e-2, 1e-3, 1e-4}."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TOUR(VectorMethod):
-    """Take one gradient step on the query's vector a round, and score its best items.
+    """Take one gradient step on the query's vector per round, and score the items nearest to it.
 
     Args:
         loss: `kl` or `mse`, between exact and approximate scores of the latest batch.
         rounds: Number of batches.
-        lr: Size of a step; by default that of `LEARNING_RATES`.
+        lr: Step size; by default from `LEARNING_RATES`.
         retriever, vectors, normalize: See `VectorMethod`.
     """
 
@@ -54,7 +55,7 @@ class TOUR(VectorMethod):
 
 
 def gradient_step(scored: Scored, *, loss: Loss, lr: float) -> tuple[FloatArray, float]:
-    """q - lr * dL/dq, L over the items of the latest batch."""
+    """Compute q - lr * dL/dq, with L over the items of the latest batch."""
     latest = slice(scored.n_seen, None)
     batch, exact = scored.vectors[latest].astype(np.float64), scored.scores[latest]
     if not len(batch):

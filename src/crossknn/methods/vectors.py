@@ -1,8 +1,8 @@
 """One vector per query: approximate score = query vector . item vector.
 
-Most methods differ only in how the query's vector is fitted to its exact scores: each hands in a
-function (`Fit`), and what they share is here. Axes: m queries, n items, b scored items of a query,
-d dimensions.
+Most methods differ only in how they fit the query's vector to its exact scores: each passes a
+function (`Fit`), and this module has the common code. Axes: m queries, n items, b scored items of a
+query, d dimensions.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ from crossknn.spec import Spec
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries, Scale
 
 Normalize: TypeAlias = Literal["auto", "anchors", "first", "none"]
-"""How exact scores are brought to the scale of the vectors; fits have no intercept, so where zero
-lies matters (AXN A.2).
+"""How exact scores are normalized to the scale of the vectors. Fits have no intercept, so the
+location of zero matters (AXN A.2). `anchors` matches mean and standard deviation of exact to
+approximate scores over anchor or train queries. `first` matches the same two moments over the
+query's first batch, or only the mean if queries have no vectors. `none` leaves the scores
+unchanged; `auto` uses `anchors` if the index has them, and otherwise `first`.
 
 `anchors` is the index's scale: mean and standard deviation of exact and approximate scores over
 anchor or train queries. `first` takes the same two moments from the query's own first batch, or
@@ -39,9 +42,9 @@ where the index knows them, else `first`.
 class Scored:
     """All exact scores of one query, and its vectors so far.
 
-    `items` (b,) positions, their `vectors` (b, d) as the index has them, and `scores` (b,) float64
-    on the vectors' scale. `current` (d,) was fitted to the first `n_seen` of them; `parametric`
-    (d,) is what the query's encoder says, None where it has none.
+    `items` (b,) are positions, with `vectors` (b, d) from the index and `scores` (b,) float64 on
+    the vectors' scale. `current` (d,) was fitted to the first `n_seen` of them; `parametric` (d,)
+    is the encoder's query vector, or None.
     """
 
     items: IntArray
@@ -53,12 +56,13 @@ class Scored:
 
 
 Fit: TypeAlias = Callable[[Scored], tuple[FloatArray, float]]
-"""The query's new vector u (d,), and an offset: score ~ u . v + offset."""
+"""Fits the query's new vector u (d,) and an offset: score ~ u . v + offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryVectors:
-    """State of a vector predictor: of every query what `Scored` says, its scale and its offset."""
+    """State of a vector predictor: the values of `Scored` for every query, with its scale and its
+    offset."""
 
     current: FloatArray
     parametric: FloatArray | None
@@ -69,13 +73,14 @@ class QueryVectors:
 
 @dataclass(frozen=True, eq=False)
 class VectorPredictor(Predictor[QueryVectors]):
-    """Approximate scores `current @ items.T + offset`, on the scale of the exact scores.
+    """Predicts scores by `current @ items.T + offset`, on the scale of the exact scores.
 
     Args:
-        items: Item vectors (n, d). Of a store that is no array, `top` finds the best each round.
-        fit: How a query's vector is fitted to its exact scores.
+        items: Item vectors (n, d). For a store without an array, each round finds the best by
+            `top`.
+        fit: Function that fits a query's vector to its exact scores.
         parametric: Query vectors (m, d) known before any exact score, if there are any.
-        normalize: Scale of a query's exact scores, settled by its first batch.
+        normalize: Normalization of a query's exact scores, determined by its first batch.
     """
 
     items: VectorStore
@@ -134,7 +139,8 @@ class VectorPredictor(Predictor[QueryVectors]):
 
 
 def _on_exact_scale(state: QueryVectors, products: FloatArray) -> FloatArray:
-    """Inner products (m, c) with the queries' vectors, as approximate exact scores; in place."""
+    """Convert inner products (m, c) with the queries' vectors to approximate exact scores, in
+    place."""
     for q, (scale, offset) in enumerate(zip(state.scales, state.offsets, strict=True)):
         if offset or scale != Scale():
             products[q] /= scale.beta
@@ -145,7 +151,8 @@ def _on_exact_scale(state: QueryVectors, products: FloatArray) -> FloatArray:
 def encoder_predictor(
     index: Index, name: str, fit: Fit, normalize: Normalize = "none"
 ) -> VectorPredictor:
-    """A predictor in the space of the item vectors `name`, from the encoder's query vectors."""
+    """Make a predictor that starts from the encoder's query vectors, for the item vectors
+    `name`."""
     known = index.has_query_vectors(name)
     return VectorPredictor(
         index.store(name),
@@ -156,7 +163,7 @@ def encoder_predictor(
 
 
 def normalizer(index: Index, vectors: str, normalize: Normalize) -> Callable[[Scored], Scale]:
-    """The scale of exact scores that `Normalize` asks for."""
+    """Return the normalization of exact scores that `normalize` selects."""
     if normalize == "first":
         return _first_batch
     known = Scale() if normalize == "none" else index.scale(vectors)
@@ -164,8 +171,8 @@ def normalizer(index: Index, vectors: str, normalize: Normalize) -> Callable[[Sc
         return lambda scored: known
     if normalize == "anchors":
         raise InputError(
-            f"normalize=anchors needs a scale for the item vectors {vectors!r}, and the index "
-            "has none: add anchor queries, or use normalize=first"
+            f"normalize=anchors needs a scale for the item vectors {vectors!r}, which the "
+            "index lacks: add anchor queries, or use normalize=first"
         )
     return _first_batch
 
@@ -177,11 +184,11 @@ def _first_batch(scored: Scored) -> Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class VectorMethod(Method):
-    """A method that moves the query's vector.
+    """Base class of methods that move the query's vector.
 
     Args:
-        retriever: Picks the first batch.
-        vectors: Name of the item vectors, which must have an encoder of queries.
+        retriever: The retriever that picks the first batch.
+        vectors: Name of the item vectors, for which the index must be able to encode queries.
         normalize: See `Normalize`.
     """
 
@@ -190,13 +197,13 @@ class VectorMethod(Method):
     normalize: Normalize = "auto"
 
     def required_artifacts(self, index: Index) -> Collection[str]:
-        """The name of the vectors whose scale is taken, if any."""
+        """The name of the vectors whose scale is used, if any."""
         if self.normalize in ("auto", "anchors"):
             return (default_vectors(index, self.vectors),)
         return ()
 
     def vector_plan(self, index: Index, seed: int, fit: Fit, batches: tuple[int, ...]) -> Plan:
-        """A search with vectors that `fit` makes of the encoder's."""
+        """Plan a search whose query vectors `fit` moves, starting from the encoder's."""
         vectors = need_query_vectors(index, default_vectors(index, self.vectors), self.name)
         return Plan(
             retriever=open_retriever(index, self.retriever, seed),

@@ -1,8 +1,9 @@
-"""Model folders: what is in those of ours, and how those of others are found and judged.
+"""Model folders: the layout of crossknn's own, and checks of Hugging Face folders before they are
+loaded.
 
-A torch folder of ours is a Hugging Face folder with one of the settings files of `KINDS` and the
-head's weights; an ONNX folder has a manifest, graphs and a tokenizer (`crossknn_train.export`).
-Models of others are judged by their files before they are loaded, without their code.
+A torch folder of crossknn is a Hugging Face folder with one of the settings files of `KINDS` and
+the head's weights; an ONNX folder has a manifest, graphs and a tokenizer (`crossknn_train.export`).
+Other models are checked by reading their files, without running code from them.
 """
 
 from __future__ import annotations
@@ -35,36 +36,37 @@ QUERY_MODEL = "query.onnx"
 COMPARE_MODEL = "compare.onnx"
 TOKENIZER = "tokenizer.json"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-"""What the graphs that read tokens take, int64 (b, t) each."""
+"""Inputs of graphs that read tokens, each int64 (b, t)."""
 COMPARED = ("query", "query_mask", "items", "item_mask")
-"""What the graph that compares takes."""
+"""Inputs of the graph that compares queries with items."""
 DATA = ".data"
-"""The suffix of the file with a graph's weights, if they have a file of their own."""
+"""Suffix of the separate file for weights that are too large for the graph."""
 GRAPHS = (MODEL, QUERY_MODEL, COMPARE_MODEL, ITEM_MODEL)
 OUTPUTS = {
     "cross-encoder": {MODEL: ["scores"]},
     "dual-encoder": {MODEL: ["vectors"]},
     "late-interaction": {QUERY_MODEL: ["states", "mask"], COMPARE_MODEL: ["scores"]},
 }
-"""The graphs of each kind of ONNX model, that of queries first, and what they give."""
+"""The graphs of each kind of ONNX model with their outputs, the query graph first."""
 FORMAT = 1
 _MODEL_FILES = (MANIFEST, "config.json", "modules.json", *KINDS)
-"""Files that only a model's folder has."""
+"""Files that occur only in a model folder."""
 _LONGEST_GRAPH, _LONGEST_DATA = 2**31, 2**36
-"""Most bytes of a graph (ONNX allows no more) and of its weights."""
+"""Maximum size of a graph (ONNX allows no more) and of its weights, in bytes."""
 _ABOUT = ("name", "revision", "license", "content")
-"""The fields of a manifest that no score or vector depends on."""
+"""Manifest fields that affect neither scores nor vectors."""
 
-# What a hub snapshot needs: no code, no other frameworks' weights, no exported copies.
+# Download no code, no weights of other frameworks and no exported copies from the hub.
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.onnx", "model.onnx.data")
 _CONVERT = "crossknn-lab convert CHECKPOINT FOLDER"
 _HEADS = ("classifier", "score", "logits_proj", "classification_head")
 
 
 def check_files(folder: Path) -> Path:
-    """`folder`; `InputError` if it holds a model and, among its files, a link, a device or a pipe.
+    """Return `folder`; `InputError` if it holds a model and one of its files is a link, device or
+    pipe.
 
-    The links of the Hugging Face hub's cache, from `snapshots/<revision>` to `blobs`, are fine.
+    Links of the Hugging Face hub's cache, from `snapshots/<revision>` to `blobs`, are allowed.
     """
     if not any(os.path.lexists(folder / name) for name in _MODEL_FILES):
         return folder
@@ -82,13 +84,15 @@ def check_files(folder: Path) -> Path:
             mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise InputError(
-                f"{path} is a link, a device or a pipe: the files of a model must lie in its folder"
+                f"{path} is a link, a device or a pipe: a model's files must be regular files "
+                "in its folder"
             )
     return folder
 
 
 def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
-    """The manifest of an ONNX folder that holds a complete model of the `kind`, or InputError."""
+    """Read the manifest of an ONNX folder; InputError unless the folder holds a complete model of
+    this `kind`."""
     path = check_files(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder} is not a crossknn model folder: it has no {MANIFEST}")
@@ -101,7 +105,7 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
             f"{FORMAT}: upgrade crossknn"
         )
     if manifest.get("kind") != kind:
-        raise InputError(f"{folder} holds a {manifest.get('kind')}, where a {kind} is needed")
+        raise InputError(f"{folder} holds a {manifest.get('kind')}, but a {kind} is needed")
     for name in (*OUTPUTS[kind], TOKENIZER):
         if not (folder / name).is_file() or not (folder / name).stat().st_size:
             raise InputError(f"{folder} is incomplete: {name} is missing or empty")
@@ -109,15 +113,18 @@ def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
-    """A hash of a model folder's graphs and tokenizer, and of those `settings` that answers depend
-    on: a model changed in place must not be taken for what it was."""
+    """Compute a hash of a model folder's graphs and tokenizer and of the `settings` that affect
+    scores, so that a model that was changed in place gets another fingerprint."""
     digest = hashlib.blake2b(digest_size=8)
     for name in (*(name for graph in GRAPHS for name in (graph, graph + DATA)), TOKENIZER):
         if (folder / name).exists():
             with open_given(folder / name) as file:
                 most = _LONGEST_DATA if name.endswith(DATA) else _LONGEST_GRAPH
                 if os.fstat(file.fileno()).st_size > most:
-                    raise InputError(f"{folder / name} is longer than {most >> 30} GB: no model is")
+                    raise InputError(
+                        f"{folder / name} is longer than the limit of "
+                        f"{most >> 30} GB for a model file"
+                    )
                 hashlib.file_digest(file, lambda: digest)
     if settings is not None:
         kept = {key: value for key, value in settings.items() if key not in _ABOUT}
@@ -126,7 +133,7 @@ def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str
 
 
 def json_in(folder: Path, file: str, without: Any) -> Any:
-    """The content of a folder's JSON file, or `without` if it is absent or of another type."""
+    """Read a JSON file of the folder, or return `without` if it is absent or holds another type."""
     path = folder / file
     try:
         content = parse_json(read_given(path)) if path.is_file() else without
@@ -139,9 +146,9 @@ def json_in(folder: Path, file: str, without: Any) -> Any:
 
 @contextmanager
 def refusing(what: str) -> Iterator[None]:
-    """Turns any error inside into an InputError: `what`, and the error's first line.
+    """Turn any error into an InputError that joins `what` and the error's first line.
 
-    Libraries in Rust panic at broken files; their error is no `Exception`.
+    Libraries in Rust panic on broken files, and a panic is not an `Exception`.
     """
     try:
         yield
@@ -151,16 +158,17 @@ def refusing(what: str) -> Iterator[None]:
         raise InputError(f"{what}: {first_line(error)}") from error
 
 
-# Where a model is
+# Locating a model
 
 
 def bundled_folder(kind: str) -> Path:
-    """The folder of the model of `kind` that comes with the package."""
+    """Return the folder of the bundled model of this kind."""
     return Path(str(files("crossknn"))) / "bundled" / kind
 
 
 def existing(path_or_name: str | Path) -> Path | None:
-    """The file or folder there, or None for what can only be a hub name; InputError if neither."""
+    """Return the existing file or folder, or None if the text can only be a hub name; InputError if
+    it is neither."""
     path, name = as_path(path_or_name, "the model").expanduser(), str(path_or_name)
     if name and path.exists():  # Path("") would be the current folder
         return path
@@ -175,12 +183,14 @@ def existing(path_or_name: str | Path) -> Path | None:
 
 
 def snapshot(name: str, revision: str | None, allow: Sequence[str]) -> Path:
-    """A local folder with the files of a hub name that match. Raises InputError if it has none."""
-    with needs_extra(f"{name} is no folder; to load it from the Hugging Face hub"):
+    """Return a local folder with the matching files of a hub model; InputError if the hub has
+    none."""
+    with needs_extra(f"{name} is not a folder; to load it from the Hugging Face hub"):
         from huggingface_hub import snapshot_download
     files = {"allow_patterns": list(allow), "ignore_patterns": ["onnx/*", "openvino/*"]}
     with refusing(
-        f"there is no folder {name!r}, and the Hugging Face hub gave no model of that name"
+        f"there is no folder {name!r}, and the Hugging Face hub has no accessible model of "
+        "that name"
     ):
         try:
             return Path(snapshot_download(name, revision=revision, **files))
@@ -190,7 +200,8 @@ def snapshot(name: str, revision: str | None, allow: Sequence[str]) -> Path:
 
 
 def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
-    """An existing folder, or the local snapshot of a hub name; InputError if there is none."""
+    """Return an existing folder, or the local snapshot of a hub model; InputError if there is
+    neither."""
     folder, name = existing(path_or_name), str(path_or_name)
     if folder is None:
         folder = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"))
@@ -198,38 +209,38 @@ def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
             folder = snapshot(name, revision, (*_SMALL_FILES, "*.bin"))
     if not folder.is_dir():
         raise InputError(
-            f"{name} is a file, where a model folder is needed; a checkpoint is first made one by  "
-            f"{_CONVERT}"
+            f"{name} is a file, but a model folder is needed: convert a checkpoint with  {_CONVERT}"
         )
     return check_files(folder)
 
 
-# What a folder of others holds
+# Checks of Hugging Face folders
 
 
 def architecture(folder: Path, name: str) -> str:
-    """The first architecture in a model folder's configuration, or ""; InputError if it has none
-    and is no sentence-transformers folder either."""
+    """Return the first architecture in a model folder's configuration, or ""; InputError if the
+    folder has no configuration and is not a sentence-transformers folder."""
     if not any((folder / file).is_file() for file in ("config.json", "modules.json")):
         raise InputError(f"{name} is not a model folder: it has neither {MANIFEST} nor config.json")
     return str((json_in(folder, "config.json", {}).get("architectures") or [""])[0])
 
 
 def check_not_onnx(folder: Path, name: str) -> None:
-    """Raises InputError for a folder whose only weights are an ONNX graph of somebody else."""
+    """Raise InputError if the only weights in a folder are an ONNX graph that crossknn did not
+    export."""
     graphs = [*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")]
     ends = ("*.safetensors", "*.bin", "*/*.safetensors", "*/*.bin")
     if graphs and not any(next(folder.glob(end), None) for end in ends):
         graph = graphs[0].relative_to(folder)
         raise InputError(
-            f"{name} has the ONNX graph {graph} and neither {MANIFEST} nor weights: crossknn did "
-            "not export it, and nothing says what the graph takes; give the model that it was made "
-            "from, or export that one with  crossknn-train export"
+            f"{name} has the ONNX graph {graph} but neither {MANIFEST} nor weights: crossknn "
+            "did not export it and cannot tell its inputs; give the original model, or export "
+            "that with  crossknn-train export"
         )
 
 
 def check_cross_encoder(folder: Path, name: str) -> None:
-    """Raises InputError, with the reason, unless `folder` holds a cross-encoder with one score."""
+    """Raise InputError, with the reason, unless `folder` holds a cross-encoder with one output."""
     made_of = architecture(folder, name)
     if is_bi_encoder(folder):
         reason = "is a bi-encoder: it encodes texts one by one; open it with DualEncoder"
@@ -244,7 +255,7 @@ def check_cross_encoder(folder: Path, name: str) -> None:
     else:
         config = json_in(folder, "config.json", {})
         labels = config.get("id2label")
-        # 2 is the library's default where the file says nothing.
+        # transformers assumes 2 labels if the configuration does not say.
         count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
         check_outputs(count, name)
         if has_head(folder) is not False:
@@ -254,21 +265,21 @@ def check_cross_encoder(folder: Path, name: str) -> None:
 
 
 def check_dual_encoder(folder: Path, name: str) -> None:
-    """Raises InputError if `folder` holds a cross-encoder, or no model."""
+    """Raise InputError if `folder` holds a cross-encoder or no model."""
     encodes = (folder / "modules.json").exists() and is_bi_encoder(folder)
     if not encodes and architecture(folder, name).endswith("ForSequenceClassification"):
         raise InputError(
-            f"{name} is a cross-encoder: it scores pairs and has no vectors for single texts; "
-            f"open it with CrossEncoder, and give a dual encoder here"
+            f"{name} is a cross-encoder: it scores pairs and cannot encode single texts; open "
+            "it with CrossEncoder, and give a dual encoder here"
         )
 
 
 def check_outputs(count: int, name: str) -> None:
-    """Raises InputError unless a cross-encoder has one output for a pair."""
+    """Raise InputError unless a cross-encoder has one output per pair."""
     if count != 1:
         raise InputError(
-            f"{name} has {count} outputs for a pair, and none is a score: a cross-encoder with "
-            "one output is needed"
+            f"{name} has {count} outputs per pair, none of which is a relevance score: give a "
+            "cross-encoder with one output"
         )
 
 
@@ -279,8 +290,8 @@ def _chat_template(folder: Path) -> str:
 
 
 def has_head(folder: Path) -> bool | None:
-    """Whether a classification head is among the weights in a folder's files; None where only
-    loading them would say. Raises InputError for a damaged file."""
+    """Whether a folder's weights include a classification head; None if only loading could tell.
+    Raises InputError for a damaged file."""
     index = json_in(folder, "model.safetensors.index.json", {})
     weights, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
     names: Iterable[str]
@@ -317,6 +328,7 @@ def is_bi_encoder(folder: Path) -> bool:
 
 
 def _modules(folder: Path) -> list[str]:
-    """Names of the modules of a sentence-transformers folder, in order; none of another folder."""
+    """Return the names of the modules of a sentence-transformers folder, in order; empty for
+    another folder."""
     modules = json_in(folder, "modules.json", [])
     return [str(module.get("type", "")).split(".")[-1] for module in modules]

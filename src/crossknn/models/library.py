@@ -1,5 +1,5 @@
-"""Models of sentence-transformers, loaded: without their code, padded so that scores do not depend
-on the batch, and with a fingerprint."""
+"""Load sentence-transformers models without running their code, pad them so that scores do not
+depend on the batch, and compute their fingerprints."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _YOURSELF = "load it with sentence-transformers yourself and pass the loaded mod
 _ITEM_PROMPTS = ("document", "passage", "corpus")
 _PROBES = [("red", "tree"), ("how are lists sorted", "sorted gives a new list of the items. " * 2)]
 _SAME = 1e-2
-"""So much of a score may differ in a batch, in bfloat16; a wrong side moves it by far more."""
+"""In bfloat16, scores may differ by this much between batches; padding on the wrong side changes
+them far more."""
 
 
 def open_library(
     kind: Literal["SentenceTransformer", "CrossEncoder"], source: str, what: str, **options: Any
 ) -> Any:
-    """The model in a folder, loaded by sentence-transformers; `what` is its name in errors.
+    """Load the model in a folder with sentence-transformers; errors call it `what`.
 
-    Raises InputError if it cannot be loaded, or not without running Python code that it brings;
+    Raises InputError if it cannot be loaded, or would need to run Python code from its folder;
     MissingExtraError without sentence-transformers.
     """
     with needs_extra(what):
@@ -46,8 +47,9 @@ def open_library(
 
 
 def logits_options(model: Any, name: str, batch: int) -> dict[str, Any]:
-    """Prepare a loaded cross-encoder so that no score depends on the batch; the keyword arguments
-    with which its `predict` gives raw logits. Raises InputError for other than one output."""
+    """Prepare a loaded cross-encoder so that no score depends on the batch, and return the keyword
+    arguments with which its `predict` gives raw logits. Raises InputError unless it has one output.
+    """
     import torch
 
     check_outputs(model.num_labels, name)
@@ -66,26 +68,27 @@ def logits_options(model: Any, name: str, batch: int) -> dict[str, Any]:
 
 
 def own_prompts(model: Any) -> tuple[str, str]:
-    """The texts that a bi-encoder's author puts before queries and before items, or "".
+    """Return the prompts that a bi-encoder's author puts before queries and before items, or "".
 
-    The library's `encode_document` stops at the empty "document" that it adds to every model.
+    `encode_document` would not do: it stops at the empty "document" prompt that the library adds to
+    every model.
     """
     item = next((model.prompts[name] for name in _ITEM_PROMPTS if model.prompts.get(name)), "")
     return str(model.prompts.get("query") or ""), str(item)
 
 
 def pools_tokens(model: Any) -> bool:
-    """Whether vectors come from the tokens' states: a BERT's own pooler, which the library fills
-    with random numbers where a folder has none, is then not read."""
+    """Whether vectors are pooled from the tokens' states. Then BERT's own pooler, which the library
+    initializes at random if the folder has none, is not used."""
     return getattr(model[0], "module_output_name", None) == "token_embeddings"
 
 
 def choose_padding_side(model: Any, run: Callable[[list[tuple[str, str]]], Any]) -> None:
-    """Let texts be padded on the right, where most models number positions and read [CLS] as if
-    there were no padding; on the left if that alone leaves scores as they are without it (XLNet).
+    """Choose the padding side: right, where most models number positions and read [CLS] as if there
+    were no padding, or left if only that leaves scores unchanged (XLNet).
 
-    `run` gives scores or vectors of pairs (p, ...) as one batch: on the right side those of a pair
-    do not change when a longer pair is beside it.
+    `run` computes scores or vectors of pairs (p, ...) as one batch. On the correct side the scores
+    of a pair do not change when a longer pair joins its batch.
     """
     tokenizer, moved = model.tokenizer, dict[str, float]()
     if not hasattr(tokenizer, "padding_side"):
@@ -104,8 +107,8 @@ def choose_padding_side(model: Any, run: Callable[[list[tuple[str, str]]], Any])
 
 
 def count_positions(model: Any) -> None:
-    """Number a text's positions from its first token, not from the padding on its left: otherwise
-    its score would depend on the longest text of the batch, through learned positions."""
+    """Number a text's positions from its first token instead of from the padding on its left;
+    otherwise learned positions would make scores depend on the longest text of the batch."""
     first, inner = model[0], getattr(model[0], "auto_model", None)
     if inner is None or "position_ids" not in signature(inner.forward).parameters:
         return
@@ -122,16 +125,18 @@ def count_positions(model: Any) -> None:
 
 
 def model_hash(model: Any, unread: str | None = None) -> str:
-    """A hash of a model's tokenizer and weights but those whose name contains `unread`."""
+    """Compute a hash of a model's tokenizer and weights, except weights whose name contains
+    `unread`."""
     fast = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
-    # Truncation and padding are state that every call changes; the limit is known elsewhere.
+    # Every call changes truncation and padding; the length limit is hashed elsewhere.
     state = {"truncation": None, "padding": None}
     rules = json.dumps(json.loads(fast.to_str()) | state, sort_keys=True) if fast else ""
     return state_hash(model, rules, unread=unread)
 
 
 def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:
-    """A hash of texts and of a torch module's weights, but those whose name contains `unread`."""
+    """Compute a hash of texts and a torch module's weights, except those whose name contains
+    `unread`."""
     import torch
 
     digest = hashlib.blake2b(digest_size=16)
@@ -146,8 +151,8 @@ def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:
 
 
 def settings(model: Any) -> str:
-    """Everything that scores depend on except weights, tokenizer and prompts, as JSON: settings of
-    the modules, the length that vectors are cut to, the chat template."""
+    """Return as JSON the settings that affect scores besides weights, tokenizer and prompts: those
+    of modules, the length that vectors are cut to, the chat template."""
     modules = [(type(module).__name__, module.get_config_dict()) for module in model]
     size, template = getattr(model, "truncate_dim", None), None
     if "message" in (getattr(model[0], "modality_config", None) or ()):

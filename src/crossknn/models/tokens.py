@@ -1,8 +1,7 @@
-"""From texts to the token arrays a model reads, and what such a model offers: one place for
-searching and for training.
+"""Tokenize texts for models, for both search and training, and define the interface `TokenModel`.
 
-A pair is `[CLS] query [SEP] item [SEP]`. What is too long loses its end, but for a marked query,
-which keeps what stands around its mention, and a marked item, which keeps its mark.
+A pair is `[CLS] query [SEP] item [SEP]`. Texts that are too long are cut at the end. A marked query
+instead keeps the text around its mention, and a marked item keeps its mark.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from crossknn.types import FloatArray, IntArray, Pairs
 
 _MULTIPLE = 8
 CHARACTERS_PER_TOKEN = 64
-"""A text is read up to so many characters for each token of the window: a longer one would be cut
-anyway, and tokenizing megabytes takes seconds."""
+"""Maximum characters tokenized per token of the window: longer texts would be cut anyway, and
+tokenizing megabytes takes seconds."""
 
 
 class Tokenizer:
-    """Token ids of texts, and the special tokens around one text or between two.
+    """Converts texts to token ids, and knows the special tokens around one or two texts.
 
-    Many threads may use it: fast tokenizers are not safe to share, so every use is under one lock.
+    Many threads may use it: fast tokenizers are not thread-safe, so every use holds one lock.
     """
 
     def __init__(self, fast: Any) -> None:
-        """Takes a `tokenizers.Tokenizer` and turns its truncation and padding off."""
+        """Wrap a `tokenizers.Tokenizer`, and disable its truncation and padding."""
         self.fast = fast
         fast.no_truncation()
         fast.no_padding()
@@ -46,7 +45,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The tokenizer in a `tokenizer.json`. Raises InputError if the file is not one."""
+        """Load a `tokenizer.json`; InputError if the file is not one."""
         import tokenizers
 
         content = read_given(path)
@@ -55,7 +54,8 @@ class Tokenizer:
 
     @property
     def marks(self) -> tuple[int, ...]:
-        """Token ids of `[Ms]`, `[Me]` and `[ENT]`; empty for a tokenizer without them."""
+        """Token ids of the marks `[Ms]`, `[Me]` and `[ENT]`; empty if the tokenizer has no
+        marks."""
         ids = [self.fast.token_to_id(mark) for mark in MARKS]
         return () if None in ids else tuple(ids)
 
@@ -66,9 +66,10 @@ class Tokenizer:
         return next((token_id for token_id in ids if token_id is not None), 0)
 
     def ids(self, texts: Sequence[str]) -> list[IntArray | None]:
-        """Token ids (t,) of each text, without special tokens and without a length limit.
+        """Return the token ids (t,) of each text, without special tokens and without a length
+        limit.
 
-        None for a text that is not one: not a string, or a string with lone surrogates.
+        The entry is None if the input is not a string, or contains lone surrogates.
         """
         with running():
             return self._ids(texts)
@@ -85,10 +86,12 @@ class Tokenizer:
 
 
 class Template:
-    """Special tokens of a tokenizer: pieces of (ids, type id), with None for the n-th text."""
+    """A tokenizer's special tokens around texts: pieces (ids, type id), with None in place of the
+    n-th text."""
 
     def __init__(self, encoding: Any) -> None:
-        """From the tokenizer's encoding of "a", or of "a" and "a"; "a" may be several tokens."""
+        """Make a template from the tokenizer's encoding of "a", or of "a" and "a"; "a" may be
+        several tokens."""
         rows = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
         self.pieces: list[tuple[IntArray | None, int]] = [
             (np.array([token for *_, token in group]) if text is None else None, type_id)
@@ -97,7 +100,7 @@ class Template:
         self.n_special = sum(len(ids) for ids, _ in self.pieces if ids is not None)
 
     def assemble(self, *texts: IntArray) -> tuple[IntArray, IntArray]:
-        """Token ids of one or two texts -> (input ids (t,), token type ids (t,))."""
+        """Insert the token ids of one or two texts: -> (input ids (t,), token type ids (t,))."""
         following = iter(texts)
         ids = [next(following) if piece is None else piece for piece, _ in self.pieces]
         types = [type_id for _, type_id in self.pieces]
@@ -105,7 +108,7 @@ class Template:
 
 
 class Row(NamedTuple):
-    """One input: `ids` (t,), `kinds` (t,) its token types, and whether it had to be cut."""
+    """One input: token `ids` (t,), their token types `kinds` (t,), and whether the text was cut."""
 
     ids: IntArray
     kinds: IntArray
@@ -114,11 +117,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """How long an input may be, in tokens, special ones included.
+    """The maximum length of an input in tokens, including special tokens.
 
     Without `query_length` and `item_length` a query and an item share `max_length`, and the longer
-    one gives way. With them each half has a limit of its own, as in entity linking: the query's
-    half counts `[CLS]` and `[SEP]`, the item's the last `[SEP]`.
+    one is cut. With them each has its own limit, as in entity linking: the query's includes `[CLS]`
+    and the first `[SEP]`, the item's the last `[SEP]`.
     """
 
     max_length: int
@@ -127,9 +130,9 @@ class Window:
 
 
 class Encoding:
-    """Rows of pairs and of single texts, with one tokenizer, one window, and prefixes if any.
+    """Encodes pairs and single texts as rows, with a tokenizer, a window and optional prefixes.
 
-    Texts have to be marked if the tokenizer knows the marks, unless `marked` is false.
+    If the tokenizer knows the marks, texts must be marked, unless `marked` is false.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class Encoding:
     def pairs(
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str]
     ) -> list[Row | InputError]:
-        """The input of each pair (p,); an error in the place of one that cannot be made."""
+        """Encode each pair (p,); an input that cannot be encoded is replaced by its error."""
         query, query_of = np.unique(pairs.query, return_inverse=True)
         item, item_of = np.unique(pairs.item, return_inverse=True)
         left = self._ids((queries[position] for position in query), self.prefixes[0])
@@ -158,12 +161,12 @@ class Encoding:
         return [_or_error(self._pair, left[q], right[i]) for q, i in each]
 
     def texts(self, texts: Sequence[str], *, queries: bool) -> list[Row | InputError]:
-        """The input of each text alone (b,), as a query or as an item."""
+        """Encode each text alone (b,), as a query or as an item."""
         all_ids = self._ids(texts, self.prefixes[0 if queries else 1])
         return [_or_error(self._text, ids, queries) for ids in all_ids]
 
     def _ids(self, texts: Iterable[str], prefix: str) -> list[IntArray | None]:
-        # Of marked texts all is read: the mark may stand at the end.
+        # Read all of a marked text: the mark may stand at the end.
         limit = None if self._marks else CHARACTERS_PER_TOKEN * self.window.max_length
         read = [prefix + text[:limit] if isinstance(text, str) else text for text in texts]
         return self.tokenizer.ids(read)
@@ -187,7 +190,7 @@ class Encoding:
         return Row(*template.assemble(kept), len(kept) < len(ids))
 
     def _cut(self, ids: IntArray, room: int, *, is_query: bool) -> IntArray:
-        """The first tokens of a text that fit, its marks always among them."""
+        """Cut a text to its first tokens that fit, but always keep its marks."""
         marks = (self._marks[:2] if is_query else self._marks[2:]) if self._marks else ()
         places = [int(at[0]) for mark in marks if len(at := np.flatnonzero(ids == mark))]
         if len(places) < len(marks) or places != sorted(places):
@@ -213,7 +216,8 @@ def _or_error(make: Callable[..., Row], *given: IntArray | bool | None) -> Row |
 
 
 def checked_rows(rows: Sequence[Row | InputError], where: str = "", start: int = 0) -> list[Row]:
-    """The rows; raises the first error among them, after `where` with its position, if given."""
+    """Return the rows, or raise the first error among them, preceded by `where` with its
+    position."""
     kept: list[Row] = []
     for row in rows:
         if isinstance(row, InputError):
@@ -223,7 +227,7 @@ def checked_rows(rows: Sequence[Row | InputError], where: str = "", start: int =
 
 
 def around(ids: IntArray, start: int, end: int, room: int) -> IntArray:
-    """The `room` tokens around ids[start:end], as many on the left as on the right if there are.
+    """Return the `room` tokens around ids[start:end], evenly on both sides if possible.
 
     A span longer than the room keeps its first tokens and its last one.
     """
@@ -235,10 +239,10 @@ def around(ids: IntArray, start: int, end: int, room: int) -> IntArray:
 
 
 def longest_first(n_query: int, n_item: int, room: int) -> tuple[int, int]:
-    """How many tokens of a query and of an item to keep in `room` tokens.
+    """Return how many tokens of a query and of an item to keep within `room` tokens.
 
-    The longer text gives way, down to half of the room each: the tokenizers' `longest_first`,
-    with which cross-encoders are trained.
+    The longer text is cut first, down to half of the room each; this is the tokenizers'
+    `longest_first`, with which cross-encoders are trained.
     """
     if n_query + n_item <= room:
         return n_query, n_item
@@ -247,10 +251,10 @@ def longest_first(n_query: int, n_item: int, room: int) -> tuple[int, int]:
 
 
 def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str, IntArray]:
-    """Rows (b,) -> a model's inputs (b, t).
+    """Pad rows (b,) to a model's inputs (b, t).
 
-    Padded to a multiple of 8: odd widths send the end of every row through other instructions,
-    which shows in the last bit of one score in six.
+    The width is a multiple of 8: with odd widths the end of each row takes other CPU instructions,
+    which changes the last bit of one score in six.
     """
     width = max(1, *(len(row.ids) for row in rows))  # a text may have no tokens at all
     width = max(width, min(-(-width // _MULTIPLE) * _MULTIPLE, max_length))
@@ -265,10 +269,11 @@ def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str,
 def token_batches(
     lengths: IntArray, tokens_per_run: int, one_width: bool = False
 ) -> Iterator[IntArray]:
-    """Cut rows of so many tokens (b,) into batches by length: positions (rows,) of each batch.
+    """Split rows with these numbers of tokens (b,) into batches of similar length: positions
+    (rows,) of each batch.
 
-    Rows times padded width are at most `tokens_per_run`, but for a single row that is longer; with
-    `one_width` no row is padded to the width of a longer one.
+    Rows times padded width are at most `tokens_per_run`, except for a single longer row. With
+    `one_width` all rows of a batch have the same length.
     """
     widths = -(-lengths // _MULTIPLE) * _MULTIPLE
     order = np.argsort(lengths, kind="stable")
@@ -284,10 +289,10 @@ def token_batches(
 
 
 class TokenModel(Protocol):
-    """What reads rows of tokens: an `OnnxModel`, or a torch model of crossknn-train.
+    """A model that reads rows of tokens: an `OnnxModel`, or a torch model of crossknn-train.
 
     `workers` batches may run at once (0: one, on the caller's thread); `one_width` forbids padding
-    within a batch; `late_kind`, `joint` and `compare` are those of late-interaction models.
+    within a batch; `late_kind`, `joint` and `compare` belong to late-interaction models.
     """
 
     name: str
@@ -300,18 +305,19 @@ class TokenModel(Protocol):
 
     @property
     def tokens_per_run(self) -> int:
-        """Tokens of a batch, padding included."""
+        """Maximum number of tokens in a batch, including padding."""
 
     @property
     def bytes_at_once(self) -> int:
-        """Memory that one `compare` may take."""
+        """Memory that one `compare` may take, in bytes."""
 
     @property
     def fingerprint(self) -> str:
-        """A text that differs whenever scores or vectors may."""
+        """A text that changes whenever scores or vectors may change."""
 
     def read(self, rows: Sequence[Row], queries: bool = True) -> list[FloatArray]:
-        """Rows (b) -> [scores (b,)], [vectors (b, d)], or [states (b, t, d), their mask (b, t)]."""
+        """Run rows (b): -> [scores (b,)], [vectors (b, d)], or [states (b, t, d), their mask (b,
+        t)]."""
 
     def compare(self, *states: Any) -> FloatArray:
         """(b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c)."""

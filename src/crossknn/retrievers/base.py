@@ -1,8 +1,8 @@
-"""What a retriever is, and all that are not word models.
+"""The interfaces of retrievers and vector stores, and all retrievers except word models.
 
-A late-interaction model encodes queries and items apart and compares a query with a whole list of
-items at once (CMC: Song et al. 2024, section 3). Its scores may depend on the list: they are never
-cached per pair, nor merged across lists.
+A late-interaction model encodes queries and items separately, and compares a query with a whole
+list of items at once (CMC: Song et al. 2024, section 3). Its scores may depend on the list, so they
+are never cached per pair nor merged across lists.
 
 Axes: m queries, n items, c items of each query, e excluded items, d dimensions.
 """
@@ -40,37 +40,37 @@ logger = logging.getLogger(__name__)
 
 KINDS: tuple[LateKind, ...] = get_args(LateKind)
 DEPTH = 512
-"""Candidates that a late-interaction model compares, if nothing is said."""
+"""Default number of candidates that a late-interaction model compares."""
 RANKED = 10_000
-"""Items of a ranking that are read, at least, where given items are scored by it."""
+"""Minimum length of a ranking from which scores of given items are read."""
 WHOLE = 50_000
-"""Items up to which a round of a search may multiply all vectors."""
+"""Maximum number of items whose vectors a search round may multiply exhaustively."""
 
 RankedIds: TypeAlias = Sequence[str | tuple[str, float]]
 
 
 @runtime_checkable
 class Retriever(Protocol):
-    """Cheap candidates, and cheap scores of given items."""
+    """Returns cheap candidates, and cheap scores of given items."""
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The best items of each query, best first, ties by position. A row may be short.
+        """Return the best items of each query, best first, ties by position. A row may be short.
 
         Args:
             queries: m queries.
-            count: How many items of each query.
+            count: Number of items per query.
             allowed: Mask (n,) of the items that may be returned; None: all.
         """
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Approximate scores (m, c), float32, of the `items` (m, c) at these positions; the score
-        of `NO_ITEM` (-1) may be anything. Without `items` those of all items, (m, n), which is
-        asked only where they fit into memory."""
+        """Compute approximate scores (m, c), float32, of the `items` (m, c) at these positions;
+        values for `NO_ITEM` (-1) are arbitrary. Without `items`, compute scores of all items (m,
+        n), which callers request only if they fit into memory."""
 
 
 @runtime_checkable
 class VectorStore(Protocol):
-    """Item vectors that are searched by inner product, in memory or in a vector database."""
+    """Item vectors that can be searched by inner product, in memory or in a vector database."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -78,8 +78,8 @@ class VectorStore(Protocol):
 
     @property
     def values(self) -> FloatArray | None:
-        """All vectors (n, d), if a round of a search may multiply them all; None if `top` is the
-        way to find the best of them."""
+        """All vectors (n, d), if a search round may multiply all of them; None if `top` must be
+        used instead."""
 
     def top(
         self,
@@ -88,22 +88,22 @@ class VectorStore(Protocol):
         exclude: IntArray | None = None,
         allowed: BoolArray | None = None,
     ) -> Candidates:
-        """The items with the largest inner products, best first.
+        """Return the items with the largest inner products, best first.
 
         Args:
             vectors: Query vectors (m, d).
-            count: How many items of each query.
-            exclude: Positions (m, e) of items that are left out, padded with `NO_ITEM` (-1).
+            count: Number of items per query.
+            exclude: Positions (m, e) of items to leave out, padded with `NO_ITEM` (-1).
             allowed: Mask (n,) of the items that may be returned; None: all.
         """
 
     def vectors(self, items: IntArray) -> FloatArray:
-        """Vectors (..., d), float32 or float16, of the items at these positions, of any shape."""
+        """Return the vectors (..., d), float32 or float16, of items at positions of any shape."""
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayStore:
-    """Item vectors (n, d) in an array, float32 or float16 and possibly memory-mapped, searched
+    """Item vectors (n, d) in an array (float32 or float16, perhaps memory-mapped), searched
     exactly; a `VectorStore`."""
 
     values: FloatArray
@@ -121,7 +121,7 @@ class ArrayStore:
         exclude: IntArray | None = None,
         allowed: BoolArray | None = None,
     ) -> Candidates:
-        """See `VectorStore.top`; ties by position."""
+        """See `VectorStore.top`; ties go to the lower position."""
         check_mapped(self.values)
         return top_k(mask(inner(vectors, self.values), exclude, allowed), count)
 
@@ -133,19 +133,19 @@ class ArrayStore:
 
 @dataclass(eq=False)
 class DenseRetriever:
-    """Retrieves items by inner products: their vectors (n, d) are in a store, `items`, and `encode`
-    makes vectors (m, d) of m queries."""
+    """Retrieves items by inner products of their vectors (n, d), in the store `items`, with query
+    vectors (m, d) from `encode`."""
 
     items: VectorStore
     encode: Callable[[Queries], FloatArray]
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The items of the largest inner products; see `Retriever.top`."""
+        """Return the items with the largest inner products; see `Retriever.top`."""
         return self.items.top(self.encode(queries), count, allowed=allowed)
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Inner products; see `Retriever.scores`. `InputError` where all items are asked for and
-        the store does not give all vectors at once."""
+        """Compute inner products; see `Retriever.scores`. Raises `InputError` if all items are
+        requested but the store cannot return all vectors."""
         vectors, values = self.encode(queries), self.items.values
         if items is not None:
             products = np.empty(items.shape, np.float32)
@@ -162,8 +162,8 @@ class DenseRetriever:
 class LateEncoder(Protocol):
     """A model that compares the states of a query with those of a list of items.
 
-    `kind` is one of `LateKind`, or a name of your own; `fingerprint` names everything the scores
-    depend on, or is None where that cannot be known; `dimensions` are those of the items' states.
+    `kind` is one of `LateKind`, or your own name; `fingerprint` identifies everything that scores
+    depend on, or is None if that cannot be known; `dimensions` is the length of the items' states.
     """
 
     @property
@@ -176,58 +176,57 @@ class LateEncoder(Protocol):
     def dimensions(self) -> int: ...
 
     def encode_queries(self, texts: Sequence[str]) -> States:
-        """States of m texts, float32."""
+        """Encode m texts to states, float32."""
 
     def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> States:
-        """States of n texts, float16."""
+        """Encode n texts to states, float16."""
 
     def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
-        """Scores (m, c), float32, of each query with its list, positions (m, c) in `items` whose
-        order does not matter; -inf for `NO_ITEM`. `InputError` if a list does not fit into
-        memory."""
+        """Score each query with its list: scores (m, c), float32, for positions (m, c) in `items`,
+        in any order; -inf for `NO_ITEM`. Raises `InputError` if a list does not fit into memory."""
 
 
 class Late(NamedTuple):
-    """A late-interaction model, and the states of the n items that it compares queries with."""
+    """A late-interaction model with the states of all n items."""
 
     model: LateEncoder
     states: States
 
 
 class AllScores(ABC):
-    """A retriever that scores all n items at once; subclasses say how."""
+    """A retriever that scores all n items at once; subclasses define `of_all`."""
 
     @abstractmethod
     def of_all(self, queries: Queries) -> FloatArray:
-        """Scores of all items: a new array (m, n) float32."""
+        """Score all items: a new array (m, n) float32."""
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Scores (m, c) of given items, or of all: (m, n)."""
+        """Score given items (m, c), or all (m, n)."""
         scores = self.of_all(queries)
         return scores if items is None else np.take_along_axis(scores, items, axis=1)
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The best allowed items of each query; see `Retriever.top`."""
+        """Return the best allowed items of each query; see `Retriever.top`."""
         return top_k(mask(self.of_all(queries), None, allowed), count)
 
 
 @dataclass(eq=False)
 class RandomItems(AllScores):
-    """Items uniformly at random, by the query's text and the seed."""
+    """Random items, which depend only on the query's text and the seed."""
 
     n: int
     seed: int
 
     def of_all(self, queries: Queries) -> FloatArray:
-        """Random numbers (m, n) between 0 and 1."""
+        """Draw random numbers (m, n) between 0 and 1."""
         rows = [queries.generator(q, self.seed).random(self.n) for q in range(len(queries))]
         return np.array(rows, dtype=np.float32)
 
 
 class ItemPriors(AllScores):
-    """One number for each item (n,), the same for every query, e.g. views: `kriging` predicts from
-    it, after `index.add_retriever("views", ItemPriors(views))`, by `mean=hybrid(bm25, views)`.
-    """
+    """One number per item (n,), the same for every query, such as its number of views. After
+    `index.add_retriever("views", ItemPriors(views))`, `kriging` can predict from it with
+    `mean=hybrid(bm25, views)`."""
 
     def __init__(self, values: FloatArray) -> None:
         try:
@@ -235,25 +234,25 @@ class ItemPriors(AllScores):
         except (TypeError, ValueError):
             self.values = np.array(np.nan, np.float32)
         if self.values.ndim != 1 or not np.isfinite(self.values).all():
-            raise InputError("priors of items are an array of finite numbers, one for each item")
+            raise InputError("priors of items must be an array of finite numbers, one per item")
 
     def of_all(self, queries: Queries) -> FloatArray:
-        """The priors, for every query: (m, n)."""
+        """Return the priors for every query: (m, n)."""
         return np.tile(self.values, (len(queries), 1))
 
 
 def fixed_order(order: IntArray, n: int) -> ItemPriors:
-    """The items of `order`, then the others, for every query: ANNCUR's anchor items."""
+    """Rank the items of `order`, then all others, for every query (ANNCUR's anchor items)."""
     values = np.empty(n, np.float32)
     values[np.concatenate([order, np.setdiff1d(np.arange(n), order)])] = -np.arange(n)
     return ItemPriors(values)
 
 
 class Ranked(AllScores):
-    """A retriever whose scores follow from its ranking."""
+    """A retriever whose scores are derived from its ranking."""
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Scores (m, c) of given items, by the first 10,000 of the ranking, or of all: (m, n)."""
+        """Score given items (m, c) by the first 10,000 of the ranking, or all items (m, n)."""
         if items is None:
             return self.of_all(queries)
         found, rows = self.top(queries, RANKED), []
@@ -264,11 +263,11 @@ class Ranked(AllScores):
         return np.array(rows, np.float32)
 
     def others(self, found: Candidates) -> FloatArray:
-        """The score (m,) of items that are not found: that of the worst, or 0 if that is less."""
+        """Return the score (m,) of items outside the ranking: the lowest score in it, at most 0."""
         return np.where(np.isfinite(found.scores), found.scores, 0).min(axis=1, initial=0)
 
     def spread(self, found: Candidates, n: int) -> FloatArray:
-        """The scores (m, n) of all items."""
+        """Expand a ranking to the scores (m, n) of all items."""
         scores = np.repeat(self.others(found)[:, None].astype(np.float32), n, axis=1)
         rows, places = np.nonzero(found.items != NO_ITEM)
         scores[rows, found.items[rows, places]] = found.scores[rows, places]
@@ -276,13 +275,13 @@ class Ranked(AllScores):
 
 
 class CandidateLists(Ranked):
-    """Ranked lists by query text.
+    """Ranked lists of items by query text.
 
-    A list without scores is scored 1 / rank. Other items score 0, or as the worst listed item if
-    that is below 0.
+    A list without scores is scored 1 / rank. Items outside the list get the lowest score in it, at
+    most 0.
 
     Args:
-        lists: A query's text -> item ids or (id, score); each id once.
+        lists: Maps a query's text to item ids or pairs (id, score); each id once.
         ids: The ids (n,) of the items.
     """
 
@@ -294,7 +293,7 @@ class CandidateLists(Ranked):
 
     @staticmethod
     def from_run(path: str | Path, queries: QuerySet, ids: Sequence[str]) -> CandidateLists:
-        """Lists from a TREC run whose query ids are those of `queries`."""
+        """Read lists from a TREC run whose query ids are those of `queries`."""
         texts = dict(zip(queries.ids, queries.texts, strict=True))
         lists = {texts[q]: ranked for q, ranked in read_run(path).items() if q in texts}
         if not lists:
@@ -302,7 +301,7 @@ class CandidateLists(Ranked):
         return CandidateLists(lists, ids)
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The first `count` allowed items of each list; rows may be short."""
+        """Return the first `count` allowed items of each list; rows may be short."""
         rows, nothing = [], (np.zeros(0, np.int64), np.zeros(0, np.float32))
         for text in queries.texts:
             if text not in self._rows and text not in self._said:
@@ -314,12 +313,12 @@ class CandidateLists(Ranked):
         return Candidates.from_rows(rows)
 
     def of_all(self, queries: Queries) -> FloatArray:
-        """Scores of all items: (m, n)."""
+        """Score all items: (m, n)."""
         return self.spread(self.top(queries, self.n), self.n)
 
 
 def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:
-    """(items, scores), best first, ties by position."""
+    """Return a list's (items, scores), best first; ties go to the lower position."""
     scores: dict[int, float] = {}
     for rank, entry in enumerate(ranked, start=1):
         item_id, score = (entry, 1 / rank) if isinstance(entry, str) else entry
@@ -338,25 +337,25 @@ def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[Int
 
 @dataclass(eq=False)
 class RankFusion(Ranked):
-    """Reciprocal rank fusion (Cormack et al. 2009): items by the sum of 1 / (60 + rank) over the
-    rankings of `stages`, ranks from 1; the first 10,000 of each are read, or `count` if more."""
+    """Reciprocal rank fusion (Cormack et al. 2009): orders items by the sum of 1 / (60 + rank)
+    over the rankings of `stages`. It reads 10,000 items of each, or `count` if that is more."""
 
     stages: Sequence[Retriever]
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The items of the largest sums; see `Retriever.top`."""
+        """Return the items with the largest sums; see `Retriever.top`."""
         depth = max(count, RANKED)
         return _fused([stage.top(queries, depth, allowed).items for stage in self.stages], count)
 
     def of_all(self, queries: Queries) -> FloatArray:
-        """Sums (m, n), by rankings of all items."""
+        """Compute the sums (m, n) from rankings of all items."""
         scores = [stage.scores(queries) for stage in self.stages]
         n = scores[0].shape[1]
         return self.spread(_fused([top_k(stage, n).items for stage in scores], n), n)
 
 
 def _fused(rankings: Sequence[IntArray], count: int) -> Candidates:
-    """The `count` items of the largest sums over rankings (m, c)."""
+    """Return the `count` items with the largest sums over rankings (m, c)."""
     rows = []
     for ranked in zip(*rankings, strict=True):
         found = [row[row != NO_ITEM] for row in ranked]
@@ -371,28 +370,28 @@ def _fused(rankings: Sequence[IntArray], count: int) -> Candidates:
 
 @dataclass(eq=False)
 class WeightedSum(AllScores):
-    """Items by the sum of the scores of `stages`, each times its weight."""
+    """Orders items by the weighted sum of the scores of `stages`."""
 
     stages: Sequence[Retriever]
     weights: Sequence[float]
 
     def of_all(self, queries: Queries) -> FloatArray:
-        """Sums (m, n)."""
+        """Compute the weighted sums (m, n)."""
         both = zip(self.weights, self.stages, strict=True)
         parts = [np.float32(weight) * stage.scores(queries) for weight, stage in both]
         return np.sum(parts, axis=0, dtype=np.float32)
 
 
 def stages_of(retriever: Retriever) -> Sequence[Retriever]:
-    """The stages of a fusion, or the one retriever."""
+    """Return the stages of a fusion, or a list of the single retriever."""
     return retriever.stages if isinstance(retriever, RankFusion | WeightedSum) else (retriever,)
 
 
 @dataclass(eq=False)
 class LateRetriever(Ranked):
-    """The first `depth` candidates of `stage`, ranked by `model`; below them the stage's own order.
+    """Reranks the first `depth` candidates of `stage` by `model`; others follow in their order.
 
-    `states` are those of all n items; the queries' are kept in `queries.states[name]`.
+    `states` are those of all n items; the queries' states are cached in `queries.states[name]`.
     """
 
     stage: Retriever
@@ -402,7 +401,7 @@ class LateRetriever(Ranked):
     name: str
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The best by the model, then by the stage; see `Retriever.top`."""
+        """Return the best items by the model, then by the stage; see `Retriever.top`."""
         found = self._candidates(queries, max(count, self.depth), allowed).items
         lists, below = np.split(found, [self.depth], axis=1)
         scores = np.full(lists.shape, -np.inf, np.float32)
@@ -414,17 +413,17 @@ class LateRetriever(Ranked):
         return _extended(compared, below, count)
 
     def of_all(self, queries: Queries) -> FloatArray:
-        """Scores (m, n); those of items that are not compared fall by 1 in the stage's order."""
+        """Score all items (m, n); after the candidates, scores fall by 1 in the stage's order."""
         found, n = self.top(queries, self.depth), len(self.states)
         others = mask(self.stage.scores(queries).copy(), found.items, None)
         return self.spread(_extended(found, top_k(others, n).items), n)
 
     def others(self, found: Candidates) -> FloatArray:
-        """One below the worst, as the stage's order goes on."""
+        """Return the score (m,) for items after the candidates: one below the lowest."""
         return _lowest(found) - 1
 
     def _candidates(self, queries: Queries, count: int, allowed: BoolArray | None) -> Candidates:
-        """The stage's candidates; the queries are encoded meanwhile (CMC 3.3: in parallel)."""
+        """Retrieve the stage's candidates while encoding the queries in parallel (CMC 3.3)."""
         if self.name in queries.states:
             return self.stage.top(queries, count, allowed)
         with ThreadPoolExecutor(1, "crossknn-late") as pool:
@@ -435,7 +434,7 @@ class LateRetriever(Ranked):
 
 
 def _extended(found: Candidates, below: IntArray, count: int | None = None) -> Candidates:
-    """What was found and, below it, other items (m, e), whose scores fall by 1: `count` in all."""
+    """Append other items (m, e) to a ranking, with scores falling by 1, up to `count` in all."""
     under = _lowest(found)[:, None] - 1 - np.arange(below.shape[1])
     under[below == NO_ITEM] = -np.inf
     items = np.concatenate([found.items, below], axis=1)[:, :count]

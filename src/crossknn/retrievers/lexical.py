@@ -2,10 +2,10 @@
 
 BM25 (Robertson et al., 1994, in Lucene's form, computed by bm25s) and TF-IDF with cosine
 (scikit-learn's weights) are searched exactly in an inverted file. LSA (Deerwester et al., 1990) is
-the truncated singular value decomposition of the TF-IDF matrix of the items, into which queries are
-folded. Texts are parted into words by a tokenizer, without the 33 English stop words of Lucene;
-nothing is stemmed. Items that are added to a fitted model are weighted by its idf and average
-length; a word that is new to it counts as one that a single item has.
+the truncated singular value decomposition of the items' TF-IDF matrix, into which queries are
+folded. A tokenizer splits texts into words and drops the 33 English stop words of Lucene; there is
+no stemming. Items added to a fitted model are weighted by its idf and average length; a word that
+is new to the model gets the idf of a word in one item.
 
 Axes: m queries, n items, t terms, d dimensions.
 """
@@ -32,18 +32,18 @@ from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray
 
 
 class Vocabulary:
-    """The t terms of the fitted texts, and the tokenizer that parted them."""
+    """The t terms of the fitted texts, and the tokenizer that was used."""
 
     def __init__(self, terms: Sequence[str], tokenizer: Tokenizer) -> None:
         self.terms, self.tokenizer = terms, tokenizer
         self.number = {term: t for t, term in enumerate(terms)}
 
     def counts(self, words: Iterable[str]) -> dict[int, int]:
-        """How often each term occurs among the words of a text."""
+        """Count how often each term occurs among the words of a text."""
         return {self.number[w]: c for w, c in Counter(words).items() if w in self.number}
 
     def weights(self, text: str, idf: FloatArray) -> dict[int, float]:
-        """Unit-length TF-IDF weights of the terms in a text; none if it has no term."""
+        """Compute a text's TF-IDF weights, scaled to unit length; empty if it has no term."""
         counts = self.counts(self.tokenizer.split(text))
         terms = np.fromiter(counts, dtype=np.int64, count=len(counts))
         frequencies = np.fromiter(counts.values(), dtype=np.float64, count=len(counts))
@@ -54,11 +54,12 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class WordMatcher(AllScores):
-    """A retriever over an inverted file: a score is the sum, over the query's terms, of products.
+    """A retriever over an inverted file, which scores by the sum of term weights in query and item.
 
-    Term t has the items `items[starts[t]:starts[t + 1]]` with those `weights`, and the `idf` (t,).
-    The last of the n items are `added` since the fit, item by item: `counts` (a,) of their terms,
-    the `terms` (p,) and `weights` (p,). `mean_length` is the average number of words of an item.
+    Term t occurs in the items `items[starts[t]:starts[t + 1]]` with those `weights`; its `idf` is
+    in an array (t,). For the last items, `added` after the fit, `counts` (a,) are their numbers of
+    terms, and `terms` (p,) and `weights` (p,) list these item by item. `mean_length` is the average
+    number of words of an item.
     """
 
     vocabulary: Vocabulary
@@ -72,18 +73,19 @@ class WordMatcher(AllScores):
 
     @abstractmethod
     def query_weights(self, text: str) -> Mapping[int, float]:
-        """Weights of the query's known terms."""
+        """Compute the weights of the query's terms."""
 
     def item_weights(self, text: str) -> Mapping[int, float]:
-        """Weights of the terms of an item that is added."""
+        """Compute the weights of the terms of an added item."""
         return self.query_weights(text)
 
     def item_words(self, text: str) -> list[str]:
-        """The words of an item."""
+        """Split an item into words."""
         return self.vocabulary.tokenizer.split(text)
 
     def rows(self, texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What a stored matcher gets with k more items: its new `meta`, and rows of its columns."""
+        """Return the new `meta` and the rows to append to a stored matcher's columns for k more
+        items."""
         known, split = self.vocabulary.number, self.item_words
         new = [*dict.fromkeys(w for text in texts for w in split(text) if w not in known)]
         idf = np.full(len(new), self.new_idf, np.float32)
@@ -111,7 +113,7 @@ class WordMatcher(AllScores):
 
     @cached_property
     def _tail(self) -> tuple[FloatArray, IntArray, IntArray]:
-        """Weights, items and starts of the items that were added, term by term."""
+        """The weights, items and starts of the added items, ordered by term."""
         terms, counts = self.added["terms"], self.added["counts"]
         order = np.argsort(terms, kind="stable")
         items = np.repeat(np.arange(self.n_fitted, self.n), counts)[order]
@@ -123,7 +125,7 @@ class WordMatcher(AllScores):
         return known | ({} if self.mean_length is None else {"mean_length": self.mean_length})
 
     def of_all(self, queries: Queries) -> FloatArray:
-        """Scores of all items, 0 where no term is shared: (m, n)."""
+        """Score all items (m, n), 0 for items that share no term with the query."""
         scores = np.zeros((len(queries), self.n), np.float32)
         parts = [(self.weights, self.items, self.starts), *([self._tail] if self.added else [])]
         try:
@@ -140,20 +142,20 @@ class WordMatcher(AllScores):
         return scores
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """The best allowed items that share a term with the query; rows may be short."""
+        """Return the best allowed items that share a term with the query; rows may be short."""
         scores = self.of_all(queries)
         scores[scores <= 0] = -np.inf
         return top_k(mask(scores, None, allowed), count)
 
     def artifact(self) -> Artifact:
-        """What an index keeps."""
+        """Convert to an artifact, as stored in the index."""
         arrays = {key: getattr(self, key) for key in ("weights", "items", "starts", "idf")}
         arrays |= {f"added.{key}": values for key, values in self.added.items()}
         return Artifact(self._meta(self.n), {**arrays, "terms": self.vocabulary.terms})
 
     @classmethod
     def of(cls, artifact: Artifact) -> Self:
-        """The stored matcher."""
+        """Read from a stored artifact."""
         read, vocabulary = artifact.arrays, stored_vocabulary(artifact)
         postings = rows_of(read, "weights"), rows_of(read, "items")
         added = {key[6:]: read[key] for key in read if key.startswith("added.")}
@@ -165,11 +167,12 @@ K1, B = 1.5, 0.75
 
 
 class BM25(WordMatcher):
-    """BM25 with k1 = 1.5, which saturates repeated words, and b = 0.75, which counts length."""
+    """BM25 with k1 = 1.5, which limits the effect of repeated words, and b = 0.75, which normalizes
+    by length."""
 
     @classmethod
     def fit(cls, texts: Sequence[str], tokenizer: Tokenizer = UNICODE) -> BM25:
-        """Weights of n texts."""
+        """Compute the weights of n texts."""
         import bm25s
 
         number, tokens = _numbered(texts, tokenizer.split_items)
@@ -185,18 +188,18 @@ class BM25(WordMatcher):
         return cls(vocabulary, len(texts), *found, idf, mean_length=length)
 
     def query_weights(self, text: str) -> Mapping[int, float]:
-        """A term counts as often as the query repeats it."""
+        """Weight each term by its number of repetitions in the query."""
         return self.vocabulary.counts(self.vocabulary.tokenizer.split(text))
 
     def item_words(self, text: str) -> list[str]:
-        """The words of an item, single characters included."""
+        """Split an item into words, including single characters."""
         return self.vocabulary.tokenizer.split_items(text)
 
     def item_weights(self, text: str) -> Mapping[int, float]:
-        """idf tf / (tf + k1 (1 - b + b length / mean length)), as in the fit, with the fit's
-        idf = ln(1 + (n - df + 0.5) / (df + 0.5))."""
+        """Compute idf tf / (tf + k1 (1 - b + b length / mean length)), with the idf of the fit,
+        ln(1 + (n - df + 0.5) / (df + 0.5))."""
         if self.mean_length is None:
-            raise InputError("the words were fitted by an older version: build the index again")
+            raise InputError("the word model was fitted by an older version: build the index again")
         split, found = self.item_words(text), dict[int, float]()
         for term, count in self.vocabulary.counts(split).items():
             df = 1
@@ -208,38 +211,38 @@ class BM25(WordMatcher):
 
 
 class TFIDF(WordMatcher):
-    """Cosine of TF-IDF vectors: idf = ln((1 + n) / (1 + df)) + 1, tf = 1 + ln(count)."""
+    """Cosine similarity of TF-IDF vectors: idf = ln((1 + n) / (1 + df)) + 1, tf = 1 + ln(count)."""
 
     @classmethod
     def fit(cls, texts: Sequence[str], tokenizer: Tokenizer = UNICODE) -> TFIDF:
-        """Weights of n texts. Raises `InputError` if none of them holds a word."""
+        """Compute the weights of n texts; `InputError` if none of them contains a word."""
         vocabulary, idf, weights = tfidf_of(texts, tokenizer)
         columns = weights.tocsc()
         return cls(vocabulary, len(texts), columns.data, columns.indices, columns.indptr, idf)
 
     def query_weights(self, text: str) -> Mapping[int, float]:
-        """The query's unit-length TF-IDF weights."""
+        """Compute the query's TF-IDF weights, scaled to unit length."""
         return self.vocabulary.weights(text, self.idf)
 
     @property
     def new_idf(self) -> float:
-        """ln((1 + n) / 2) + 1."""
+        """The idf of a word in one item: ln((1 + n) / 2) + 1."""
         return math.log((1 + self.n_fitted) / 2) + 1
 
 
 def stored_vocabulary(artifact: Artifact) -> Vocabulary:
-    """The terms of a stored model, and the tokenizer that parted its texts."""
+    """Return the terms of a stored model and its tokenizer."""
     tokenizer = tokenizer_named(artifact.meta.get("tokenizer"))
     return Vocabulary(list(artifact.arrays["terms"]), tokenizer)
 
 
 def tfidf_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Vocabulary, FloatArray, Any]:
-    """Terms, idf (t,) and unit-length weights of the items, a (n, t) sparse matrix."""
+    """Return terms, idf (t,) and unit-length weights of the items, a (n, t) sparse matrix."""
     from scipy.sparse import csr_array
 
     number, tokens = _numbered(texts, tokenizer.split)
     if not number:
-        raise InputError("no text holds a word; give an encoder or vectors, and no LSA")
+        raise InputError("no text contains a word: give an encoder or vectors, and no LSA")
     terms = sorted(number)
     place = np.empty(len(terms), np.int32)
     place[[number[term] for term in terms]] = np.arange(len(terms))
@@ -259,7 +262,7 @@ def tfidf_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Vocabulary, Fl
 def _numbered(
     texts: Sequence[str], split: Callable[[str], list[str]]
 ) -> tuple[dict[str, int], list[list[int]]]:
-    """The number of each word, and the numbers of each text's words."""
+    """Number the words, and return the numbers of each text's words."""
     number = dict[str, int]()
     return number, [[number.setdefault(w, len(number)) for w in split(text)] for text in texts]
 
@@ -269,9 +272,9 @@ LSA_DIMENSIONS = 128
 
 @dataclass(frozen=True, eq=False)
 class LSA:
-    """Turns texts into unit vectors (d,) through the words they share with the fitted items.
+    """Maps texts to unit vectors (d,) by the words that they share with the fitted items.
 
-    A text without a known word has the zero vector. `idf` (t,), `components` (t, d).
+    A text without such a word has the zero vector. `idf` (t,), `components` (t, d).
     """
 
     vocabulary: Vocabulary
@@ -282,21 +285,21 @@ class LSA:
     def fit(
         texts: Sequence[str], tokenizer: Tokenizer = UNICODE, *, dimensions: int = LSA_DIMENSIONS
     ) -> tuple[LSA, FloatArray]:
-        """The model and the vectors (n, d) of the texts it was fitted to.
+        """Fit the model to texts, and return it with their vectors (n, d).
 
-        d is `dimensions`, or less where there are fewer texts or words. Raises `InputError` if no
-        text holds a word.
+        d is `dimensions`, or less if there are fewer texts or words. Raises `InputError` if no text
+        contains a word.
         """
         vocabulary, idf, weights = tfidf_of(texts, tokenizer)
         d = min(dimensions, *weights.shape)
-        # On busy cores BLAS threads that wait for each other took 15 times as long as one.
+        # On busy cores, BLAS threads waiting for each other took 15 times as long as one thread.
         with one_thread():
             vectors, components = _truncated_svd(weights, d)
         vectors[np.diff(weights.indptr) == 0] = 0  # not rounding errors of unit length
         return LSA(vocabulary, idf, components), _unit(vectors)
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Vectors (m, d) float32 of unit length; items have them alike."""
+        """Encode texts to unit vectors (m, d) float32, queries and items alike."""
         vectors = np.zeros((len(texts), self.components.shape[1]), np.float32)
         for row, text in zip(vectors, texts, strict=True):
             for term, weight in self.vocabulary.weights(text, self.idf).items():
@@ -304,21 +307,22 @@ class LSA:
         return _unit(vectors)
 
     def artifact(self) -> Artifact:
-        """What an index keeps."""
+        """Convert to an artifact, as stored in the index."""
         arrays = {"components": self.components, "idf": self.idf}
         known = {"tokenizer": self.vocabulary.tokenizer.name}
         return Artifact(known, {**arrays, "terms": self.vocabulary.terms})
 
     @staticmethod
     def of(artifact: Artifact) -> LSA:
-        """The stored model."""
+        """Read from a stored artifact."""
         read = artifact.arrays
         return LSA(stored_vocabulary(artifact), read["idf"], read["components"])
 
 
 def _truncated_svd(weights: Any, d: int) -> tuple[FloatArray, FloatArray]:
-    """Left singular vectors times values (n, d), and right vectors (t, d), of a (n, t) matrix: five
-    power iterations of a random basis of d + 10 columns (Halko et al. 2011, algorithm 4.4)."""
+    """Return left singular vectors times singular values (n, d), and right singular vectors (t, d),
+    of a matrix (n, t), by five power iterations of a random basis of d + 10 columns (Halko et al.
+    2011, algorithm 4.4)."""
     from scipy.linalg import lu, qr, svd
 
     wide = weights.shape[0] < weights.shape[1]

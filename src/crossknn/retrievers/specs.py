@@ -1,5 +1,5 @@
-"""From the grammar to retrievers: names of an index, `random`, `fixed`, `hybrid(...)`, and
-late-interaction models over another retriever, `cmc(retriever=bm25, depth=512)`."""
+"""Open retrievers by specification: names in the index, `random`, `fixed`, `hybrid(...)`, and
+late-interaction models over another retriever, such as `cmc(retriever=bm25, depth=512)`."""
 
 from __future__ import annotations
 
@@ -29,76 +29,77 @@ from crossknn.types import Artifact, FloatArray, IntArray, Queries
 
 AUTO, HYBRID = Spec("auto"), Spec("hybrid")
 FUSION, FUSED = "fusion", "fused"
-"""What an index keeps the fitted weights of a fusion as, and the retriever that they make."""
+"""Name of a fusion's fitted weights in the index, and of the retriever that uses them."""
 
 AT_ONCE = 2**25
-"""Scores of all items, of so many queries together, that a fit computes at once."""
+"""Maximum number of scores (queries times items) that a fit computes at once."""
 
 
 class Embedded(Protocol):
-    """Items by their vectors."""
+    """Items with vectors."""
 
     @property
     def vectors(self) -> Mapping[str, FloatArray]:
-        """Item vectors (n, d) by name, float32 or float16, possibly memory-mapped."""
+        """Item vectors (n, d) by name, float32 or float16, perhaps memory-mapped."""
 
     @property
     def fitted(self) -> Mapping[str, Any]:
         """Those of `vectors` that were fitted to a cross-encoder, the latest last."""
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
-        """Query vectors (m, d) in the space of `vectors[name]`, or `InputError`; kept in
-        `queries.vectors`."""
+        """Encode queries (m, d) into the space of `vectors[name]`, or raise `InputError`; the
+        result is cached in `queries.vectors`."""
 
     def has_query_vectors(self, name: str) -> bool:
-        """Whether queries have vectors in the space of `vectors[name]`."""
+        """Whether queries can be encoded into the space of `vectors[name]`."""
 
 
 class Searchable(Embedded, Protocol):
-    """What of an index retrievers are made of."""
+    """The interface of an index from which retrievers are opened."""
 
     @property
     def n(self) -> int:
         """Number of items."""
 
     def store(self, name: str) -> VectorStore:
-        """Searches the item vectors `name` by inner product."""
+        """Return the vector store that searches the item vectors `name`."""
 
     @property
     def retrievers(self) -> Mapping[str, Retriever]:
-        """Retrievers that are not made of vectors, e.g. `bm25`."""
+        """Retrievers without vectors, such as `bm25`."""
 
     @property
     def late(self) -> Mapping[str, Late]:
-        """Late-interaction models that the items have states of, e.g. `cmc`."""
+        """Late-interaction models for which the index has states, such as `cmc`."""
 
     @property
     def anchor_items(self) -> IntArray | None:
-        """A fixed random order of items to draw ANNCUR's anchor items from, if one is stored."""
+        """A fixed random order of items from which ANNCUR draws anchor items, if one is stored."""
 
     @property
     def artifacts(self) -> Mapping[str, Artifact]:
-        """What fits have left, by name."""
+        """Results of fits, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Over:
-    """Options of a late-interaction model: it compares the first `depth` candidates."""
+    """Options of a late-interaction model, which compares the first `depth` candidates of a
+    retriever."""
 
     retriever: Spec = AUTO
     depth: int = DEPTH
 
 
 def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retriever:
-    """The retriever over `index` that `spec` names, such as `hybrid(bm25, dense)`.
+    """Open the retriever that `spec` names, such as `hybrid(bm25, dense)`.
 
-    `auto` is `fused` where a fusion was fitted, or else that of `first_stage`. `hybrid` alone fuses
-    `bm25` and the vectors that are not fitted by their ranks, so that it does not depend on later
-    fits; `fused` is the weighted sum that `fit_fusion` found. An index may have a method
-    `offered(spec, seed)` that makes retrievers of its own.
+    `auto` is `fused` if a fusion was fitted, and otherwise the retriever of `first_stage`. Plain
+    `hybrid` fuses `bm25` and the unfitted vectors by rank, so it does not depend on later fits;
+    `fused` is the weighted sum from `fit_fusion`. An index may offer its own retrievers through a
+    method `offered(spec, seed)`.
 
     Args:
-        index: What is searched.
+        index: The index to search.
         spec: The retriever's name, with options in brackets.
         seed: Seed of `random`.
 
@@ -145,7 +146,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
 
 
 def first_stage(index: Searchable) -> str:
-    """The retriever that is used if none is named: vectors of a model, or else words."""
+    """Return the default retriever: vectors of a model if there are any, or else words."""
     vectors = unfitted(index)
     of_model = vectors not in (None, "lsa") and index.has_query_vectors(str(vectors))
     if not of_model and "bm25" in index.retrievers:
@@ -158,16 +159,17 @@ def _auto(index: Searchable) -> str:
 
 
 def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: int) -> WeightedSum:
-    """Retrievers by weights in deviations, in units of the exact score; by default as fitted.
+    """Open a weighted sum of retrievers, in units of the exact score; `weights` are in standard
+    deviations, by default the fitted ones.
 
-    Raises `InputError` where no deviations were fitted, or none for one of the weights.
+    Raises `InputError` if no standard deviations were fitted, or none for one of the weights.
     """
     fitted = index.artifacts.get(FUSION)
     if fitted is None:
         how = "fit them with  crossknn fit INDEX fusion --queries FILE"
         raise InputError(
-            "weights need the spread of each retriever's scores and of this cross-encoder's, which "
-            f"the index lacks: {how}"
+            "weights need the standard deviations of each retriever's scores and of this "
+            f"cross-encoder's, which the index lacks: {how}"
         )
     deviations = fitted.meta["deviations"]
     known = deviations.keys() - {"exact"}
@@ -186,7 +188,8 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
 
 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
-    """The retrievers that `spec` comes to on this index: `hybrid` is `bm25, dense`."""
+    """Return the names of the retrievers that `spec` consists of; `hybrid` may give `bm25,
+    dense`."""
     if spec in (AUTO, Spec(FUSED)):
         name = _auto(index) if spec == AUTO else FUSED
         return tuple(index.artifacts[FUSION].meta["weights"]) if name == FUSED else (name,)
@@ -198,8 +201,8 @@ def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
 def retriever_scores(
     index: Searchable, spec: Spec, queries: Queries, seed: int
 ) -> list[FloatArray]:
-    """Scores (m, n) of all items by each of the retrievers that `spec` comes to: of so many queries
-    together as `AT_ONCE` allows, and mapped from files where they are large."""
+    """Compute the scores (m, n) of all items by each retriever that `spec` consists of, for as many
+    queries at a time as `AT_ONCE` allows; large arrays are mapped from temporary files."""
     retrievers = [_of_all(index, name, seed) for name in stage_names(index, spec)]
     together = max(1, AT_ONCE // index.n)
     if len(queries) <= together:
@@ -214,7 +217,8 @@ def retriever_scores(
 
 
 def _of_all(index: Searchable, name: str, seed: int) -> Retriever:
-    """The retriever `name`, which scores all items even where searches ask for the best alone."""
+    """Open the retriever `name` so that it scores all items, even if searches use it only for the
+    best."""
     found = open_retriever(index, name, seed)
     if isinstance(found, DenseRetriever) and found.items.values is None and name in index.vectors:
         return replace(found, items=ArrayStore(index.vectors[name]))
@@ -222,8 +226,8 @@ def _of_all(index: Searchable, name: str, seed: int) -> Retriever:
 
 
 def default_vectors(index: Embedded, name: str = "auto") -> str:
-    """`name`, checked; for `auto` the vectors fitted last to this scorer, with query vectors,
-    or `unfitted`.
+    """Check the vector name `name`; `auto` stands for the vectors fitted last to this scorer, if
+    queries can be encoded for them, or else `unfitted`.
 
     Raises `InputError` if there are no such vectors.
     """
@@ -235,7 +239,7 @@ def default_vectors(index: Embedded, name: str = "auto") -> str:
         return fitted[-1] if fitted else unfitted(index) or [*index.fitted][-1]
     if not names:
         raise InputError(
-            "this index has no item vectors: build it with an encoder, vectors of your own, or "
+            "this index has no item vectors: build it with an encoder, your own vectors, or "
             "LSA (--lsa 128)"
         )
     if name not in names:
@@ -244,7 +248,8 @@ def default_vectors(index: Embedded, name: str = "auto") -> str:
 
 
 def unfitted(index: Embedded) -> str | None:
-    """Vectors that are not fitted: the dual encoder's, or else your own, or else LSA's."""
+    """Return the name of the unfitted vectors: the dual encoder's, or else your own, or else
+    LSA's."""
     return min(
         set(index.vectors) - set(index.fitted),
         key=lambda n: (not index.has_query_vectors(n), n != "dense", n == "lsa", n),
@@ -253,24 +258,25 @@ def unfitted(index: Embedded) -> str | None:
 
 
 def need_query_vectors(index: Searchable, name: str, method: str) -> str:
-    """`name`, or `InputError` if the queries have no vectors in that space."""
+    """Return `name`; raise `InputError` if queries cannot be encoded for these vectors."""
     if not index.has_query_vectors(name):
         raise InputError(
-            f"{method} needs query vectors, and this index has none for its item vectors {name!r}: "
-            "give it query_vectors=, or use axn(blend=0) with another retriever"
+            f"{method} needs query vectors, but this index cannot make them for its item "
+            f"vectors {name!r}: give it query_vectors=, or use axn(blend=0) with another "
+            "retriever"
         )
     return name
 
 
 def _stages(index: Searchable, spec: Spec) -> tuple[Spec, ...]:
-    """The parts of `hybrid`."""
+    """Return the arguments of `hybrid`."""
     if wrong := [str(part) for part in spec.args if not isinstance(part, Spec)]:
         raise SpecError(f"retriever {str(spec)!r}: {wrong[0]} is not a retriever")
     return cast(tuple[Spec, ...], spec.args) or tuple(map(Spec, _rank_fused(index)))
 
 
 def _rank_fused(index: Searchable) -> tuple[str, ...]:
-    """The parts of `hybrid` alone: `bm25` and the vectors that are not fitted."""
+    """Return the retrievers of plain `hybrid`: `bm25` and the unfitted vectors."""
     vectors = unfitted(index)
     words = ("bm25",) if "bm25" in index.retrievers else ()
     names = words if vectors is None else (*words, vectors)

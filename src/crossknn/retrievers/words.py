@@ -1,7 +1,7 @@
-"""The words of texts of any script, and the tokenizers that part texts into words.
+"""Split texts of any script into words.
 
-`words` is `re` and `unicodedata` alone: the library `regex` would add 2 MB to every installation
-for character classes that stand below in 20 lines.
+`words` uses only `re` and `unicodedata`: the library `regex` would add 2 MB to every installation
+for character classes that take 20 lines below.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any
 from crossknn.errors import IndexFormatError, InputError
 
 TOKENIZER_VARIABLE = "CROSSKNN_TOKENIZER"
-"""Names the function that may be imported for an index built with it: `package.module:function`."""
+"""Environment variable that names a tokenizer function, `package.module:function`, which may be
+imported for an index built with it."""
 _WORD = re.compile(r"\w+")
 STOPWORDS = {
     *_WORD.findall(
@@ -31,8 +32,8 @@ STOPWORDS = {
     )
 }
 
-# Scripts that do not part words by spaces (Han, Kana, Bopomofo, Thai, Lao, Khmer, Myanmar, Tai),
-# and Hangul, whose words carry their particles: they are read by pairs of characters.
+# Scripts that do not separate words by spaces (Han, Kana, Bopomofo, Thai, Lao, Khmer, Myanmar,
+# Tai), and Hangul, whose words include their particles, are split into pairs of characters.
 _DENSE = (
     r"\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3031-\u3035\u303b\u3400-\u4dbf\u4e00-\u9fff"
     r"\uf900-\ufaff\U00020000-\U0003ffff\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff"
@@ -48,9 +49,10 @@ _EMOJI = (
     r"\u231a\u231b\u23e9-\u23fa\u2600-\u27bf\u2b50-\u2b55\U0001f000-\U0001f1e5"
     r"\U0001f200-\U0001faff"
 )
-# What a text may have or lack and still be read alike: invisible characters, marks of Latin, Greek
-# and Cyrillic letters, points of Hebrew, Arabic and Syriac ones, the stroke that widens Arabic
-# words, frames around symbols, the skin colours of emoji. Marks of other scripts spell words.
+# Characters that are dropped, because texts with and without them should match: invisible
+# characters, marks of Latin, Greek and Cyrillic letters, points of Hebrew, Arabic and Syriac ones,
+# the stroke that widens Arabic words, frames around symbols, skin colours of emoji. Marks of other
+# scripts are part of the spelling.
 _DROPPED = (
     r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200c-\u200f\u202a-\u202e"
     r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff\u0300-\u036f"
@@ -58,8 +60,8 @@ _DROPPED = (
     r"\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8"
     r"\u06ea-\u06ed\u08d3-\u08ff\u0711\u0730-\u074a\u0640\u20d0-\u20ff\U0001f3fb-\U0001f3ff"
 )
-# Letters that have no accent to drop but are written without it (dotless i, o and l with a stroke,
-# ...); Persian yeh and kaf and Arabic endings, as Lucene's foldings have them; apostrophes that
+# Replaced characters: letters that look accented but do not decompose (dotless i, o and l with a
+# stroke, ...); Persian yeh and kaf and Arabic endings, as in Lucene's foldings; apostrophes that
 # count as letters; the space without width.
 _SAME = dict(
     zip(
@@ -72,8 +74,9 @@ _SAME = dict(
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], ...]:
-    """What matches what is dropped or has another letter, a digit of another script, what `_WORD`
-    does not read, a word of any script, a character, and more marks than a letter has."""
+    """Compile the patterns: dropped characters, replaced characters, digits of other scripts,
+    characters that `_WORD` does not match, words of any script, single characters, and runs of more
+    marks than a letter can have."""
     marks = "".join(f"{chr(a)}-{chr(b)}" for a, b in _marks())
     letters = rf"[^\W{_DENSE}]+"
     word = rf"([{_DENSE}][{_DENSE}{marks}]*)|{letters}(?:[{marks}]+(?:{letters})?)*"
@@ -87,7 +90,7 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
 
 
 def _marks() -> Iterator[tuple[int, int]]:
-    """The first and the last of each run of combining marks."""
+    """Return the first and last character of each run of combining marks."""
     kinds = groupby(range(0x20000), lambda code: unicodedata.category(chr(code))[0] == "M")
     for is_mark, codes in kinds:
         if is_mark:
@@ -96,9 +99,9 @@ def _marks() -> Iterator[tuple[int, int]]:
 
 
 def folded(text: str) -> str:
-    """A text as words are compared: NFKC and case folding, without what a text may lack.
+    """Normalize a text for comparing words: NFKC, case folding, and without droppable characters.
 
-    >>> folded("İSTANBUL Ａ１ cafe\\u0301 कि")
+    >>> folded("İSTANBUL Ａ１ cafe\u0301 कि")
     'istanbul a1 cafe कि'
     """
     if text.isascii():
@@ -112,21 +115,21 @@ def folded(text: str) -> str:
 
 
 def _of_few_marks(text: str) -> str:
-    """A text whose letters have 30 marks at most, as Unicode's Stream-Safe Text Format has it:
-    `normalize` sorts them in quadratic time, and 200,000 of one letter took it 35 s."""
+    """Cut each letter's marks to 30, as in Unicode's Stream-Safe Text Format, because `normalize`
+    sorts marks in quadratic time: 200,000 marks on one letter took 35 s."""
     return _patterns()[5].sub(lambda found: found[0][:MARKS], text) if len(text) > MARKS else text
 
 
 MARKS = 30
-"""Marks of a letter that are read."""
+"""Maximum number of marks per letter."""
 
 
 def words(text: str, *, characters: bool = False) -> list[str]:
-    """The words of a text, without the English stop words.
+    """Split a text into words, without the English stop words.
 
-    A word is a run of letters with their marks, digits and `_`, or an emoji; apostrophes and points
-    part words. Of a run of a script without spaces it is each pair of neighbouring characters, or a
-    character that stands alone; with `characters`, every character, too.
+    A word is a run of letters (with their marks), digits and `_`, or an emoji; apostrophes and
+    points separate words. In scripts without spaces every pair of neighbouring characters is a
+    word, as is a character that stands alone; with `characters`, every single character, too.
 
     >>> words("The naïve cafés, 東京都 ok!"), words("猫です", characters=True)
     (['naive', 'cafes', '東京', '京都', 'ok'], ['猫', 'で', 'す', '猫で', 'です'])
@@ -148,8 +151,9 @@ def words(text: str, *, characters: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """What parts texts into words: by `split`, and items of BM25 by `split_items`. An index keeps
-    the `name`, and is searched with the same alone. `function` is what somebody gave for it."""
+    """Splits texts into words by `split`, and items for BM25 by `split_items`. An index stores the
+    `name` and is searched with the same tokenizer. `function` is the user's function, if there is
+    one."""
 
     name: str
     split: Callable[[str], list[str]]
@@ -157,18 +161,18 @@ class Tokenizer:
     function: Callable[[str], Sequence[str]] | None = None
 
 
-# BM25 finds a query of one character, 猫, in items that have it in pairs.
+# A query of one character, 猫, must match items that contain it in pairs.
 UNICODE = Tokenizer("unicode", words, partial(words, characters=True))
 TOKENIZERS = {"unicode": UNICODE, "whitespace": Tokenizer("whitespace", str.split, str.split)}
-"""By name; `as_tokenizer` adds those that it is given."""
+"""Tokenizers by name; `as_tokenizer` adds the user's."""
 
 
 def as_tokenizer(given: str | Callable[[str], Sequence[str]]) -> Tokenizer:
-    """The tokenizer of a name, `unicode`, `whitespace` or `package.module:function`, or of a
-    function from a text to its words. `InputError` if there is none.
+    """Return the tokenizer of a name (`unicode`, `whitespace` or `package.module:function`), or of
+    a function from a text to its words; `InputError` if there is none.
 
-    A function that its name does not lead to, such as a lambda, or the second of a name, is told
-    from others by random digits after a `#`.
+    A function that cannot be imported by its name, such as a lambda, is distinguished by random
+    digits after a `#`.
     """
     if isinstance(given, str):
         if given in TOKENIZERS:
@@ -184,7 +188,9 @@ def as_tokenizer(given: str | Callable[[str], Sequence[str]]) -> Tokenizer:
         function, owner = given, getattr(given, "__qualname__", type(given).__qualname__)
         name = f"{getattr(given, '__module__', None)}:{owner}"
     if not callable(function):
-        raise InputError(f"{given!r:.80} is no tokenizer: give a function from a text to its words")
+        raise InputError(
+            f"{given!r:.80} is not a tokenizer: give a function from a text to its words"
+        )
     for known in TOKENIZERS.values():
         if known.function == function:
             return known
@@ -201,7 +207,7 @@ def _imported(name: str) -> Any:
 
 
 def _leads_to(name: str, function: object) -> bool:
-    """Whether the name of a function, `module:function`, is that of this function alone."""
+    """Whether importing the name `module:function` gives this function."""
     module, _, attribute = name.partition(":")
     try:
         return attrgetter(attribute)(sys.modules[module]) is function
@@ -210,7 +216,8 @@ def _leads_to(name: str, function: object) -> bool:
 
 
 def same_function(one: str | None, two: str | None) -> bool:
-    """Whether two names of tokenizers may be of one function: digits after a `#` are of a process.
+    """Whether two tokenizer names may mean the same function; digits after a `#` differ between
+    processes.
 
     >>> same_function("a:<lambda>#0123abcd", "a:<lambda>"), same_function("a:f", "a:g")
     (True, False)
@@ -219,30 +226,30 @@ def same_function(one: str | None, two: str | None) -> bool:
 
 
 def tokenizer_named(name: str | None) -> Tokenizer:
-    """The tokenizer that a stored model was made with. Raises `IndexFormatError` if it is not known
-    here: what a folder of somebody's names is never imported."""
+    """Return the tokenizer of a stored model; `IndexFormatError` if it is not registered in this
+    process. A function is never imported just because a folder names it."""
     if name in TOKENIZERS:
         return TOKENIZERS[name]
     if name is None:
         raise IndexFormatError(
-            "the words of the index were parted by an older version, which read European text "
-            "alone: build the index again with  crossknn index build ITEMS INDEX"
+            "the index's word models were built by an older version, which split only "
+            "European text: build the index again with  crossknn index build ITEMS INDEX"
         )
     if same_function(name, named := os.environ.get(TOKENIZER_VARIABLE)):
         return as_tokenizer(str(named))
     raise IndexFormatError(
-        f"the words of the index were parted by the tokenizer {name}: give the same one, "
+        f"the index's word models were built with the tokenizer {name}: give the same one, "
         f"tokenizer= of ItemIndex.load, or {TOKENIZER_VARIABLE}={name} in the environment"
     )
 
 
 def _split(function: Callable[[str], Sequence[str]], name: str, text: str) -> list[str]:
-    """The words that a function of somebody makes of a text."""
+    """Split a text with the user's function, checking the result."""
     try:
         found = [*function(text)]
     except Exception as error:
         raise InputError(
-            f"the tokenizer {name} failed at the text {text!r:.80}: {error}"
+            f"the tokenizer {name} failed on the text {text!r:.80}: {error}"
         ) from error
     if not all(isinstance(word, str) for word in found):
         raise InputError(f"the tokenizer {name} returned {found!r:.80}: return a list of words")

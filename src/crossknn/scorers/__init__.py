@@ -1,6 +1,6 @@
-"""Exact scores of (query, item) pairs, from wherever they come.
+"""Exact scores of (query, item) pairs from models, services, functions and matrices.
 
-Nothing heavy is imported before a model is opened.
+Heavy libraries are imported only when a model is opened.
 """
 
 from crossknn.scorers.base import Encoder as Encoder

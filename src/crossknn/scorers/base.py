@@ -1,4 +1,4 @@
-"""What a scorer and an encoder are: the two protocols behind which every model stands."""
+"""The two protocols that every model implements: a scorer and an encoder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Scorer(Protocol):
 
     @property
     def fingerprint(self) -> str | None:
-        """A text that differs whenever scores may: it names model, revision, precision, length
-        limit and template. Scores are stored under it. None if that cannot be known."""
+        """A text that changes whenever scores may change; scores are stored under it. It names
+        model, revision, precision, length limit and template. None if that cannot be known."""
 
     def score(
         self,
@@ -33,38 +33,38 @@ class Scorer(Protocol):
         """Score pairs, batch by batch.
 
         A pair that cannot be scored is left out and logged as a warning. The caller may stop
-        between batches. The iterator may have an attribute `computed`, the number of pairs really
-        computed so far, where a cache makes these fewer than it yields, and a method `close`.
+        between batches. The iterator may have a method `close`, and an attribute `computed`: the
+        number of pairs computed so far, not counting those from a cache.
 
         Args:
             pairs: p pairs of positions in `queries` and `items`.
             queries: Texts of queries.
             items: Texts of items.
-            time_left: Seconds after which the iterator ends early, without an error.
-            cancel: Ends the iterator early, too, once it is set.
+            time_left: Time limit in seconds, after which the iterator ends without an error.
+            cancel: An event that ends the iterator once it is set.
 
         Yields:
             (positions in `pairs` (b,), raw logits (b,) float32) of a batch. Batches come in any
-            order, and each pair in one batch at most.
+            order; no pair occurs twice.
 
         Raises:
             NothingScoredError: No pair can be scored.
             ScorerError: The model or the endpoint fails as a whole, or a score is NaN or infinite.
-                Its attribute `query` is the position of the query at fault, if a single one is.
+                Its attribute `query` is the position of the query that caused it, if known.
         """
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """A dual encoder: vectors of queries and items whose inner product estimates relevance."""
+    """A dual encoder: the inner product of a query's and an item's vector estimates relevance."""
 
     @property
     def fingerprint(self) -> str | None:
-        """A text that differs whenever vectors may; None if that cannot be known."""
+        """A text that changes whenever vectors may change; None if that cannot be known."""
 
     @property
     def dimensions(self) -> int:
-        """d of the vectors."""
+        """Number of dimensions d of the vectors."""
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
         """Vectors (m, d) float32 of queries."""

@@ -1,4 +1,4 @@
-"""A `/rerank` endpoint as the cross-encoder."""
+"""Use a `/rerank` endpoint as the cross-encoder."""
 
 from __future__ import annotations
 
@@ -36,34 +36,36 @@ _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 60.0
 _EPSILON = 1e-7
 _FEW = 5
-"""So many scores between 0 and 1 look like probabilities."""
+"""After this many scores, all between 0 and 1, they are taken for probabilities."""
 _BUSY = (408, 425, 429, 502, 503, 504, *range(520, 531))
-"""Answers of a server or of what stands before it (Cloudflare's: 52x) that may be others soon."""
+"""Temporary HTTP status codes of a server or its proxy (52x: Cloudflare), after which a request is
+repeated."""
 
 
 class HttpScorer(BatchedScorer):
     """Scores with the reranking service at `url` (`/rerank` is added to a URL without a path).
 
     Batches that are refused (also as too large) or crash the service are halved. `fingerprint` is
-    None unless `model` is named: what stands behind a URL may change. `score` raises ScorerError in
-    one sentence if the endpoint is down, too slow, refuses the key or answers nonsense.
+    None unless `model` is named, because the model behind a URL may change. `score` raises
+    ScorerError if the endpoint is down, too slow, refuses the key or returns an invalid answer.
 
     Args:
-        url: Where the service is, http:// or https://.
+        url: Address of the service, http:// or https://.
         model: Name of the model, sent with every request.
-        api_key: by default the variable CROSSKNN_API_KEY.
+        api_key: the key; by default that in the environment variable CROSSKNN_API_KEY.
         api: "cohere" (also Jina, infinity, vLLM): `query`, `documents` -> `results[{index,
             relevance_score}]`; "tei" (Text Embeddings Inference): `query`, `texts`, `raw_scores`
-            -> `[{index, score}]`; "auto": the first answer tells.
+            -> `[{index, score}]`; "auto": detected from the first answer.
         timeout: seconds for a request, from connecting to the last byte of the answer.
-        retries: more tries after a connection that fails and the answers 408, 425, 429, 502 to 504
-            and 520 to 530, with growing pauses or those of `Retry-After`, up to a minute.
-        batch: most items in a request.
+        retries: how often to repeat a request after a failed connection or the HTTP status 408,
+            425, 429, 502 to 504 or 520 to 530, with growing pauses or those of `Retry-After`, up to
+            a minute.
+        batch: maximum number of items in a request.
         concurrency: requests at once.
-        probabilities: turn answers between 0 and 1 back into logits, which methods fit; a warning
-            says once if that may help.
-        proxy: http:// or https:// proxy that requests go through; "" for none. By default that of
-            HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, but for the hosts in NO_PROXY and this machine.
+        probabilities: turn scores between 0 and 1 back into logits, which methods predict better; a
+            warning is logged once if the scores look like probabilities.
+        proxy: http:// or https:// proxy for requests; "" for none. By default that of HTTP_PROXY,
+            HTTPS_PROXY or ALL_PROXY, except for this machine and the hosts in NO_PROXY.
 
     Raises:
         InputError: the URL is not http(s), or an option is out of range.
@@ -105,7 +107,7 @@ class HttpScorer(BatchedScorer):
         self._retries = as_count(retries, "retries", 0)
         self.workers = as_count(concurrency, "concurrency")
         if self.workers > MOST_AT_ONCE:
-            raise InputError(f"concurrency is {concurrency}; it must be {MOST_AT_ONCE} or less")
+            raise InputError(f"concurrency is {concurrency}: it must be {MOST_AT_ONCE} or less")
         self._model, self.probabilities, self._timeout = model, probabilities, float(timeout)
         self._api: Api = api
         self._key, self._seen = key or "", _Seen()
@@ -118,7 +120,7 @@ class HttpScorer(BatchedScorer):
         self.fingerprint = None if model is None else f"http:{self.name}|model={model}{raw}"
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
-        """Positions of one query at a time, queries in order of appearance."""
+        """Yield batches of positions, one query at a time, queries in order of appearance."""
         _, first, inverse = np.unique(call.pairs.query, return_index=True, return_inverse=True)
         order = np.argsort(first[inverse], kind="stable")
         starts = np.searchsorted(first[inverse][order], np.sort(first))
@@ -133,8 +135,8 @@ class HttpScorer(BatchedScorer):
         if self.probabilities:
             if len(odd := scores[(scores < -_EPSILON) | (scores > 1 + _EPSILON)]):
                 raise ScorerError(
-                    f"{self.name} gave the score {odd[0]:g}, which is no probability: leave out "
-                    "the option probabilities"
+                    f"{self.name} gave the score {odd[0]:g}, which is not a probability: leave "
+                    "out the option probabilities"
                 )
             clipped = np.clip(scores, _EPSILON, 1 - _EPSILON)
             return np.log(clipped / (1 - clipped))
@@ -142,7 +144,7 @@ class HttpScorer(BatchedScorer):
         return scores
 
     def _rerank(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray:
-        """Scores (b,) of `texts`, in the API that the service speaks."""
+        """Request the scores (b,) of `texts`, in the API that the service speaks."""
         refusal: BatchError | None = None
         apis: tuple[Api, ...] = ("cohere", "tei") if self._api == "auto" else (self._api,)
         said = ""
@@ -169,7 +171,7 @@ class HttpScorer(BatchedScorer):
         )
 
     def _request(self, body: bytes, count: int, deadline: Deadline) -> bytes:
-        """The answer to one request, sent again where that may help."""
+        """Send one request, repeating it after temporary failures, and return the answer."""
         for attempt in range(1 + self._retries):
             wait = _FIRST_PAUSE * 2**attempt
             try:
@@ -196,9 +198,9 @@ class HttpScorer(BatchedScorer):
         raise ScorerError(why)
 
     def _send(self, body: bytes, deadline: Deadline) -> tuple[int, bytes, float]:
-        """Status, body and `Retry-After` in seconds of one answer.
+        """Send a request once: status, body and `Retry-After` in seconds.
 
-        Raises TimeoutError, or ConnectionError if there was no connection or it broke.
+        Raises TimeoutError, or ConnectionError if no connection could be made or it broke.
         """
         from urllib3.exceptions import HTTPError, NewConnectionError, ReadTimeoutError
 
@@ -225,7 +227,7 @@ class HttpScorer(BatchedScorer):
         return answer.status, data, _pause(answer.headers)
 
     def _refusal(self, status: int, data: bytes, count: int) -> Exception:
-        """What an answer other than 200 means."""
+        """Make the error for an answer with another status than 200."""
         if status in (401, 403):
             advice = (
                 f"refused access (HTTP {status}): put the key into the environment variable "
@@ -234,30 +236,32 @@ class HttpScorer(BatchedScorer):
             return ScorerError(f"{self.name} {advice}")
         if status == 407:
             advice = "put the login into its address: http://user:password@host:port"
-            return ScorerError(f"{self.name} was asked{self._via}, which wants a login: {advice}")
+            return ScorerError(
+                f"{self.name} was asked{self._via}, which requires a login: {advice}"
+            )
         if status == 404 or 300 <= status < 400:
             said = f": {self._said(data)}" * data.startswith(b"{")  # a page says nothing
             advice = "check the URL, and the model's name if the service wants one"
             return ScorerError(f"{self.name} does not rerank (HTTP {status}{said}): {advice}")
-        # While the API is not known it may be the format that is refused.
+        # As long as the API is unknown, the service may be refusing the format.
         too_large = status in (413, 422) and count > 1 and self._api != "auto"
         return BatchError(f"HTTP {status}: {self._said(data)}", too_large=too_large)
 
     def _said(self, data: bytes) -> str:
-        """The beginning of an answer, for messages."""
+        """Return the beginning of an answer, for messages."""
         text = visible(data[:10_000].decode("utf-8", errors="replace"))
         return excerpt(text.replace(self._key, "***") if self._key else text)
 
 
 class _Seen:
-    """How many scores an endpoint has given, as long as all of them may be probabilities; copies
-    of a scorer share it, so that this is said once."""
+    """Counts an endpoint's scores as long as all may be probabilities. Copies of a scorer share it,
+    so that the warning is logged once."""
 
     def __init__(self) -> None:
         self._count, self._looks, self._lock = 0, True, threading.Lock()
 
     def add(self, scores: FloatArray, name: str) -> None:
-        """Look at scores (b,), and warn as soon as they are enough."""
+        """Count scores (b,), and log a warning once there are enough."""
         with self._lock:
             self._count += len(scores)
             inside = scores.min(initial=1) >= -_EPSILON and scores.max(initial=0) <= 1 + _EPSILON
@@ -265,22 +269,24 @@ class _Seen:
             self._looks = self._looks and inside and not warns
         if warns:
             logger.warning(
-                "all of %d scores of %s lie between 0 and 1: if they are probabilities, give the "
-                "option probabilities (--scorer-option probabilities=true), which turns them back "
-                "into logits. Logits rank the same but are predicted better: searches of two "
-                "corpora of three found 4 to 25 points more of the true neighbours",
+                "all of %d scores of %s lie between 0 and 1: if they are probabilities, give "
+                "the option probabilities (--scorer-option probabilities=true), which turns "
+                "them back into logits. The ranking is the same, but logits are easier to "
+                "predict: on two corpora of three, searches found 4 to 25 points more of the "
+                "true neighbours",
                 self._count,
                 name,
             )
 
 
 def _pause(headers: Any) -> float:
-    """Seconds that `Retry-After` asks for, a number or a date; 0 for anything else."""
+    """Return the seconds that `Retry-After` asks for, as a number or a date; 0 if there are
+    none."""
     asked = headers.get("Retry-After") or ""
     if re.fullmatch(r"\d+(\.\d*)?|\.\d+", asked, re.ASCII):
         return float(asked)
     with suppress(ValueError, OverflowError, TypeError):
-        # By the server's clock, if it says its time: ours may differ.
+        # Use the server's clock if it sends its time: the local one may differ.
         now = parsedate_tz(headers.get("Date") or "")
         until = mktime_tz(parsedate_tz(asked))  # type: ignore[arg-type]
         return max(0.0, until - (time.time() if now is None else mktime_tz(now)))
@@ -288,7 +294,7 @@ def _pause(headers: Any) -> float:
 
 
 def _proxy_of(parts: SplitResult) -> str:
-    """The environment's proxy for a URL; "" for this machine, and for the hosts in NO_PROXY."""
+    """Return the environment's proxy for a URL; "" for this machine and the hosts in NO_PROXY."""
     known, host = getproxies_environment(), (parts.hostname or "").rstrip(".")
     port, address = parts.port or {"http": 80, "https": 443}[parts.scheme], None
     with suppress(ValueError):
@@ -311,7 +317,8 @@ def _proxy_of(parts: SplitResult) -> str:
 
 
 def _connections(proxy: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Connections to any host, through a proxy if it is not "", and what messages say of it."""
+    """Make a connection pool, through a proxy unless it is "", and the words in which messages name
+    the proxy."""
     from urllib3 import PoolManager, ProxyManager
 
     if proxy == "":
@@ -327,8 +334,8 @@ def _connections(proxy: str, options: dict[str, Any]) -> tuple[Any, str]:
     if not good:
         shown = re.sub(r"//.*@", "//", given)  # no password
         raise InputError(
-            f"the proxy is {shown!r:.80}; give http:// or https:// and a host (HTTP_PROXY, "
-            'HTTPS_PROXY and ALL_PROXY name one, and the option proxy, where "" is none)'
+            f"the proxy is {shown!r:.80}: give http:// or https:// and a host (in HTTP_PROXY, "
+            'HTTPS_PROXY, ALL_PROXY, or the option proxy, where "" is none)'
         )
     address, login = f"{parts.scheme}://{host}:{port}", None
     if parts.username is not None:
@@ -339,7 +346,7 @@ def _connections(proxy: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _checked(url: str) -> SplitResult:
-    """A URL in its parts. Raises InputError, without what may be secret in it."""
+    """Parse a URL; the InputError for an invalid one omits possible secrets."""
     try:
         parts = urlsplit(url)
         odd = any(not c.isprintable() or c in " @" for c in url) or parts.port == 0
@@ -357,7 +364,7 @@ def _checked(url: str) -> SplitResult:
 
 
 def _parse(api: Api, data: bytes, count: int) -> FloatArray | None:
-    """Scores (count,) in the order of the request; None for any other answer."""
+    """Parse scores (count,) in the order of the request; None for any other answer."""
     field = "score" if api == "tei" else "relevance_score"
     with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
         answer = parse_json(data)
@@ -370,7 +377,7 @@ def _parse(api: Api, data: bytes, count: int) -> FloatArray | None:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, without the objects that urllib3 puts around it."""
+    """Describe an error without the objects that urllib3 wraps around it."""
     while error.args and isinstance(error.args[-1], Exception):
         error = error.args[-1]
     said = re.sub(r"^.*\[Errno -?\d+\] (.*?)\)?$", r"\1", " ".join(str(error).split()))

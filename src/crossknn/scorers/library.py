@@ -1,4 +1,4 @@
-"""Scoring with models of sentence-transformers, and with any object with `predict(pairs)`."""
+"""Score with sentence-transformers models, and with any object that has `predict(pairs)`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _TEXTS_AT_ONCE = 4096
 class PredictScorer(BatchedScorer):
     """Scores with `model.predict(list of (query text, item text))`.
 
-    A sentence-transformers `CrossEncoder` is made to give raw logits, whatever activation it was
-    saved with. Other objects are taken at their word, and have a fingerprint only if `name` is
-    given. One call of `predict` at a time: models and their tokenizers are not thread-safe. Raises
-    InputError for a bi-encoder, or a model with other than one output.
+    A sentence-transformers `CrossEncoder` is made to return raw logits, whatever its activation.
+    Scores of other objects are used unchanged, and stored only if `name` gives a fingerprint. Calls
+    of `predict` never overlap, because models and tokenizers are not thread-safe. Raises InputError
+    for a bi-encoder, or a model with more than one output.
     """
 
     def __init__(self, model: Any, *, batch: int = 32, name: str | None = None) -> None:
@@ -35,8 +35,8 @@ class PredictScorer(BatchedScorer):
         super().__init__(shown)
         if not callable(getattr(model, "predict", None)):
             raise InputError(
-                f"{shown} has no predict(pairs) and cannot score a pair: give a cross-encoder "
-                f"here; bi-encoders, which encode single texts, are opened with DualEncoder"
+                f"{shown} has no predict(pairs) and cannot score a pair: give a cross-encoder; "
+                "bi-encoders, which encode single texts, are opened with DualEncoder"
             )
         self._model, self._batch, self._given = model, as_count(batch, "batch"), name
         self._turn = threading.Lock()
@@ -57,7 +57,8 @@ class PredictScorer(BatchedScorer):
         return f"cross-encoder:{library.model_hash(model)}|{parts}"
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
-        """Pairs of similar length together, which saves padding, roughly in the order asked for."""
+        """Yield batches of pairs of similar length, which saves padding, roughly in the order of
+        the call."""
         for window in call.slices(_PAIRS_AT_ONCE):
             lengths = [len(str(query)) + len(str(item)) for query, item in call.texts(window)]
             call.costs[window] = lengths
@@ -70,12 +71,12 @@ class PredictScorer(BatchedScorer):
 
 
 class SentenceTransformerEncoder:
-    """Encodes with any sentence-transformers bi-encoder: a loaded model, a folder or a hub name.
+    """Encodes with a sentence-transformers bi-encoder: a loaded model, a folder or a hub name.
 
-    Queries and items are encoded as the model's author meant them, with the prompts of its
-    configuration, which `query_prefix` and `item_prefix` replace ("" switches one off). `options`
-    go to `SentenceTransformer` if a folder or a name is given. Loading runs no code from it. Raises
-    InputError for what cannot be loaded or is no bi-encoder.
+    Queries and items get the prompts in the model's configuration; `query_prefix` and `item_prefix`
+    replace them ("" for none). `options` go to `SentenceTransformer` when it opens a folder or
+    name. No code from the model is run. Raises InputError if the model cannot be loaded or is not a
+    bi-encoder.
     """
 
     def __init__(
@@ -93,12 +94,12 @@ class SentenceTransformerEncoder:
             model = library.open_library("SentenceTransformer", str(model), what, **options)
         if not hasattr(model, "encode_query"):
             raise InputError(
-                f"{self._name} is not a bi-encoder of sentence-transformers; cross-encoders are "
-                f"opened with CrossEncoder"
+                f"{self._name} is not a bi-encoder of sentence-transformers: open a "
+                "cross-encoder with CrossEncoder"
             )
         self._pools = library.pools_tokens(model)
         if self._pools and model.tokenizer is not None:
-            # Padding on the left would make a vector depend on the longest text of its batch.
+            # With padding on the left, a vector would depend on the longest text of its batch.
             model.tokenizer.padding_side = "right"
         elif getattr(getattr(model, "tokenizer", None), "padding_side", "right") == "left":
             items = lambda pairs: model.encode([item for _, item in pairs])  # noqa: E731
@@ -130,8 +131,8 @@ class SentenceTransformerEncoder:
     def _encode(
         self, texts: Sequence[str], what: str, encode: Any, progress: Progress | None
     ) -> FloatArray:
-        """Encode with `encode_query` or `encode_document`: they choose the tower of a model with
-        two, and leave the prompt out of the pooling if the model does."""
+        """Encode with `encode_query` or `encode_document`, which choose the tower of a two-tower
+        model and keep the prompt out of pooling where the model does."""
         if not len(texts):
             return np.empty((0, self.dimensions), dtype=np.float32)
         batches: list[FloatArray] = []

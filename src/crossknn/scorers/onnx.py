@@ -1,4 +1,4 @@
-"""Models as ONNX graphs on CPUs, without torch: the default scorer and encoder."""
+"""Run ONNX models on CPUs without torch: the default scorer and encoder."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from crossknn.types import FloatArray, as_count
 class OnnxModel:
     """The model of an ONNX folder (`docs/reference/formats.md`), checked; a `TokenModel`.
 
-    Many threads may use it. The fingerprint of a late-interaction model is that of the model which
-    was exported, unless the files have changed since. Raises InputError for a folder that is
-    absent, foreign, incomplete, of a newer format or of another kind.
+    Many threads may use it. A late-interaction model keeps the fingerprint of the exported original
+    unless its files have changed. Raises InputError if the folder is absent, incomplete, of a newer
+    format or another kind, or was not exported by crossknn.
 
     Args:
         kind: "cross-encoder", "dual-encoder" or "late-interaction".
-        threads: cores to use (all by default): of a cross-encoder so many batches run at once on a
-            core each (`workers`), as that is faster; other models run one batch on all of them.
+        threads: number of cores, by default all. A cross-encoder runs one batch per core
+            (`workers`), which is faster; other models run one batch on all cores.
         max_length: a smaller limit in tokens than the model's own.
     """
 
@@ -81,7 +81,8 @@ class OnnxModel:
         return scores
 
     def _fingerprint(self, kind: str) -> str:
-        """The exported model's own fingerprint if it is recorded and no file has changed."""
+        """Return the exported model's own fingerprint if the manifest has it and no file has
+        changed."""
         manifest, limit = self._manifest, self.encoding.window.max_length
         content = content_hash(self._folder, manifest if self.late_kind else None)
         of_export = manifest.get("content"), manifest["max_length"]
@@ -117,16 +118,17 @@ class OnnxModel:
         return value
 
     def _open(self, file: str, outputs: list[str]) -> Any:
-        """An ONNX Runtime session of a graph that has the right inputs and `outputs`."""
+        """Open an ONNX Runtime session; InputError unless the graph has the right inputs and
+        `outputs`."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
-        # Spinning threads would take the cores from Python, the tokenizer and other sessions.
+        # Without spinning, the threads leave the cores to Python, the tokenizer and other sessions.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-        # Without it, sums of int8 products saturate on CPUs that lack VNNI instructions.
+        # Without this, sums of int8 products saturate on CPUs that lack VNNI instructions.
         options.add_session_config_entry("session.x64quantprecision", "1")
         options.log_severity_level = 3
         path = self._folder / file
@@ -143,7 +145,7 @@ class OnnxModel:
         gives = [value.name for value in session.get_outputs()]
         if (takes, gives) != (inputs, outputs):
             raise InputError(
-                f"{path} does not fit: it takes {takes} and gives {gives}, where {inputs} and "
-                f"{outputs} are needed"
+                f"{path} does not match its kind: its inputs are {takes} and its outputs "
+                f"{gives}, but {inputs} and {outputs} are needed"
             )
         return session

@@ -1,7 +1,7 @@
-"""Opening a model by what it is called: a folder, a URL, a hub name, or nothing at all.
+"""Open a model by a folder, a URL, a hub name, or none for the bundled model.
 
-What a folder holds is read from its files before anything is loaded: libraries load a bi-encoder,
-or a model without a classifier, as a cross-encoder with random weights in its head, and go on.
+A folder's kind is determined from its files before anything is loaded, because libraries would
+silently load a bi-encoder, or a model without a classifier, as a cross-encoder with random weights.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _OWN: dict[str, tuple[Any, str, str]] = {
     "dual-encoder": (TokenEncoder, "dual_encoder", "DualEncoderModel"),
     "late-interaction": (LateInteractionScorer, "late", "LateInteractionModel"),
 }
-"""The kind of a model of ours -> what uses it, and its module and class in `crossknn_train`."""
+"""For each of crossknn's own model kinds: the kind that it serves as, and its module and class in
+`crossknn_train`."""
 
 
 def CrossEncoder(  # noqa: N802
@@ -44,17 +45,18 @@ def CrossEncoder(  # noqa: N802
 ) -> Scorer:
     """Open a cross-encoder as a `Scorer`, which many threads may share.
 
-    Loading runs no code from a model's folder. Raises InputError, with the reason, for what is no
-    cross-encoder with one score per pair, and MissingExtraError for what has to be installed.
+    Loading runs no code from a model's folder. Raises InputError, with the reason, unless the model
+    is a cross-encoder with one score per pair, and MissingExtraError if a package must be
+    installed.
 
     Args:
         path_or_name: None or "bundled", the small model that comes with the package; the folder of
             a model exported to ONNX, or trained with crossknn-train; a Hugging Face or
             sentence-transformers folder or hub name; the URL of a `/rerank` endpoint.
         cores: How many cores an ONNX model may use; other models ignore it.
-        options: Keyword arguments of what opens the model: `OnnxModel`, `HttpScorer`, or
-            sentence-transformers' own class (`device`, `max_length`, `revision`, `model_kwargs`),
-            of which `batch` goes to `PredictScorer`.
+        options: Keyword arguments of the class that opens the model: `OnnxModel`, `HttpScorer`, or
+            sentence-transformers' `CrossEncoder` (`device`, `max_length`, `revision`,
+            `model_kwargs`) with the `batch` of `PredictScorer`.
     """
     if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
         _check_options(HttpScorer, options)
@@ -92,7 +94,7 @@ def LateInteraction(path_or_name: str | Path, **options: Any) -> LateInteraction
     """Open a late-interaction model (CMC, Poly-encoder, Sum-of-max, Deformer, MixEncoder).
 
     It encodes single texts, and compares a query with a list of items. Give the folder of a model
-    trained with crossknn-train, or of its ONNX export; `options` go to the class that loads it.
+    trained with crossknn-train or of its ONNX export; `options` go to the class that loads it.
     Raises as `CrossEncoder` does.
     """
     _, own = _open_own(path_or_name, "late-interaction", options)
@@ -105,14 +107,14 @@ def LateInteraction(path_or_name: str | Path, **options: Any) -> LateInteraction
 
 
 def as_scorer(what: Any = None, **options: Any) -> Scorer:
-    """Make a scorer of what users have: a scorer, a path, a name, a model, a function, a matrix.
+    """Make a scorer from a scorer, path, name, model, function or matrix.
 
     Raises InputError for anything else.
     """
     if what is None or isinstance(what, (str, Path)):
         return CrossEncoder(what, **options)
     if isinstance(what, type):
-        raise InputError(f"{what.__name__} is a class: give an object of it, {what.__name__}(...)")
+        raise InputError(f"{what.__name__} is a class: give an instance, {what.__name__}(...)")
     if isinstance(what, Scorer):
         return what
     if _reads_tokens(what):
@@ -133,7 +135,8 @@ def as_scorer(what: Any = None, **options: Any) -> Scorer:
 
 
 def _reads_tokens(what: Any) -> bool:
-    """Whether it is an object of transformers, a model say, without a `predict` of its own."""
+    """Whether an object comes from transformers (such as a model) and has no `predict` of its
+    own."""
     made_by = {base.__module__.split(".")[0] for base in type(what).__mro__}
     own = getattr(getattr(type(what), "predict", None), "__module__", "transformers")
     return bool(made_by & {"transformers", "peft"}) and own.split(".")[0] == "transformers"
@@ -142,14 +145,15 @@ def _reads_tokens(what: Any) -> bool:
 def _open_own(
     path_or_name: PathOrName, kind: str, options: dict[str, Any], cores: int | None = None
 ) -> tuple[Path, Any]:
-    """The folder of a model, and the model if it is one of ours; InputError if of another kind."""
+    """Return the folder of a model, and the opened model if its format is crossknn's own;
+    InputError if it is of another kind."""
     if path_or_name is None or path_or_name == "bundled":
         path_or_name = bundled_folder(kind)
     folder = model_folder(path_or_name, options.pop("revision", None))
     settings = f"{kind.replace('-', '_')}.json"
     for other, name in KINDS.items():
         if other != settings and (folder / other).exists():
-            raise InputError(f"{path_or_name} is a {name}, where a {KINDS[settings]} is needed")
+            raise InputError(f"{path_or_name} is a {name}, but a {KINDS[settings]} is needed")
     scorer, module, name = _OWN[kind]
     if (folder / MANIFEST).exists():
         options = options if cores is None else {"threads": cores} | options
@@ -159,7 +163,7 @@ def _open_own(
         if "backend" not in options:
             check_not_onnx(folder, str(path_or_name))
         return folder, None
-    # The only place where crossknn uses crossknn_train: checkpoints that were not exported to ONNX.
+    # Only here does crossknn import crossknn_train: for checkpoints that were not exported to ONNX.
     with needs_extra(f"{path_or_name}, a {KINDS[settings]} not exported to ONNX,", TRAIN):
         model = getattr(import_module(f"crossknn_train.models.{module}"), name)
     _check_options(model.from_pretrained, options)

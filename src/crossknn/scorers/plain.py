@@ -1,4 +1,4 @@
-"""Functions and stored scores as the cross-encoder."""
+"""Use a function or a matrix of stored scores as the cross-encoder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SAMPLED = 1 << 20
 class CallableScorer(BatchedScorer):
     """Scores with a function of yours; a `Scorer`.
 
-    A pair on which the function raises is left out; a wrong number of scores is a ScorerError.
+    A pair on which the function raises is left out; a wrong number of scores raises a ScorerError.
 
     Args:
         fn: Gives one number for each pair of a list of (query text, item text).
-        name: Your promise that scores stored under this name are the function's. Without a name
-            there is no fingerprint, and scores are not stored: the function may change.
-        batch: Most pairs of one call.
+        name: Name under which scores are stored; change it whenever the function changes. Without a
+            name there is no fingerprint, and scores are not stored.
+        batch: Maximum number of pairs per call.
 
     Raises:
         InputError: `fn` is not callable, or an option is out of range.
@@ -56,7 +56,8 @@ class MatrixScorer(BatchedScorer):
     """Looks scores up in a matrix; a `Scorer`.
 
     Args:
-        scores: Scores (m, n): row q is of query q of a search, column i of item i of the index.
+        scores: Scores (m, n): row q belongs to query q of a search, column i to item i of the
+            index.
 
     Raises:
         InputError: `scores` is not a matrix of numbers; from `score`: a query or an item is not in

@@ -1,6 +1,6 @@
-"""What every scorer does: batches, deadlines, threads, and pairs that fail.
+"""What all scorers share: batches, deadlines, threads, and handling of failing pairs.
 
-A failing batch is halved until the pair at fault is alone; that pair is left out and logged.
+A failing batch is halved until the failing pair is alone; that pair is left out and logged.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ _MARGIN = 1.5  # a batch may take so many times as long as the speed measured so
 
 
 class NothingScoredError(ScorerError):
-    """No pair of a call could be scored."""
+    """Raised if no pair of a call could be scored."""
 
 
 class BatchError(CrossknnError):
-    """A batch failed, perhaps because of one pair; if it was `too_large`, others would be, too."""
+    """Raised if a batch failed, perhaps because of one pair; `too_large` if batches of this size
+    fail."""
 
     def __init__(self, message: str, *, too_large: bool = False) -> None:
         super().__init__(message)
@@ -48,7 +49,7 @@ class BatchError(CrossknnError):
 
 
 class Deadline:
-    """The end of one call: after `time_left` seconds, once `cancel` is set, or once it is ended."""
+    """The end of a call: after `time_left` seconds, when `cancel` is set, or after `end`."""
 
     def __init__(
         self, time_left: float | None = None, cancel: threading.Event | None = None
@@ -59,11 +60,11 @@ class Deadline:
 
     @property
     def limited(self) -> bool:
-        """Whether it ends by itself."""
+        """Whether there is a time limit or a cancel event."""
         return self._at < math.inf
 
     def left(self) -> float:
-        """Seconds left: infinity without a limit, 0 or less when it is over."""
+        """Seconds left: infinity without a limit, 0 or less after the deadline."""
         if self._ended.is_set() or (self._cancel is not None and self._cancel.is_set()):
             return 0.0
         return self._at - time.monotonic()
@@ -73,16 +74,16 @@ class Deadline:
         return self.left() <= 0
 
     def rest(self) -> dict[str, Any]:
-        """What is left of it, as keywords for `Scorer.score`."""
+        """The remaining time and the cancel event, as keywords for `Scorer.score`."""
         left = max(self.left(), 0.0) if self.limited else None
         return {"time_left": left, "cancel": self._cancel}
 
     def pause(self) -> float:
-        """Seconds for which a thread may block before it looks again."""
+        """Maximum seconds for which a thread may block before it checks the deadline again."""
         return max(0.0, min(_POLL, self.left()))
 
     def sleep(self, seconds: float) -> bool:
-        """Wait so long; False as soon as the call has to end."""
+        """Sleep for `seconds`; return False as soon as the call has to end."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.over():
             self._ended.wait(self.pause())
@@ -94,11 +95,11 @@ class Deadline:
 
 
 class Call:
-    """One call of `score`: the pairs, their texts, and what is known of them meanwhile.
+    """One call of `score`: the pairs, their texts, and its progress.
 
-    `costs` (p,) says what each pair costs, in any unit; `prepared` is whatever the scorer has made
-    of the pairs beforehand; `batches` are the batches to come, and `waiting` what is left of those
-    that were cut or failed.
+    `costs` (p,) is what each pair costs, in any unit; `prepared` is what the scorer has computed
+    for the pairs beforehand; `batches` are the batches to come, and `waiting` the remainders of
+    batches that were cut or failed.
     """
 
     batches: Iterator[IntArray]
@@ -112,19 +113,19 @@ class Call:
         self.waiting: list[IntArray] = []
 
     def texts(self, positions: IntArray) -> list[tuple[str, str]]:
-        """(query text, item text) of each pair."""
+        """Return the (query text, item text) of each pair."""
         chosen = self.pairs.take(positions)
         both = zip(chosen.query.tolist(), chosen.item.tolist(), strict=True)
         return [(self.queries[query], self.items[item]) for query, item in both]
 
     def described(self, position: int) -> str:
-        """Names a pair by text and position, for messages."""
+        """Describe a pair by its texts and position, for messages."""
         query, item = int(self.pairs.query[position]), int(self.pairs.item[position])
         texts = excerpt(str(self.queries[query])), excerpt(str(self.items[item]))
         return f"the query {texts[0]} with the item {texts[1]} (position {item})"
 
     def slices(self, size: int) -> Iterator[IntArray]:
-        """All positions in order, `size` at a time."""
+        """Yield all positions in order, `size` at a time."""
         for start in range(0, len(self.pairs), size):
             yield np.arange(start, min(start + size, len(self.pairs)), dtype=np.int64)
 
@@ -133,16 +134,18 @@ _Answer: TypeAlias = tuple[IntArray, FloatArray | Exception]
 
 
 class BatchedScorer(ABC):
-    """A scorer that says how pairs are batched and how a batch is scored; the rest is done here.
+    """Runs the batches of a scorer; subclasses define how pairs are batched and how a batch is
+    scored.
 
-    Messages call it `name`, or `who`, which has its kind in front. `workers` batches run at once on
-    threads of their own (0: one at a time, on the caller's). At the deadline these threads are left
-    behind: `_run` must end soon after it.
+    Messages call the scorer `name`, or `who`, which includes its kind. `workers` batches run at
+    once on their own threads (0: one at a time, on the caller's). At the deadline these threads are
+    abandoned, so `_run` must end soon after it.
     """
 
     workers = 0
     per_request: int | None = None
-    """Pairs of one query, at most, that a batch holds where it is a request to an endpoint."""
+    """Maximum number of pairs in a batch that is a request to an endpoint; all belong to one
+    query."""
 
     def __init__(self, name: str, who: str = "the model {}") -> None:
         self.name, self.who = name, who.format(name)
@@ -150,19 +153,20 @@ class BatchedScorer(ABC):
         self._most: int | None = None  # pairs at once, after a batch that was too large
 
     def one_by_one(self) -> Self:
-        """The same scorer with one batch at a time; several threads may call it. A request, which
-        may hang, stays on a thread of its own."""
+        """Return the same scorer running one batch at a time, callable from several threads. A
+        request, which may hang, stays on its own thread."""
         other = copy.copy(self)
         other.workers = 0 if self.per_request is None else 1
         return other
 
     @abstractmethod
     def _batches(self, call: Call) -> Iterable[IntArray]:
-        """Positions in the call's pairs (b,), batch by batch."""
+        """Yield the positions (b,) of the call's pairs in each batch."""
 
     @abstractmethod
     def _run(self, call: Call, positions: IntArray) -> object:
-        """Positions (b,) -> something with b scores. What it raises fails this batch alone."""
+        """Score the pairs at these positions (b,): b scores. An exception fails this batch
+        alone."""
 
     def score(
         self,
@@ -208,7 +212,9 @@ class BatchedScorer(ABC):
                 elif isinstance(answer, ScorerError):
                     broken = broken or answer
                 elif (half := len(positions) // 2) > 0:
-                    logger.debug("a batch of %d pairs is halved: %s", len(positions), answer)
+                    logger.debug(
+                        "halving a batch of %d pairs, which failed: %s", len(positions), answer
+                    )
                     call.waiting += [positions[half:], positions[:half]]
                     if getattr(answer, "too_large", False) or out_of_memory(answer):
                         self._most = half
@@ -233,14 +239,14 @@ class BatchedScorer(ABC):
                 logger.warning("%s could not score %s, %s", self.who, count, first)
 
     def _start(self, *work: Any) -> None:
-        """Attempt a batch on a thread of its own; the interpreter does not wait for a request."""
+        """Run a batch on its own thread; the interpreter does not wait for a request at exit."""
         if self.per_request is None:
             start_thread("crossknn-scorer", self._attempt, *work)
         else:
             Thread(target=self._attempt, args=work, name="crossknn-request", daemon=True).start()
 
     def _next(self, call: Call) -> IntArray | None:
-        """The next batch, cut to what may run at once and to what fits into the time left."""
+        """Return the next batch, cut so that it fits the workers and the time left."""
         if call.deadline.over():
             return None
         batch = call.waiting.pop() if call.waiting else next(call.batches, None)
@@ -258,7 +264,7 @@ class BatchedScorer(ABC):
         return batch[:most]
 
     def _attempt(self, call: Call, batch: IntArray, answers: SimpleQueue[_Answer]) -> None:
-        """Put the scores of a batch (b,), or why there are none, into the queue."""
+        """Score a batch (b,), and put the scores or the error into the queue."""
         began, faulty = time.perf_counter(), batch
         try:
             with running():  # a thread may still be at it when its search has ended
@@ -282,19 +288,19 @@ class BatchedScorer(ABC):
 def start_thread(
     name: str, target: Callable[..., object], *args: Any, stop: Callable[[], object] | None = None
 ) -> Thread:
-    """Start a thread that may be in native code when the program ends.
+    """Start a thread that may be in native code when the program exits.
 
-    A daemon thread that comes back from native code (ONNX Runtime, tokenizers, faiss) to an
-    interpreter that has ended aborts the process; one that is no daemon keeps it from ending if it
-    hangs. So it is a daemon, and the end waits for it.
+    A daemon thread that returns from native code (ONNX Runtime, tokenizers, faiss) to an
+    interpreter that has shut down aborts the process; a non-daemon thread that hangs would keep the
+    process alive. So the thread is a daemon, and the interpreter waits for it at exit.
 
     Args:
-        name: Of the thread.
-        target, args: What it runs.
-        stop: Called at the end of the interpreter, so that a thread that waits for work ends, too.
+        name: Name of the thread.
+        target, args: The function to run and its arguments.
+        stop: Called at exit, so that a thread waiting for work can end.
 
     Returns:
-        The thread, which runs.
+        The running thread.
     """
     thread = Thread(target=target, args=args, name=name, daemon=True)
     _started[thread] = stop or (lambda: None)
@@ -304,7 +310,7 @@ def start_thread(
 
 @atexit.register
 def _wait() -> None:
-    """Wait for the threads; a second Ctrl-C ends that."""
+    """Wait for the threads at exit; a second Ctrl-C stops waiting."""
     until = time.monotonic() + _PATIENCE
     with suppress(KeyboardInterrupt):
         alive = [(thread, stop) for thread, stop in _started.items() if thread.is_alive()]
@@ -315,16 +321,16 @@ def _wait() -> None:
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out, as NumPy, torch or ONNX Runtime says it."""
+    """Whether an error from NumPy, torch or ONNX Runtime means that memory ran out."""
     said = ("out of memory", "failed to allocate", "can't allocate", "bad_alloc")
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in said)
 
 
 def as_scores(answer: Any, count: int, who: str) -> FloatArray:
-    """What a model answered for `count` pairs -> raw scores (count,) float32.
+    """Convert a model's answer for `count` pairs to raw scores (count,) float32.
 
-    Takes sequences, arrays and tensors, (count,) or (count, 1). Raises ScorerError for any other
-    number of scores, ValueError or TypeError if they are not numbers.
+    Accepts sequences, arrays and tensors, (count,) or (count, 1). Raises ScorerError for another
+    number of scores, ValueError or TypeError for values that are not numbers.
     """
     if hasattr(answer, "detach"):  # a torch tensor, possibly in bfloat16, which NumPy lacks
         answer = answer.detach().float().cpu().numpy()
@@ -339,6 +345,6 @@ def as_scores(answer: Any, count: int, who: str) -> FloatArray:
 
 
 def excerpt(text: str) -> str:
-    """The beginning of a text, quoted, for messages."""
+    """Return the beginning of a text, quoted, for messages."""
     flat = " ".join(text.split())
     return repr(flat if len(flat) <= 60 else flat[:59] + "…")

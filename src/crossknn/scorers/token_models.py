@@ -1,8 +1,8 @@
 """Cross-encoders, dual encoders and late-interaction models that read rows of tokens.
 
-A `TokenModel` turns rows into scores, vectors or states; how texts are batched, cut and counted is
-said here. Axes: m queries, n items, c candidates, t states of a text, d dimensions, b texts or
-lists of a batch.
+A `TokenModel` turns rows into scores, vectors or states; this module batches, cuts and counts the
+texts. Axes: m queries, n items, c candidates, t states of a text, d dimensions, b texts or lists of
+a batch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ Made = TypeVar("Made")
 
 _PAIRS_AT_ONCE = 1024
 _PAIRS_AT_ONCE_IN_TIME = 64
-"""Tokenized at once under a deadline: tokenizing, too, takes time."""
+"""Number of texts tokenized at once when there is a deadline, because tokenizing takes time,
+too."""
 _TEXTS_AT_ONCE = 4096
 
 
 class _TokenReader:
-    """Uses a `TokenModel`; `truncated` counts the rows that had to be cut."""
+    """Runs a `TokenModel`; `truncated` counts the rows that had to be cut."""
 
     truncated = 0
 
@@ -39,7 +40,7 @@ class _TokenReader:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A text that differs whenever scores or vectors may; computed on first use."""
+        """A text that changes whenever scores or vectors may change; computed on first use."""
         return self.runtime.fingerprint
 
     def _count(self, rows: Sequence[Row]) -> None:
@@ -48,11 +49,11 @@ class _TokenReader:
 
 
 class TokenScorer(_TokenReader, BatchedScorer):
-    """Scores pairs, sorted by length within windows of a thousand, so that whoever stops early has
-    the pairs asked for first.
+    """Scores pairs, sorted by length within windows of a thousand, so that a caller who stops early
+    still gets the first pairs.
 
-    A pair longer than the limit loses tokens of its longer text first, as in training: a query of
-    up to half the limit stays whole.
+    If a pair is too long its longer text is cut first, as in training; a query of up to half the
+    limit stays whole.
     """
 
     def __init__(self, model: TokenModel) -> None:
@@ -70,7 +71,7 @@ class TokenScorer(_TokenReader, BatchedScorer):
             each = -(-int(lengths.sum()) // max(1, self.workers))  # some for each worker
             size = min(each, self.runtime.tokens_per_run)
             batches = token_batches(lengths, size, self.runtime.one_width)
-            # The largest first, so that all workers end at about the same time.
+            # Start with the largest batches, so that all workers end at about the same time.
             for batch in sorted(batches, key=lambda batch: -int(lengths[batch].sum())):
                 yield window[batch]
 
@@ -82,7 +83,7 @@ class TokenScorer(_TokenReader, BatchedScorer):
 
 
 class TextReader(_TokenReader, ABC, Generic[Made]):
-    """Reads single texts; those longer than `max_length` lose their end."""
+    """Encodes single texts; those longer than `max_length` are cut at the end."""
 
     def __init__(self, model: TokenModel) -> None:
         super().__init__(model)
@@ -102,7 +103,7 @@ class TextReader(_TokenReader, ABC, Generic[Made]):
     def _read(
         self, texts: Sequence[str], what: str, progress: Progress | None
     ) -> Iterator[tuple[IntArray, list[FloatArray]]]:
-        """Positions (b,) of texts of a similar length, and the model's outputs for them."""
+        """Yield positions (b,) of texts of similar length, and the model's outputs for them."""
         model, done = self.runtime, 0
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             window = texts[start : start + _TEXTS_AT_ONCE]
@@ -130,11 +131,11 @@ class TokenEncoder(TextReader[FloatArray]):
 
 class LateInteractionScorer(TextReader[States]):
     """Encodes single texts as states (CMC, Poly-encoder, Sum-of-Max, Deformer, MixEncoder) and
-    compares those of a query with those of a list of items.
+    compares a query's states with those of a list of items.
 
-    `kind` says which model it is, `joint` whether the score of a candidate depends on the others in
-    its list, `dimensions` how many numbers an index keeps of a state: float32 of queries, float16
-    of items.
+    `kind` names the model; `joint` tells whether a candidate's score depends on the other
+    candidates; `dimensions` is the length of a state, stored in the index as float16 and computed
+    for queries as float32.
     """
 
     def __init__(self, model: TokenModel) -> None:
@@ -155,15 +156,16 @@ class LateInteractionScorer(TextReader[States]):
         return States(np.concatenate([np.empty((0, self.dimensions), dtype), *states]), starts)
 
     def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
-        """Scores (m, c) float32 of `lists` (m, c): positions in `items`, `NO_ITEM` for none (-inf).
+        """Compute scores (m, c) float32 of `lists` (m, c) of positions in `items`; `NO_ITEM` gets
+        -inf.
 
-        Takes as many queries at a time as fit into `bytes_at_once`, and goes through a list by
-        parts unless the model looks at all candidates together. Raises InputError if a list needs
-        more memory than there is, ScorerError for a score that is not finite.
+        Processes as many queries at a time as fit into `bytes_at_once`, and splits a list unless
+        the model reads all candidates together. Raises InputError if a list needs too much memory,
+        ScorerError for a score that is not finite.
         """
         scores = np.full(lists.shape, -np.inf, np.float32)
         t = sum(int(states.counts.max(initial=1)) for states in (queries, items))
-        # Bytes of a candidate in the largest model: 14 arrays (t, d) and 24 (t, t), of 4 bytes.
+        # Bytes per candidate in the largest model: 14 arrays (t, d) and 24 (t, t), of 4 bytes.
         each = 4 * t * (14 * self.dimensions + 24 * t)
         width = lists.shape[1] if self.joint else self.runtime.bytes_at_once // each
         width = max(1, min(width, lists.shape[1]))
@@ -180,8 +182,8 @@ class LateInteractionScorer(TextReader[States]):
                     if not out_of_memory(error):
                         raise
                     raise InputError(
-                        f"{self.name} ({self.kind}) cannot compare {width:,} candidates at once: "
-                        f"that is more than memory allows; ask for a smaller depth"
+                        f"{self.name} ({self.kind}) has not enough memory to compare {width:,} "
+                        "candidates at once: use a smaller depth"
                     ) from error
         for row, column in np.argwhere(~np.isfinite(scores) & (lists != NO_ITEM))[:1]:
             raise ScorerError(
@@ -192,7 +194,7 @@ class LateInteractionScorer(TextReader[States]):
 
 
 def check_finite(vectors: FloatArray, texts: Sequence[str], what: str, who: str) -> None:
-    """Raises ScorerError naming the first text whose vector (d,) is not finite."""
+    """Raise ScorerError naming the first text whose vector (d,) is not finite."""
     for wrong in np.flatnonzero(~np.isfinite(vectors).all(axis=1))[:1].tolist():
         raise ScorerError(
             f"{who} gave a vector that is not finite for {what} {wrong} {excerpt(texts[wrong])}"

@@ -1,1 +1,1 @@
-"""Exact scores that were computed once: the store, its views, and the one way to collect more."""
+"""Exact scores: the store that keeps them, scorers that use it, and collecting more."""

@@ -1,8 +1,7 @@
-"""The one way to collect exact scores: resumable, parallel, on threads or on Ray.
+"""Collect exact scores: resumable, in parallel, on threads or on Ray.
 
-Every batch that a scorer yields is kept at once, so that whatever stops a collection, and whenever,
-costs at most the requests in flight. Processes that collect into one file wait for each other, and
-take over what the other one has scored.
+Every batch of scores is stored at once, so an interruption costs at most the requests in flight.
+Processes that collect into the same file wait for each other, and use each other's scores.
 
 Axes: q queries, n items, p pairs, b pairs of a block.
 """
@@ -40,13 +39,13 @@ _POLL = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a collection of scores may use and spend.
+    """Resources and limits of a collection of scores.
 
     Args:
         workers: Threads that share the scorer; with `ray`, processes that each open the model.
         ray: Score on Ray: the address of a cluster, or "local" to start it on this machine.
-        max_calls: Cross-encoder calls after which it stops.
-        deadline: Seconds after which it stops.
+        max_calls: Number of pairs to score before stopping.
+        deadline: Time limit in seconds.
     """
 
     workers: int = 1
@@ -64,10 +63,11 @@ class Limits:
 
 @dataclass(kw_only=True)
 class CollectReport:
-    """What a collection did with so many different `pairs` of texts.
+    """The result of a collection, with the number of distinct `pairs` of texts.
 
-    `reused` pairs already had a score, `scored` pairs were scored now, by `calls` computed pairs;
-    `failed` pairs could not be scored. `stopped_by` is "max_calls", "deadline" or None.
+    `reused` pairs already had a score, and `scored` pairs were scored now, by `calls` cross-encoder
+    computations; `failed` pairs could not be scored. `stopped_by` is "max_calls", "deadline" or
+    None.
     """
 
     pairs: int = 0
@@ -94,21 +94,22 @@ def collect(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> CollectReport:
-    """Score the pairs that the store does not have, and keep them there, batch by batch.
+    """Score the pairs that the store does not have, and store them batch by batch.
 
-    No batch is begun after the deadline; an interrupt waits for those under way. Pairs that the
-    scorer leaves out are asked again by the next collection. Whatever was scored stays.
+    No batch is started after the deadline; an interrupt waits for batches in progress. Pairs that
+    failed are tried again by the next collection. All finished scores are kept.
 
     Args:
-        store: Where scores are kept, such as `index.scores`.
-        scorer: The cross-encoder, or whatever else `Searcher` takes; for Ray its name or folder.
+        store: The store of scores, such as `index.scores`.
+        scorer: The cross-encoder, in any form that `Searcher` accepts; for Ray its name or folder.
         queries, items: Texts (q) and (n); pairs of equal texts are scored once.
-        pairs: Positions (p,) in them, scored in order; by default every query with every item.
-        limits: What may be used and spent; by default one thread, without an end.
+        pairs: Positions (p,) of queries and items, scored in order; by default every query with
+            every item.
+        limits: Resources and limits; by default one thread and no limit.
         progress: Called with (distinct pairs scored so far, distinct pairs in all).
 
     Raises:
-        InputError: The store has a file and the scorer no fingerprint, or the disk is full.
+        InputError: The store is a file but the scorer has no fingerprint, or the disk is full.
         ScorerError: A score is not finite, or nothing can be scored.
     """
     for what, texts in (("queries", queries), ("items", items)):
@@ -119,8 +120,9 @@ def collect(
     asked = len(queries) * len(items) if pairs is None else len(pairs)
     if 4 * asked > limit:
         raise InputError(
-            f"{asked:,} scores do not fit into a store of {limit // 2**20:,} MB, which would "
-            "drop the first for the last: set CROSSKNN_STORE_LIMIT to more MB, or ask for fewer"
+            f"{asked:,} scores do not fit into a store of {limit // 2**20:,} MB, where new "
+            "scores would replace the first ones: set CROSSKNN_STORE_LIMIT to more MB, or ask "
+            "for fewer"
         )
     opened: Any = nullcontext(scorer)
     if limits.ray is not None:
@@ -158,9 +160,10 @@ def exact_scores(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> FloatArray:
-    """Exact scores (q, n) float32 of every query with every item: collected, and read-only.
+    """Collect the exact scores (q, n) float32 of every query with every item; the array is
+    read-only.
 
-    Raises as `collect`, and ScorerError if a pair has no score.
+    Raises the errors of `collect`, and ScorerError if a pair has no score.
 
     Args:
         store, scorer, limits, progress: As for `collect`.
@@ -173,30 +176,31 @@ def exact_scores(
     if len(missing := np.argwhere(np.isnan(scores))):
         query, item = missing[0]
         raise ScorerError(
-            f"query {query} and item {item} could not be scored, so exact search is not known"
+            f"query {query} and item {item} could not be scored, so the exact results are unknown"
         )
     scores.flags.writeable = False
     return scores
 
 
 def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
-    """The scorer's fingerprint; InputError if it has none, and its scores would outlive it."""
+    """Return the scorer's fingerprint; InputError if it has none but its scores would be kept in a
+    file."""
     if scorer.fingerprint is None and store.path is not None:
         raise InputError(
-            f"the cross-encoder has no fingerprint, so that its scores in {store.path} could be "
+            f"the cross-encoder has no fingerprint, so its scores in {store.path} could be "
             "mistaken for another model's: name it (model='...' for an endpoint, "
             "--endpoint-model on the command line; name='...' for a function)"
         )
     if scorer.fingerprint is not None:
         return scorer.fingerprint
-    # A later object may have the id() of one that is gone, and would be given its scores.
+    # Keep the scorer alive: a later object could get the same id(), and with it these scores.
     store.unnamed[id(scorer)] = scorer
     return f"unnamed-{id(scorer)}"
 
 
 @dataclass
 class _Collection:
-    """What one collection asks for, and what it has got so far."""
+    """The pairs of one collection, and its progress."""
 
     fingerprint: str
     queries: Sequence[str]
@@ -211,7 +215,7 @@ class _Collection:
         self.deadline = Deadline(self.limits.deadline, self._stop)
 
     def begin(self, table: ScoreTable) -> None:
-        """Count the scores that there are; others may have added to them until now."""
+        """Count the pairs that already have scores; other processes may have added some."""
         self._table = table
         self._query_ids = table.ids(self.queries, add=True, keep=True)
         self._item_ids = table.ids(self.items, add=True)
@@ -221,9 +225,10 @@ class _Collection:
         self._count(0)
 
     def score(self, scorer: Scorer, size: int) -> None:
-        """Keep every worker busy with a block of `size` pairs, until pairs or time run out.
+        """Keep every worker busy with blocks of `size` pairs, until there are no more pairs or the
+        time is up.
 
-        After an error or an interrupt none is begun, and those under way are waited for.
+        After an error or an interrupt no block is started, and those in progress are waited for.
         """
         blocks, running, workers = self._blocks(size), set[Future[None]](), self.limits.workers
         with ThreadPoolExecutor(workers, "crossknn-scoring") as pool:
@@ -242,7 +247,7 @@ class _Collection:
                 raise
 
     def _score(self, scorer: Scorer, block: Pairs) -> None:
-        """Score a block and keep each batch as it comes."""
+        """Score a block, and store each batch as it arrives."""
         scored, why = 0, ""
         stream = scorer.score(block, self.queries, self.items, **self.deadline.rest())
         try:
@@ -265,7 +270,7 @@ class _Collection:
                 )
 
     def _blocks(self, size: int) -> Iterator[Pairs]:
-        """Pairs (b,) without a score, in order, as long as calls are left."""
+        """Yield pairs (b,) without a score, in order, until `max_calls` is reached."""
         left = math.inf if self.limits.max_calls is None else self.limits.max_calls
         for _, missing in self._missing():
             if left < len(missing):
@@ -278,20 +283,20 @@ class _Collection:
                 return
 
     def _missing(self) -> Iterator[tuple[Pairs, Pairs]]:
-        """Different pairs of texts, some at a time, and those of them without a score."""
+        """Yield distinct pairs of texts in portions, with those that have no score."""
         for pairs in self._different():
             ids = self._query_ids[pairs.query], self._item_ids[pairs.item]
             scores = self._table.lookup(self.fingerprint, *ids)
             yield pairs, pairs.take(np.flatnonzero(np.isnan(scores)))
 
     def _different(self) -> Iterator[Pairs]:
-        """Each pair of texts once, in order."""
+        """Yield each distinct pair of texts once, in order."""
         if self.pairs is None:
             items = _first(self._item_ids)
             for query in _first(self._query_ids).tolist():
                 yield Pairs(np.full(len(items), query), items)
             return
-        # Ids are below 2**31, so that both fit into one number.
+        # Ids are below 2**31, so that a pair of them fits into one 64-bit integer.
         key = (self._query_ids[self.pairs.query] << 32) + self._item_ids[self.pairs.item]
         chosen = _first(key)
         for start in range(0, len(chosen), _AT_ONCE):
@@ -305,13 +310,14 @@ class _Collection:
 
 
 def _first(values: IntArray) -> IntArray:
-    """Positions of the first of each of the values, ascending."""
+    """Return the positions of the first occurrence of each value, ascending."""
     return np.sort(np.unique(values, return_index=True)[1])
 
 
 @contextmanager
 def _exclusive(path: Path | None, deadline: Deadline) -> Iterator[None]:
-    """One process, and one thread, at a time collects into a file; others wait, to the deadline."""
+    """Hold a lock so that one process and thread at a time collects into a file; others wait until
+    the deadline."""
     with ExitStack() as held:
         while path is not None and not deadline.over():
             try:

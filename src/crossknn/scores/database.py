@@ -1,4 +1,4 @@
-"""The SQLite file that holds exact scores: opened, shared, and never trusted.
+"""The SQLite file of exact scores: opened safely, shared between processes, and checked on reading.
 
 1. A killed process loses no transaction that it finished (WAL), and many processes of one host may
    read and write the file at the same time.
@@ -32,7 +32,7 @@ from crossknn.linalg import running, usable
 from crossknn.types import FloatArray, IntArray
 
 LARGEST_ID = 2**31 - 1
-"""Ids of texts are smaller: blocks keep them in four bytes."""
+"""Upper bound of text ids, which blocks store in four bytes."""
 
 _APPLICATION = 0x786B6E6E  # "xknn"
 _FORMAT = 3
@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS days (day TEXT PRIMARY KEY NOT NULL, block INTEGER NO
 
 
 SIGN = "UPDATE texts SET crc = text_crc(id, digest, text) WHERE"
-"""Gives the texts that a condition chooses the checksums of what they are now."""
+"""Updates the checksums of the texts that a condition selects."""
 
 
 class StoredScoresError(InputError):
@@ -65,20 +65,20 @@ class StoreFullError(StoredScoresError):
 
 
 class ScoreFile:
-    """The connection to one file of scores, which the first writing makes; with the path None, to a
-    database in memory."""
+    """A connection to a file of scores, which is created at the first write; with the path None, to
+    a database in memory."""
 
     def __init__(self, path: Path | None) -> None:
         self.path, self.lock = path, threading.RLock()
         self.replaced = False
-        """Whether another file was seen at the path: this one is not used any more."""
+        """Whether the path now names another file, so that this connection is closed for good."""
         self._connection: sqlite3.Connection | None = None
         self._inode = self._process = 0  # of the connection
         self._read_only = False  # the connection
         self._parents: list[sqlite3.Connection] = []  # a fork may not even close its parent's
 
     def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        """All rows that a statement gives; none if there is no file yet."""
+        """Return all rows of a statement; none if there is no file yet."""
         with running(), self.lock, self.errors(StoredScoresError, "cannot be read"):
             self._check_not_replaced()
             if self._connection is None and self.path is not None and not self._exists():
@@ -90,13 +90,13 @@ class ScoreFile:
             return self._open().execute(statement, values).fetchall()
 
     def number(self, statement: str) -> int:
-        """The number that a statement gives; 0 if there is no file yet."""
+        """Return the number that a statement selects; 0 if there is no file yet."""
         rows = self.select(statement)
         return int(rows[0][0]) if rows else 0
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, or a part of the one that this thread has begun."""
+        """Hold a transaction, or join the one that this thread has begun."""
         with running(), self.lock, self.errors(StoreFullError, "cannot be kept"):
             self._check_not_replaced()
             if self._read_only:
@@ -115,21 +115,21 @@ class ScoreFile:
                 raise
 
     def shrink(self) -> None:
-        """Give the space of deleted rows back to the disk."""
+        """Return the space of deleted rows to the disk."""
         with self.lock, self.errors(StoreFullError, "cannot be kept"):
             db = self._open(write=True)
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def used_bytes(self) -> int:
-        """How many bytes of the file, or of the memory, are in use."""
+        """Return the bytes in use, in the file or in memory."""
         pages, free, size = (
             self.number(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
         )
         return (pages - free) * size
 
     def look(self) -> bool:
-        """Whether the path now names another file, or none, so that this one was closed."""
+        """Check whether the path now names another file or none; if so, close this one."""
         with running(), self.lock:
             if self._connection is not None and not self._connection.in_transaction:
                 self.replaced = self.replaced or self._moved()
@@ -145,7 +145,7 @@ class ScoreFile:
             self._connection = None
 
     def damaged(self, what: object) -> StoredScoresError:
-        """The error that says what is damaged, and how to go on."""
+        """Make the error that describes the damage and how to go on."""
         why = " ".join(str(what).split())
         return StoredScoresError(
             f"the scores in {self.path} are damaged ({why}): remove what is damaged with  "
@@ -154,12 +154,13 @@ class ScoreFile:
 
     @contextmanager
     def errors(self, kind: type[InputError], what: str) -> Iterator[None]:
-        """SQLite's errors as one sentence: damage, or `what` the scores cannot."""
+        """Turn SQLite's errors into one sentence: either damage, or that the scores cannot be read
+        or kept."""
         try:
             yield
         except sqlite3.IntegrityError as error:  # no text has an id above `LARGEST_ID`
             raise StoreFullError(
-                f"the scores in {self.path} cannot be kept: no numbers are left for new texts; "
+                f"the scores in {self.path} cannot be kept: no ids are left for new texts; "
                 "move the file away, and scores are computed again"
             ) from error
         except sqlite3.OperationalError as error:
@@ -171,7 +172,7 @@ class ScoreFile:
             raise self.damaged(error) from error
 
     def _moved(self) -> bool:
-        """Whether the path does not name the opened file any more."""
+        """Whether the path no longer names the opened file."""
         try:
             return self.path is not None and self.path.stat().st_ino != self._inode
         except FileNotFoundError:
@@ -182,13 +183,14 @@ class ScoreFile:
     def _check_not_replaced(self) -> None:
         if self.replaced:
             raise StoredScoresError(
-                f"the scores in {self.path} were removed or replaced meanwhile: do it again"
+                f"the scores in {self.path} were removed or replaced during the operation: "
+                "repeat it"
             )
 
     def _exists(self) -> bool:
-        """Whether there is a file; an empty one, which a full disk leaves, does not count.
+        """Whether the file exists; an empty one, which a full disk leaves, does not count.
 
-        Raises `InputError` if it, or what SQLite keeps beside it, is no regular file.
+        Raises `InputError` if the file, or one of SQLite's files beside it, is not a regular file.
         """
         assert self.path is not None
         folder, name = self.path.absolute().parent, self.path.name
@@ -197,11 +199,11 @@ class ScoreFile:
         return is_file(folder, name) and self.path.stat().st_size > 0
 
     def _open(self, *, write: bool = False) -> sqlite3.Connection:
-        """The connection, opened if need be.
+        """Return the connection, opened if necessary.
 
-        For reading the file alone is enough: a full disk, or one without locks, may refuse the
-        files that SQLite wants to make beside it. Turning WAL on does not wait for other processes
-        that are opening the file, so it is tried again for a while.
+        Reading needs only the file itself, because a full disk or one without locks may refuse the
+        files that SQLite would create beside it. Turning on WAL does not wait for other processes
+        that are opening the file, so it is retried for a while.
         """
         if self._connection is not None and self._process != os.getpid():
             self._parents.append(self._connection)
@@ -248,7 +250,7 @@ class ScoreFile:
         return db
 
     def _prepare(self, db: sqlite3.Connection) -> None:
-        """Make the tables of a new file; `InputError` if those of another are not ours."""
+        """Create the tables of a new file; `InputError` if an existing file has other tables."""
         _distrust(db)
         db.execute("BEGIN")  # other processes may be making the tables
         asked = "PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master"
@@ -271,17 +273,18 @@ class ScoreFile:
                 f"{self.path} has other tables, views or triggers than crossknn makes: it is not "
                 "opened; move the file away, and scores are computed again"
             )
-        # In WAL mode, NORMAL loses nothing when a process dies.
+        # In WAL mode, NORMAL loses no finished transaction when a process dies.
         db.execute("PRAGMA synchronous = NORMAL")
 
 
 def _may_change(path: Path) -> bool:
-    """Whether this process may write the file and beside it, and no other name shares its bytes."""
+    """Whether this process may write the file and its folder, and the file has no hard links."""
     return path.stat().st_nlink == 1 and all(os.access(p, os.W_OK) for p in (path, path.parent))
 
 
 def _distrust(db: sqlite3.Connection) -> None:
-    """What SQLite advises for files of strangers: nothing in the schema may call or change it."""
+    """Apply the settings that SQLite recommends for files of strangers: the schema may call or
+    change nothing."""
     for statement in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
         db.execute(f"PRAGMA {statement}")
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_ROW)
@@ -292,21 +295,22 @@ def _distrust(db: sqlite3.Connection) -> None:
 
 
 def _tables(db: sqlite3.Connection) -> list[tuple[str, ...]]:
-    """The definitions of all tables, indexes, views and triggers, whatever their spacing."""
+    """Return the definitions of all tables, indexes, views and triggers, with normalized
+    spacing."""
     rows = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
     return sorted(tuple(" ".join(str(value).split()) for value in row) for row in rows)
 
 
 @cache
 def _own_tables() -> list[tuple[str, ...]]:
-    """What `_SCHEMA` makes."""
+    """Return the definitions that `_SCHEMA` creates."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(_SCHEMA)
         return _tables(db)
 
 
 def parsed_block(start: Any, items: Any, scores: Any) -> tuple[IntArray, FloatArray] | None:
-    """The ids (b,) of a block, ascending, and its scores (b,); None for what is no block."""
+    """Parse a block: its ids (b,), ascending, and scores (b,); None if it is invalid."""
     try:
         values = np.frombuffer(scores, "<f4")
         if not 1 <= start <= LARGEST_ID - len(values) + 1:
@@ -322,7 +326,7 @@ def parsed_block(start: Any, items: Any, scores: Any) -> tuple[IntArray, FloatAr
 
 
 def _checked_crc(fingerprint: Any, query: Any, start: Any, items: Any, scores: Any) -> int | None:
-    """`block_crc` of what is a block; None for what is none."""
+    """Compute `block_crc` of a valid block; None for an invalid one."""
     parsed = parsed_block(start, items, scores)
     with suppress(UnicodeDecodeError):
         return (
@@ -334,7 +338,7 @@ def _checked_crc(fingerprint: Any, query: Any, start: Any, items: Any, scores: A
 def block_crc(
     fingerprint: str, query: int, start: int, items: bytes | None, scores: bytes
 ) -> int | None:
-    """The checksum of a block, and of whose scores it holds."""
+    """Compute the checksum of a block, including its fingerprint and query."""
     with suppress(TypeError, AttributeError, struct.error):  # damaged values have other types
         head = fingerprint.encode() + struct.pack("<qq?", query, start, items is None)
         return zlib.crc32(scores, zlib.crc32(items or b"", zlib.crc32(head)))
@@ -342,7 +346,7 @@ def block_crc(
 
 
 def text_crc(number: int, digest: bytes, text: bytes | None) -> int | None:
-    """The checksum of a text, and of its id; None for what is no text."""
+    """Compute the checksum of a text and its id; None if it is invalid."""
     with suppress(TypeError):
         if 1 <= number < LARGEST_ID and len(digest) == 16:
             return zlib.crc32(text or b"", zlib.crc32(digest, number & 0xFFFFFFFF))

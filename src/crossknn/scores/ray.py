@@ -1,7 +1,7 @@
-"""Scoring on Ray (extra `ray`): workers in processes, on one machine or on a cluster.
+"""Score on Ray (extra `ray`): worker processes on one machine or on a cluster.
 
 Each worker opens the cross-encoder once and returns the scores of small blocks, which the caller
-keeps. A worker that is lost is started again, and scores again the one block that it was at.
+stores. A lost worker is restarted, and repeats only the block that it was scoring.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ _PATIENCE = 5.0
 
 @contextmanager
 def scorer_on_ray(source: Any, fingerprint: str, workers: int, address: str) -> Iterator[Scorer]:
-    """A scorer whose calls go to processes of one CPU each; Ray ends with it.
+    """Make a scorer that distributes calls over processes of one CPU each; Ray is shut down with
+    it.
 
-    Raises InputError if the cluster cannot be reached, has too few CPUs or another cross-encoder;
-    MissingExtraError. The scorer raises ScorerError if one worker is lost again and again.
+    Raises InputError if the cluster cannot be reached, has too few CPUs or has another version of
+    the cross-encoder; MissingExtraError without Ray. The scorer raises ScorerError if a worker is
+    lost repeatedly.
 
     Args:
         source: The name or folder of the cross-encoder, or one that can be pickled.
-        fingerprint: The cross-encoder's, which that of every worker must be.
+        fingerprint: The cross-encoder's fingerprint, which every worker's must equal.
         workers: Number of processes.
-        address: Of a cluster, or "local" to start Ray on this machine.
+        address: Address of a cluster, or "local" to start Ray on this machine.
     """
     with _ray(workers, None if address == "local" else address) as ray:
         remote = _Remote(ray, source, fingerprint, workers)
@@ -50,13 +52,13 @@ def scorer_on_ray(source: Any, fingerprint: str, workers: int, address: str) -> 
 
 
 class _Worker:
-    """Holds the cross-encoder in a process of its own, opened at the first call."""
+    """A process that holds the cross-encoder, opened at the first call."""
 
     def __init__(self, source: Any, fingerprint: str) -> None:
         self._source, self._fingerprint, self._opened = source, fingerprint, False
 
     def score(self, *given: Any) -> list[tuple[IntArray, FloatArray]]:
-        """All batches of `Scorer.score`."""
+        """Return all batches of `Scorer.score`."""
         from crossknn.scorers.opening import CrossEncoder
 
         if not self._opened and isinstance(self._source, str | Path):
@@ -67,25 +69,25 @@ class _Worker:
         self._opened = True
         if self._source.fingerprint != self._fingerprint:
             raise InputError(
-                f"a worker opened the model {self._source.fingerprint}, but this is the work of "
-                f"{self._fingerprint}; install the same one on every node"
+                f"a worker opened the model {self._source.fingerprint}, but "
+                f"{self._fingerprint} is needed; install the same model on every node"
             )
         return [*self._source.score(*given)]
 
 
 class _Remote:
-    """The scorer as the collection sees it: a call waits for a free worker, and for its answer."""
+    """The scorer in the collecting process: a call waits for a free worker and its answer."""
 
     def __init__(self, ray: Any, source: Any, fingerprint: str, workers: int) -> None:
         self._ray, self.fingerprint = ray, fingerprint
-        # Restarts are what is limited: where a node is lost, a few tries fail before Ray knows it.
+        # Limit restarts, not retries: if a node is lost, a few tries fail before Ray notices.
         worker = ray.remote(num_cpus=1, max_restarts=_LOSSES, max_task_retries=-1)(_Worker)
         try:
             self.actors = [worker.remote(source, fingerprint) for _ in range(workers)]
         except TypeError as error:  # it cannot be pickled
             raise InputError(
-                "on Ray every worker opens the cross-encoder itself: give its name or folder, not "
-                "an object"
+                "on Ray every worker opens the cross-encoder itself: give its name or folder "
+                "instead of an object"
             ) from error
         self._free = SimpleQueue[Any]()
         for actor in self.actors:
@@ -94,8 +96,8 @@ class _Remote:
     def score(
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], **limits: Any
     ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """The batches of a worker's scorer, all at once; the worker gets the texts of these pairs
-        alone, and no deadline."""
+        """Return the batches of a worker's scorer, all at once; only the texts of these pairs are
+        sent, and no deadline."""
         query, query_of = np.unique(pairs.query, return_inverse=True)
         item, item_of = np.unique(pairs.item, return_inverse=True)
         texts = [queries[q] for q in query.tolist()], [items[i] for i in item.tolist()]
@@ -108,7 +110,7 @@ class _Remote:
             raise ScorerError(f"a worker failed: {error.cause!r}") from error
         except errors.RayError as error:
             raise ScorerError(
-                "a worker could not start, or was lost (perhaps memory is short): "
+                "a worker could not start, or was lost (perhaps it ran out of memory): "
                 f"{str(error).strip().splitlines()[-1]}"
             ) from error
         finally:
@@ -117,7 +119,7 @@ class _Remote:
 
 @contextmanager
 def _ray(workers: int, address: str | None) -> Iterator[Any]:
-    """Ray, as it runs in this process, or else started, or joined, and left at the end."""
+    """Return Ray: running in this process, or started or joined here and shut down at exit."""
     with needs_extra("scoring on Ray", "ray"):
         ray: Any = import_module("ray")
     ours = not ray.is_initialized()
@@ -128,7 +130,7 @@ def _ray(workers: int, address: str | None) -> Iterator[Any]:
         quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
         try:
             if place := re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address or ""):
-                # Ray itself would wait for minutes.
+                # Without this check, Ray would wait for minutes.
                 socket.create_connection((place[1], int(place[2])), _PATIENCE).close()
             ray.init(address=address or "local", **quiet, **own)
         except (OSError, OverflowError, RuntimeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Exact scores of some pairs: what the store has of given items, as the fits read it."""
+"""Exact scores of some pairs of queries and items, as fits read them from the store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from crossknn.types import BoolArray, FloatArray, IntArray, Pairs
 
 @dataclass(frozen=True, eq=False)
 class SparseScores:
-    """Scores of e pairs of q queries and n items, sorted by query, then item, each pair once.
+    """Scores of e distinct pairs of q queries and n items, sorted by query, then item.
 
-    G, the sparse score matrix of AXN 2.1. `queries` are texts (q,), some perhaps without a score;
-    `query` (e,) and `item` (e,) are positions, `score` (e,) raw logits (float32). `fingerprint`
-    names the cross-encoder.
+    This is G, the sparse score matrix of AXN 2.1. `queries` are texts (q,), perhaps some without
+    scores; `query` (e,) and `item` (e,) are positions, `score` (e,) raw logits (float32).
+    `fingerprint` identifies the cross-encoder.
     """
 
     queries: Sequence[str]
@@ -35,7 +35,7 @@ class SparseScores:
         score: FloatArray,
         fingerprint: str | None = None,
     ) -> SparseScores:
-        """From different pairs in any order."""
+        """Make the matrix from distinct pairs in any order."""
         order = np.lexsort((pairs.item, pairs.query))
         values = np.asarray(score, np.float32)[order]
         return SparseScores(queries, n, pairs.query[order], pairs.item[order], values, fingerprint)
@@ -45,16 +45,16 @@ class SparseScores:
 
     @cached_property
     def by_query(self) -> IntArray:
-        """Query r has the entries `by_query[r]:by_query[r + 1]`: (q + 1,)."""
+        """Offsets (q + 1,): query r has the entries `by_query[r]:by_query[r + 1]`."""
         return np.searchsorted(self.query, np.arange(len(self.queries) + 1)).astype(np.int64)
 
     @property
     def scored_queries(self) -> IntArray:
-        """Queries that have a score, in order."""
+        """The queries that have a score, in order."""
         return np.unique(self.query)
 
     def take(self, entries: IntArray | BoolArray) -> SparseScores:
-        """The entries at ascending positions, or where a mask (e,) is true."""
+        """Select entries by ascending positions, or by a mask (e,)."""
         return replace(
             self, query=self.query[entries], item=self.item[entries], score=self.score[entries]
         )

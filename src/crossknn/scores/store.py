@@ -1,9 +1,9 @@
-"""One file of exact scores: whatever was scored anywhere is here, and is never scored again.
+"""A file of exact scores, so that no pair of texts is scored twice by the same cross-encoder.
 
 A score belongs to a cross-encoder (its fingerprint), a query and an item (their texts). Texts are
-named by digests once, and by ids from then on. Scores lie in blocks of one query with many items
-(format: `docs/reference/formats.md`); 10^8 pairs of 1,000 queries take 400 MB, and are written in
-3 s and read in 1 s.
+stored once by digest and referred to by ids. A block holds the scores of one query with many items
+(format: `docs/reference/formats.md`). 10^8 pairs of 1,000 queries take 400 MB, 3 s to write and 1 s
+to read.
 
 Axes: q queries, n items, t texts, p pairs, b scores of a block.
 """
@@ -37,8 +37,8 @@ from crossknn.scores.upkeep import make_room, prune, verify
 from crossknn.types import FloatArray, IntArray, Pairs
 
 LIMIT = 2 * 2**30
-"""Bytes that a store takes, at most: the queries whose scores are oldest make room for new ones.
-`CROSSKNN_STORE_LIMIT` in the environment names another limit, in MB."""
+"""Maximum size of a store in bytes; when it is full, the queries with the oldest scores are
+dropped. `CROSSKNN_STORE_LIMIT` in the environment sets another limit, in MB."""
 
 _SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 _VARIABLES = 500  # of one statement
@@ -53,26 +53,26 @@ class Block(NamedTuple):
     scores: FloatArray
 
     def find(self, wanted: IntArray, into: FloatArray) -> None:
-        """Write the scores of the items `wanted` (p,) that this block has `into` an array (p,)."""
+        """Copy the scores of the `wanted` items (p,) in this block to the array `into` (p,)."""
         at = np.minimum(np.searchsorted(self.ids, wanted), len(self.ids) - 1)
         here = self.ids[at] == wanted
         into[here] = self.scores[at[here]]
 
 
 class ScoreTable:
-    """Texts and blocks of scores of one file, or in memory where the path is None."""
+    """The texts and blocks of scores in a file, or in memory if the path is None."""
 
     def __init__(self, path: Path | None) -> None:
         self.limit = _size_limit()
         self.file = ScoreFile(path)
 
     def ids(self, texts: Sequence[str], *, add: bool = False, keep: bool = False) -> IntArray:
-        """The ids (t,) of texts; below 0 for a text that has none.
+        """Return the ids (t,) of texts; negative for a text that has none.
 
         Args:
             texts: t texts.
-            add: Give ids to the texts that have none.
-            keep: Keep the texts themselves, too, as those of queries are.
+            add: Assign ids to texts that have none.
+            keep: Store the texts as well as digests, as for queries.
         """
         kept = (text.encode("utf-8", "surrogatepass") if keep else None for text in texts)
         return self.digest_ids(list(zip(map(text_digest, texts), kept, strict=True)), add)
@@ -85,8 +85,8 @@ class ScoreTable:
         add: bool = False,
         keep: bool = False,
     ) -> tuple[IntArray, IntArray]:
-        """The ids (p,) of the queries and of the items of p pairs, as of `ids`; `keep` is for the
-        texts of queries."""
+        """Return the ids (p,) of the queries and of the items of p pairs, as from `ids`; `keep`
+        stores the queries' texts."""
         query_rows, query = np.unique(pairs.query, return_inverse=True)
         item_rows, item = np.unique(pairs.item, return_inverse=True)
         query_ids = self.ids([str(queries[q]) for q in query_rows.tolist()], add=add, keep=keep)
@@ -95,7 +95,7 @@ class ScoreTable:
         ]
 
     def digest_ids(self, texts: Sequence[tuple[bytes, bytes | None]], add: bool) -> IntArray:
-        """`ids` of (digest, text to be kept or None)."""
+        """Return ids, as `ids` does, for pairs (digest, text to store or None)."""
         ids = self._find(texts)
         lacking = [row for row in texts if row[0] not in ids]
         if add and lacking:
@@ -111,11 +111,11 @@ class ScoreTable:
         return np.array([numbers[digest] for digest, _ in texts], dtype=np.int64)
 
     def lookup(self, fingerprint: str, queries: IntArray, items: IntArray) -> FloatArray:
-        """Exact scores (p,) of pairs by the ids (p,) of their texts, NaN where there is none.
+        """Look up exact scores (p,) by the ids (p,) of their texts, NaN if there is none.
 
         Args:
-            fingerprint: The cross-encoder's.
-            queries, items: Ids as `pair_ids` gives them.
+            fingerprint: The cross-encoder's fingerprint.
+            queries, items: Ids from `pair_ids`.
         """
         scores = np.full(len(queries), np.nan, np.float32)
         for query, places in _grouped(queries):
@@ -128,13 +128,13 @@ class ScoreTable:
     def insert(
         self, fingerprint: str, queries: IntArray, items: IntArray, scores: FloatArray
     ) -> int:
-        """Keep scores in one transaction, and count the pairs that had none before.
+        """Store scores in one transaction, and return the number of new pairs.
 
-        A pair that has a score keeps it. The oldest queries make room where the store is full.
+        Existing scores are kept. If the store is full, the queries with the oldest are dropped.
 
         Args:
-            fingerprint: The cross-encoder's.
-            queries, items: Ids (p,) as `pair_ids` gives them.
+            fingerprint: The cross-encoder's fingerprint.
+            queries, items: Ids (p,) from `pair_ids`.
             scores: Raw logits (p,).
         """
         values = np.asarray(scores, np.float32)
@@ -159,7 +159,7 @@ class ScoreTable:
         return added
 
     def blocks(self, fingerprint: str, query: int) -> Iterator[Block]:
-        """The blocks of a query, checked."""
+        """Read the blocks of a query and check them."""
         if not isinstance(query, int):
             raise self.file.damaged("a block has no query")
         if query < 0:
@@ -172,11 +172,11 @@ class ScoreTable:
             if block_crc(fingerprint, query, start, items, scores) != crc:
                 raise self.file.damaged("checksum mismatch in a block of scores")
             if (parsed := parsed_block(start, items, scores)) is None:
-                raise self.file.damaged("a block of scores has an impossible content")
+                raise self.file.damaged("a block of scores has impossible contents")
             yield Block(row, *parsed)
 
     def texts(self, where: str, values: Sequence[Any]) -> Iterator[tuple[int, bytes, bytes | None]]:
-        """(id, digest, text if it is kept) of the texts that a condition chooses, checked."""
+        """Read and check (id, digest, stored text or None) of texts that a condition selects."""
         for *row, crc in self.file.select(
             f"SELECT id, digest, text, crc FROM texts WHERE {where} ORDER BY id", values
         ):
@@ -193,7 +193,7 @@ class ScoreTable:
         ids: IntArray,
         scores: FloatArray,
     ) -> None:
-        """Add a block of scores (b,) of new items to those of a query; many small ones join it."""
+        """Add a block of scores (b,) of new items of a query, merging many small blocks."""
         small = [block for block in blocks if len(block.scores) < _SMALL]
         if len(small) >= _MANY:
             ids = np.concatenate([ids, *(block.ids for block in small)])
@@ -211,7 +211,7 @@ class ScoreTable:
         )
 
     def _find(self, texts: Sequence[tuple[bytes, bytes | None]]) -> dict[bytes, int]:
-        """The ids of texts by digest; of one to be kept, only if it is."""
+        """Find the ids of texts by digest; a text that should be stored is found only if it is."""
         ids: dict[bytes, int] = {}
         for start in range(0, len(texts), _VARIABLES):
             asked = dict(texts[start : start + _VARIABLES])
@@ -222,13 +222,13 @@ class ScoreTable:
 
 
 class ScoreStore(AbstractContextManager["ScoreStore"]):
-    """Exact scores by (fingerprint, query text, item text); in a file, or in memory.
+    """Exact scores by (fingerprint, query text, item text), in a file or in memory.
 
-    May be used from many threads and, each with its own object, from many processes of one host.
-    Reading raises `InputError` for a damaged file; `StoreFullError` says that it cannot be written.
+    Many threads may share one object, and many processes of one host the same file. Reading raises
+    `InputError` for a damaged file; writing raises `StoreFullError` if the disk is full.
 
     Args:
-        path: The file, made when the first score comes. None: a new store in memory.
+        path: The file, created with the first score. None: a new store in memory.
 
     Raises:
         InputError: The file cannot be opened, is damaged, or is something else.
@@ -237,14 +237,14 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else as_path(path, "the file of scores")
         self.private = os.environ.get("CROSSKNN_PRIVATE", "0") not in ("", "0")
-        """Whether of queries that are new only digests are kept, of which nothing is learned."""
+        """Whether new queries are stored only as digests, from which fits cannot learn."""
         self.unnamed: dict[int, object] = {}
-        """Scorers without a fingerprint, which must live as long as their scores are here."""
+        """Scorers without a fingerprint, kept alive as long as their scores are in memory."""
         self._lock, self._table = threading.Lock(), ScoreTable(self.path)
         len(self)  # reads the file
 
     def table(self) -> ScoreTable:
-        """The table of the file that is at the path now, or is made there with the next score."""
+        """The table of the file that is now at the path, or will be created with the next score."""
         with self._lock:
             if self._table.file.look():
                 self._table = ScoreTable(self.path)
@@ -270,12 +270,12 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         pairs: Pairs,
         scores: FloatArray,
     ) -> int:
-        """Keep exact scores, and count the pairs that had none before, which alone are changed.
+        """Store exact scores, and return the number of new pairs; existing scores are unchanged.
 
         Args:
-            fingerprint: The cross-encoder's.
+            fingerprint: The cross-encoder's fingerprint.
             queries, items: Texts.
-            pairs: p pairs of positions in them.
+            pairs: p pairs of positions in `queries` and `items`.
             scores: Their scores (p,), raw logits.
         """
         table = self.table()
@@ -286,21 +286,21 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def pair_scores(
         self, fingerprint: str, queries: Sequence[str], items: Sequence[str], pairs: Pairs
     ) -> FloatArray:
-        """Exact scores (p,) of pairs, NaN where there is none.
+        """Look up the exact scores (p,) of pairs, NaN if there is none.
 
         Args:
-            fingerprint: The cross-encoder's.
+            fingerprint: The cross-encoder's fingerprint.
             queries, items: Texts.
-            pairs: p pairs of positions in them.
+            pairs: p pairs of positions in `queries` and `items`.
         """
         table = self.table()
         return table.lookup(fingerprint, *table.pair_ids(queries, items, pairs))
 
     def rows(self, fingerprint: str, queries: Sequence[str], items: Sequence[str]) -> FloatArray:
-        """Exact scores (q, n) float32 of all pairs of texts, NaN where there is none.
+        """Look up the exact scores (q, n) float32 of all pairs of texts, NaN if there is none.
 
         Args:
-            fingerprint: The cross-encoder's.
+            fingerprint: The cross-encoder's fingerprint.
             queries, items: Texts (q) and (n).
         """
         table = self.table()
@@ -313,12 +313,12 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def sparse_scores(
         self, fingerprint: str, items: Sequence[str], queries: Sequence[str] | None = None
     ) -> SparseScores:
-        """All exact scores with given items. Items of equal texts have equal scores.
+        """Return all exact scores of the given items. Items with equal texts have equal scores.
 
         Args:
-            fingerprint: The cross-encoder's.
+            fingerprint: The cross-encoder's fingerprint.
             items: Texts of items (n).
-            queries: Texts of queries; None: all that have a score.
+            queries: Texts of queries; None: all queries that have a score.
         """
         texts = sorted(self.queries(fingerprint)) if queries is None else list(queries)
         table = self.table()
@@ -328,7 +328,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         rows, columns, scores = [none], [none], [none.astype(np.float32)]
         for row, query in enumerate(table.ids(texts).tolist()):
             for block in table.blocks(fingerprint, query):
-                # Items `by_id[first:first + count]` have the text of an entry of the block.
+                # Items `by_id[first:first + count]` have the same text as an entry of the block.
                 first = np.searchsorted(ordered, block.ids)
                 counts = np.searchsorted(ordered, block.ids, "right") - first
                 starts = np.repeat(first - np.cumsum(counts) + counts, counts)
@@ -339,8 +339,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return SparseScores.of(texts, len(items), pairs, np.concatenate(scores), fingerprint)
 
     def query_counts(self, fingerprint: str) -> tuple[IntArray, IntArray]:
-        """Ids (q,) of the scored queries whose texts are kept, oldest first, and how many scores
-        each has (q,)."""
+        """Return the ids (q,) of scored queries whose texts are stored, oldest first, and each
+        one's number of scores (q,)."""
         rows = self.table().file.select(
             "SELECT query, coalesce(sum(length(scores)) / 4, 0) FROM blocks JOIN texts "
             f"ON texts.id = query WHERE scorer = {_SCORER} AND text IS NOT NULL "
@@ -351,31 +351,31 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return ids, counts
 
     def query_texts(self, ids: IntArray) -> list[str]:
-        """The texts of queries by the ids that `query_counts` gives."""
+        """Return the texts of queries, by ids from `query_counts`."""
         table = self.table()
         texts = [text for query in ids.tolist() for *_, text in table.texts("id = ?", [query])]
         with table.file.errors(StoredScoresError, "cannot be read"):
             return [text.decode("utf-8", "surrogatepass") for text in texts if text is not None]
 
     def queries(self, fingerprint: str) -> list[str]:
-        """Texts of the queries that have a score and whose texts are kept, oldest first."""
+        """Return the texts of queries that have scores and stored texts, oldest first."""
         return self.query_texts(self.query_counts(fingerprint)[0])
 
     def prune(
         self, *, keep: int | None = None, before: str | None = None, private: bool = False
     ) -> int:
-        """Drop the scores of old queries, and count these; the file shrinks.
+        """Drop the scores of old queries, return their number, and shrink the file.
 
         Args:
-            keep: Keep this many queries, those with the newest scores.
-            before: Drop queries whose scores were all kept before this day, such as "2026-11-30".
+            keep: Number of queries to keep, those with the newest scores.
+            before: Drop queries whose scores were all stored before this day, such as "2026-11-30".
             private: Drop the texts of all queries, too, and keep their digests.
         """
         table = self.table()
         return prune(table.file, keep, before, private) if len(self) else 0
 
     def add_all(self, other: ScoreStore) -> None:
-        """Take over all scores of another store."""
+        """Copy all scores of another store into this one."""
         table, source = self.table(), other.table()
         texts = list(source.texts("TRUE", []))
         theirs = np.array([number for number, *_ in texts], np.int64)
@@ -389,15 +389,15 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                     named = np.append(query, block.ids)
                     at = np.minimum(np.searchsorted(theirs, named), len(theirs) - 1)
                     if not np.array_equal(theirs[at], named):
-                        raise source.file.damaged("a block names a text that is not there")
+                        raise source.file.damaged("a block refers to a text that does not exist")
                     queries = np.full(len(block.scores), own[at[0]])
                     table.insert(fingerprint, queries, own[at[1:]], block.scores)
 
     def record_time(self, fingerprint: str, pairs: int, seconds: float) -> None:
-        """Note how long scoring took, by however many workers.
+        """Record how long scoring took, over all workers.
 
         Args:
-            fingerprint, pairs, seconds: Whose scores, how many, and how long they took.
+            fingerprint, pairs, seconds: The cross-encoder, its number of pairs, and the duration.
         """
         if pairs:
             with self.table().file.writing() as db:
@@ -409,14 +409,14 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                 )
 
     def seconds_per_pair(self, fingerprint: str) -> float:
-        """How long a pair has taken in all collections; 0.0 before there was one."""
+        """Return the average seconds per pair over all collections; 0.0 before the first."""
         rate = "SELECT CAST(seconds AS REAL) / pairs FROM scorers WHERE pairs > 0 AND seconds > 0"
         rows = self.table().file.select(f"{rate} AND fingerprint = ?", (fingerprint,))
         return next((seconds for (seconds,) in rows if seconds is not None), 0.0)
 
     def sizes(self) -> dict[str, int]:
-        """Number of `scores`, of `queries` that have one, of these queries' `texts` that are kept,
-        the `bytes` in use, and the `limit` of these."""
+        """Return the numbers of `scores`, of `queries` with scores, of stored `texts` of these
+        queries, the `bytes` in use, and the `limit` of bytes."""
         file, scored = self.table().file, "FROM texts WHERE id IN (SELECT query FROM blocks)"
         return {
             "scores": len(self),
@@ -427,13 +427,13 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         }
 
     def verify(self, *, repair: bool = False) -> list[str]:
-        """Check every row: a sentence for each kind of damage. `repair` removes what is damaged, so
-        that it is scored again; `InputError` if the file itself is damaged."""
+        """Check every row, and return one sentence per kind of damage. `repair` removes damaged
+        rows, so that they are scored again; `InputError` if the file itself is damaged."""
         return verify(self.table().file, repair)
 
 
 def _size_limit() -> int:
-    """`LIMIT`, or that of the environment."""
+    """Return `LIMIT`, or the limit set in the environment."""
     given = os.environ.get("CROSSKNN_STORE_LIMIT")
     if given is None:
         return LIMIT
@@ -443,7 +443,7 @@ def _size_limit() -> int:
 
 
 def _grouped(queries: IntArray) -> Iterator[tuple[int, IntArray]]:
-    """(query, places) of each different query, its places in order."""
+    """Yield (query, places) for each distinct query, places in order."""
     order = np.argsort(queries, kind="stable")
     different, first = np.unique(queries[order], return_index=True)
     if len(order):

@@ -1,4 +1,4 @@
-"""A scorer that never computes what the store has: the view of the store that a search uses."""
+"""A scorer that looks scores up in a store, and computes only the missing ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
-    """The batches of one call; `computed` counts the pairs that the scorer computed so far."""
+    """The batches of one call; `computed` counts the pairs that the scorer has computed."""
 
     batches: Generator[tuple[IntArray, FloatArray], None, None]
     computed = 0
@@ -31,25 +31,27 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
         return next(self.batches)
 
     def close(self) -> None:
-        """Compute no more."""
+        """Stop computing."""
         self.batches.close()
 
 
 class StoredScorer:
-    """Scores with `scorer` only pairs that `store` has no score of, and stores every batch.
+    """Looks scores up in `store`; computes the missing ones with `scorer`, and stores every batch.
 
-    Many threads may share one object, and many processes the store: a pair is scored twice only if
-    two of them ask for it at the same time.
+    Many threads may share one object, and many processes the store. A pair is scored twice only if
+    two of them request it at the same time.
 
     Args:
-        scorer: The cross-encoder, or whatever else `Searcher` takes.
-        store: Where scores are kept: a store such as `index.scores`, or its file.
-        required: False scores without a store that cannot be read, and warns of it once.
-        every: Seconds in which a call stores its batches together, since each time costs as much as
-            scoring a pair of a small model does. What was computed since is lost with the process.
+        scorer: The cross-encoder, in any form that `Searcher` accepts.
+        store: A store such as `index.scores`, or its file.
+        required: If false, a store that cannot be read is ignored with a warning, and all pairs are
+            scored.
+        every: Seconds between writes to the store, since each write costs as much as scoring a pair
+            with a small model. A killed process loses the scores since the last write.
 
     Raises:
-        InputError: The store has a file and the scorer no fingerprint, or the file is no store.
+        InputError: The store is a file but the scorer has no fingerprint, or the file is not a
+            store.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class StoredScorer:
         time_left: float | None = None,
         cancel: threading.Event | None = None,
     ) -> StoredStream:
-        """Score pairs; see `Scorer.score`. All known pairs come first, in one batch."""
+        """Score pairs; see `Scorer.score`. Pairs that are in the store come first, in one batch."""
         stream = StoredStream()
         stream.batches = self._run(stream, Call(pairs, queries, items, Deadline(time_left, cancel)))
         return stream
@@ -93,7 +95,7 @@ class StoredScorer:
         try:
             table = self.store.table()
             query, item = table.pair_ids(call.queries, call.items, call.pairs)
-            # `first` (u,) are the different pairs, and `of` (p,) says which of them each pair is.
+            # `first` (u,) are the distinct pairs; `of` (p,) maps each pair to its distinct one.
             _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
             scores = table.lookup(self.fingerprint, query[first], item[first])
         except (StoredScoresError, InputError) as error:  # it is a folder or a link now, say
@@ -131,8 +133,8 @@ class StoredScorer:
             self._keep(call, asked, pending)
 
     def _keep(self, call: Call, pairs: Pairs, pending: list[tuple[IntArray, FloatArray]]) -> None:
-        """Move the scores of pairs at positions from `pending` to the store; a search goes on where
-        that cannot be: a score is worth more."""
+        """Move scores from `pending` to the store. If they cannot be written, the search continues,
+        since the scores are still usable."""
         if not pending:
             return
         where, scores = map(np.concatenate, zip(*pending, strict=True))

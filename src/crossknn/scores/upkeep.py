@@ -1,4 +1,4 @@
-"""The upkeep of a store of scores: its size, the old queries that make room, and damaged rows."""
+"""Maintain a store of scores: limit its size, drop old queries, and check for damaged rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILLED = 0.9
 
 
 def make_room(file: ScoreFile, db: sqlite3.Connection, limit: int) -> None:
-    """Drop the queries whose scores are oldest, so that a tenth of the limit is free."""
+    """Drop the queries with the oldest scores, so that a tenth of the limit becomes free."""
     excess = file.used_bytes() - int(_FILLED * limit)
     oldest = db.execute(
         "SELECT query, sum(coalesce(length(scores), 0) + coalesce(length(items), 0)) "
@@ -27,7 +27,7 @@ def make_room(file: ScoreFile, db: sqlite3.Connection, limit: int) -> None:
 
 
 def prune(file: ScoreFile, keep: int | None, before: str | None, private: bool) -> int:
-    """Drop the scores of old queries, and count these; see `ScoreStore.prune`."""
+    """Drop the scores of old queries, and return their number; see `ScoreStore.prune`."""
     with file.writing() as db:
         db.execute("PRAGMA secure_delete = ON")
         rows = db.execute(
@@ -52,11 +52,12 @@ def prune(file: ScoreFile, keep: int | None, before: str | None, private: bool) 
 
 
 def _drop(db: sqlite3.Connection, queries: Sequence[int]) -> None:
-    """Drop the scores of queries, and their texts where no score names them as items."""
+    """Drop the scores of queries, and their texts unless they are also items of other scores."""
     scorers = [scorer for (scorer,) in db.execute("SELECT id FROM scorers").fetchall()]
     pairs = ((scorer, query) for query in queries for scorer in scorers)
     db.executemany("DELETE FROM blocks WHERE scorer = ? AND query = ?", pairs)
-    # The largest id stays taken: a new text would get it, and others may have it in hand.
+    # Keep the largest id in use: otherwise a new text would get an id that another process may
+    # still use for the old text.
     (largest,) = db.execute("SELECT coalesce(max(id), 0) FROM texts").fetchone()
     ordered = np.sort(np.array([q for q in queries if isinstance(q, int)], np.int64))
     used: BoolArray = ordered == largest
@@ -89,7 +90,7 @@ def verify(file: ScoreFile, repair: bool) -> list[str]:
         with file.writing() as db:
             db.executemany("DELETE FROM blocks WHERE id = ?", blocks)
             db.execute(f"DELETE FROM texts WHERE id NOT BETWEEN 1 AND {LARGEST_ID - 1}")
-            # The id of a text stays taken: blocks may name it.
+            # Keep the row, because blocks may refer to the text's id.
             other = "UPDATE texts SET digest = randomblob(16), text = NULL WHERE id = ?"
             db.executemany(other, texts)
             db.executemany(f"{SIGN} id = ?", texts)

@@ -1,7 +1,9 @@
-"""What a score means: probabilities of relevance, fitted to judgements by `fitting.calibration`.
+"""Convert scores to probabilities of relevance; `fitting.calibration` fits the parameters to
+judgements.
 
-Scores of a cross-encoder shift from query to query. So the probability of an item rises with a
-weighted sum of its score, the mean of its query's best scores, and its lead over the best other.
+A cross-encoder's scores shift from query to query. So the probability of an item depends on a
+weighted sum of three features: its score, the mean of its query's best scores, and its lead over
+the best other score.
 
 Axes: m queries, k hits of a query, c its best scores.
 """
@@ -17,19 +19,19 @@ from crossknn.search.fusion import Fusion
 from crossknn.types import FloatArray
 
 CALIBRATION = "calibration"
-"""The name under which an index keeps it."""
+"""Name of the artifact in an index."""
 
 CONTEXT = 10
-"""Best scores of a query that say where its scores lie."""
+"""Number of a query's best scores whose mean locates its scores."""
 
 
 def features(scores: FloatArray, best: FloatArray) -> FloatArray:
-    """The features (m, k, 3) of scores (m, k) in queries whose best scores, in descending order,
-    are `best` (m, c): the score, the mean of the best, the lead over the best other score. Rows are
-    padded with NaN.
+    """Compute the features (m, k, 3) of scores (m, k), given each query's best scores in descending
+    order (m, c): the score, the mean of the best scores, and the lead over the best other score.
+    Rows are padded with NaN.
 
-    >>> features(np.array([[5.0, 2.0]]), np.array([[5.0, 2.0]]))[0].tolist()
-    [[5.0, 3.5, 3.0], [2.0, 3.5, -3.0]]
+    >>> features(np.array([[5.0, 2.0]]), np.array([[5.0, 2.0]]))[0].tolist() [[5.0, 3.5, 3.0], [2.0,
+    3.5, -3.0]]
     """
     scored = ~np.isnan(best)
     mean = np.where(scored, best, 0).sum(axis=1) / np.maximum(scored.sum(axis=1), 1)
@@ -43,9 +45,9 @@ def features(scores: FloatArray, best: FloatArray) -> FloatArray:
 class Calibration:
     """Probabilities by linear interpolation.
 
-    A score whose features times `weights` (3,) are `at` (b,) has the probability `chance` (b,). A
-    query whose best item has the probability `top` (d,) has a relevant item among its 10 best with
-    the probability `found` (d,).
+    A score whose weighted sum of features, by `weights` (3,), is in `at` (b,) has the probability
+    in `chance` (b,). A query whose best item has a probability in `top` (d,) has a relevant item
+    among its 10 best with the probability in `found` (d,).
     """
 
     weights: FloatArray
@@ -55,11 +57,13 @@ class Calibration:
     found: FloatArray
 
     def probabilities(self, scores: FloatArray, best: FloatArray) -> FloatArray:
-        """Of final scores (m, k), that the item is relevant: (m, k)."""
+        """Compute the probabilities (m, k) that items with these final scores (m, k) are
+        relevant."""
         return np.interp(features(scores, best) @ self.weights, self.at, self.chance)
 
     def none_relevant(self, best: FloatArray) -> FloatArray:
-        """That none of a query's 10 best items is relevant: (m,), NaN where nothing was scored."""
+        """Compute the probabilities (m,) that none of a query's 10 best items is relevant; NaN if
+        nothing was scored."""
         if not best.shape[1]:
             return np.full(len(best), np.nan)
         return 1 - np.interp(self.probabilities(best[:, :1], best)[:, 0], self.top, self.found)
@@ -68,7 +72,8 @@ class Calibration:
 def open_calibration(
     index: Index, fusion: Fusion | None, fingerprint: str | None
 ) -> Calibration | None:
-    """The index's, if it was fitted to scores of this cross-encoder and with this fusion."""
+    """Return the index's calibration, if it was fitted to this cross-encoder's scores with the same
+    fusion."""
     kept = index.artifacts.get(CALIBRATION)
     if kept is None or kept.meta["fingerprint"] != fingerprint:
         return None
@@ -78,5 +83,5 @@ def open_calibration(
 
 
 def weights_of(fusion: Fusion | None) -> list[float]:
-    """What fusion multiplies retrievers' scores by; empty without it."""
+    """Return the weights by which fusion multiplies retrievers' scores; empty without fusion."""
     return [] if fusion is None else [float(weight) for weight in fusion.retriever.weights]

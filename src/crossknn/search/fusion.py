@@ -2,8 +2,8 @@
 
     final(q, i) = exact(q, i) + sum over retrievers r of  weight_r * score_r(q, i)
 
-The sum is known of every item before anything is scored, and predictors predict the exact part, so
-what is searched for, returned and measured is the top k by the final score.
+The weighted sum is known for every item before anything is scored, so predictors predict only the
+exact score. A search looks for, returns and is measured by the top k by final score.
 
 Axes: m queries, n items.
 """
@@ -25,33 +25,34 @@ from crossknn.search.plan import AddedScores, Plan, Prediction, Predictor
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 
 Fuse: TypeAlias = Mapping[str, float] | str | None
-"""Weights by retriever, in standard deviations of their scores; "auto": those that were fitted, if
-any; None: no fusion."""
+"""Weights by retriever, in standard deviations of their scores; "auto" for fitted weights, if there
+are any; None for no fusion."""
 
 FusedState: TypeAlias = tuple[Any, FloatArray]
-"""The state of the predictor of exact scores, and the added scores of all items (m, n)."""
+"""The predictor's state, and the weighted retrievers' scores of all items (m, n)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Fusion:
-    """What is added to exact scores: `retriever`'s scores, in their units."""
+    """A fusion of exact scores with the scores of `retriever`, in units of exact scores."""
 
     retriever: WeightedSum
 
     def added(self, queries: Queries) -> FloatArray:
-        """What is added to the exact scores of all items: (m, n)."""
+        """Compute the weighted retrievers' scores of all items: (m, n)."""
         return self.retriever.scores(queries)
 
     def plan(self, plan: Plan) -> Plan:
-        """The plan that searches for the top k by the final score."""
+        """Return a plan that searches for the top k by final score."""
         added = lru_cache(maxsize=1)(self.added)  # the loop and the predictor ask for the same
         return replace(plan, predictor=Fused(plan.predictor, added), added=added)
 
 
 class Fused(Predictor[FusedState]):
-    """Predicts final scores: the exact part by `predictor`, the added part is known.
+    """Predicts final scores: `predictor` predicts the exact score, and the weighted retrievers'
+    scores are added.
 
-    A predictor whose numbers are no scores is given final scores in the place of exact ones.
+    A predictor whose means are not on the scale of scores gets final scores as its observations.
     """
 
     def __init__(self, predictor: Predictor[Any], added: AddedScores) -> None:
@@ -88,9 +89,9 @@ class Fused(Predictor[FusedState]):
 
 
 def open_fusion(index: Index, fuse: Fuse, seed: int) -> Fusion | None:
-    """The fusion that is asked for; None for none, and for "auto" where nothing was fitted.
+    """Open the requested fusion; None if none was requested, or for "auto" if none was fitted.
 
-    Raises `InputError` where no fusion was fitted, or one without a retriever that has a weight.
+    Raises `InputError` if no fusion was fitted, or if it lacks a retriever that has a weight.
     """
     if not isinstance(fuse, Mapping | None) and fuse not in ("auto", "none"):
         raise InputError(f"fuse is {fuse!r}; give 'auto', None, or weights such as {{'dense': 1}}")

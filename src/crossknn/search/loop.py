@@ -1,6 +1,7 @@
-"""The loop behind `Searcher`, for whoever scores pairs in another way: ask which, tell the scores.
+"""The search loop: `ask` it which pairs to score, and `tell` it the scores.
 
-Pure: no clock, no device, no text. Deadlines, asynchronous scorers and remote workers live outside.
+It is pure: it knows no clock, device or text. Deadlines, asynchronous scorers and remote workers
+are outside.
 
 Axes: m queries, n items, b pairs asked of a query so far, p pairs, s items of a shortlist.
 """
@@ -29,28 +30,28 @@ from crossknn.types import (
 )
 
 JOINING = 4
-"""Items that may join a shortlist before each round, for each item that the largest round scores;
-and at least so many that four rounds double the shortlist."""
+"""Before each round, a shortlist may grow by this many items per item that the largest round
+scores, and at least enough that four rounds double it."""
 
 NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class RoundState:
-    """Where a search stands in one of its rounds. The next round has a state of its own.
+    """The state of a search in one round; the next round gets a new state.
 
     Args:
-        picks: The pairs asked so far (m, b), in the order in which they were asked. A pair has no
-            score (NaN) until it is told; this is the one array that is written to in place, since
-            scores arrive in many small batches.
-        stopped: (m,) the queries that were ended before their budget was spent.
-        backfilled: (m,) items picked in item order because a retriever or a shortlist ran short.
+        picks: The pairs asked so far (m, b), in order. A score is NaN until `tell` records it in
+            place, the only array that is modified, because scores arrive in many small batches.
+        stopped: Mask (m,) of the queries that were ended before their budget was spent.
+        backfilled: (m,) number of items picked in item order because a retriever or a shortlist had
+            too few.
         number: Rounds begun so far.
-        begin: First column of this round's pairs. Pairs before it that have no score have failed.
+        begin: First column of this round's pairs; earlier pairs without a score have failed.
         columns: The column of each pair (query, item) of this round.
         belief: The predictor's state; None before the second round.
         retrieved: The retriever's candidates for the first round.
-        pool: (m, s) the only items that later rounds choose from, with a shortlist; None: all.
+        pool: Items (m, s) from which later rounds choose if there is a shortlist; None: all.
     """
 
     picks: Ranking
@@ -65,20 +66,20 @@ class RoundState:
 
 
 class Search:
-    """Budgeted search over m queries and n items.
+    """A search with a budget over m queries and n items.
 
     Every query scores min(budget, allowed items) distinct pairs, unless it stops early or pairs
-    cannot be scored: a pair that `ask` returned and whose score `tell` has not got before the next
-    `ask` counts as failed. It is not charged, and another item takes its place.
+    cannot be scored. A pair from `ask` whose score has not been told before the next `ask` counts
+    as failed: it does not use the budget, and another item replaces it.
 
-    All arrays that it returns are copies.
+    All returned arrays are copies.
 
     Args:
-        plan: What a method planned.
+        plan: The plan of a method.
         queries: m queries.
         n: Number of items.
         allowed: Mask (n,) of the items that may be scored; None: all.
-        depth: Number of items that the retriever looks up at least, for `first`.
+        depth: Minimum number of items to retrieve, for `first`.
     """
 
     def __init__(
@@ -91,16 +92,16 @@ class Search:
         depth: int = 0,
     ) -> None:
         if allowed is not None and allowed.shape != (n,):
-            raise InputError(f"the filter has shape {allowed.shape}; the index has {n} items")
+            raise InputError(f"the filter has shape {allowed.shape}, but the index has {n} items")
         self.plan, self.queries, self.n, self.allowed, self.depth = plan, queries, n, allowed, depth
         m = len(queries)
         self.available = n if allowed is None else int(allowed.sum())
         self.budget = min(sum(plan.batches), self.available)
-        """Pairs that a query scores at most."""
+        """Maximum number of pairs that a query scores."""
         self._targets = [min(target, self.budget) for target in accumulate(plan.batches)]
         self.expectations: list[tuple[IntArray, FloatArray]] = []
-        """With a `stop`, before each round but the first: how many scores each query has (m,), and
-        the recall that it expects (m,), NaN where nothing can be said."""
+        """If the plan has a `stop`: before each round but the first, the number of scores per query
+        (m,) and its expected recall (m,), NaN if unknown."""
         self._state = RoundState(
             picks=Ranking.empty(m),
             stopped=np.zeros(m, np.bool_),
@@ -114,31 +115,32 @@ class Search:
 
     @property
     def n_scored(self) -> IntArray:
-        """(m,) distinct pairs whose exact score is known."""
+        """(m,) number of distinct pairs with an exact score."""
         return np.count_nonzero(~np.isnan(self._state.picks.scores), axis=1)
 
     @property
     def n_backfilled(self) -> IntArray:
-        """(m,) items picked in item order because a retriever or a shortlist ran short."""
+        """(m,) number of items picked in item order because a retriever or a shortlist had too
+        few."""
         return self._state.backfilled.copy()
 
     @property
     def n_failed(self) -> int:
-        """Pairs that were asked and never told."""
+        """Number of pairs that were asked but never got a score."""
         return int(self._failed(self._state).sum())
 
     @property
     def stopped(self) -> BoolArray:
-        """(m,) the queries that were ended before their budget, by `Plan.stop` or by `end`."""
+        """Mask (m,) of the queries that `Plan.stop` or `end` ended before their budget."""
         return self._state.stopped.copy()
 
     @property
     def unfinished(self) -> BoolArray:
-        """(m,) the queries that may still score pairs."""
+        """Mask (m,) of the queries that may still score pairs."""
         return self._room(self._state) > 0
 
     def ask(self) -> Pairs:
-        """Begin the next round: the pairs to score, none if no query may score any more."""
+        """Begin the next round: return the pairs to score, none if all queries are finished."""
         begin = self._state.picks.items.shape[1]
         self._state = replace(self._state, begin=begin, columns={})
         while self.unfinished.any():
@@ -150,14 +152,14 @@ class Search:
         return NO_PAIRS
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
-        """Record the exact scores (p,) of pairs that were asked, in any order and any part of them.
+        """Record the exact scores (p,) of any of the asked pairs, in any order.
 
         Raises `ScorerError` if scores are too few, too many or not finite, and `InputError` for a
         pair that was not asked in this round.
         """
         scores = np.asarray(scores, np.float32)
         if scores.shape != (len(pairs),):
-            raise ScorerError(f"{len(pairs)} pairs were told {scores.size} scores")
+            raise ScorerError(f"{scores.size} scores were given for {len(pairs)} pairs")
         for p in np.flatnonzero(~np.isfinite(scores)).tolist():
             pair = f"query {pairs.query[p]} and item {pairs.item[p]}"
             raise ScorerError(f"the score of {pair} is {scores[p]}")
@@ -169,14 +171,14 @@ class Search:
         self._state.picks.scores[pairs.query, columns] = scores
 
     def end(self, query: int) -> None:
-        """Ask no more pairs of the query at this position."""
+        """End the query at this position: ask no more of its pairs."""
         stopped = self._state.stopped.copy()
         stopped[query] = True
         self._state = replace(self._state, stopped=stopped)
 
     def best(self, k: int) -> Ranking:
-        """The k best scored items of each query, by final score; of a plan without rounds, the
-        retriever's best."""
+        """The k best scored items of each query, by final score; for a plan without rounds, the k
+        best of the retriever."""
         if not self.plan.batches and self.available:
             count = min(k, self.available)
             return _of_retriever(self.plan.retriever.top(self.queries, count, self.allowed), k)
@@ -185,8 +187,8 @@ class Search:
         return self._scored(np.lexsort((picks.items, -final))[:, :k])
 
     def filled(self, k: int) -> Ranking:
-        """`best(k)` and, if these are fewer than k, unscored items by predicted final score below
-        them; their `scores` are NaN."""
+        """Return `best(k)`, followed by unscored items in order of predicted final score if there
+        are fewer than k; their `scores` are NaN."""
         best, state, predictor = self.best(k), self._state, self.plan.predictor
         count = min(k, self.available) - best.items.shape[1]
         if count <= 0:
@@ -202,7 +204,7 @@ class Search:
         return best.beside(below.where(found.items != NO_ITEM))
 
     def picks(self) -> Ranking:
-        """Every scored item of each query, in the order in which they were picked."""
+        """Every scored item of each query, in the order of picking."""
         order = np.argsort(np.isnan(self._state.picks.scores), axis=1, kind="stable")
         return self._scored(order[:, : int(self.n_scored.max(initial=0))])
 
@@ -212,7 +214,8 @@ class Search:
         return picks.where(picks.rounds == self.round)
 
     def first(self, k: int) -> Ranking:
-        """What the retriever found for the first round, at most k of `depth`; nothing before it."""
+        """The retriever's candidates for the first round, at most k of `depth`; empty before the
+        round."""
         found = self._state.retrieved
         return Ranking.empty(len(self.queries)) if found is None else _of_retriever(found, k)
 
@@ -226,27 +229,28 @@ class Search:
         return Observed(np.where(np.isnan(scores), NO_ITEM, items), scores, counts)
 
     def _scored(self, columns: IntArray) -> Ranking:
-        """The picks in these columns (m, k), without those that have no score."""
+        """Return the picks in these columns (m, k), without those that have no score."""
         chosen = self._state.picks.take(columns)
         return chosen.where(~np.isnan(chosen.scores))
 
     def _failed(self, state: RoundState) -> IntArray:
-        """(m,) pairs that were asked in earlier rounds and never told."""
+        """(m,) number of pairs asked in earlier rounds that never got a score."""
         lost = np.isnan(state.picks.scores) & (state.picks.items != NO_ITEM)
         return np.count_nonzero(lost[:, : state.begin], axis=1)
 
     def _room(self, state: RoundState) -> IntArray:
-        """(m,) new items that each query may still get."""
+        """(m,) number of new items that each query may still score."""
         reachable = np.minimum(self.budget, self.available - self._failed(state))
         return np.where(state.stopped, 0, reachable - self.n_scored)
 
     def _wanted(self, state: RoundState) -> IntArray:
-        """(m,) new items that each query gets in this round."""
+        """(m,) number of new items that each query scores in this round."""
         target = self._targets[min(state.number, len(self._targets)) - 1]
         return np.minimum(np.maximum(target - self.n_scored, 0), self._room(state))
 
     def _pick(self, state: RoundState) -> tuple[RoundState, Pairs]:
-        """Choose each query's new items: first the retriever's, then the predictor's."""
+        """Choose each query's new items: the retriever's in the first round, then the
+        predictor's."""
         seen = state.picks.items.copy()
         if state.number == 1:
             wanted = self._wanted(state)
@@ -275,19 +279,20 @@ class Search:
         return replace(state, picks=picks, columns=columns, backfilled=backfilled), pairs
 
     def _retrieve(self, wanted: int) -> Candidates:
-        """The retriever's candidates for the first round, for a shortlist and for `first`."""
+        """Retrieve candidates for the first round, for a shortlist and for `first`."""
         shortlist = self.plan.shortlist
         width = wanted if shortlist is None else max(shortlist, self.budget)
         depth = max(width, min(self.depth, self.available))
         return self.plan.retriever.top(self.queries, depth, self.allowed)
 
     def _learn(self, state: RoundState) -> Any:
-        """The predictor's state after all exact scores so far."""
+        """Update the predictor's state with all exact scores so far."""
         belief = self.plan.predictor.start(self.queries) if state.belief is None else state.belief
         return self.plan.predictor.update(belief, self.observed())
 
     def _prepared(self, state: RoundState, seen: IntArray) -> RoundState:
-        """A later round before it picks: its shortlist, and which queries have found enough."""
+        """Prepare a later round: extend the shortlist, and end queries that expect enough
+        recall."""
         if self.plan.shortlist is not None:
             state = replace(state, pool=self._restriction(state, self.plan.shortlist, seen))
         if self.plan.stop is None:
@@ -297,7 +302,7 @@ class Search:
         return replace(state, stopped=state.stopped | (value >= self.plan.stop.expected))
 
     def _restriction(self, state: RoundState, shortlist: int, seen: IntArray) -> IntArray:
-        """What each query is restricted to, (m, s): what it was, and what joins it."""
+        """Return each query's shortlist (m, s): the old one and the items that join it."""
         pool = state.pool
         if pool is None:
             assert state.retrieved is not None
@@ -308,7 +313,7 @@ class Search:
         return joined(pool, self.plan.predictor.joining(state.belief, count, seen, self.allowed))
 
     def _expected(self, state: RoundState, stop: Stop) -> FloatArray:
-        """(m,) what `stop` says of each query, NaN where nothing can be said."""
+        """(m,) the recall that each query expects according to `stop`, NaN if unknown."""
         expected = np.full(len(self.queries), np.nan)
         prediction, final = self.plan.predictor.predict(state.belief, state.pool), state.picks.final
         if prediction.std is None:
@@ -323,13 +328,13 @@ class Search:
         return expected
 
     def _free(self, seen: IntArray) -> BoolArray:
-        """(n,) the items that a query may get which has seen these."""
+        """Mask (n,) of the items that a query may still score, given the items it has seen."""
         free = np.ones(self.n, np.bool_) if self.allowed is None else self.allowed.copy()
         free[seen[seen != NO_ITEM]] = False
         return free
 
     def _added(self, items: IntArray) -> FloatArray:
-        """What fusion adds to the exact scores of these items: (m, k), 0 without fusion."""
+        """Return the weighted retrievers' scores of these items (m, k), 0 without fusion."""
         if self.plan.added is None:
             return np.zeros(items.shape, np.float32)
         found = np.take_along_axis(self.plan.added(self.queries), np.maximum(items, 0), axis=1)
@@ -337,14 +342,14 @@ class Search:
 
 
 def _first(candidates: Candidates, q: int, count: int) -> tuple[IntArray, FloatArray, FloatArray]:
-    """A query's first `count` candidates: items, scores and standard deviations."""
+    """Return a query's first `count` candidates: items, scores and standard deviations."""
     columns = np.flatnonzero(candidates.items[q] != NO_ITEM)[:count]
     std = np.full(len(columns), np.nan) if candidates.std is None else candidates.std[q, columns]
     return candidates.items[q, columns], candidates.scores[q, columns], std
 
 
 def _of_retriever(found: Candidates, k: int) -> Ranking:
-    """Candidates as a ranking: both scores are the retriever's, and there are no rounds."""
+    """Convert candidates to a ranking without rounds, in which both scores are the retriever's."""
     items = found.items[:, :k]
     own = found.scores[:, :k].astype(np.float32)
     ranking = replace(Ranking.empty(*items.shape), items=items, scores=own, approx=own)
@@ -352,7 +357,7 @@ def _of_retriever(found: Candidates, k: int) -> Ranking:
 
 
 def joined(pool: IntArray, *more: IntArray) -> IntArray:
-    """Rows (m, s) of items, and after them what else is in the rows of `more`, each item once."""
+    """Join rows of items (m, s) with further rows, keeping each item once."""
     rows = []
     for row in zip(pool, *more, strict=True):
         items = np.concatenate(row)
@@ -363,11 +368,11 @@ def joined(pool: IntArray, *more: IntArray) -> IntArray:
 
 
 class SearchGroup:
-    """Searches of a few queries each, which are asked in turn and whose pairs are scored together.
+    """Several searches, each of a few queries, which are asked in turn and scored together.
 
     Args:
-        starts: Positions of the queries with which the searches begin.
-        options: As of `Search`.
+        starts: Position of each search's first query.
+        options: Options of `Search`.
     """
 
     def __init__(
@@ -381,17 +386,18 @@ class SearchGroup:
         """Positions of the searches that took part in this round, and of those that have begun."""
 
     def each(self, name: str) -> Any:
-        """What the searches have as `name`, an array (m,) of all queries."""
+        """Join the searches' arrays of this name to one array (m,) for all queries."""
         return np.concatenate([getattr(search, name) for search in self.searches])
 
     def not_begun(self) -> IntArray:
-        """Queries whose searches have not begun."""
+        """Number of queries whose searches have not begun."""
         begun = [number in self.begun for number in range(len(self.searches))]
         return np.flatnonzero(np.repeat(~np.array(begun), [len(s.queries) for s in self.searches]))
 
     def ask(self, go_on: Callable[[bool], bool] = lambda some: True) -> Pairs:
-        """The next round of all searches, or of those before `go_on` says no: it is told whether
-        there are `some` pairs. The others come first when the group is asked again."""
+        """Begin the next round of all searches, or only of the first ones if `go_on` returns false;
+        its argument says whether there are pairs already. The remaining searches come first in the
+        next call."""
         self.round, self.asked, found = self.round + 1, set(), list[Pairs]()
         for _ in self.searches:
             if not go_on(bool(found)):
@@ -416,14 +422,14 @@ class SearchGroup:
             self.searches[number].tell(part, np.asarray(scores)[own])
 
     def end(self, query: int) -> None:
-        """Ask no more pairs of the query at this position."""
+        """End the query at this position: ask no more of its pairs."""
         number = int(np.searchsorted(self._starts, query, side="right")) - 1
         self.searches[number].end(query - int(self._starts[number]))
 
 
 def drive(search: Search, score: Callable[[Pairs], FloatArray]) -> Search:
-    """The search at its end. `score` gives the exact scores (p,) of pairs, NaN for a pair that it
-    cannot score."""
+    """Run a search to its end. `score` returns the exact scores (p,) of pairs, NaN for pairs that
+    it cannot score."""
     while len(pairs := search.ask()):
         scores = score(pairs)
         scored = np.flatnonzero(~np.isnan(scores))
@@ -432,6 +438,6 @@ def drive(search: Search, score: Callable[[Pairs], FloatArray]) -> Search:
 
 
 def simulate(plan: Plan, queries: Queries, scores: FloatArray) -> Search:
-    """The search of m queries whose exact scores (m, n) are known, at its end; for no calls."""
+    """Run a search of m queries whose exact scores (m, n) are known, without calling a scorer."""
     search = Search(plan, queries, scores.shape[1])
     return drive(search, lambda pairs: scores[pairs.query, pairs.item])

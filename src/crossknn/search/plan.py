@@ -1,6 +1,6 @@
-"""What a method decides before a search: who picks first, who predicts, what each round costs.
+"""The plan of a search: the retriever, the predictor and the number of items per round.
 
-Axes: m queries, n items, p items that are predicted, b scored items of a query, c unscored ones.
+Axes: m queries, n items, p predicted items, b scored items of a query, c unscored ones.
 """
 
 from __future__ import annotations
@@ -20,30 +20,32 @@ from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray,
 State = TypeVar("State")
 
 AddedScores: TypeAlias = Callable[[Queries], FloatArray]
-"""What fusion adds to the exact scores of all items: (m, n)."""
+"""Computes the weighted retrievers' scores of all items: (m, n)."""
 
 FAR = 5.0
-"""Standard deviations below the k-th best score from which on an item is taken to be no rival."""
+"""An item predicted this many standard deviations below the k-th best score is taken to have no
+chance of the top k."""
 SMALLEST = np.finfo(np.float32).tiny
 
 
 class Prediction(NamedTuple):
-    """Approximate scores (m, p), and their standard deviations (m, p) from predictors that know
-    them, NaN where nothing can be said."""
+    """Predicted scores (m, p), and their standard deviations (m, p) from predictors that know them;
+    NaN if unknown."""
 
     mean: FloatArray
     std: FloatArray | None = None
 
 
 class Predictor(ABC, Generic[State]):
-    """Approximate scores of unscored items, given the exact scores so far.
+    """Predicts the scores of unscored items from the exact scores so far.
 
-    A predictor holds the item side only; what belongs to a batch of queries is its state, a value
-    that `update` replaces, never changes.
+    A predictor holds only data about items. Data about a batch of queries is its state, an
+    immutable value that `update` replaces.
     """
 
     predicts_scores: ClassVar[bool] = True
-    """Whether its means are approximate exact scores, not other numbers that rank items."""
+    """Whether its means approximate exact scores, rather than being other numbers that rank
+    items."""
 
     @abstractmethod
     def start(self, queries: Queries) -> State:
@@ -51,26 +53,27 @@ class Predictor(ABC, Generic[State]):
 
     @abstractmethod
     def update(self, state: State, observed: Observed) -> State:
-        """The next state, given all exact scores so far, not only the new ones. The old state must
-        not be changed."""
+        """Return the next state, given all exact scores so far, not only the new ones. The old
+        state must not be changed."""
 
     @abstractmethod
     def predict(self, state: State, items: IntArray | None = None) -> Prediction:
-        """Approximate scores of `items` (m, p), positions, or of all n items. What is predicted for
-        `NO_ITEM` (-1) does not matter."""
+        """Predict scores of `items` (m, p), given by position, or of all n items; values for
+        `NO_ITEM` (-1) are ignored."""
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
-        """What `top` ranks unscored items by (m, p), the highest first; by default their means."""
+        """The values (m, p) by which `top` ranks unscored items, highest first; by default the
+        means."""
         return prediction.mean
 
     def joining(
         self, state: State, count: int, exclude: IntArray, allowed: BoolArray | None = None
     ) -> IntArray:
-        """Items that join a query's shortlist before a round; by default none.
+        """Return items that join a query's shortlist before a round; by default none.
 
         Args:
             state: The current state.
-            count: About how many items of each query are wanted.
+            count: Approximate number of items to return per query.
             exclude: Positions (m, e) of the items scored so far, padded with `NO_ITEM` (-1).
             allowed: Mask (n,) of the items that may be scored; None: all.
 
@@ -87,17 +90,17 @@ class Predictor(ABC, Generic[State]):
         allowed: BoolArray | None = None,
         pool: IntArray | None = None,
     ) -> Candidates:
-        """The items of each query with the highest acquisition values, ties by position.
+        """Return the items of each query with the highest acquisition values; ties go to the lower
+        position.
 
-        Override it where an index finds them faster than by predicting all items.
+        Override it if an index finds them faster than a prediction of all items would.
 
         Args:
             state: The current state.
-            count: How many items of each query.
+            count: Number of items per query.
             exclude: Positions (m, e) of items that are left out, padded with `NO_ITEM` (-1).
             allowed: Mask (n,) of the items that may be scored; None: all.
-            pool: Positions (m, s) of the only items that are searched for each query, padded with
-                `NO_ITEM`; None: all.
+            pool: Positions (m, s) of the items to choose from, padded with `NO_ITEM`; None: all.
 
         Returns:
             Candidates (m, at most `count`), the highest value first; their scores are the means.
@@ -127,7 +130,7 @@ class Predictor(ABC, Generic[State]):
         return Candidates(np.where(none, NO_ITEM, items), np.where(none, -np.inf, means), std)
 
     def _check(self, prediction: Prediction, value: FloatArray) -> None:
-        """Refuse a mean that is NaN, of an item that may be chosen."""
+        """Raise an error if the mean of an item that may be chosen is NaN."""
         wrong = np.isnan(prediction.mean)
         if wrong.any() and (wrong := wrong & (value != -np.inf)).any():
             raise InputError(
@@ -137,11 +140,12 @@ class Predictor(ABC, Generic[State]):
 
 
 def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> float:
-    """Of the k best scores known (k,), the share that no unscored item will push out.
+    """Estimate the share of the k best scores so far (k,) that no unscored item will push out of
+    the top k.
 
-    `mean` and `std` (c,) are the predictions of the unscored items, taken as independent. The
-    j-th best stays if at most k - j of them are above it; their number is about Poisson, its mean
-    the sum of their chances.
+    `mean` and `std` (c,) are the predictions of the unscored items, taken as independent. The j-th
+    best stays in the top k if at most k - j of them are above it. Their number is approximately
+    Poisson, with the sum of their probabilities as its mean.
 
     >>> expected_recall(np.array([2.0, 1.0]), np.array([0.0]), np.array([1e-9]))
     1.0
@@ -156,31 +160,33 @@ def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> floa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
-    """A query is done when it expects to have found `expected` (0-1) of its true top `k`."""
+    """Stops a query when its expected recall of its true top `k` reaches `expected` (0-1)."""
 
     k: int
     expected: float
 
     def value(self, scores: FloatArray, mean: FloatArray, std: FloatArray) -> float:
-        """What must be `expected` or more: the recall that a query expects, given exact scores
-        (b,), k at least, and the predictions (c,) of its unscored items."""
+        """Compute a query's expected recall, given its exact scores (b,), at least k, and the
+        predictions (c,) of its unscored items."""
         return expected_recall(np.sort(scores)[-self.k :], mean, std)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What a method does in a search: who picks the first items, who predicts, how many each round.
+    """A method's plan of a search: the first retriever, the predictor, and the batch of every
+    round.
 
     Args:
         retriever: Picks the items of the first round.
         predictor: Picks the items of all later rounds.
-        batches: How many items of each query every round scores; they sum to the budget. Without
+        batches: Number of items per query that each round scores; they sum to the budget. Without
             any, the answer is the retriever's ranking.
-        shortlist: Search only so many items of the retriever, and of each of `stages`, and those
-            that the predictor lets join them; for very large corpora (AXN, section 3). None: all.
-        stages: Further retrievers of a shortlist.
+        shortlist: Search only this many items of the retriever and of each of `stages`, with those
+            that the predictor adds; for very large corpora (AXN, section 3). None: all.
+        stages: Further retrievers that fill the shortlist.
         stop: Ends a query before its budget is spent. Needs predictions with `std`.
-        added: What fusion adds to exact scores; the predictor then predicts the sum.
+        added: Computes the retrievers' weighted scores that fusion adds; the predictor then
+            predicts the sum.
     """
 
     retriever: Retriever

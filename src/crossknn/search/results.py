@@ -1,4 +1,4 @@
-"""What a search returns: hits by exact score, with what each cost and where it came from.
+"""The results of a search: hits by exact score, with their origin and cost.
 
 Axes: m queries, k hits of a query, n items.
 """
@@ -21,25 +21,26 @@ from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Ranking, js
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A result of a query: an item that was scored, or predicted where k exceeds the budget.
+    """A result of a query: a scored item, or a predicted one if k exceeds the budget.
 
     Args:
         id: The item's id.
-        score: The raw logit, or the retriever's own score where the method makes no calls.
-        final_score: What hits are ordered by: `score`, and what fusion adds to it.
+        score: The raw logit, or the retriever's score if the method scores no pairs.
+        final_score: The score by which hits are ordered: `score` plus the retrievers' scores of a
+            fusion.
         position: The item's position in the index.
-        round: The round in which it was picked, from 1; 0 where the method makes no calls.
-        source: Who picked it: `retriever`, the method's name, or `order` (by item order, because
-            those ran short).
-        approx: Score predicted when it was picked: the retriever's own in round 1, None in item
+        round: The round in which the item was picked, from 1; 0 if the method scores no pairs.
+        source: What picked the item: `retriever`, the method's name, or `order` (item order,
+            because those had no more items).
+        approx: Score predicted when the item was picked: the retriever's in round 1, None in item
             order.
         std: Standard deviation of `approx`, from methods that know it.
         title: The item's title.
         text: The item's text, as the cross-encoder read it.
         extra: The item's further fields.
-        calibrated: Probability of relevance where the index has a calibration (`fit_calibration`).
-        predicted: Whether `score` is a prediction, since no call was left for the item. Its final
-            score is at most that of the hit before it.
+        calibrated: Probability of relevance if the index has a calibration (`fit_calibration`).
+        predicted: Whether `score` is a prediction, because the budget was spent. Its final score is
+            at most that of the hit before it.
     """
 
     id: str
@@ -58,8 +59,8 @@ class Hit:
 
     @property
     def probability(self) -> float:
-        """The probability that the item is relevant, where the index has a calibration; else the
-        logistic function of the logit, which is in the same order and says no more."""
+        """The probability that the item is relevant, if the index has a calibration; otherwise the
+        logistic function of the logit, which has the same order but is no estimated probability."""
         if self.calibrated is not None:
             return self.calibrated
         return float(np.exp(-np.logaddexp(0, -self.score)))
@@ -72,26 +73,26 @@ class Results:
     Args:
         queries: Texts (m) of the queries.
         query_ids: Their ids (m): those given, or positions.
-        hits: Of each query its hits, best first.
+        hits: The hits of each query, best first.
         method: The method's spec.
-        budget: Distinct pairs that a query could score at most, stored scores included.
-        stopped_by: `budget`, `target` (every query expects to have found enough), `deadline`,
-            `cancelled`, `scorer`: it failed, for some queries or for all, or `store`: the database
-            of the items did.
-        errors: Of each query why it failed, or None; its hits are those found before.
-        n_calls: Pairs really computed, of all queries.
-        n_scored: Pairs whose score was used, stored scores included.
+        budget: Maximum number of distinct pairs per query, including stored scores.
+        stopped_by: `budget`, `target` (every query reached its expected recall), `deadline`,
+            `cancelled`, `scorer` (it failed, for some queries or all), or `store` (the items'
+            database failed).
+        errors: The error of each query, or None; a failed query keeps the hits it had.
+        n_calls: Pairs computed by the cross-encoder, over all queries.
+        n_scored: Pairs whose score was used, including stored scores.
         n_failed: Pairs that could not be scored.
-        n_backfilled: Items taken in item order.
-        truncated: Pairs that the model read only the beginning of (other threads' pairs included,
+        n_backfilled: Items picked in item order.
+        truncated: Pairs of which the model read only the beginning (including other threads' pairs
             if the scorer is shared).
         seconds: Duration of the whole search.
-        scoring_seconds: Of these, seconds that were spent waiting for the scorer.
+        scoring_seconds: Seconds of these spent waiting for the scorer.
         trace: If asked for, every scored item of each query in the order of scoring.
-        min_score: The least final score of a hit, if the search was given one.
-        best_scores: The best final score of each query, whether or not it reached `min_score`; None
-            where nothing was scored.
-        none_relevant: Where the index has a calibration, the probability that none of a query's ten
+        min_score: The minimum final score of hits, if one was given.
+        best_scores: The best final score of each query, even if below `min_score`; None if nothing
+            was scored.
+        none_relevant: If the index has a calibration, the probability that none of a query's ten
             best items is relevant.
         numbered: Whether the ids of the queries are positions.
     """
@@ -118,23 +119,24 @@ class Results:
 
     @property
     def error(self) -> str | None:
-        """Why the first query that failed did, if one did."""
+        """The error of the first query that failed, if one did."""
         return next(filter(None, self.errors), None)
 
     def check(self) -> None:
-        """Raise `ScorerError` if a query failed: an evaluation would measure predictions."""
+        """Raise `ScorerError` if a query failed, because an evaluation would measure predictions
+        instead of scores."""
         if self.error is not None:
             raise ScorerError(self.error)
 
     def to_run(
         self, path: str | Path | None = None, *, keep_own: bool = False
     ) -> dict[str, dict[str, float]]:
-        """The answers as a run, `{query id: {item id: final score}}`, as ir_measures takes it.
+        """Return the answers as a run for ir_measures, `{query id: {item id: final score}}`.
 
         Args:
-            path: Write them to this file, too, as a TREC run (query, Q0, item, rank, score, tag).
-            keep_own: Keep the item that has a query's id, which is the query itself where queries
-                are documents of the corpus; as in BEIR it is left out.
+            path: Also write a TREC run to this file (query, Q0, item, rank, score, tag).
+            keep_own: Keep an item that has the query's id. BEIR leaves it out, because it is the
+                query itself if queries are documents of the corpus.
 
         Raises:
             InputError: The file cannot be written, or an id has blanks in it.
@@ -159,8 +161,8 @@ class Results:
         return {query: {hit.id: hit.final_score for hit in hits} for query, hits in answers}
 
     def to_dict(self) -> dict[str, Any]:
-        """What the search cost, and for each query its hits and, if asked for, its trace, as values
-        for JSON: NaN and infinity are null, dates are ISO 8601."""
+        """Return costs, hits and, if asked for, the trace as JSON values: NaN and infinity become
+        null, dates become ISO 8601."""
         answers = []
         for q, (name, text) in enumerate(zip(self.query_ids, self.queries, strict=True)):
             entry: dict[str, Any] = {"id": name, "query": text, "error": self.errors[q]}
@@ -201,11 +203,11 @@ class Results:
 
 
 REASONS = "cancelled", "deadline", "store", "scorer", "budget", "target"
-"""Why searches stop. The answer of several names the first of these that one of them has."""
+"""Reasons for stopping, in order of precedence when results of several searches are merged."""
 
 
 def merged(parts: Sequence[Results]) -> Results:
-    """The answers to all queries of several results of one search."""
+    """Merge the results of several searches for different queries."""
     lists = ("queries", "query_ids", "hits", "errors", "best_scores", "trace", "none_relevant")
     counts = ("n_calls", "n_scored", "n_failed", "n_backfilled", "truncated", "scoring_seconds")
     first, whole = parts[0], dict[str, Any]()
@@ -222,8 +224,8 @@ def merged(parts: Sequence[Results]) -> Results:
 def hits_of(
     items: Items, ranking: Ranking, method: str, probabilities: FloatArray | None = None
 ) -> list[list[Hit]]:
-    """A list of hits for each row of a ranking (m, k); `method` is the source of later rounds'
-    items, and `probabilities` (m, k) are calibrated ones."""
+    """Return a list of hits for each row of a ranking (m, k); `method` is the source of items in
+    later rounds, and `probabilities` (m, k) are calibrated ones."""
     rows: list[list[Hit]] = [[] for _ in ranking.items]
     for at in zip(*np.nonzero(ranking.items != NO_ITEM), strict=True):
         position, round = int(ranking.items[at]), int(ranking.rounds[at])
@@ -255,21 +257,22 @@ def hits_of(
 
 
 def below(score: float) -> float:
-    """The next smaller number in single precision, in which tools of evaluation order a run."""
+    """Return the next smaller number in single precision, which evaluation tools use to order a
+    run."""
     return float(np.nextafter(np.float32(score), np.float32(-np.inf)))
 
 
 @dataclass(frozen=True, eq=False)
 class EqualTexts:
-    """Items that have the text of an earlier one, the original: `copies` (c,), and `originals`
-    (c,), ascending. A search scores the original, and its answer has all of them."""
+    """Items with the same text as an earlier one, the original: positions `copies` (c,), ascending,
+    and their `originals` (c,). A search scores the original, and its answer includes the copies."""
 
     copies: IntArray
     originals: IntArray
 
     @classmethod
     def among(cls, alike: tuple[IntArray, IntArray], allowed: BoolArray | None) -> EqualTexts:
-        """Those of `Items.alike` that a search may return."""
+        """Select from `Items.alike` the items that a search may return."""
         positions, texts = alike
         if allowed is not None:
             kept = allowed[positions]
@@ -280,7 +283,7 @@ class EqualTexts:
         return cls(positions[~first][order], originals[order])
 
     def left_out(self, n: int, allowed: BoolArray | None) -> BoolArray | None:
-        """Mask (n,) of what is allowed, without the copies."""
+        """Return the mask (n,) of allowed items without copies."""
         if not len(self.copies):
             return allowed
         mask = np.ones(n, np.bool_) if allowed is None else allowed.copy()
@@ -288,7 +291,7 @@ class EqualTexts:
         return mask
 
     def put_back(self, ranking: Ranking, k: int) -> Ranking:
-        """A ranking with the copies of its items beside them, cut to k; ties by position."""
+        """Insert the copies of items into a ranking, cut to k; ties go to the lower position."""
         if not np.isin(ranking.items, self.originals).any():
             return ranking
         ends = (np.searchsorted(self.originals, ranking.items, side) for side in ("left", "right"))
@@ -297,7 +300,7 @@ class EqualTexts:
             here = np.flatnonzero(row != NO_ITEM)
             columns = np.repeat(here, 1 + (stop - start)[here])
             items = np.array([i for c in here for i in (row[c], *self.copies[start[c] : stop[c]])])
-            # The scored ones by score; those that are predicted come after them, in their order.
+            # Scored items come first by score, then predicted items in their order.
             later = np.isnan(score[columns]) * columns
             order = np.lexsort((items, later, -score[columns]))[:k]
             rows.append((columns[order], items[order]))

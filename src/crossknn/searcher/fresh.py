@@ -1,4 +1,4 @@
-"""Searchers of long-lived processes, over indexes that other processes change."""
+"""Searchers for long-lived processes whose index other processes change."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ logger = logging.getLogger(__name__)
 
 
 class FreshSearcher:
-    """A searcher that opens its index again once another process has changed the folder.
+    """A searcher that opens its index again after another process has changed the folder.
 
-    It looks at the folder before each search, which takes microseconds. Where the index was removed
-    or is damaged now, `problem` says so, and searches go on over what was opened before. An index
-    in memory or over a database is never opened again.
+    It checks the folder before each search, which takes microseconds. If the index was removed or
+    damaged, `problem` describes the error and searches continue with the index opened last. An
+    index in memory or over a database is never opened again.
     """
 
     def __init__(self, searcher: Searcher) -> None:
         self.opened, self.problem = searcher, ""
-        """The searcher as it was opened last, and why it could not be opened since."""
+        """The searcher opened last, and the error of later attempts, if any."""
         self._stamp = searcher.index.stamp or searcher.index.stamp_now()
         self._lock = threading.Lock()
 
     def now(self) -> Searcher:
-        """The searcher over the index as it is now; as it was, while another thread opens it."""
+        """Return the searcher over the current index, or the previous one while another thread
+        opens it."""
         if self._lock.acquire(blocking=False):
             try:
                 self._open_if_changed()
@@ -44,7 +45,7 @@ class FreshSearcher:
         try:
             self.opened, self.problem = self.opened.over(index.reloaded()), ""
         except CrossknnError as error:
-            self.problem = f"{error}; searches go on over the index as it was"
+            self.problem = f"{error}; searches continue with the previous version of the index"
             logger.warning("%s", self.problem)
         else:
-            logger.info("the index %s was changed, and is opened again", index.folder)
+            logger.info("the index %s has changed and is opened again", index.folder)

@@ -1,7 +1,7 @@
-"""Reranking of given documents under a budget, like sentence-transformers' `CrossEncoder.rank`.
+"""Rerank given documents under a budget, like sentence-transformers' `CrossEncoder.rank`.
 
-The documents become an index of their own for one query: their words, the vectors that they carry
-(or LSA of their texts), and the order in which they came, which is a retriever, too.
+The documents become an index for one query: their words, their vectors (given, or LSA of the
+texts), and the given order, which is also a retriever.
 
 Axes: n documents, d dimensions.
 """
@@ -36,14 +36,15 @@ from crossknn.types import FloatArray, Progress, as_count, is_missing
 
 EMBEDDING = "embedding"
 ORDER = "order"
-"""The retriever that ranks documents as they were given."""
+"""Name of the retriever that ranks documents in the given order."""
 SECONDS_A_DOCUMENT, SECONDS_A_CHARACTER, OF_THE_TIME = 3e-4, 5e-7, 0.25
-"""What BM25 and LSA take of a busy core, and the part of a deadline that they may take: where that
-is less, the first documents are scored."""
+"""Estimated seconds per text for BM25 and LSA on a busy core, and the share of a deadline they may
+take; with less time, the first documents are scored."""
 
 
 class Reranked(list[dict[str, Any]]):
-    """The answer of `rerank`; `results` has calls, seconds and why the search stopped."""
+    """The answer of `rerank`; `results` has the number of scored pairs, the seconds and the reason
+    for stopping."""
 
     def __init__(self, entries: Iterable[dict[str, Any]], results: Results) -> None:
         super().__init__(entries)
@@ -65,11 +66,12 @@ def rerank(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> Reranked:
-    """Order documents by a cross-encoder's scores, of which `budget` are computed.
+    """Order documents by a cross-encoder's scores, computing at most `budget` of them.
 
-    The answer has the best first: `corpus_id`, the position in `documents`, and `score`, a raw
-    logit. An entry with `"predicted": True` was not scored: it comes after all that were, with an
-    approximate score below theirs. Documents that failed or that a deadline left come last.
+    The answer has the best documents first: `corpus_id` is the position in `documents`, and `score`
+    a raw logit. An entry with `"predicted": True` was not scored: it comes after all scored ones,
+    with an approximate score below theirs. Documents that failed, or for which the deadline left no
+    time, come last.
 
     >>> overlap = lambda pairs: [len(set(q.split()) & set(t.split())) for q, t in pairs]
     >>> rerank("sort a list", ["zip a file", "sort a list", "lock"], scorer=overlap, top_k=1)
@@ -77,18 +79,19 @@ def rerank(
 
     Args:
         query: A text.
-        documents: n texts, or mappings with `text`, and `title` and `embedding` if they have them,
-            in the order of whatever retrieved them: a list, or another container that `read_items`
-            takes. A text that is null is empty.
-        budget: Documents that are scored, all if it is None; or a `Budget`, such as
+        documents: n texts, or mappings with `text` and optionally `title` and `embedding`, in the
+            order of retrieval: a list, or another container that `read_items` accepts. A null text
+            counts as empty.
+        budget: Number of documents to score, by default all; or a `Budget`, such as
             `Budget(per_query=100, deadline=0.5)`.
-        scorer: Whatever `Searcher` takes; the bundled cross-encoder by default. A model that is
+        scorer: Any scorer that `Searcher` accepts; the bundled cross-encoder by default. A model
             given by name stays open for the next call.
-        top_k: The best so many; None returns all documents.
-        return_documents: With `text`, as it was given (after its title).
+        top_k: Number of best documents to return; by default all.
+        return_documents: Include the `text`, after the title if there is one.
         vectors: (n, d) of the documents; by default their `embedding`, or else LSA of the texts.
         query_vector: (d,) of the query, of the encoder that made the vectors.
-        method: What chooses the documents to score; `order` names the given order. By default
+        method: The method that chooses documents to score; `order` names the given order. By
+            default
             `exact` or `kriging` with the given order, BM25 and the vectors.
         seed, progress, cancel: As of `Searcher`.
     """
@@ -113,7 +116,7 @@ def rerank(
 def _checked(
     query: str, documents: Entries, budget: int | Budget | None
 ) -> tuple[list[Record], Budget]:
-    """The documents, and the budget with a number of pairs."""
+    """Check the arguments; return the documents, and the budget with a number of pairs."""
     if not isinstance(query, str):
         raise InputError(f"the query is {query!r:.80}; give one text")
     if not is_container(documents):
@@ -130,7 +133,7 @@ def _checked(
 def _index(
     given: Sequence[Record], limits: Budget, vectors: Any, query_vector: Any, *, texts_only: bool
 ) -> ItemIndex:
-    """The index of the documents; with `texts_only`, without words and vectors to choose by."""
+    """Build the index of the documents; with `texts_only`, without word models and vectors."""
     records = Records("the sequence", map(_text_of, given, count()))
     items = items_from(records, allow_empty=True)
     if vectors is None:
@@ -150,8 +153,8 @@ def _index(
 
 
 def _entries(results: Results, n: int, texts: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Position, score, text and whether it is predicted of all n documents; those that could not be
-    scored, or were left when the time was up, are last."""
+    """Return position, score, text and whether it is predicted for all n documents; those without a
+    score come last."""
     ranked = [(hit.position, hit.final_score, hit.predicted) for hit in results[0]]
     for place in sorted({*range(n)} - {place for place, *_ in ranked}):
         ranked.append((place, below(ranked[-1][1]) if ranked else 0.0, True))
@@ -164,7 +167,7 @@ def _entries(results: Results, n: int, texts: Sequence[str] | None) -> list[dict
 
 
 def _nothing(query: str) -> Results:
-    """The results of no documents."""
+    """Make the results for no documents."""
     asked = query_set(query)
     return Results(
         queries=asked.texts,
@@ -178,7 +181,7 @@ def _nothing(query: str) -> Results:
 
 
 def _method(index: ItemIndex) -> str:
-    """What chooses the documents by default; without words and vectors the first ones."""
+    """Choose the default method; without words and vectors it scores the first documents."""
     if not index.vectors:
         return f"rerank(retriever={ORDER})"
     stages = [*index.retrievers, *filter(index.has_query_vectors, index.vectors)]
@@ -186,7 +189,7 @@ def _method(index: ItemIndex) -> str:
 
 
 def _in_time(texts: Sequence[str], deadline: float | None) -> bool:
-    """Whether there is time to read the words of the documents, besides scoring some."""
+    """Whether the deadline leaves time to fit word models, besides scoring some documents."""
     if deadline is None:
         return True
     needed = SECONDS_A_DOCUMENT * len(texts) + SECONDS_A_CHARACTER * sum(map(len, texts))
@@ -194,21 +197,21 @@ def _in_time(texts: Sequence[str], deadline: float | None) -> bool:
 
 
 def _text_of(document: Record, position: int) -> Record:
-    """What of a document is read and scored; its position is its id."""
+    """Return the part of a document that is scored, with its position as its id."""
     names = {name: document.first_of([name]) for name in ("title", "text")}
     fields = {name: document.fields[found] for name, found in names.items() if found is not None}
     return Record(fields, position, document.place)
 
 
 def _shown(document: Record, scored: str) -> str:
-    """The text as it was given; with a title, both as they were scored."""
+    """Return the text as given; with a title, return both as they were scored."""
     fields = _text_of(document, 0).fields
     text = fields["text"]
     return text if is_missing(fields.get("title")) and isinstance(text, str) else scored
 
 
 def _embeddings(documents: Sequence[Record]) -> FloatArray | None:
-    """The vectors (n, d) that the documents carry; None if they carry none."""
+    """Return the vectors (n, d) in the documents; None if they have none."""
     found = [document.fields.get(EMBEDDING) for document in documents]
     found = [None if is_missing(vector) else vector for vector in found]
     lacking = [position for position, vector in enumerate(found) if vector is None]
@@ -216,7 +219,8 @@ def _embeddings(documents: Sequence[Record]) -> FloatArray | None:
         return None
     if lacking:
         raise InputError(
-            f"document {lacking[0]} has no {EMBEDDING!r}, and others have: give all or none"
+            f"document {lacking[0]} has no {EMBEDDING!r}, but others have one: give it for all "
+            "or none"
         )
     return check_vectors(
         cast(FloatArray, found), len(found), None, "the documents' embeddings", half=True
@@ -225,5 +229,5 @@ def _embeddings(documents: Sequence[Record]) -> FloatArray | None:
 
 @lru_cache(maxsize=2)
 def _model(name: str | Path | None) -> Scorer:
-    """A cross-encoder that stays open for the next call."""
+    """Open a cross-encoder, and keep it open for the next call."""
     return as_scorer(name)

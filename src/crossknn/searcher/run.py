@@ -1,4 +1,4 @@
-"""What is asked of a search, one execution of it, and what it does about what fails.
+"""A search request, its execution, and its policy for failures.
 
 Axes: m queries, n items, p pairs.
 """
@@ -43,19 +43,20 @@ logger = logging.getLogger(__name__)
 OnRound: TypeAlias = Callable[[int, list[list[Hit]]], None]
 
 FAILURES_IN_A_ROW = 3
-"""Queries that fail, or pairs of one query, with nothing scored in between: the scorer is down."""
+"""The scorer is taken to be down after this many failed queries (or pairs of a query) in a row."""
 AT_ONCE = 1 << 26
-"""Approximate scores held at once (m x n), 256 MB; further queries are searched afterwards."""
+"""Maximum number of approximate scores held at once (m x n), 256 MB; further queries are searched
+afterwards."""
 QUERIES, CHARACTERS, CELLS = 8, 8_192, 1 << 21
-"""What a search that looks at the clock handles between two looks, at most: queries, characters of
-their texts, and approximate scores (m x n)."""
+"""Maximum work between two checks of the clock: queries, characters of their texts, and approximate
+scores (m x n)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class SearchRequest:
-    """What is asked of an index, whatever comes of it; the fields as of `Searcher.search`.
+    """The arguments of a search, checked; see `Searcher.search` for the fields.
 
-    `pairs` is how many a query may score, and `allowed` the mask (n,) of the filter.
+    `pairs` is the budget per query, and `allowed` the mask (n,) of the filter.
     """
 
     queries: QuerySet
@@ -75,7 +76,8 @@ class SearchRequest:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
-    """What a search reads: the index at its beginning, with the artefacts of one scorer."""
+    """The data that a search reads: the index as it was at the start, with the fits of one
+    scorer."""
 
     index: ItemIndex
     scorer: Scorer | None
@@ -83,39 +85,39 @@ class Snapshot:
     calibration: Calibration | None
 
     def plan(self, request: SearchRequest) -> Plan:
-        """The method's plan; with fusion, for the top k by the final score."""
+        """Return the method's plan; with fusion, it searches for the top k by final score."""
         plan = planned(request.method, self.index, request.pairs, request.seed)
         if plan.stop is not None and request.k > plan.stop.k:
             raise InputError(
-                f"k is {request.k}, but target_recall of the method refers to the top "
+                f"k is {request.k}, but the method's target_recall refers to the top "
                 f"{plan.stop.k}: give the method k={request.k}, too"
             )
         return plan if self.fusion is None else self.fusion.plan(plan)
 
     def equal_texts(self, request: SearchRequest) -> EqualTexts:
-        """Items that get the score of another one, whose text is the same."""
+        """Return the items that share the score of another item with the same text."""
         items, none = self.index.items, np.zeros(0, np.int64)
         fits = request.allowed is None or request.allowed.shape == (len(items),)
         reads_texts = request.method.calls and getattr(self.scorer, "reads_texts", True)
-        # A database keeps its texts: they are not compared. A mask that does not fit is refused
-        # by `Search`.
+        # Texts in a database are not compared. `Search` refuses a mask of the wrong length.
         if not fits or not reads_texts or isinstance(items.texts, Column):
             return EqualTexts(none, none)
         return EqualTexts.among(items.alike, request.allowed)
 
 
 class FailurePolicy:
-    """When a search ends early: its time is up, it is cancelled, or the scorer or a store is down.
+    """Decides when a search ends early: after the deadline, when cancelled, or when the scorer or a
+    store is down.
 
-    A query that fails is ended, and the others go on. The scorer counts as down once
-    `FAILURES_IN_A_ROW` queries have failed and no pair was scored in between.
+    A query that fails is ended, and the others continue. The scorer counts as down once
+    `FAILURES_IN_A_ROW` queries have failed without any scored pair in between.
     """
 
     def __init__(self, request: SearchRequest) -> None:
         self.deadline, self.cancel = Deadline(request.deadline, request.cancel), request.cancel
         self.first_error: Exception | None = None
         self.down: str | None = None
-        """Why nothing is asked any more."""
+        """Why no more pairs are asked for."""
         self._in_a_row = 0
 
     @property
@@ -124,14 +126,14 @@ class FailurePolicy:
         return self.deadline.limited or self.cancel is not None
 
     def stop(self, ahead: float = 0.0) -> str | None:
-        """Why to stop now, or `ahead` seconds from now, if there is a reason."""
+        """Return the reason to stop now, or `ahead` seconds from now; None if there is none."""
         if self.deadline.left() > ahead:
             return None
         return "cancelled" if self.cancel is not None and self.cancel.is_set() else "deadline"
 
     def half_the_time(self) -> Callable[[bool], bool]:
-        """Says whether a group may ask one more search: while half of the time left suffices, and
-        the first in any case unless the time is up."""
+        """Return a function that allows a group to ask one more search while half of the remaining
+        time suffices; the first is always allowed before the deadline."""
         until = time.monotonic() + self.deadline.left() / 2
 
         def go_on(some: bool) -> bool:
@@ -140,16 +142,16 @@ class FailurePolicy:
         return go_on if self.watches else lambda some: True
 
     def scored(self) -> None:
-        """A pair was scored."""
+        """Note that a pair was scored."""
         self._in_a_row = 0
 
     def store_failed(self, error: StoreError) -> None:
-        """The database of the items failed: nothing more is asked."""
+        """Note that the items' database failed, so that no more pairs are asked for."""
         self.first_error, self.down = self.first_error or error, str(error)
 
     def query_failed(self, error: Exception, *, scored: bool) -> str:
-        """Count an error of the scorer, after pairs of the same call were `scored` or not; what to
-        say of the queries at fault."""
+        """Count an error of the scorer; `scored` says whether the same call had scored pairs.
+        Return the message for the queries that failed."""
         if not isinstance(error, CrossknnError):
             logger.debug("the scorer raised", exc_info=error)
             said = f"the scorer failed: {type(error).__name__}: {first_line(error)}"
@@ -163,10 +165,10 @@ class FailurePolicy:
 
 
 def few_at_a_time(texts: Sequence[str], n: int) -> list[int]:
-    """Positions of the queries with which a group's searches begin.
+    """Return the position of each search's first query in a group.
 
-    The first stage, the encoding of queries and the predictions of many queries take longer than a
-    deadline allows, and only what looks at the clock in between ends in time.
+    The first stage, encoding queries and predicting for many queries take longer than a deadline
+    allows, so each search must be small enough for a check of the clock in between.
     """
     most, starts, length = max(1, min(QUERIES, CELLS // max(n, 1))), [0], 0
     for q, text in enumerate(texts):
@@ -180,7 +182,7 @@ def few_at_a_time(texts: Sequence[str], n: int) -> list[int]:
 class SearchRun:
     """One execution of a request, for queries that fit into memory together.
 
-    `told` is how many pairs of the request were scored before.
+    `told` is the number of the request's pairs that were scored before.
     """
 
     def __init__(
@@ -196,7 +198,7 @@ class SearchRun:
         self.equal_texts = snapshot.equal_texts(request)
         with one_thread(m * n):
             plan = snapshot.plan(request)
-            # Items that are drawn, or the same for all queries, answer none.
+            # Random items, or items that are the same for all queries, are no answer.
             drawn = isinstance(plan.retriever, ItemPriors | RandomItems)
             self.fallback = request.fallback and not drawn
             self.divided = m > 1 and policy.watches
@@ -214,7 +216,7 @@ class SearchRun:
         self.n_calls, self.scoring_seconds = 0, 0.0
 
     def results(self) -> Results:
-        """Ask and score to the end, and answer."""
+        """Run the search and return its results."""
         truncated = getattr(self.snapshot.scorer, "truncated", 0)
         stopped_by = self._drive()
         with one_thread(self.cells):
@@ -222,7 +224,8 @@ class SearchRun:
         return replace(found, truncated=getattr(self.snapshot.scorer, "truncated", 0) - truncated)
 
     def _drive(self) -> str | None:
-        """Ask and score until no query may score more; why it was stopped before, if it was."""
+        """Ask for and score pairs until all queries are finished; return the reason if it stopped
+        earlier."""
         group, policy = self.group, self.policy
         stopped_by = policy.stop()
         while stopped_by is None and policy.down is None:
@@ -240,12 +243,14 @@ class SearchRun:
             if self.request.on_round is not None:
                 self.request.on_round(group.round, self._latest())
             if stopped_by is None and group.round > 1 and group.each("unfinished").any():
-                # The next round takes as long to choose, unless the group looks at the clock.
+                # The next round takes as long to choose as this one, unless the group checks the
+                # clock.
                 stopped_by = policy.stop(0.0 if self.divided else choosing)
         return stopped_by
 
     def _ask(self) -> Pairs:
-        """The next pairs, their texts read; those of a database without those that are empty."""
+        """Return the next pairs and read their texts; items of a database with empty texts are left
+        out."""
         items, go_on = self.snapshot.index.items, self.policy.half_the_time
         while len(pairs := self.group.ask(go_on())) and isinstance(items.texts, Column):
             asked = np.unique(pairs.item)  # read at once, not one by one
@@ -258,11 +263,11 @@ class SearchRun:
         return pairs
 
     def _score(self, pairs: Pairs) -> str | None:
-        """Tell the searches the scores of a round's pairs; why to stop, if there is a reason.
+        """Score a round's pairs; return the reason to stop, if there is one.
 
-        A query that fails is ended; the pairs of the others are asked again. Where it is not known
-        which query is at fault, they are asked query by query. A query that has scores goes on if
-        none of a round's pairs can be scored, unless `FAILURES_IN_A_ROW` pairs failed in a row.
+        A query that fails is ended, and the pairs of the others are asked again. If it is unknown
+        which query failed, queries are asked one by one. A query with scores continues even if none
+        of a round's pairs can be scored, unless `FAILURES_IN_A_ROW` pairs failed in a row.
         """
         waiting, stopped_by, before = [pairs], None, self.group.each("n_scored")
         asked = np.bincount(pairs.query, minlength=len(self.queries))
@@ -274,7 +279,8 @@ class SearchRun:
             except Exception as error:
                 left = part.take(np.flatnonzero(~scored))
                 if isinstance(error, NothingScoredError):
-                    # A round may be one pair, which says little of a query that has scores.
+                    # A round may be a single pair, whose failure is not enough to end a query with
+                    # scores.
                     ends = (before == 0) | (self.unscored + asked >= FAILURES_IN_A_ROW)
                     left = left.take(np.flatnonzero(ends[left.query]))
                     if not len(left):
@@ -296,7 +302,7 @@ class SearchRun:
         return stopped_by
 
     def _stream(self, pairs: Pairs, scored: BoolArray) -> str | None:
-        """Score pairs batch by batch; `scored` (p,) is set where that is done."""
+        """Score pairs batch by batch, marking the finished ones in `scored` (p,)."""
         scorer, items = self.snapshot.scorer, self.snapshot.index.items.texts
         assert scorer is not None  # only a method that makes no calls does without
         began, stopped_by = time.perf_counter(), None
@@ -319,7 +325,7 @@ class SearchRun:
         return stopped_by or self.policy.stop()
 
     def _end(self, queries: Iterable[int], sentence: str) -> None:
-        """End these queries, unless they have ended."""
+        """End these queries, unless they have ended already."""
         unfinished = self.group.each("unfinished")
         for query in queries:
             if self.errors[query] is None and unfinished[query]:
@@ -327,7 +333,7 @@ class SearchRun:
                 self.group.end(query)
 
     def _latest(self) -> list[list[Hit]]:
-        """Of each query the hits that were scored in the round that has ended."""
+        """Return each query's hits that were scored in the last round."""
         found = list[list[Hit]]()
         for number, search in enumerate(self.group.searches):
             asked = number in self.group.asked
@@ -335,7 +341,7 @@ class SearchRun:
         return found
 
     def _answered(self, stopped_by: str | None) -> Results:
-        """What the queries have found, and why they were stopped, if they were."""
+        """Return the results, given the reason for stopping, if there is one."""
         request, group, policy = self.request, self.group, self.policy
         if policy.down is not None:
             self._end(range(len(self.queries)), policy.down)
@@ -383,8 +389,8 @@ class SearchRun:
         )
 
     def _ranking(self, number: int, stopped_by: str | None) -> Ranking:
-        """The k best of each query of one search, and predicted ones below where there were fewer
-        calls; nothing of a first stage that has not begun when the time is up."""
+        """Return the k best items of each query of one search, followed by predicted ones if the
+        budget was less than k; nothing if the deadline came before its first stage."""
         request, search, left = self.request, self.group.searches[number], self.policy.deadline.left
         if not search.plan.batches:
             if self.divided and left() <= 0:
@@ -395,7 +401,7 @@ class SearchRun:
         return search.filled(request.k) if fill and in_time else search.best(request.k)
 
     def _with_fallback(self, search: Search, hits: list[list[Hit]]) -> list[list[Hit]]:
-        """The hits, those of the first stage in the place of none."""
+        """Return the hits, or those of the first stage if there are none."""
         if not self.fallback or all(hits):
             return hits
         first, lacking = search.first(self.request.k), np.array([not own for own in hits])
@@ -411,9 +417,9 @@ def _or_none(values: FloatArray) -> list[float | None]:
 
 
 def execute(snapshot: Snapshot, request: SearchRequest) -> Results:
-    """Carry out a request, for as many queries at once as fit into memory.
+    """Execute a request, for as many queries at once as fit into memory.
 
-    Raises the first error of the scorer or of a store if no pair at all was scored.
+    Raises the first error of the scorer or a store if no pair could be scored.
     """
     began, policy, parts = time.perf_counter(), FailurePolicy(request), list[Results]()
     m = len(request.queries)

@@ -1,4 +1,4 @@
-"""Search over texts: an index, a scorer and a method, asked for the best items of queries."""
+"""Search over texts with an index, a scorer and a method."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
 
 K = 10
-"""Hits of a query if nothing is said."""
+"""Default number of hits per query."""
 PER_QUERY = 100
-"""Pairs that a query may score if nothing is said."""
+"""Default budget: pairs scored per query."""
 Filter: TypeAlias = Mapping[str, Any] | Iterable[str] | BoolArray
 
 
@@ -39,11 +39,12 @@ class Budget:
     """Limits of a search; `searcher.search(queries, budget=50)` is short for `per_query`.
 
     Args:
-        per_query: Pairs that a query may score, stored scores included; 100 by default.
-        deadline: Seconds after which the search returns the best so far.
-        target_recall: End a query when it expects to have found this share (0-1) of its true top k,
-            for `kriging` on an index with anchors; the budget is then what it may spend at most.
-            The first such search with a k and a budget also searches the anchors, without calls.
+        per_query: Maximum number of pairs scored per query, including stored scores; 100 by
+            default.
+        deadline: Time limit in seconds, after which the search returns the best hits so far.
+        target_recall: End a query when its expected recall of its true top k reaches this share
+            (0-1), for `kriging` on an index with anchors; the budget is then a maximum. The first
+            such search with a k and a budget also searches the anchors, which scores no pairs.
     """
 
     per_query: int | None = None
@@ -69,20 +70,20 @@ class Searcher:
     >>> results[0][0].text, results.n_calls
     ('sort a list', 2)
 
-    A search changes nothing in the `Searcher`, so threads may share it (if they may share the
-    scorer; all of ours may be shared). It does not keep the exact scores; to keep them in the
-    index, so that no pair is computed twice, give it `ck.StoredScorer(scorer, index.scores)` as the
+    Searching changes nothing in the `Searcher`, so threads may share it if they may share the
+    scorer, as is true of all of crossknn's. It does not keep exact scores. To store them in the
+    index, so that no pair is computed twice, use `ck.StoredScorer(scorer, index.scores)` as the
     scorer.
 
     Args:
-        index: What is searched.
+        index: The index to search.
         scorer: A `Scorer`, a model with `predict`, a function of (query, item) pairs, a matrix of
-            scores, or a folder, hub name or URL. None for methods without calls, such as
+            scores, or a folder, hub name or URL. None for methods that score no pairs, such as
             `cmc(retriever=bm25)`.
         method: A method, or its spec; "auto" by default.
-        fuse: Orders answers by a final score, and searches for its top k: weights of retrievers
-            beside the exact score, `{"dense": 0.75}` in standard deviations of their scores; "auto"
-            takes those that `fit_fusion` left in the index, if any; None, the exact score alone.
+        fuse: Search and order by a final score, the exact score plus weighted retrievers' scores:
+            `{"dense": 0.75}`, in standard deviations of their scores; "auto" uses the weights of
+            `fit_fusion`, if the index has them; None uses the exact score alone.
         seed: Seed of all randomness, 0 or more.
     """
 
@@ -124,32 +125,32 @@ class Searcher:
         on_round: OnRound | None = None,
         fallback: bool = False,
     ) -> Results:
-        """The k best items of each query, by exact score or, with fusion, by final score.
+        """Return the k best items of each query, by exact score or, with fusion, by final score.
 
-        A query whose pairs cannot be scored ends with the best found so far, and its error is in
-        `errors`; after three such queries in a row all of them end. Raises `InputError` for
-        arguments that do not fit the index or each other, and `ScorerError`, or whatever else the
-        scorer raised, if no query has a single score.
+        A query whose pairs cannot be scored ends with the best hits so far, and its error is in
+        `errors`; after three such queries in a row all of them end. Raises `InputError` for invalid
+        arguments, and `ScorerError`, or another error that the scorer raised, if no query has a
+        single score.
 
         Args:
-            queries: A text, m texts, or queries with ids as `read_queries` takes them.
-            k: Hits of each query, at most; by default 10, or all items if there are fewer, and all
-                with `min_score`. Where that is more than the budget, unscored items follow by
-                predicted score, marked `predicted`.
-            budget: Pairs that a query may score, or a `Budget`. Items with the same text are one
-                pair, and share its score.
-            min_score: Only hits whose final score is this or more.
+            queries: A text, m texts, or queries with ids in any form that `read_queries` accepts.
+            k: Maximum number of hits per query; by default 10, and all items with `min_score`. If k
+                exceeds the budget, unscored items follow by predicted score, marked `predicted`.
+            budget: Maximum number of pairs scored per query, or a `Budget`. Items with the same
+                text count as one pair.
+            min_score: Return only hits with at least this final score.
             filter: The items that may be returned: conditions on their fields, such as
                 `{"lang": "en", "year": {"gte": 2020}}` (`ItemIndex.allowed`), ids, or a mask (n,).
-                If none meets it, there are no hits and no calls.
-            method, seed: In the place of the searcher's own.
-            trace: Keep every pick, for explanations.
+                If no item is allowed, there are no hits and no pair is scored.
+            method, seed: Replace those of the searcher.
+            trace: Keep every scored item, for explanations.
             progress: Called with (done, total) scored pairs.
-            cancel: Once it is set, the search stops at the next batch with the best so far.
-            on_round: Called after each round with its number, from 1, and for each query the hits
-                that were scored in it.
-            fallback: Answer a query of which nothing could be scored, or not in time, with what the
-                first stage has found (`round` is 0), and raise no error of the scorer.
+            cancel: An event; once set, the search stops at the next batch with the best hits so
+                far.
+            on_round: Called after each round with its number, from 1, and each query's newly scored
+                hits.
+            fallback: If no pair of a query could be scored, or not in time, return the first
+                stage's hits (`round` is 0) instead of raising the scorer's error.
         """
         chosen = self.method if method is None else parse_method(method)
         snapshot, asked = self._snapshot(chosen), query_set(queries)
@@ -160,7 +161,7 @@ class Searcher:
         return execute(snapshot, replace(request, **how))
 
     async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:
-        """`search` in a worker thread; cancelling the task stops it at the next batch.
+        """Run `search` in a worker thread; cancelling the task stops it at the next batch.
 
         Args:
             queries, args, options: As of `search`.
@@ -173,22 +174,22 @@ class Searcher:
             raise
 
     def of_scorer(self) -> ItemIndex:
-        """The index as it is now, which items may be added to meanwhile, with what belongs to the
-        scorer; all of it where there is none."""
+        """Return a snapshot of the index with only this scorer's fits and scores; with all of them
+        if there is no scorer."""
         if self.scorer is None:
             return self.index.snapshot()
         return self.index.for_scorer(self.scorer.fingerprint)
 
     def over(self, index: ItemIndex) -> Searcher:
-        """The same searcher over another index."""
+        """Return the same searcher over another index."""
         made = copy.copy(self)
         made.index, made._items = index, index.items
         made.fusion = open_fusion(made.of_scorer(), self._fuse, self.seed)
         return made
 
     def check_scorer(self, method: Method) -> None:
-        """Refuse a method that needs a scorer where there is none, or scores kept in the index of
-        which only another cross-encoder's are there."""
+        """Raise an error if the method needs a scorer but there is none, or if it needs scores in
+        the index that belong to another cross-encoder."""
         if self.scorer is None:
             if method.calls:
                 raise InputError(
@@ -206,7 +207,7 @@ class Searcher:
             )
 
     def _snapshot(self, method: Method) -> Snapshot:
-        """What a search that begins now reads. Fusion is opened again after items were added."""
+        """Take a snapshot for a new search; the fusion is opened again after items were added."""
         index, fusion = self.of_scorer(), self.fusion
         if index.items is not self._items:
             fusion = open_fusion(index, self._fuse, self.seed)
@@ -226,7 +227,7 @@ class Searcher:
         method: Method,
         seed: int | None,
     ) -> SearchRequest:
-        """The request, once its arguments are checked."""
+        """Check the arguments and make the request."""
         n = len(snapshot.index)
         if not n:
             raise InputError("every item of the index is deleted: add items first")
@@ -258,7 +259,7 @@ class Searcher:
 
 
 def _check_min_score(min_score: object, limits: Budget) -> None:
-    """Refuse a least score that is no number, or that comes with a target of the top k."""
+    """Refuse a minimum score that is not a number, or that is combined with a target recall."""
     number = isinstance(min_score, Real) and not isinstance(min_score, bool)
     if not number or not np.isfinite(min_score):  # type: ignore[call-overload]
         raise InputError(f"min_score is {min_score!r}; it must be a number")
@@ -269,7 +270,7 @@ def _check_min_score(min_score: object, limits: Budget) -> None:
 
 
 def _for_k(method: Method, k: int, target_recall: float | None) -> Method:
-    """The method for this k, which ends a query at this share of its top k if there is a target."""
+    """Return the method for this k, with the target recall if there is one."""
     if target_recall is None:
         return replace(method, k=k) if k > getattr(method, "k", k) else method  # type: ignore[call-arg]
     if not hasattr(method, "target_recall"):
@@ -280,7 +281,7 @@ def _for_k(method: Method, k: int, target_recall: float | None) -> Method:
 
 
 def _mask(filter: Filter | None, index: ItemIndex) -> BoolArray | None:
-    """A mask (n,) of what is allowed, or a mask as it is."""
+    """Convert a filter to a mask (n,) of the allowed items."""
     alive = index.items.alive
     if filter is None:
         return alive

@@ -1,5 +1,5 @@
-"""crossknn-train: cross-encoders, dual encoders and late-interaction models, trained and exported.
+"""Train cross-encoders, dual encoders and late-interaction models, and export them to ONNX.
 
-settings -> corpora -> task (labelled, late_interaction, distillation) -> loop.fit -> a folder in
-torch, which opens with crossknn where this package is installed -> export -> an ONNX folder
+settings -> corpora -> task (labelled, late_interaction, distillation) -> loop.fit -> a torch
+folder, which crossknn opens where this package is installed -> export -> an ONNX folder
 """

@@ -1,4 +1,4 @@
-"""How near the scores of two models are, such as those of a model and its export."""
+"""Measure how well the scores of two models agree, such as those of a model and its export."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ def agreement(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Score `per_query` random items of each query with two scorers, and say how near they are:
-    `spearman_mean` and `spearman_lowest` over the queries, the `largest_difference` of two scores,
-    and the reference's standard deviation, `spread`, as the unit to read it in.
-    """
+    """Compare two scorers on `per_query` random items of each query: return `spearman_mean` and
+    `spearman_lowest` over the queries, the `largest_difference` between two scores, and, for scale,
+    the standard deviation `spread` of the reference's scores."""
     from scipy.stats import spearmanr
 
     per_query = min(per_query, len(items))

@@ -1,4 +1,5 @@
-"""`crossknn-train`: train a model by a settings file, distil one, export one to ONNX."""
+"""The command `crossknn-train`: train a model from a settings file, distil one, or export one to
+ONNX."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ SHIPPED = Path(__file__).parent / "configs"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `crossknn-train`."""
+    """Run the command line."""
     cli.main(arguments, __name__)
 
 
@@ -74,7 +75,7 @@ def train(
 @app.command("configs", epilog=o.examples("crossknn-train configs", "crossknn-train configs cmc"))
 def configs(
     name: Annotated[
-        str | None, typer.Argument(help="Settings file to print, as a start for your own.")
+        str | None, typer.Argument(help="Settings file to print, as a template for your own.")
     ] = None,
     json: o.AsJson = False,
 ) -> None:
@@ -102,10 +103,10 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Folder to write the ONNX model to.")],
     kind: Annotated[
         Literal["cross-encoder", "dual-encoder", "late-interaction"],
-        typer.Option(help="Kind of model; late-interaction is CMC, Poly-encoder and the like."),
+        typer.Option(help="Kind of model; CMC and Poly-encoder are of kind late-interaction."),
     ] = "cross-encoder",
     precision: Annotated[
-        Literal["float32", "int8"], typer.Option(help="int8 is smaller, faster and less exact.")
+        Literal["float32", "int8"], typer.Option(help="int8 is smaller and faster, but less exact.")
     ] = "float32",
     max_length: Annotated[
         int | None, typer.Option(help="Maximum number of input tokens; by default the model's own.")
@@ -130,15 +131,15 @@ def export(
 ) -> None:
     """Export MODEL to ONNX in FOLDER.
 
-    With --items and --queries, compare the scores of both on twenty queries.
+    With --items and --queries, compare the scores of MODEL and the export on twenty queries.
     """
     from crossknn_train.export import export_model
 
     if (items is None) != (queries is None):
-        raise InputError("--items and --queries are needed together to compare: give both, or none")
+        raise InputError("a comparison needs both --items and --queries: give both, or neither")
     if items is not None and kind != "cross-encoder":
         raise InputError(
-            f"--items and --queries compare cross-encoders only, not a {kind}: leave them out"
+            f"--items and --queries compare cross-encoders, but this is a {kind}: leave them out"
         )
     about: Any = {"precision": precision, "max_length": max_length, "license": license}
     written = export_model(model, folder, kind, every_layer=every_layer, **about)
@@ -180,7 +181,7 @@ def distill(
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Train a dual encoder on the cross-encoder's scores, and give its vectors to INDEX.
+    """Train a dual encoder on the cross-encoder's scores, and store its item vectors in INDEX.
 
     Run the same command again to resume after an interruption: no pair is scored twice.
     """
@@ -199,11 +200,11 @@ def distill(
 
 
 def _config(name: str) -> Path:
-    """The settings file of that path, or of that name in the package."""
+    """Return the settings file with this path, or with this name in the package."""
     path, shipped = Path(name), {path.stem: path for path in SHIPPED.glob("*.toml")}
     if path.is_file() or name in shipped:
         return path if path.is_file() else shipped[name]
     raise InputError(
-        f"there is no settings file {name}, neither as a path nor in the package "
+        f"there is no settings file {name}: neither a path nor a name in the package "
         f"({nearest(name, shipped)})"
     )

@@ -1,7 +1,8 @@
-"""Several corpora as one, and what a retriever finds for their queries: wrong items that look right
-(ANNCUR, 3.1 and A.1), and candidates to compare (CMC, 3.2).
+"""Several corpora joined into one, with candidates from a retriever: hard negatives (ANNCUR, 3.1
+and A.1) and lists of candidates (CMC, 3.2).
 
-Axes: m queries, n items, p right items of a query at most, b queries of a step, c items of a list.
+Axes: m queries, n items, p relevant items of a query at most, b queries of a step, c items of a
+list.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ from crossknn_train.settings import NegativesSettings, RunSettings
 WORDS = ("bm25", "tfidf")
 LISTS = "lists"
 UNIT_SCALE = 20.0
-"""The factor of cosines in a softmax: between -1 and 1 it would be nearly flat."""
+"""Factor of cosines in a softmax, which would be nearly flat for values between -1 and 1."""
 _QUERIES_AT_ONCE = 256
 
 
 class Corpora:
-    """The texts of several data sets in one numbering, and each query's right items (one or more).
+    """The texts of several data sets numbered as one, and each query's relevant items (one or
+    more).
 
-    `own` (m,) is the item that has a query's id where queries are documents of the corpus, which is
-    no wrong item of the query, and `NO_ITEM` elsewhere.
+    If queries are documents of the corpus, `own` (m,) is the item with the query's id, which must
+    not be its negative; elsewhere it is `NO_ITEM`.
     """
 
     def __init__(self, datasets: Sequence[Dataset]) -> None:
@@ -72,13 +74,14 @@ class Corpora:
         return digest_of(*self.ids, *self.queries, *self.items, *map(str, self.positives))
 
     def first_ranks(self, lists: IntArray) -> FloatArray:
-        """The rank of the best right item in lists (m, c), infinity if there is none: (m,)."""
+        """The rank (m,) of the best relevant item in lists (m, c), infinity if there is none."""
         pairs = zip(without_own(lists, self.own), self.positives, strict=True)
         ranks = [1 + np.flatnonzero(np.isin(items, right)) for items, right in pairs]
         return np.array([of_right[0] if len(of_right) else np.inf for of_right in ranks])
 
     def lists(self, rows: Sequence[int], wrong: IntArray, count: int, seed: int) -> IntArray:
-        """A right item and `count` of the `wrong` (m, depth), drawn by the seed: (b, 1 + count)."""
+        """Draw a relevant item and `count` of the `wrong` ones (m, depth) for each query: (b, 1 +
+        count)."""
         lists = np.full((len(rows), 1 + count), NO_ITEM, dtype=np.int64)
         for row, drawn in zip(rows, lists, strict=True):
             generator = np.random.default_rng([seed, row])
@@ -89,7 +92,7 @@ class Corpora:
 
 
 def read_corpora(settings: RunSettings) -> tuple[list[Dataset], list[Dataset]]:
-    """Train and dev queries; InputError if they share one."""
+    """Read train and dev queries; InputError if they share one."""
     data, candidates = settings.data, getattr(settings, "candidates", None)
     lists = candidates is not None and candidates.retriever == LISTS
 
@@ -101,12 +104,12 @@ def read_corpora(settings: RunSettings) -> tuple[list[Dataset], list[Dataset]]:
     dev = sampled(dev, data.dev_queries, settings.training.seed)
     ids = [{(data.name, i) for data in split for i in data.queries.ids} for split in (train, dev)]
     for name, query in sorted(ids[0] & ids[1]):
-        raise InputError(f"the query {query!r} of {name} is in train and in dev")
+        raise InputError(f"the query {query!r} of {name} is in both train and dev")
     return train, dev
 
 
 def sampled(datasets: list[Dataset], count: int, seed: int) -> list[Dataset]:
-    """`count` queries over all data sets, in proportion to their sizes."""
+    """Sample `count` queries over all data sets, in proportion to their sizes."""
     total = sum(map(len, datasets))
     if count >= total:
         return datasets
@@ -116,11 +119,13 @@ def sampled(datasets: list[Dataset], count: int, seed: int) -> list[Dataset]:
 def retrieved(
     corpora: Corpora, kind: str, count: int, encoder: Encoder | None = None, seed: int = 0
 ) -> tuple[Candidates, Candidates]:
-    """Every query's right items (m, p) and the best of its own corpus (m, count), right or not.
+    """Return every query's relevant items (m, p) and the retriever's best items of its corpus (m,
+    count), relevant or not.
 
-    kind: "bm25", "tfidf", "random", "lists" (those that come with the queries) or, for any other,
-    the dual encoder that is given. Their scores are the retriever's, cosines times 20. Words find
-    only items that share one with the query. A retriever that knows no marks reads none.
+    kind: "bm25", "tfidf", "random", "lists" (those that come with the queries) or, for any other
+    value, the dual encoder that is given. Scores are the retriever's, with cosines multiplied by
+    20. Word models return only items that share a word with the query. A retriever that cannot read
+    marks gets the texts without them.
     """
     right: list[tuple[IntArray, FloatArray]] = []
     best: list[tuple[IntArray, FloatArray]] = []
@@ -145,7 +150,8 @@ def retrieved(
 def retrieved_wrong(
     corpora: Corpora, kind: str, depth: int, encoder: Encoder | None = None, seed: int = 0
 ) -> tuple[Candidates, Candidates]:
-    """Every query's right items (m, p) and best wrong ones (m, depth), as `retrieved` has them."""
+    """Return every query's relevant items (m, p) and its best irrelevant ones (m, depth), as
+    `retrieved` ranks them."""
     n_right = max(map(len, corpora.positives)) + int((corpora.own != NO_ITEM).any())
     right, best = retrieved(corpora, kind, depth + n_right, encoder, seed)
     wrong = []
@@ -159,9 +165,10 @@ def retrieved_wrong(
 def nearest_wrong(
     corpora: Corpora, negatives: NegativesSettings, encoder: Encoder | None = None, seed: int = 0
 ) -> IntArray:
-    """Wrong items of each query, the nearest but for the first `skip`: (m, depth).
+    """Return each query's hard negatives: its nearest irrelevant items after the first `skip`, (m,
+    depth).
 
-    Where fewer items are near at all (no common word), random ones follow.
+    If the retriever returns too few (no common word), random items follow.
     """
     is_random = negatives.kind == "random"
     skip = 0 if is_random else negatives.skip
@@ -177,7 +184,7 @@ def nearest_wrong(
             excluded += [int(corpora.own[row])] if corpora.own[row] != NO_ITEM else []
             of_data = np.searchsorted(corpora.starts, excluded[0], side="right") - 1
             start, n = corpora.starts[of_data], len(corpora.datasets[of_data].items)
-            # As many more as may be excluded or drawn twice.
+            # Draw as many more as may be excluded or drawn twice.
             size = min(n, len(items) + n_near + len(excluded))
             drawn = start + generator.choice(n, size=size, replace=False)
             drawn = drawn[~np.isin(drawn, [*excluded, *items])][: len(items) - n_near]
@@ -186,7 +193,7 @@ def nearest_wrong(
 
 
 def _reads_marks(encoder: Encoder) -> bool:
-    """Whether an encoder needs the marks: one that reads them refuses a query without."""
+    """Whether an encoder requires marks, that is, refuses a query without them."""
     try:
         encoder.encode_queries(["a"])
     except InputError:
@@ -197,7 +204,7 @@ def _reads_marks(encoder: Encoder) -> bool:
 def _retriever(
     data: Dataset, texts: Sequence[str], kind: str, encoder: Encoder | None, seed: int
 ) -> tuple[Retriever, float]:
-    """The retriever over n texts, and the factor of its scores in a softmax."""
+    """Make the retriever over n texts, and return it with the factor of its scores in a softmax."""
     if kind == LISTS:
         run, queries = data.candidates or {}, data.queries
         lists = {t: run.get(i, []) for i, t in zip(queries.ids, queries.texts, strict=True)}
@@ -215,9 +222,10 @@ def _retriever(
 
 
 def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
-    """Run a model on rows (b) in passes of similar lengths; the outputs (b, ...) in their order.
+    """Run a model on rows (b) in passes of similar lengths; return the outputs (b, ...) in the
+    rows' order.
 
-    Outputs for each token, (b, t, d), are filled up with zeros.
+    Outputs per token, (b, t, d), are padded with zeros.
     """
     lengths = np.array([len(row.ids) for row in rows])
     batches = list(token_batches(lengths, model.tokens_per_run))

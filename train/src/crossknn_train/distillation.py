@@ -1,8 +1,9 @@
-"""Distilling a cross-encoder into a dual encoder: lists of scored items are learned, no labels.
+"""Distil a cross-encoder into a dual encoder, by learning from lists of scored items instead of
+labels.
 
-This is DE_DSTL (AXN A.2.1): a trained dual encoder learns the sparse scores G, charged G's entries,
-by L_match (ANNCUR A.3), the cross-entropy between the softmax of the cross-encoder's and of the
-dual encoder's scores over a query's list.
+This is DE_DSTL (AXN A.2.1): a trained dual encoder learns from the sparse scores G with L_match
+(ANNCUR A.3), the cross-entropy between the softmax of the cross-encoder's and of the dual encoder's
+scores over a query's list. The cost of the fit is the number of entries of G.
 
 Axes: q queries of the lists, b of them in a pass, c items of a list, n items.
 """
@@ -34,7 +35,7 @@ from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderMod
 from crossknn_train.settings import TrainingSettings
 
 HELD_OUT = 0.1
-"""The share of the queries that validate."""
+"""Share of the queries that is held out for validation."""
 _QUERIES_AT_ONCE = 256
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,8 @@ logger = logging.getLogger(__name__)
 class Distill(FitMethod):
     """Fit item vectors by training a dual encoder on the cross-encoder's scores.
 
-    `out` is the folder that the encoder is saved in, `start` the dual encoder to begin with (by
-    default the one that made the index's vectors), `epochs` those of `paper_settings` by default.
+    `out` is the folder for the encoder, `start` the dual encoder to begin with (by default the one
+    that made the index's vectors), and `epochs` overrides `paper_settings`.
     """
 
     name = "distill"
@@ -54,14 +55,15 @@ class Distill(FitMethod):
     epochs: int | None = None
 
     def fit(self, task: FitTask) -> ItemVectors:
-        """Raises InputError for an encoder that cannot be trained, before anything is scored."""
+        """Score lists and train; InputError for an encoder that cannot be trained, before anything
+        is scored."""
         index = task.index
         model = index.model_of(task.base)
         start = self.start or (None if model is None else model.source)
         if start is None:
             raise InputError(
                 f"the vectors {task.base!r} were not made by an encoder that can be trained: "
-                "name one to start from (--start)"
+                "name one with --start"
             )
         student(start)
         scores, texts, began = task.sparse(), index.items.texts, time.perf_counter()
@@ -79,7 +81,7 @@ class Distill(FitMethod):
             values=items,
             method=self.name,
             encoder=encoder,
-            # From all scored pairs where there are too few random ones.
+            # Learn from all scored pairs if there are too few random ones.
             scale=task.scale(items, queries) or Scale.match(scores.score, inner),
             fingerprint=task.scorer.fingerprint,
             cost=task.cost(len(scores.scored_queries), len(scores), seconds),
@@ -96,11 +98,12 @@ def distill(
     settings: TrainingSettings,
     progress: Progress | None = None,
 ) -> loop.Measures:
-    """Train the dual encoder `source` on scores of n `items` in `folder`, resuming what is there.
+    """Train the dual encoder `source` on scores of n `items`, resuming the run in `folder` if there
+    is one.
 
-    Queries with fewer than two scored items teach nothing: they are left out, and logged. Returns
-    the measures over the held-out queries. Raises InputError for unusable scores, settings or
-    sources, TrainingError if the loss is NaN.
+    Queries with fewer than two scored items are left out, and logged. Returns the measures over the
+    held-out queries. Raises InputError for unusable scores, settings or sources, TrainingError if
+    the loss is NaN.
     """
     rows, lists = scored_lists(scores)
     if left_out := len(scores.queries) - len(rows):
@@ -121,8 +124,9 @@ def distill(
 
 
 def paper_settings(listed: int, epochs: int | None = None, seed: int = 0) -> TrainingSettings:
-    """AXN A.2.1 for lists of so many items: AdamW at 1e-5, four passes of one query to a step, 10
-    epochs for 100 items and 4 for 1000; one evaluation an epoch, since each encodes all items."""
+    """Return the settings of AXN A.2.1 for lists of this length: AdamW at 1e-5, steps of four
+    passes with one query each, 10 epochs for 100 items and 4 for 1000. There is one evaluation per
+    epoch, since each encodes all items."""
     return TrainingSettings(
         epochs=epochs or (10 if listed <= 100 else 4),
         learning_rate=1e-5,
@@ -134,17 +138,18 @@ def paper_settings(listed: int, epochs: int | None = None, seed: int = 0) -> Tra
 
 
 def student(source: str | Path) -> DualEncoderModel:
-    """The dual encoder to begin with, from a folder or a hub name: one trained here, a
+    """Open the dual encoder to begin with, from a folder or a hub name: one trained here, a
     sentence-transformers model that pools by "mean" or "cls", or a Hugging Face encoder.
 
-    Raises InputError for others, as `trainable` does.
+    Raises InputError for other models, as `trainable` does.
     """
     folder, model = trainable(source)
     return DualEncoderModel.new(folder, DualEncoderConfig()) if model is None else model
 
 
 def scored_lists(scores: SparseScores) -> tuple[IntArray, Candidates]:
-    """Queries with two scored items or more (m,), and their items, best first: (m, c)."""
+    """Return the queries with at least two scored items (m,), and their items, best first: (m,
+    c)."""
     rows, lists = np.flatnonzero(np.diff(scores.by_query) >= 2), []
     for row in rows:
         entries = slice(scores.by_query[row], scores.by_query[row + 1])
@@ -156,9 +161,9 @@ def scored_lists(scores: SparseScores) -> tuple[IntArray, Candidates]:
 class DistillationTask(loop.Task):
     """A dual encoder learns how a cross-encoder ranks each query's list.
 
-    A tenth of the queries validates, by what the papers choose by: `recall`, the mean share of a
-    list's `k` best items among the dual encoder's `k` nearest of all n; and `first`, the share of
-    queries whose best item is among those k.
+    A tenth of the queries validates, with the papers' measures: `recall`, the mean share of a
+    list's `k` best items among the dual encoder's `k` nearest of all n items; and `first`, the
+    share of queries whose best item is among those k.
 
     Args:
         lists: (q, c) the cross-encoder's best items, best first, with their scores.
@@ -178,8 +183,8 @@ class DistillationTask(loop.Task):
     ) -> None:
         if len(queries) < 2:
             raise InputError(
-                f"distillation needs a query to train on and one to validate: there are "
-                f"{len(queries)} with two scored items or more"
+                "distillation needs a query to train on and one to validate: only "
+                f"{len(queries)} queries have two or more scored items"
             )
         self.model = model
         self._queries, self._items, self._lists, self._k = queries, items, lists, k
@@ -191,22 +196,24 @@ class DistillationTask(loop.Task):
         self.signature = f"{k}|{seed}|{loop.digest_of(*queries, '', *items, *data)}"
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Nothing to do: the lists are the same in every epoch."""
+        """Do nothing: the lists are the same in every epoch."""
 
     def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
         return [self.train[rows]]
 
     def loss(self, rows: Sequence[int], places: IntArray) -> Tensor:
-        """The loss () of train queries `rows` (b,), which have these places among all queries."""
+        """The loss () of train queries `rows` (b,), at these places among all queries."""
         lists, device = self._lists.items[places], self.model.device
         present = torch.from_numpy(lists != NO_ITEM).to(device)
         teacher = torch.from_numpy(self._lists.scores[places]).to(device)
         return match_cross_entropy(self._scores(places.tolist(), lists), teacher, present)
 
     def _scores(self, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """The dual encoder's scores of queries with their lists: (b, c), anything at `NO_ITEM`.
+        """Compute the dual encoder's scores of queries with their lists, (b, c); those at `NO_ITEM`
+        are arbitrary.
 
-        They lie close together: the sum is in float32, also where the model computes in bfloat16.
+        The scores lie close together, so the sum is in float32 even if the model computes in
+        bfloat16.
         """
         items = np.unique(lists[lists != NO_ITEM])
         texts = [self._queries[r] for r in rows], [self._items[i] for i in items]
@@ -221,7 +228,7 @@ class DistillationTask(loop.Task):
         return {"recall": float(shares.mean()), "first": float(is_near[:, 0].mean())}
 
     def _nearest(self, rows: IntArray, count: int) -> IntArray:
-        """The dual encoder's nearest items of some queries: (m, min(count, n))."""
+        """Return the dual encoder's nearest items of some queries: (m, min(count, n))."""
         encoder = TokenEncoder(self.model)
         items = encoder.encode_items(self._items)
         queries = encoder.encode_queries([self._queries[row] for row in rows])
@@ -230,11 +237,11 @@ class DistillationTask(loop.Task):
 
 
 def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
-    """L_match of ANNCUR, A.3, of scores and teacher's scores (b, c): the mean over queries of the
-    cross-entropy of softmax(scores) against softmax(teacher).
+    """Compute L_match of ANNCUR, A.3, for scores and the teacher's scores (b, c): the mean over
+    queries of the cross-entropy of softmax(scores) against softmax(teacher).
 
-    `present` (b, c) is false where a list has ended; every list has at least one candidate. The
-    least value is the entropy of the teacher's softmax.
+    `present` (b, c) is false after the end of a list; every list has at least one candidate. The
+    minimum is the entropy of the teacher's softmax.
     """
     target = teacher.masked_fill(~present, float("-inf")).softmax(-1)
     log_shares = scores.masked_fill(~present, float("-inf")).log_softmax(-1)

@@ -1,7 +1,7 @@
-"""Models as ONNX folders that the base install can run.
+"""Export models to ONNX folders, which the base install can run.
 
-What a folder holds is in `docs/reference/formats.md`, with the inputs and outputs of its graphs.
-Axes: b texts, pairs or lists, c candidates, t tokens or states of a text, d dimensions.
+`docs/reference/formats.md` describes the folders and the inputs and outputs of their graphs. Axes:
+b texts, pairs or lists, c candidates, t tokens or states of a text, d dimensions.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ Arrays: TypeAlias = dict[str, Any]
 Axes: TypeAlias = Mapping[str, Mapping[int, str]]
 
 _FFN_OUTPUT = tuple(f"layer.{depth}/output/dense" for depth in range(64))
-"""The layers after GELU, whose activations have the longest tails."""
+"""Weights of the layers after GELU, whose activations have the longest tails."""
 OPSET = 17
 TOLERANCE = 1e-3
 LARGEST = 2**31 - 2**25
-"""Bytes of weights inside a graph; ONNX ends at 2 GiB a file."""
+"""Maximum bytes of weights inside a graph; ONNX allows 2 GiB per file."""
 PROBES = (
     ("how are [Ms] lists [Me] sorted", "sorted [ENT] returns a new list of the items in order."),
     ("[Ms] open [Me] a file", "The sea [ENT] was calm, and nothing at all happened until evening."),
     ("[Ms] mean [Me] of numbers", "statistics.mean [ENT]"),
     ("[Ms] snow [Me] " + "It rained. " * 80, "The sea [ENT] was calm. " + "Snow fell. " * 80),
 )
-"""Marked, so that an [EMB] head finds its places; to other models the marks are words. The last is
-longer than the usual windows of local attention."""
+"""Texts that a graph is checked on. They are marked so that an [EMB] head finds the marks; to other
+models the marks are words. The last is longer than the usual windows of local attention."""
 _N_LISTED = 300
-"""Candidates of the lists that a graph is checked on: more rows than CMC reads at once."""
+"""Number of candidates in the lists that a graph is checked on, more than CMC reads at once."""
 _OWN: dict[str, type[TorchModel]] = {
     "cross-encoder": CrossEncoderModel,
     "dual-encoder": DualEncoderModel,
@@ -81,17 +81,18 @@ _OUTPUTS: dict[str, Axes] = {
     "dual-encoder": {"vectors": {0: "b"}},
     "late-interaction": {"states": {0: "b", 1: "t_out"}, "mask": {0: "b", 1: "t_out"}},
 }
-"""What the graphs that read tokens give, and which of their axes are free."""
+"""Outputs of graphs that read tokens, and which of their axes are dynamic."""
 _TOKENS = {name: {0: "b", 1: "t"} for name in INPUTS}
 _REFUSED = (
-    "{} cannot be exported to ONNX, only used in torch: {}. A graph reads token ids: not through a "
-    "chat template, with a prompt outside the pooling, or with limits of its own for queries"
+    "{} cannot be exported to ONNX, only used in torch: {}. A graph reads token ids only: it "
+    "cannot apply a chat template, keep a prompt out of pooling, or have its own length limit "
+    "for queries"
 )
 
 
 class Graph(NamedTuple):
-    """A torch module, its inputs and outputs by name with their free axes, the inputs it is traced
-    on, and other inputs with the outputs that its ONNX graph has to give for them."""
+    """A torch module to export: its inputs and outputs by name with their dynamic axes, example
+    inputs for tracing, and test inputs with expected outputs."""
 
     module: nn.Module
     inputs: Axes
@@ -102,7 +103,7 @@ class Graph(NamedTuple):
 
 
 Exportable: TypeAlias = tuple[Encoding, dict[str, Graph], dict[str, object]]
-"""How texts are read, graphs by file name, and what the manifest says beyond that."""
+"""How texts are read, the graphs by file name, and further fields of the manifest."""
 
 
 def export_model(
@@ -119,8 +120,9 @@ def export_model(
 ) -> Path:
     """Write a model as an ONNX folder, its head in the graph, and return its path.
 
-    Raises InputError if the model is of another kind or has not exactly one trained output, if it
-    reads or pools texts as no graph of token ids can, or if a graph disagrees with torch.
+    Raises InputError if the model is of another kind or does not have exactly one trained output,
+    if it reads or pools texts in a way that no graph of token ids can, or if a graph's outputs
+    differ from torch's.
 
     Args:
         model: the folder of a model trained here, or the folder or hub name of a one-label
@@ -130,17 +132,17 @@ def export_model(
         kind: "cross-encoder", "dual-encoder" or "late-interaction" (CMC and its rivals).
         precision: "int8" quantizes linear layers and embedding tables (`crossknn_train.quantize`)
             but the outputs of the feed-forward blocks, which keeps the ranking of the top items.
-        max_length: tokens of an input; by default the model's own limit.
+        max_length: maximum tokens of an input; by default the model's own limit.
         license: the licence to record.
-        query_prefix, item_prefix: of a dual encoder: texts to put before queries and items, as it
-            was trained; by default the prompts of its own configuration, "" for none.
+        query_prefix, item_prefix: prompts that a dual encoder was trained with; by default those in
+        its configuration, "" for none.
         every_layer: quantize the outputs of the feed-forward blocks, too.
     """
     if precision not in ("float32", "int8"):
-        raise InputError(f"precision {precision!r} is unknown: use 'float32' or 'int8'")
+        raise InputError(f"the precision {precision!r} is unknown: use 'float32' or 'int8'")
     if kind == "late-interaction" and (precision != "float32" or max_length is not None):
         raise InputError(
-            "a late-interaction model is exported as it is: leave out --precision and --max-length"
+            "--precision and --max-length do not apply to a late-interaction model: leave them out"
         )
     encoding, graphs, settings = _exportable(model, kind, max_length, (query_prefix, item_prefix))
     prefixes = zip(("query_prefix", "item_prefix"), encoding.prefixes, strict=True)
@@ -164,12 +166,13 @@ def export_model(
 def _exportable(
     model: str | Path, kind: Kind, max_length: int | None, prefixes: Prefixes
 ) -> Exportable:
-    """The graphs of a model of ours, or of sentence-transformers; InputError for another kind."""
+    """Make the graphs of one of our models or of a sentence-transformers model; InputError for
+    another kind."""
     own, source = _OWN[kind], Path(model)
     check_files(source)
     for file, other in KINDS.items():
         if file != own.SETTINGS and (source / file).is_file():
-            raise InputError(f"{model} is a {other}, and not to be exported as a {kind} (--kind)")
+            raise InputError(f"{model} is a {other} and cannot be exported as a {kind} (--kind)")
     if (source / own.SETTINGS).is_file() or kind == "late-interaction":
         return _own_model(own.from_pretrained(source), kind, max_length, prefixes)
     return _library_model(str(model), kind, max_length, prefixes)
@@ -182,7 +185,7 @@ def _write(
     manifest: dict[str, Any],
     keep_float: tuple[str, ...],
 ) -> None:
-    """Write graphs, tokenizer and, last, the manifest: a half-written folder is no model."""
+    """Write graphs, tokenizer and, last, the manifest, without which the folder is not a model."""
     with filling(folder) as written:
         for file in (MANIFEST, *GRAPHS, *(graph + DATA for graph in GRAPHS)):  # of a model before
             (folder / file).unlink(missing_ok=True)
@@ -200,7 +203,7 @@ def _write(
     write_file(folder, MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
 
 
-# Models of ours
+# Models of crossknn-train
 
 
 def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixes) -> Exportable:
@@ -229,7 +232,7 @@ def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixe
 
 
 class _Reading(nn.Module):  # type: ignore[misc]
-    """A function of token arrays, (b, t) three times, as a module that has a model's weights."""
+    """Wraps a function of token arrays, (b, t) three times, as a module with a model's weights."""
 
     def __init__(self, model: nn.Module, read: Callable[..., Any]) -> None:
         super().__init__()
@@ -240,7 +243,7 @@ class _Reading(nn.Module):  # type: ignore[misc]
 
 
 def _late_graphs(model: LateInteractionModel, encoding: Encoding) -> dict[str, Graph]:
-    """The towers and the head; the item's tower only if it is not the query's."""
+    """Make the graphs of the towers and the head; the item tower only if it is not shared."""
     head = model.head
     query = _Reading(model, lambda *arrays: head.of_queries(*model.query(*arrays)))
     item = _Reading(model, lambda *arrays: head.of_items(*model.item(*arrays)))
@@ -260,7 +263,7 @@ def _late_graphs(model: LateInteractionModel, encoding: Encoding) -> dict[str, G
 
 
 def _lists(states: Sequence[Any], count: int, n_listed: int) -> Arrays:
-    """States of `count` queries and of `n_listed` items drawn for each, some of them padding."""
+    """Draw states of `count` queries and of `n_listed` items for each, some of them padding."""
     query, query_mask, items, mask = states
     drawn = np.random.default_rng(n_listed).integers(len(items), size=(count, n_listed))
     item_mask = mask[drawn].astype(bool)
@@ -272,7 +275,7 @@ def _lists(states: Sequence[Any], count: int, n_listed: int) -> Arrays:
 def _reader(
     module: nn.Module, encoding: Encoding, kind: Kind, what: str, expected: Any = None
 ) -> Graph:
-    """The graph of a module that reads tokens: of the pairs, the queries or the items."""
+    """Make the graph of a module that reads tokens of pairs, queries or items."""
     example, given = (_token_arrays(encoding, probes, what) for probes in (PROBES[:2], PROBES))
     module.eval()
     expected = _outputs(module, given) if expected is None else [expected]
@@ -280,14 +283,15 @@ def _reader(
 
 
 def _outputs(module: nn.Module, arrays: Arrays) -> list[Any]:
-    """The outputs of a module in torch, as arrays."""
+    """Return the outputs of a module in torch, as arrays."""
     with torch.inference_mode():
         outputs = module(*map(torch.from_numpy, arrays.values()))
     return [t.float().numpy() for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
 
 def _token_arrays(encoding: Encoding, texts: Sequence[tuple[str, str]], what: str) -> Arrays:
-    """Token arrays (b, t) by name of the "pairs", "queries", "items" or "texts", both of these."""
+    """Return token arrays (b, t) by name, of "pairs", "queries", "items" or "texts" (queries and
+    items)."""
     queries, items = zip(*texts, strict=True)
     rows: list[Row | InputError] = []
     if what == "pairs":
@@ -335,7 +339,7 @@ def _library_model(
     tokenizer = Tokenizer(FastTokenizer.from_str(words.to_str()))
     window = Window(max_length=library.max_seq_length)
     encoding = Encoding(tokenizer, window, *texts, marked=False)
-    # One by one: padding on the left would move positions.
+    # Encode one by one: padding on the left would shift positions.
     expected = [
         answer([text], prompt=prompt, **options)
         for (answer, given), prompt in zip(answers, texts, strict=False)
@@ -354,9 +358,9 @@ def _library_model(
 
 
 def _trace(graph: Graph, path: Path, name: str) -> Any:
-    """The ONNX graph of a module. Raises InputError if tracing fails or changes its outputs."""
+    """Trace a module to an ONNX graph; InputError if tracing fails or changes its outputs."""
     example = tuple(map(torch.from_numpy, graph.example.values()))
-    # A folder: torch writes the weights of a large model to files of their own.
+    # Use a folder: torch writes the weights of a large model to separate files.
     with TemporaryDirectory(dir=path.parent) as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         unchecked = str(Path(scratch) / path.name)
@@ -384,7 +388,8 @@ def _trace(graph: Graph, path: Path, name: str) -> Any:
 
 
 def _check(graph: Graph, path: str, name: str) -> None:
-    """Raises InputError if an ONNX file's outputs differ from the expected ones by `TOLERANCE`."""
+    """Raise InputError if an ONNX file's outputs differ from the expected ones by more than
+    `TOLERANCE`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -396,11 +401,11 @@ def _check(graph: Graph, path: str, name: str) -> None:
         size = np.abs(expected[np.isfinite(expected)]).max(initial=1.0)
         near = {"rtol": 0, "atol": TOLERANCE * size}
         if answer.shape != expected.shape or not np.allclose(answer, expected, **near):
-            raise InputError(_REFUSED.format(name, "the graph's answers differ from the model's"))
+            raise InputError(_REFUSED.format(name, "the graph's outputs differ from the model's"))
 
 
 def _save(graph: Any, path: Path) -> None:
-    """Write a graph; weights that are too large for it go into a file beside it."""
+    """Write a graph, with weights that are too large for it in a separate file."""
     if sum(len(weight.raw_data) for weight in graph.graph.initializer) <= LARGEST:
         write_file(path.parent, path.name, graph.SerializeToString(deterministic=True))
     else:

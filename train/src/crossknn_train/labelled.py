@@ -1,8 +1,9 @@
-"""Training cross-encoders and dual encoders on labelled queries.
+"""Train cross-encoders and dual encoders on labelled queries.
 
-Cross-encoders: softmax cross-entropy of a right item among wrong ones (ANNCUR, A.1). Dual encoders:
-in-batch and hard negatives, mined again every epoch (AXN, A.1), and a teacher's vectors where there
-is one. Axes: b queries, c items of a list or a batch, d dimensions.
+Cross-encoders learn by softmax cross-entropy of a relevant item among irrelevant ones (ANNCUR,
+A.1). Dual encoders learn from in-batch and hard negatives, mined again every epoch (AXN, A.1), and
+from a teacher's vectors if there is one. Axes: b queries, c items of a list or a batch, d
+dimensions.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from crossknn_train.loop import Measures, Task, kept
 from crossknn_train.models.dual_encoder import DualEncoderModel
 
 RELATIONS = 10.0
-"""How much similarities within a batch count beside single vectors."""
+"""Weight of similarities within a batch relative to single vectors."""
 
 
 class LabelledTask(Task):
-    """What all tasks on labels have in common: train and dev queries with their right items.
+    """Base class of the labelled tasks: train and dev queries with their relevant items.
 
-    encoder: that of the settings, if they name one (the teacher, of a dual encoder).
+    encoder: the encoder of the settings, if they name one (for a dual encoder, its teacher).
     """
 
     def __init__(
@@ -55,16 +56,17 @@ class LabelledTask(Task):
 
 
 class CrossEncoderTask(LabelledTask):
-    """Each query with one right item and `negatives.count` wrong ones, drawn anew every epoch.
+    """Trains on each query with one relevant item and `negatives.count` irrelevant ones, drawn anew
+    every epoch.
 
-    A dev query counts as right if the best of its candidates is a right item; one whose
-    candidates hold none counts as wrong (`accuracy`), or is left out (`normalised`).
+    A dev query counts as correct if its best candidate is relevant. A query without relevant
+    candidates counts as wrong (`accuracy`) or is left out (`normalised`).
     """
 
     main = "accuracy"
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Mine wrong items and dev candidates, once for the whole run."""
+        """Mine negatives and dev candidates, once for the whole run."""
 
         def mine() -> list[IntArray]:
             negatives, encoder = self.settings.negatives, self.encoder
@@ -79,12 +81,13 @@ class CrossEncoderTask(LabelledTask):
         return [self.train.lists(rows, self._wrong, self.settings.negatives.count, seed)]
 
     def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """The loss () of the queries `rows` (b,) over `lists` (b, c), whose first item is right."""
+        """The loss () of the queries `rows` (b,) over `lists` (b, c), whose first item is
+        relevant."""
         scores = self.scores(self.train, rows, lists)
         return functional.cross_entropy(scores, scores.new_zeros(len(rows), dtype=torch.long))
 
     def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """Scores of queries (b,) with their lists (b, c), -inf at `NO_ITEM`: (b, c)."""
+        """Compute scores (b, c) of queries (b,) with their lists (b, c), -inf at `NO_ITEM`."""
         present = lists != NO_ITEM
         pairs = Pairs(np.repeat(rows, present.sum(1)), lists[present])
         encoded = self.model.encoding.pairs(pairs, corpora.queries, corpora.items)
@@ -106,16 +109,17 @@ class CrossEncoderTask(LabelledTask):
 
 
 class DualEncoderTask(LabelledTask):
-    """In-batch softmax cross-entropy; every query brings its gold item and hard negatives.
+    """Trains by in-batch softmax cross-entropy; every query brings a relevant item and hard
+    negatives.
 
-    The settings' `teacher_weight` times the distance to a teacher's vectors of the same texts is
-    added. The negatives of a pass are the items of that pass.
+    With `teacher_weight`, the distance to a teacher's vectors of the same texts is added. The
+    negatives of a pass are the items of that pass.
     """
 
     main = "mrr"
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Mine the epoch's hard negatives with the model as it is."""
+        """Mine the epoch's hard negatives with the current model."""
 
         def mine() -> list[IntArray]:
             encoder = TokenEncoder(self.model)
@@ -132,7 +136,7 @@ class DualEncoderTask(LabelledTask):
         train = self.train
         items = np.unique(lists[lists != NO_ITEM])
         gold = np.searchsorted(items, lists[:, 0])
-        # An item that is right for a query is no negative of it, whichever query it was drawn for.
+        # An item relevant to a query is never its negative, whichever query it was drawn for.
         keep = np.stack([~np.isin(items, train.positives[row]) for row in rows])
         keep[np.arange(len(rows)), gold] = True
         texts = [train.queries[r] for r in rows], [train.items[i] for i in items]
@@ -148,21 +152,22 @@ class DualEncoderTask(LabelledTask):
         return loss + self.settings.teacher_weight * distance
 
     def evaluate(self) -> Measures:
-        """Over dev queries: accuracy, gold among the 64 nearest, mean reciprocal rank in them."""
+        """Compute accuracy, share with a relevant item among the 64 nearest, and mean reciprocal
+        rank there, over dev queries."""
         nearest = retrieved(self.dev, "dual-encoder", 64, TokenEncoder(self.model))[1].items
         rank = self.dev.first_ranks(nearest)
         return {**ranked(rank), "at_64": float(np.isfinite(rank).mean())}
 
 
 def ranked(rank: FloatArray) -> Measures:
-    """Mean reciprocal rank and accuracy of the ranks of right items (m,)."""
+    """Compute mean reciprocal rank and accuracy from the ranks of relevant items (m,)."""
     return {"mrr": float((1 / rank).mean()), "accuracy": float((rank == 1).mean())}
 
 
 def vectors(
     model: DualEncoderModel, queries: Sequence[str], items: Sequence[str]
 ) -> tuple[Tensor, Tensor]:
-    """Vectors of queries (m, d) and items (n, d), with gradients if they are on."""
+    """Encode queries (m, d) and items (n, d), with gradients if they are enabled."""
 
     def encoded(texts: Sequence[str], of_queries: bool) -> Tensor:
         rows = checked_rows(model.encoding.texts(texts, queries=of_queries))
@@ -172,15 +177,15 @@ def vectors(
 
 
 def scale_of(model: DualEncoderModel) -> float:
-    """The factor of inner products in a softmax: 20 for unit vectors, 1 for others."""
+    """Return the factor of inner products in a softmax: 20 for unit vectors, 1 for others."""
     return UNIT_SCALE if model.config.normalize else 1.0
 
 
 def distance_to_teacher(vectors: Tensor, teacher: Tensor) -> Tensor:
-    """Mean of 1 - cosine to the teacher's vectors, and ten times the mean squared difference of
-    the cosines within the batch: (b, d) twice -> ().
+    """Compute the mean of 1 - cosine to the teacher's vectors, plus ten times the mean squared
+    difference of the cosines within the batch: (b, d) twice -> ().
 
-    The second term is relational distillation (Park et al. 2019) with cosines for distances.
+    The second term is relational distillation (Park et al. 2019) with cosines as distances.
     """
     with torch.autocast(vectors.device.type, enabled=False):
         own = functional.normalize(vectors.float(), dim=-1)

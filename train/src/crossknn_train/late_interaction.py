@@ -1,8 +1,8 @@
-"""Training late-interaction models: a right item among a retriever's candidates, by cross-entropy
-and by the divergence from the retriever (CMC, Song et al. 2024, 3.2 and C).
+"""Train late-interaction models to rank a relevant item among a retriever's candidates, by
+cross-entropy and the divergence from the retriever (CMC, Song et al. 2024, 3.2 and C).
 
-Axes: m queries of the data, b of a step, p right items of a query at most, c candidates, n texts, s
-states in all, t of one text, d dimensions.
+Axes: m queries of the data, b of a step, p relevant items of a query at most, c candidates, n
+texts, s states in all, t of one text, d dimensions.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ AT = (4, 16)
 _TEXTS_AT_ONCE = 1024
 _COMPARED_AT_ONCE = 16
 _ENCODED_AT_ONCE = {"vector": 512, "tokens": _COMPARED_AT_ONCE}
-"""Dev queries whose candidates are encoded together: those that share one do so once."""
+"""Number of dev queries whose candidates are encoded together, so that a shared candidate is
+encoded once."""
 
 
 class LateInteractionTask(LabelledTask):
-    """A query's list is a right item, added if the retriever missed it, and wrong ones.
+    """Trains on lists of a relevant item, added if the retriever missed it, and irrelevant ones.
 
-    On dev the retriever's best items are ranked as they are: a query whose right item it missed
-    counts as wrong, but for `normalized_accuracy`, which leaves it out.
+    On dev the retriever's best items are ranked unchanged. A query whose relevant item is not among
+    them counts as wrong, or is left out of `normalized_accuracy`.
     """
 
     main = "mrr"
@@ -46,11 +47,11 @@ class LateInteractionTask(LabelledTask):
     def __init__(self, model: LateInteractionModel, *given: Any, **options: Any) -> None:
         super().__init__(model, *given, **options)
         model.freeze(self.settings.freeze)
-        # of queries (True) and items whose tower keeps still: states, and the place of each text
+        # States of frozen towers, for queries (True) and items, and the place of each text
         self._stored: dict[bool, tuple[States, dict[str, int]]] = {}
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Find candidates, and compute the states of frozen towers, once for the whole run."""
+        """Retrieve candidates, and compute the states of frozen towers, once for the whole run."""
         candidates, train, dev = self.settings.candidates, self.train, self.dev
         name, how = candidates.retriever, (self.encoder, self.seed)
 
@@ -58,7 +59,7 @@ class LateInteractionTask(LabelledTask):
             right, wrong = retrieved_wrong(train, name, candidates.depth, *how)
             if not wrong.items.size:
                 raise InputError(
-                    f"the retriever {name!r} finds no irrelevant item for any query, so "
+                    f"the retriever {name!r} returns no irrelevant item for any query, so "
                     "there are no negatives to train on"
                 )
             on_dev = retrieved(dev, name, candidates.dev_candidates, *how)[1].items
@@ -79,7 +80,8 @@ class LateInteractionTask(LabelledTask):
         self._stored[queries] = states, {text: place for place, text in enumerate(distinct)}
 
     def draw(self, rows: Sequence[int], epoch: int) -> tuple[IntArray, FloatArray]:
-        """Lists (b, c), whose first item is right, and the retriever's scores of them (b, c)."""
+        """Draw lists (b, c), whose first item is relevant, and the retriever's scores of them (b,
+        c)."""
         drawn = []
         for row in rows:
             generator = np.random.default_rng([self.seed, epoch, row])
@@ -90,14 +92,15 @@ class LateInteractionTask(LabelledTask):
         return lists.items, lists.scores
 
     def loss(self, rows: Sequence[int], lists: IntArray, retriever: FloatArray) -> Tensor:
-        """The loss () of train queries (b,) over lists (b, c), whose first item is right, with the
-        retriever's scores (b, c)."""
+        """The loss () of train queries (b,) over lists (b, c), whose first item is relevant, given
+        the retriever's scores (b, c)."""
         scores = self.scores(self.train, rows, lists)
         others = torch.from_numpy(retriever), torch.from_numpy(lists != NO_ITEM)
         return softmax_near_retriever(scores, *others, self.settings.loss)
 
     def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """The model's scores of queries (b,) with their lists: (b, c) float32, -inf at `NO_ITEM`.
+        """Compute the model's scores (b, c) float32 of queries (b,) with their lists, -inf at
+        `NO_ITEM`.
 
         An item of several lists is encoded once; then a few lists at a time are compared.
         """
@@ -114,7 +117,7 @@ class LateInteractionTask(LabelledTask):
         return torch.cat(scores).float()
 
     def _states(self, texts: list[str], *, queries: bool) -> tuple[Tensor, Tensor]:
-        """The states (n, t, d) of texts that the head compares, and their mask (n, t)."""
+        """Return the states (n, t, d) of texts as the head compares them, and their mask (n, t)."""
         if queries in self._stored:
             states, places = self._stored[queries]
             stored = states.padded(np.array([places[text] for text in texts], dtype=np.int64))
@@ -149,11 +152,11 @@ def draw_list(
     settings: CandidateSettings,
     generator: np.random.Generator,
 ) -> tuple[IntArray, FloatArray]:
-    """The items and scores (at most 1 + count,) of one query's list: a right item, drawn if there
-    are several, the best wrong items, `fixed` of `count`, and others drawn by Gumbel top-k.
+    """Draw one query's list, (at most 1 + count,) items with scores: a relevant item, drawn if
+    there are several; the best irrelevant items, `fixed` of `count`; and others by Gumbel top-k.
 
     Args:
-        right, wrong: the query's candidates, best first: (p,) and (depth,).
+        right, wrong: the relevant and irrelevant candidates, best first: (p,) and (depth,).
     """
     gold = [generator.integers((right.items != NO_ITEM).sum())]
     n_wrong, n_fixed = (wrong.items != NO_ITEM).sum(), round(settings.fixed * settings.count)
@@ -173,11 +176,11 @@ def draw_list(
 def softmax_near_retriever(
     scores: Tensor, retriever: Tensor, present: Tensor, settings: LossSettings
 ) -> Tensor:
-    """The loss of CMC, eq. 5 and 8, of the model's and the retriever's scores (b, c): the mean over
-    queries of weight * -log softmax of the first candidate + (1 - weight) * the KL divergence of
-    softmax(scores) and softmax(retriever).
+    """Compute the loss of CMC, eq. 5 and 8, from the model's and the retriever's scores (b, c): the
+    mean over queries of weight * -log softmax of the first candidate + (1 - weight) * the KL
+    divergence of softmax(scores) and softmax(retriever).
 
-    `present` (b, c) is false where a list has ended.
+    `present` (b, c) is false after the end of a list.
     """
     present = present.to(scores.device)
     of_model = scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)
@@ -189,7 +192,7 @@ def softmax_near_retriever(
     p, q = of_model, of_retriever
     if settings.kl == "retriever-model":
         p, q = q, p
-    # KL(p || q), both as logarithms; where a list has ended they are -inf - -inf.
+    # KL(p || q) of logarithms; after the end of a list they would be -inf - -inf.
     divergence = (p.exp() * (p - q).masked_fill(~present, 0.0)).sum(-1).mean()
     return settings.weight * right + (1 - settings.weight) * divergence
 
@@ -197,7 +200,8 @@ def softmax_near_retriever(
 def tower_states(
     model: LateInteractionModel, texts: Sequence[str], *, queries: bool
 ) -> tuple[Tensor, Tensor]:
-    """States (n, t, d) of texts and their mask (n, t), with gradients if they are on."""
+    """Encode texts to states (n, t, d) and their mask (n, t), with gradients if they are
+    enabled."""
     rows = checked_rows(model.encoding.texts(texts, queries=queries))
     values = in_passes(model, rows, lambda batch: model.encode(batch, queries=queries)[0])
     reads = (model.query if queries else model.item).reads
@@ -209,7 +213,7 @@ def tower_states(
 def kept_states(
     folder: Path, name: str, model: LateInteractionModel, texts: Sequence[str], *, queries: bool
 ) -> States:
-    """The states of n texts by a frozen tower, float16, memory-mapped from `folder`."""
+    """Encode n texts with a frozen tower in float16, memory-mapped from `folder`."""
     tower, device = (model.query if queries else model.item), model.device.type
     precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     key = digest_of(state_hash(tower), f"{model.config}|{precision}", *texts)

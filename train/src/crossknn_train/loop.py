@@ -1,8 +1,8 @@
-"""The training loop: one for all models. Resumable, deterministic, and safe to kill.
+"""The training loop of all models: resumable, deterministic, and safe to kill.
 
-Everything random in step s depends on the seed and s alone, and a checkpoint holds the weights, the
-optimizer's moments and the best weights so far, so that a run that was killed and run again ends
-with the same weights.
+All randomness in step s depends on the seed and s alone, and a checkpoint holds the weights, the
+optimizer's moments and the best weights so far. So a run that was killed and resumed ends with the
+same weights.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from crossknn_train.settings import TrainingSettings
 
 CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 CLIP = 1.0
-"""The norm above which gradients are cut."""
+"""Gradients are clipped to this norm."""
 
 _SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
@@ -53,11 +53,11 @@ Autocast: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 
 class Task(ABC):
-    """What is trained, on what, and by which loss.
+    """A training task: the model, its data and its loss.
 
-    main: the measure by which checkpoints are compared (higher wins). ids: of the train queries,
-    for messages. signature: what must be the same for a run to be resumed, beside the training
-    settings and the first weights.
+    main: the measure by which checkpoints are compared (higher is better). ids: of the train
+    queries, for messages. signature: data and options that must be unchanged when a run is resumed,
+    in addition to the training settings and the initial weights.
     """
 
     main: str
@@ -67,26 +67,27 @@ class Task(ABC):
 
     @abstractmethod
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Called before an epoch's first step, and again when a run is resumed inside it."""
+        """Prepare an epoch; called before its first step, and again when a run is resumed inside
+        it."""
 
     @abstractmethod
     def draw(self, rows: Sequence[int], epoch: int) -> Sequence[NDArray[Any]]:
-        """What `loss` needs of the queries `rows` (b,) in an epoch: arrays (b, ...)."""
+        """Draw the arrays (b, ...) that `loss` needs for the queries `rows` (b,) in an epoch."""
 
     @abstractmethod
     def loss(self, rows: Sequence[int], *drawn: Any, **none: Any) -> Tensor:
-        """The mean loss () of the queries `rows` (b,), given what `draw` returned for them."""
+        """The mean loss () of the queries `rows` (b,), given the arrays from `draw`."""
 
     @abstractmethod
     def evaluate(self) -> Measures:
-        """Measures on dev queries."""
+        """Compute measures on dev queries."""
 
 
 @dataclass
 class State:
-    """How far a run is: steps done, and the best dev measures with their step and weights.
+    """The state of a run: steps done, and the best dev measures with their step and weights.
 
-    seconds: what the run took since it was last resumed.
+    seconds: time since the run was started or last resumed.
     """
 
     signature: str
@@ -101,11 +102,11 @@ class State:
 def fit(
     task: Task, settings: TrainingSettings, folder: Path, *, progress: Progress | None = None
 ) -> State:
-    """Train until the last step, from the checkpoint in `folder` if there is one, and leave the
-    best weights in the model.
+    """Train to the last step, from the checkpoint in `folder` if there is one, and leave the best
+    weights in the model.
 
-    Raises InputError for a checkpoint that is damaged or of another run, TrainingError, which names
-    the batch, if the loss is NaN or infinite.
+    Raises InputError if the checkpoint is damaged or belongs to another run, and TrainingError,
+    which names the batch, if the loss is NaN or infinite.
     """
     model, began = task.model, time.perf_counter()
     per_epoch = steps_per_epoch(len(task.ids), settings)
@@ -134,7 +135,7 @@ def fit(
         value = run.make(step)
         state.step, is_last = step + 1, step + 1 == total
         lines: list[dict[str, Any]] = [{"step": state.step, "loss": value, "learning_rate": rate}]
-        # The last step evaluates: an evaluation shortly before it would be wasted.
+        # The last step evaluates anyway: an evaluation shortly before it would be wasted.
         if is_last or (state.step % every == 0 and total - state.step >= every // 2):
             measures = evaluate(task, run.autocast)
             lines.append({"step": state.step, "dev": measures})
@@ -157,7 +158,7 @@ def fit(
 
 
 class _Steps:
-    """Makes the steps of a run, by AdamW without decay of biases and norms."""
+    """Runs the steps, by AdamW without weight decay of biases and norms."""
 
     def __init__(self, task: Task, settings: TrainingSettings) -> None:
         self.task, self.settings = task, settings
@@ -170,7 +171,7 @@ class _Steps:
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
 
     def make(self, step: int) -> float:
-        """Make a step; return its loss. Raises TrainingError, before weights move, if it is NaN."""
+        """Run a step and return its loss; TrainingError, before weights change, if it is NaN."""
         task, settings = self.task, self.settings
         rows = batch_rows(len(task.ids), settings, step)
         torch.manual_seed(settings.seed * 1_000_003 + step)
@@ -196,7 +197,7 @@ class _Steps:
 
 
 def evaluate(task: Task, autocast: Autocast) -> Measures:
-    """The task's dev measures, without dropout and gradients."""
+    """Compute the task's dev measures, without dropout and gradients."""
     task.model.eval()
     with torch.inference_mode(), autocast():
         return task.evaluate()
@@ -207,7 +208,7 @@ def total_steps(n_queries: int, settings: TrainingSettings) -> int:
 
 
 def steps_per_epoch(n_queries: int, settings: TrainingSettings) -> int:
-    """Whole batches among the train queries. Raises InputError if there is none."""
+    """Return the number of whole batches among the train queries; InputError if there is none."""
     if n_queries < settings.batch:
         raise InputError(
             f"there are {n_queries} train queries, fewer than one batch of {settings.batch}: "
@@ -217,13 +218,15 @@ def steps_per_epoch(n_queries: int, settings: TrainingSettings) -> int:
 
 
 def schedule(step: int, total: int, warmup: float) -> float:
-    """The share of the learning rate at a step: a linear rise, then a linear fall to zero."""
+    """Return the factor of the learning rate at a step: a linear rise, then a linear fall to
+    zero."""
     rise = max(1, round(total * warmup))
     return min((step + 1) / rise, (total - step) / max(1, total - rise))
 
 
 def batch_rows(n_queries: int, settings: TrainingSettings, step: int) -> list[int]:
-    """Queries of a step: a random order per epoch, cut into batches; the seed decides."""
+    """Return the queries of a step: each epoch is a random order, drawn by the seed and cut into
+    batches."""
     epoch, place = divmod(step, steps_per_epoch(n_queries, settings))
     generator = torch.Generator().manual_seed(settings.seed * 7_919 + epoch)
     order = torch.randperm(n_queries, generator=generator)
@@ -231,7 +234,7 @@ def batch_rows(n_queries: int, settings: TrainingSettings, step: int) -> list[in
 
 
 def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
-    """The precision of the settings; "auto" is bfloat16 where the device is faster in it."""
+    """Return the autocast of the settings; "auto" is bfloat16 where the device is faster in it."""
     device, half = next(model.parameters()).device.type, settings.precision == "bfloat16"
     if settings.precision == "auto" and device == "cuda":
         half = torch.cuda.is_bf16_supported()
@@ -240,7 +243,7 @@ def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
     return partial(torch.autocast, device, torch.bfloat16) if half else nullcontext
 
 
-# ------------------------------------------------------------------------- what a folder keeps
+# ------------------------------------------------------------------------- files in the folder
 
 
 def _save(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: State) -> None:
@@ -256,7 +259,8 @@ def _save(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: Sta
 
 
 def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature: str) -> State:
-    """Restore weights and moments from the checkpoint, if there is one; the state of the run."""
+    """Restore weights and moments from the checkpoint, if there is one; return the state of the
+    run."""
     if not is_file(path.parent, path.name):
         return State(signature)
     groups: dict[str, dict[str, Tensor]] = {"best": {}}
@@ -271,8 +275,8 @@ def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature:
     state = State(**about, best_weights=groups.pop("best"))
     if state.signature != signature:
         raise InputError(
-            f"{path.parent} holds a run with other settings, data or model: train into "
-            f"another folder, or remove {path}"
+            f"{path.parent} holds a run with other settings, data or model: train into another "
+            f"folder, or remove {path}"
         )
     model.load_state_dict(groups.pop("model"))
     moments = {int(group.removeprefix("moments")): of for group, of in groups.items()}
@@ -283,7 +287,8 @@ def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature:
 def kept(
     folder: Path, name: str, key: str, make: Callable[[], Sequence[NDArray[Any]]]
 ) -> list[NDArray[Any]]:
-    """Arrays from a file of the folder, made if the file is not there; they depend on the `key`."""
+    """Read arrays from a file of the folder, made first if it does not exist or has another
+    `key`."""
     file = f"{name}-{digest_of(key)}.npz"
     if not is_file(folder, file):
         with new_file(folder, file) as made:
@@ -292,6 +297,6 @@ def kept(
 
 
 def digest_of(*texts: str) -> str:
-    """A short hash of texts, for signatures."""
+    """Compute a short hash of texts, for signatures."""
     whole = "\0".join([*texts, ""]).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(whole, digest_size=8).hexdigest()

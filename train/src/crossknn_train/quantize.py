@@ -1,16 +1,17 @@
-"""Per-row dynamic int8 for ONNX graphs, in operators that ONNX Runtime has on every CPU.
+"""Dynamic int8 quantization of ONNX graphs per row, with operators that ONNX Runtime has on every
+CPU.
 
-The usual dynamic quantization takes one activation scale per batch, so a score depends on its
-neighbours. Here every row of activations (one token of one pair) has its own scale, so it does not.
-Per linear layer y = x W + c, x (rows, k), W (k, n):
+The usual dynamic quantization uses one activation scale per batch, so a score depends on the other
+pairs of its batch. Here every row of activations (one token of one pair) has its own scale, so it
+does not. Per linear layer y = x W + c, x (rows, k), W (k, n):
 
     s = max|x| / 127 per row                          (rows,)
     q = QuantizeLinear(x, s, zero point 128, axis=0)  (rows, k) uint8
     y = MatMulIntegerToFloat(q, W8, 1, w, 128) * s    (rows, n), W8 int8 with one scale w per column
 
-After GELU, which is never under -0.17, the zero point is 16 and s = max(max x / 239, 0.171 / 16):
-finer steps for the same range. Tables of embeddings become int8 with one scale per row. Heads
-(matrix products on one row per pair) stay in float32.
+After GELU, which is never below -0.17, the zero point is 16 and s = max(max x / 239, 0.171 / 16):
+finer steps for the same range. Embedding tables become int8 with one scale per row. Heads (matrix
+products on one row per pair) stay in float32.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _DOMAIN = "crossknn"
 _OPSETS = {"": 17, "com.microsoft": 1, _DOMAIN: 1}
 _HEADER = f'<domain: "{_DOMAIN}", opset_import: ["" : 17, "com.microsoft" : 1]>\n'
 
-# Names -> (what the largest value is taken of, the largest step, the least scale, the zero point).
+# Names -> (the value whose maximum is taken, the largest step, the smallest scale, the zero point).
 _ROWS = {"Rows": ("Abs", 127.0, 1e-12, 128), "RowsAfterGelu": ("Identity", 239.0, 0.171 / 16, 16)}
 _ROWS_BODY = """{name} (x) => (q, s) {{
     size = Constant <value_float = {size}> ()
@@ -62,10 +63,10 @@ _TABLE_BODY = """Table (table, scale, ids) => (y) {
 
 
 def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.ModelProto:
-    """A copy of an ONNX model in float32 with int8 linear layers and int8 embedding tables.
+    """Copy an ONNX model in float32 with its linear layers and embedding tables in int8.
 
-    Linear layers are MatMul nodes with a constant right side; those whose weight has one of
-    `keep_float` in its name stay in float32.
+    Linear layers are MatMul nodes with a constant right side; those with one of `keep_float` in the
+    name of their weight stay in float32.
     """
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     matrices = {
@@ -83,7 +84,8 @@ def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.M
         nodes.append(onnx.helper.make_node(function, inputs, outputs, domain=_DOMAIN))
 
     def add(name: str, axis: int) -> list[str]:
-        """Add a matrix in symmetric int8, with one scale for each row or column; two names."""
+        """Add a matrix in symmetric int8, with one scale per row or column; return the names of
+        both."""
         array = onnx.numpy_helper.to_array(matrices[name])
         scales = np.maximum(np.abs(array).max(axis, keepdims=True), 1e-12) / 127
         values = np.clip(np.rint(array / scales), -127, 127).astype(np.int8)
@@ -122,7 +124,7 @@ def _is_after_gelu(name: str, producers: dict[str, Any]) -> bool:
 
 
 def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
-    """The model with these nodes and weights, and the functions above inlined."""
+    """Return the model with these nodes and weights, and the quantization functions inlined."""
     bodies = [_TABLE_BODY]
     for name, (of, size, floor, zero) in _ROWS.items():
         settings = {"name": name, "of": of, "size": size, "floor": floor, "zero": zero}
@@ -133,7 +135,7 @@ def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
         opset_imports=[onnx.helper.make_opsetid(*opset) for opset in _OPSETS.items()],
         ir_version=8,
     )
-    # Without the weights, which may be more than a message holds.
+    # Inline without the weights, which may exceed the size limit of a message.
     result = onnx.inliner.inline_local_functions(made)
     own = next(opset for opset in result.opset_import if opset.domain == _DOMAIN)
     result.opset_import.remove(own)

@@ -1,4 +1,4 @@
-"""From settings to a trained model in a folder, with its card."""
+"""Train a model from settings into a folder, with a model card."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ from crossknn_train.settings import (
 )
 
 RUN = "run"
-"""The subfolder of checkpoints, mined negatives and the log."""
+"""Subfolder for checkpoints, mined negatives and the log."""
 
 _TRAINED: dict[type[RunSettings], tuple[Any, type[LabelledTask]]] = {
     CrossEncoderSettings: (CrossEncoderModel, CrossEncoderTask),
     DualEncoderSettings: (DualEncoderModel, DualEncoderTask),
     LateInteractionSettings: (LateInteractionModel, LateInteractionTask),
 }
-"""The class of the settings -> the class of the model, and the task that trains it."""
+"""Maps the class of the settings to the class of the model and its training task."""
 
 
 def train(settings: RunSettings, folder: Path, *, progress: Progress | None = None) -> loop.State:
-    """Train what the class of the settings says, and leave the best checkpoint in `folder`.
+    """Train the model described by the settings, and leave the best checkpoint in `folder`.
 
-    Resumes a run that is there. Raises InputError for data or settings that cannot be used,
-    TrainingError if the loss is not a number.
+    Resumes the folder's run if there is one. Raises InputError for data or settings that cannot be
+    used, TrainingError if the loss is not a number.
     """
     task = _task(settings, *read_corpora(settings))
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
@@ -60,21 +60,21 @@ def train(settings: RunSettings, folder: Path, *, progress: Progress | None = No
 
 
 def _task(settings: Any, train: list[Dataset], dev: list[Dataset]) -> LabelledTask:
-    """The task of the settings, with a new model."""
+    """Make the task of the settings, with a new model."""
     device, (kind, task) = start_on(settings.training), _TRAINED[type(settings)]
     head = {"head": settings.kind} if kind is LateInteractionModel else {}
     model = kind.new(settings.encoder, _config(kind.Config, settings.model, head)).to(device)
     encoder = _encoder(settings)
     if task is DualEncoderTask and encoder and encoder.dimensions != model.dimensions:
         raise InputError(
-            f"the teacher's vectors have {encoder.dimensions} dimensions, the model's "
-            f"{model.dimensions}: they must be of one length"
+            f"the teacher's vectors have {encoder.dimensions} dimensions, but the model's have "
+            f"{model.dimensions}: use vectors of the same length"
         )
     return task(model, train, dev, settings, encoder)
 
 
 def _encoder(settings: Any) -> Encoder | None:
-    """The dual encoder that the settings name: a teacher, or the retriever of wrong items."""
+    """Open the dual encoder that the settings name: a teacher, or the retriever of negatives."""
     if isinstance(settings, DualEncoderSettings):
         place, source = "teacher", settings.teacher
     elif isinstance(settings, CrossEncoderSettings):
@@ -86,7 +86,9 @@ def _encoder(settings: Any) -> Encoder | None:
             )
     else:
         plain = (*WORDS, "random", LISTS)
-        place = f"candidates.retriever, which is {', '.join(map(repr, plain))} or a dual encoder"
+        place = (
+            f"candidates.retriever, which must be {', '.join(map(repr, plain))} or a dual encoder"
+        )
         source = settings.candidates.retriever
         source = None if source in plain else source
     try:
@@ -96,7 +98,7 @@ def _encoder(settings: Any) -> Encoder | None:
 
 
 def start_on(training: TrainingSettings) -> torch.device:
-    """Seed PyTorch; the device to train on, a GPU if there is one."""
+    """Seed PyTorch, and return the device to train on, a GPU if there is one."""
     torch.manual_seed(training.seed)
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -113,7 +115,7 @@ def _config(kind: Any, given: Mapping[str, Any], head: Mapping[str, Any]) -> Any
 
 
 def model_card(model: Any, story: str, settings: Settings, fitted: loop.State) -> str:
-    """A README for a model's folder: `story` says from what and how it learned."""
+    """Return a README for a model's folder; `story` describes the start model and the data."""
     kind, opener = KINDS[model.SETTINGS], type(model).__name__.removesuffix("Model")
     measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())
     path = r'(["`])[^"`]*/[^"`]*/([^"`/]+)/?\1'  # of folders the name alone

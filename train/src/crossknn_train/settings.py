@@ -1,4 +1,4 @@
-"""The settings of a training run: frozen values, read from a TOML file with every name checked."""
+"""The settings of a training run: immutable, read from a TOML file, with every name checked."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Folders = Annotated[
     Field(min_length=1),
     BeforeValidator(lambda given: given if isinstance(given, list | tuple) else (given,)),
 ]
-"""One folder or several."""
+"""A folder, or several."""
 
 
 class Settings(BaseModel):
-    """A section of a settings file. Raises pydantic's `ValidationError` for what does not fit."""
+    """A section of a settings file; raises pydantic's `ValidationError` for an invalid value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -44,9 +44,10 @@ S = TypeVar("S", bound=Settings)
 
 
 class DataSettings(Settings):
-    """What to train on: folders that `read_labelled` takes, and their splits.
+    """The data to train on: folders that `read_labelled` accepts, and their splits.
 
-    dev_folder: if dev queries are elsewhere. dev_queries: a random sample of so many.
+    dev_folder: the folder of dev queries, if it is another. dev_queries: size of a random sample of
+    dev queries.
     """
 
     folder: Folders
@@ -57,7 +58,7 @@ class DataSettings(Settings):
 
 
 class _Drawn(Settings):
-    """Wrong items of a query in a step, drawn from its `depth` nearest."""
+    """Options for drawing a query's negatives in each step from its `depth` nearest items."""
 
     count: PositiveInt = 63
     depth: PositiveInt = 64
@@ -65,17 +66,20 @@ class _Drawn(Settings):
     @model_validator(mode="after")
     def _enough(self) -> Self:
         if self.depth < self.count:
-            raise ValueError(f"depth is {self.depth}, which is less than count, {self.count}")
+            raise ValueError(
+                f"depth is {self.depth}, less than count, which is {self.count}: raise depth"
+            )
         return self
 
 
 class NegativesSettings(_Drawn):
-    """Where wrong items come from.
+    """Options for mining negatives.
 
-    count: per query in a step (63 in ANNCUR, A.1), drawn from the `depth` nearest but for the first
-    `skip`, where labels are incomplete. encoder: the dual encoder that ranks them (a folder, a hub
-    name or "bundled"); training a dual encoder, its own is used. dev_candidates: how many items of
-    the encoder, or of TF-IDF, a checkpoint ranks for each dev query.
+    count: negatives per query in a step (63 in ANNCUR, A.1), drawn from the `depth` nearest items
+    after the first `skip`, where labels are incomplete. encoder: the dual encoder that ranks them
+    (a folder, a hub name or "bundled"); a dual encoder in training ranks them itself.
+    dev_candidates: number of items of the encoder, or of TF-IDF, that a checkpoint ranks for each
+    dev query.
     """
 
     kind: Literal["random", "tfidf", "dual-encoder"] = "dual-encoder"
@@ -85,13 +89,13 @@ class NegativesSettings(_Drawn):
 
 
 class TrainingSettings(Settings):
-    """Steps, batches and the learning rate.
+    """Options for steps, batches and the learning rate.
 
-    epochs, or steps if given. batch: queries in a step, in `accumulate` passes. learning_rate rises
-    over the first `warmup` share of the steps and falls to zero. evaluations: per epoch; the
-    checkpoint best on dev is kept. precision: "auto" is bfloat16 where the hardware computes in it.
-    dropout: of all layers (None: the encoder's own); 0 learns faster where a run sees its queries
-    once.
+    epochs, or steps if given. batch: queries in a step, split into `accumulate` passes.
+    learning_rate: rises over the first `warmup` share of the steps, then falls to zero.
+    evaluations: number per epoch; the checkpoint best on dev is kept. precision: "auto" is bfloat16
+    where the hardware computes in it. dropout: of all layers (None: the encoder's own); 0 learns
+    faster if a run uses each query once.
     """
 
     epochs: PositiveInt = 4
@@ -115,10 +119,10 @@ class TrainingSettings(Settings):
 
 
 class RunSettings(Settings):
-    """What the settings of all kinds share.
+    """Settings that all kinds of models share.
 
-    encoder: what to start from, a folder or a hub name. model: what to build on it, the fields of
-    its config.
+    encoder: the model to start from, a folder or a hub name. model: fields of the new model's
+    config.
     """
 
     encoder: str
@@ -128,14 +132,15 @@ class RunSettings(Settings):
 
 
 class CrossEncoderSettings(RunSettings):
-    """All settings of training a cross-encoder."""
+    """All settings for training a cross-encoder."""
 
     negatives: NegativesSettings = NegativesSettings()
 
 
 class DualEncoderSettings(RunSettings):
-    """Training a dual encoder, maybe with a `teacher` (a folder, a hub name or "bundled") whose
-    vectors and similarities are learned beside the labels (`labelled.distance_to_teacher`)."""
+    """Settings for training a dual encoder. The vectors and similarities of an optional `teacher`
+    (a folder, a hub name or "bundled") are learned together with the labels
+    (`labelled.distance_to_teacher`)."""
 
     teacher: str | None = None
     teacher_weight: NonNegativeFloat = 1.0
@@ -144,15 +149,16 @@ class DualEncoderSettings(RunSettings):
 
 
 class CandidateSettings(_Drawn):
-    """The candidates that late-interaction models learn to compare (CMC, 3.2 and C).
+    """The candidates with which a late-interaction model is trained (CMC, 3.2 and C).
 
     retriever: "bm25", "tfidf", a dual encoder (a folder, a hub name or "bundled"), "random", or
     "lists", the lists that come with the queries (TREC runs).
-    count: wrong items of a query in a step. fixed: the share of them that is the retriever's top.
-    The others are drawn without replacement from its `depth` best wrong items, by sampling:
-    "score", in proportion to exp(the retriever's score) (eq. 6 and 7), or "uniform", as the paper's
-    code.
-    dev_candidates: how many of the retriever's items a checkpoint ranks for each dev query.
+    count: negatives of a query in a step. fixed: the share taken from the top of the retriever's
+        list.
+    sampling: how the others are drawn, without replacement, from its `depth` best negatives:
+    "score", in proportion to exp(the retriever's score) (eq. 6 and 7), or "uniform", as in the
+    paper's code.
+    dev_candidates: number of the retriever's items that a checkpoint ranks for each dev query.
     """
 
     retriever: str
@@ -163,10 +169,11 @@ class CandidateSettings(_Drawn):
 
 
 class LossSettings(Settings):
-    """weight * cross-entropy + (1 - weight) * KL divergence (CMC, eq. 5 and 8).
+    """Weights of the loss: weight * cross-entropy + (1 - weight) * KL divergence (CMC, eq. 5 and
+    8).
 
-    kl: "model-retriever" as in the paper, "retriever-model" as in its code, or "none", which leaves
-    the cross-entropy alone, whole.
+    kl: direction of the divergence, "model-retriever" as in the paper, "retriever-model" as in its
+    code, or "none" for the cross-entropy alone, unweighted.
     """
 
     weight: Share = 0.2
@@ -174,10 +181,10 @@ class LossSettings(Settings):
 
 
 class LateInteractionSettings(RunSettings):
-    """Training a late-interaction model from an encoder, or a dual encoder's towers.
+    """Settings for training a late-interaction model from an encoder, or a dual encoder's towers.
 
-    freeze: "items" trains all but the item tower, "both" the head alone. What does not move is
-    computed once and kept beside the checkpoints, in half precision.
+    freeze: "items" trains all but the item tower, "both" only the head. Outputs of frozen towers
+    are computed once and kept beside the checkpoints, in half precision.
     """
 
     kind: LateKind
@@ -194,11 +201,11 @@ def read_settings(
     relative_to: Path | None = None,
     given: Mapping[str, str] | None = None,
 ) -> S:
-    """Read settings of `kind` from a TOML file; a setting that is left out has its default.
+    """Read settings of `kind` from a TOML file; a missing setting has its default.
 
-    relative_to: the folder that folders are relative to, by default the file's own. given: settings
-    that the file may leave out, and may not contradict. Raises InputError, which names the file and
-    the setting that is unknown, missing or unusable.
+    relative_to: the base of relative folders, by default the file's own. given: settings that the
+    file may omit but not contradict. Raises InputError, which names the file and the setting that
+    is unknown, missing or unusable.
     """
     if not path.is_file():
         raise InputError(f"there is no settings file {path}")
@@ -208,7 +215,7 @@ def read_settings(
         raise InputError(f"{path} is not a TOML file: {error}") from None
     for name, value in (given or {}).items():
         if content.setdefault(name, value) != value:
-            raise InputError(f"{path}: {name} is {content[name]!r}, where {value!r} is asked for")
+            raise InputError(f"{path}: {name} is {content[name]!r}, but {value!r} was asked for")
     for name, entry in kind.model_fields.items():
         if isinstance(entry.default, Settings) and isinstance(content.get(name), dict):
             content[name] = entry.default.model_dump() | content[name]
@@ -227,7 +234,7 @@ def read_settings(
 
 
 def _beside(section: S, base: Path) -> S:
-    """The section with its folders relative to `base`; models too that are folders there."""
+    """Return the section with folders, and names of models that are folders, relative to `base`."""
     update: dict[str, Any] = {}
     for name, value in section:
         if isinstance(value, Settings):

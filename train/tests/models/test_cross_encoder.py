@@ -181,11 +181,14 @@ def test_a_saved_model_is_the_same_model(request, tmp_path, source, name):
         ({"head": "cls"}, r"no trained head: head\.safetensors is missing"),
         ({"max_length": 999}, "max_length is 999; the encoder has 256 positions"),
         ({"max_length": "long"}, "lengths must be whole numbers"),
-        ({"item_length": 9}, "query_length is None, item_length 9: give both"),
-        ({"query_length": 200, "item_length": 57}, "at most 256 together"),
+        ({"item_length": 9}, "query_length is None and item_length 9: give both"),
+        ({"query_length": 200, "item_length": 57}, "with a sum of at most 256"),
         (HALVES | {"item_position": 59}, "item_position is 59, before"),
         # Positions beyond the encoder's would be one and the same.
-        (HALVES | {"item_position": 197}, "items end at 257; the encoder has 256 positions"),
+        (
+            HALVES | {"item_position": 197},
+            "items end at position 257, but the encoder has only 256 positions",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(bert, tmp_path, changes, sentence):
@@ -201,7 +204,7 @@ def test_what_is_no_cross_encoder_is_refused(bert, tmp_path):
     folder = new(bert, head="cls", pooler=False).save_pretrained(tmp_path)
     path = folder / "cross_encoder.json"
     path.write_text(path.read_text().replace('"pooler": false', '"pooler": true'))
-    with pytest.raises(InputError, match=r"does not fit .*Missing key.*dense\.weight"):
+    with pytest.raises(InputError, match=r"does not match .*Missing key.*dense\.weight"):
         CrossEncoderModel.from_pretrained(folder)
     path.write_text("{")
     with pytest.raises(InputError, match=r"cross_encoder\.json cannot be read"):

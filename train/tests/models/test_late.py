@@ -177,12 +177,15 @@ def test_a_dual_encoder_gives_towers_pooling_and_marks(bert_without_unused, tmp_
         ({"pooling": "max"}, "pooling is 'max'; it must be 'mean', 'cls' or 'marks'"),
         ({"options": {"variants": "paper"}}, "no option 'variants' .did you mean variant"),
         ({"options": {"variant": "papers"}}, "variant is 'papers' .did you mean paper"),
-        ({"options": {"layers": 0}}, "layers is 0, where the default is 2: counts are"),
-        ({"options": {"heads": "4"}}, "heads is '4', where the default is 4"),
-        ({"kind": "deformer", "options": {"dropout": 1}}, "dropout is 1, where the default is 0.1"),
+        ({"options": {"layers": 0}}, "layers is 0, but its default is 2: counts are"),
+        ({"options": {"heads": "4"}}, "heads is '4', but its default is 4"),
+        ({"kind": "deformer", "options": {"dropout": 1}}, "dropout is 1, but its default is 0.1"),
         ({"options": {"heads": 3}}, "3 heads do not divide 16 dimensions"),
         ({"query_length": 999}, "query_length or item_length is 999; the encoder has 256"),
-        ({"kind": "deformer", "options": {"layers": 2}}, "takes 2 layers, and none of 2 would"),
+        (
+            {"kind": "deformer", "options": {"layers": 2}},
+            "takes 2 of the 2 layers, so that none would",
+        ),
         ({"kind": "mixencoder", "shared": True}, "set shared = false"),
         ({"source": "bundled"}, "bundled is an ONNX model"),
         ({"source": "./absent"}, "there is no model folder"),
@@ -197,5 +200,5 @@ def test_encoders_of_another_build_are_not_taken_apart(tmp_path):
     sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
     folder = save_hf(tmp_path, "DistilBertModel", **sizes)
     assert np.isfinite(scores_of(new(folder, "poly"))).all()
-    with pytest.raises(InputError, match="ELECTRA, and not of a distilbert"):
+    with pytest.raises(InputError, match="ELECTRA, but the encoder is a distilbert"):
         new(folder, "mixencoder")

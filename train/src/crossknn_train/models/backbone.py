@@ -1,6 +1,6 @@
-"""The Hugging Face encoder inside every model here: opened, given marks, run, taken apart, saved.
+"""The Hugging Face encoder inside every model here: opening, adding marks, running layers, saving.
 
-Axes: b rows, t tokens, p tokens that are read, h heads, d dimensions.
+Axes: b rows, t tokens, p tokens whose states are updated, h heads, d dimensions.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from crossknn.errors import InputError
 from crossknn.models.folder import check_files, refusing
 
 UNUSED = tuple(f"[unused{place}]" for place in range(len(MARKS)))
-"""The tokens of a vocabulary whose places the marks take (ANNCUR, A.2)."""
+"""Unused tokens of a vocabulary that marks replace (ANNCUR, A.2)."""
 _SPECIAL = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
 _OFFSET = ("roberta", "xlm-roberta", "camembert")
-"""Encoders whose positions begin at 2."""
+"""Encoders whose position numbers begin at 2."""
 _LIKE_BERT = ("bert", "electra", *_OFFSET)
-"""Encoders whose layers are built as BERT's are."""
+"""Encoders whose layers have BERT's structure."""
 
 
 def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tokenizer]:
-    """The encoder of a folder or hub name, without its pooler, and its fast tokenizer, in which the
-    marks are tokens if `marked`. Raises InputError if one cannot be loaded, or lacks weights."""
+    """Open the encoder of a folder or hub name, without its pooler, and its fast tokenizer, in
+    which the marks are tokens if `marked`. Raises InputError if one cannot be loaded, or weights
+    are missing."""
     from transformers import AutoModel
     from transformers.utils import logging
 
@@ -41,12 +42,14 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
             str(source), output_loading_info=True, **settings
         )
         encoder = encoder.float()  # whatever precision the weights are kept in
-    # The library fills what is missing with random numbers.
+    # The library initializes missing weights at random.
     missing = sorted(
         key for key in report["missing_keys"] if not {"pooler", "position_ids"} & {*key.split(".")}
     )
     if missing:
-        raise InputError(f"{source} lacks {len(missing)} weights of its encoder, as {missing[0]}")
+        raise InputError(
+            f"{source} lacks {len(missing)} weights of its encoder, such as {missing[0]}"
+        )
     tokenizer = open_tokenizer(source).backend_tokenizer
     if getattr(encoder, "pooler", None) is not None:
         encoder.pooler = None
@@ -54,7 +57,7 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
 
 
 def open_tokenizer(source: str | Path) -> Any:
-    """The fast Hugging Face tokenizer of a folder or hub name; InputError if it has none."""
+    """Open the fast Hugging Face tokenizer of a folder or hub name; InputError if there is none."""
     from transformers import AutoTokenizer
 
     check_files(Path(source))
@@ -67,10 +70,10 @@ def open_tokenizer(source: str | Path) -> Any:
 
 
 def add_marks(tokenizer: Tokenizer, encoder: Any) -> Tokenizer:
-    """A tokenizer that reads `[Ms]`, `[Me]` and `[ENT]` as one token each.
+    """Return a tokenizer that reads `[Ms]`, `[Me]` and `[ENT]` as one token each.
 
-    They take the places of `[unused0]` to `[unused2]`, whose vectors the encoder has (ANNCUR,
-    A.2); where a vocabulary has none, they are new tokens and the encoder gets new vectors.
+    They replace `[unused0]` to `[unused2]`, for which the encoder has vectors (ANNCUR, A.2). In a
+    vocabulary without those they are new tokens, and the encoder gets new vectors.
     """
     if all(tokenizer.token_to_id(mark) is not None for mark in MARKS):
         return tokenizer
@@ -95,8 +98,9 @@ def states(
     token_type_ids: Tensor,
     position_ids: Tensor | None = None,
 ) -> Tensor:
-    """Contextual states of the last layer: (b, t) each -> (b, t, d) float32."""
-    # A mask of four axes goes to every layer as it is: local attention would lose its window.
+    """Compute the contextual states of the last layer: (b, t) each -> (b, t, d) float32."""
+    # Pass a mask of two axes: one of four would reach every layer unchanged, and layers with local
+    # attention would lose their window.
     is_local = "sliding_attention" in (getattr(encoder.config, "layer_types", None) or ())
     mask = attention_mask if is_local else bias_of(attention_mask)[:, None, None, :]
     arguments = {"input_ids": input_ids, "attention_mask": mask}
@@ -114,7 +118,7 @@ def has_token_types(config: Any) -> bool:
 
 
 def bias_of(mask: Tensor) -> Tensor:
-    """A mask as a bias of attention logits, 0 or -1e9: (...) -> (...)."""
+    """Convert a mask to a bias of attention logits, 0 or -1e9: (...) -> (...)."""
     return (1.0 - mask.float()) * -1e9
 
 
@@ -124,7 +128,8 @@ def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
 
 
 def position_limit(config: Any) -> int:
-    """The longest input in tokens that an encoder with this configuration has positions for."""
+    """Return the longest input in tokens for which an encoder with this configuration has
+    positions."""
     positions = int(getattr(config, "max_position_embeddings", 512) or 512)
     return positions - 2 if config.model_type in _OFFSET else positions
 
@@ -144,15 +149,15 @@ def save_backbone(encoder: Any, tokenizer: Tokenizer, folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-# Layers of encoders built as BERT is, run one by one.
+# Layers with BERT's structure, run one by one.
 
 
 def layers_of(encoder: Any) -> nn.ModuleList:
-    """The layers of an encoder; InputError if they are not built as BERT's are."""
+    """Return the layers of an encoder; InputError if they do not have BERT's structure."""
     if encoder.config.model_type not in _LIKE_BERT:
         kind = encoder.config.model_type
         raise InputError(
-            f"this head uses the layers of a BERT, RoBERTa or ELECTRA, and not of a {kind}"
+            f"this head uses the layers of a BERT, RoBERTa or ELECTRA, but the encoder is a {kind}"
         )
     return encoder.encoder.layer
 
@@ -161,14 +166,17 @@ def cut_layers(encoder: Any, count: int) -> None:
     """Remove the `count` top layers; InputError if none would be left."""
     layers = layers_of(encoder)
     if count >= len(layers):
-        raise InputError(f"the head takes {count} layers, and none of {len(layers)} would be left")
+        raise InputError(
+            f"the head takes {count} of the {len(layers)} layers, so that none "
+            "would be left in the tower"
+        )
     encoder.encoder.layer = layers[:-count]
     encoder.config.num_hidden_layers = len(layers) - count
 
 
 def run_layer(layer: Any, read: Tensor, states: Tensor, mask: Tensor) -> Tensor:
-    """The output of a layer at p tokens, `read` (b, p, d), which attend to all t tokens, `states`
-    (b, t, d), under their mask (b, t): (b, p, d)."""
+    """Compute a layer's output (b, p, d) for p tokens, `read` (b, p, d), which attend to all t
+    tokens, `states` (b, t, d), under their mask (b, t)."""
     attention = layer.attention.self
     heads = attention.num_attention_heads
     attended = functional.scaled_dot_product_attention(

@@ -1,7 +1,7 @@
-"""What all torch models here share: encoders, a tokenizer, settings, a head, and their folder.
+"""What all torch models here share: encoders, a tokenizer, settings, a head, and the folder format.
 
-A model's folder is that of its encoder as Hugging Face writes it, with a settings file (`KINDS` in
-`crossknn.models.folder`), the head's weights, and the item tower in a subfolder if it is another.
+A model's folder is its encoder's Hugging Face folder with a settings file (`KINDS` in
+`crossknn.models.folder`) and the head's weights; a separate item tower has a subfolder.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from crossknn_train.models.backbone import open_backbone, position_limit, save_b
 FORMAT = 1
 HEAD = "head.safetensors"
 ITEM_TOWER = "item"
-"""The subfolder of the item tower, where the towers are two."""
+"""The subfolder of the item tower, if there are two towers."""
 
 
 class TorchModel(nn.Module):  # type: ignore[misc]
-    """A model in torch that `save_pretrained` writes and `from_pretrained` opens; a `TokenModel`.
+    """A torch model that `save_pretrained` writes and `from_pretrained` opens; a `TokenModel`.
 
-    It computes in float32 unless the caller's autocast says otherwise, for one caller at a time. On
-    CPUs its ONNX export is faster.
+    It computes in float32 unless the caller uses autocast, and serves one caller at a time. On CPUs
+    its ONNX export is faster.
 
     Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with `marked`,
     `query_length`, `item_length` and, where a pair is read, `max_length`; and n_towers: 1, of the
@@ -71,7 +71,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device that holds the weights."""
         return torch.device(next(self.parameters()).device)
 
     workers = 0
@@ -79,17 +79,17 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
     @property
     def tokens_per_run(self) -> int:
-        """Tokens of a batch, padding included."""
+        """Maximum number of tokens in a batch, including padding."""
         return 2048 if self.device.type == "cpu" else 65_536
 
     @property
     def bytes_at_once(self) -> int:
-        """Bytes that comparing lists may take."""
+        """Memory that comparing lists may take, in bytes."""
         return 256 << 20 if self.device.type == "cpu" else 4 << 30
 
     @property
     def fingerprint(self) -> str:
-        """Hash of weights, tokenizer and settings, as they are when asked for."""
+        """A hash of the current weights, tokenizer and settings."""
         kind = self.late_kind or self.SETTINGS.removesuffix(".json").replace("_", "-")
         return f"{kind}:{state_hash(self, self.tokenizer.fast.to_str(), repr(self.config))}"
 
@@ -105,12 +105,12 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         return [self.encode(rows, queries=queries)]
 
     def encode(self, rows: Sequence[Row], *, queries: bool = True) -> Any:
-        """Raw scores (b,) of rows of pairs, or what a tower makes of rows of single texts."""
+        """Compute raw scores (b,) of pairs, or a tower's outputs for single texts."""
         towers = [self, self] if self.n_towers == 1 else [self.query, self.item]
         return towers[0 if queries else 1](*self.tensors(rows))
 
     def _quietly(self, run: Callable[[], Sequence[Tensor]]) -> list[FloatArray]:
-        """Outputs as arrays, without gradients and dropout; the model's mode is restored."""
+        """Run without gradients and dropout, and return arrays; the model's mode is restored."""
         with self._turn, torch.inference_mode():
             mode = self.training
             self.eval()
@@ -121,13 +121,15 @@ class TorchModel(nn.Module):  # type: ignore[misc]
                 self.train(mode)
 
     def tensors(self, rows: Sequence[Row]) -> list[Tensor]:
-        """Rows (b) -> input ids, attention mask and token types (b, t) on the model's device."""
+        """Convert rows (b) to input ids, attention mask and token types (b, t) on the model's
+        device."""
         arrays = padded(rows, self.tokenizer.padding, self.encoding.window.max_length)
         return [torch.from_numpy(array).to(self.device) for array in arrays.values()]
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: str | None = "cpu") -> Self:
-        """What `save_pretrained` wrote, or InputError; device None is a GPU, if there is one."""
+        """Open a folder that `save_pretrained` wrote, or raise InputError; device None means a GPU
+        if there is one."""
         folder = Path(folder)
         config = cls.read_config(check_files(folder))
         encoder, tokenizer = open_backbone(folder, marked=config.marked)
@@ -141,7 +143,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
     @classmethod
     def read_config(cls, folder: Path) -> Any:
-        """The settings in `folder`; InputError if they are not of this kind of model."""
+        """Read the settings in `folder`; InputError if they belong to another kind of model."""
         path, kind = folder / cls.SETTINGS, KINDS[cls.SETTINGS]
         if not path.is_file():
             raise InputError(f"{folder} is not a crossknn {kind}: it has no {path.name}")
@@ -154,9 +156,9 @@ class TorchModel(nn.Module):  # type: ignore[misc]
             return cls.Config(**content)
 
     def save_pretrained(self, folder: str | Path, card: str | None = None) -> Path:
-        """Write encoders, head, settings and a model card (README.md); returns the folder.
+        """Write encoders, head, settings and a model card (README.md), and return the folder.
 
-        The settings come last, so that a half-written folder is not one.
+        The settings are written last, because without them the folder is not a model.
         """
         from safetensors.torch import save_file
 
@@ -176,7 +178,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         return folder
 
     def load_head(self, folder: Path) -> None:
-        """Load the head's weights from a folder; InputError names those that do not fit."""
+        """Load the head's weights from a folder; InputError names weights that do not match."""
         from safetensors.torch import load_file
 
         if self.head is None or not self.head.state_dict():
@@ -188,4 +190,4 @@ class TorchModel(nn.Module):  # type: ignore[misc]
             self.head.load_state_dict(load_file(path))
         except RuntimeError as error:
             first = str(error).splitlines()[1].strip()
-            raise InputError(f"{path} does not fit the encoder beside it: {first}") from error
+            raise InputError(f"{path} does not match the encoder in its folder: {first}") from error

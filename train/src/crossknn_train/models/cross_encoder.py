@@ -1,4 +1,4 @@
-"""Cross-encoders: an encoder that reads the pair, and a head that reads a score.
+"""Cross-encoders: an encoder that reads the pair, and a head that computes the score.
 
 - [CLS]-CE: a linear layer on the state of the first token (ANNCUR, Yadav et al. 2022, 2.1).
 - [EMB]-CE: the inner product of two contextual states of the joint input (ANNCUR, 2.6 and A.2): of
@@ -27,7 +27,7 @@ from crossknn_train.models.backbone import masked_mean, open_backbone, position_
 from crossknn_train.models.base import TorchModel
 
 AVERAGE_LENGTH = 80.0
-"""Tokens of an item at which the interaction head's length normalisation is neutral."""
+"""Number of item tokens at which the interaction head's length normalisation is neutral."""
 HeadKind = Literal["cls", "emb", "interaction"]
 
 
@@ -39,11 +39,11 @@ class CrossEncoderConfig:
         head: "cls", "emb" or "interaction".
         marked: whether mentions and titles are marked (`crossknn.data.queries`).
         max_length, query_length, item_length: see `Window`.
-        item_position: the position of the item's first token if it is not the one after the query
-            (128 in the published ZESHEL checkpoints, whose queries were padded to it).
-        scale: what [EMB] inner products are multiplied by.
+        item_position: the position number of the item's first token, if fixed (128 in the published
+            ZESHEL checkpoints, whose queries were padded to 128).
+        scale: factor of [EMB] inner products.
         pooler: whether a [CLS] head has a dense tanh layer before its linear one.
-        dropout: before that one.
+        dropout: dropout before the linear layer.
     """
 
     head: HeadKind = "emb"
@@ -62,8 +62,8 @@ class CrossEncoderConfig:
         query, item = self.query_length or 0, self.item_length or 0
         if not query == item == 0 and not (query and item and query + item <= self.max_length):
             raise InputError(
-                f"query_length is {self.query_length}, item_length {self.item_length}: give both, "
-                f"at most {self.max_length} together (max_length), or neither"
+                f"query_length is {self.query_length} and item_length {self.item_length}: give "
+                f"both, with a sum of at most {self.max_length} (max_length), or neither"
             )
         if self.item_position is not None and not 0 < query <= self.item_position:
             raise InputError(f"item_position is {self.item_position}, before the query's end")
@@ -92,7 +92,7 @@ class ClsHead(nn.Module):  # type: ignore[misc]
 class EmbHead(nn.Module):  # type: ignore[misc]
     """Inner product of the query's and the item's state in the joint input (ANNCUR, 2.6).
 
-    `places` are the ids of the tokens whose states are read: the three marks, or the separator.
+    `places` are the ids of the tokens whose states are used: the three marks, or the separator.
     """
 
     def __init__(self, places: Sequence[int], scale: float = 1.0) -> None:
@@ -107,13 +107,14 @@ class EmbHead(nn.Module):  # type: ignore[misc]
 
 
 def _at(states: Tensor, where: Tensor) -> Tensor:
-    """The state at the first true place of each row: (b, t, d), (b, t) -> (b, d)."""
+    """Return the state at the first true place of each row: (b, t, d), (b, t) -> (b, d)."""
     place = where.long().argmax(1)[:, None, None]
     return states.gather(1, place.expand(-1, 1, states.shape[2]))[:, 0]
 
 
 class InteractionHead(nn.Module):  # type: ignore[misc]
-    """Four channels of the pair's states and word matches, and a linear layer on the [CLS] state.
+    """Adds four features of the pair's states and word matches to a linear layer on the [CLS]
+    state.
 
     - cosine: the mean state of the query's tokens against that of the item's;
     - lexical, as a mean over the weights and as a sum: for each query token a learned weight times
@@ -122,10 +123,11 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
     - late: for each query token the largest cosine to a state of the item, weighted alike
       (ColBERT's MaxSim, Khattab and Zaharia 2020).
 
-    The score is their learned linear combination and the linear layer, zero at first.
+    The score is a learned linear combination of these with the linear layer, whose weights start at
+    zero.
 
     Args:
-        dimensions: d. vocabulary: v; every token weighs one at first.
+        dimensions: d. vocabulary: v; every token starts with weight one.
         special: ids of the tokens that belong to neither text ([CLS], [SEP], [PAD]).
     """
 
@@ -172,7 +174,7 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
 
 
 class CrossEncoderModel(TorchModel):
-    """Scores of encoded pairs, from `new` or `from_pretrained`; see the module's docstring."""
+    """A cross-encoder made by `new` or `from_pretrained`; see the module's docstring."""
 
     SETTINGS, Config, n_towers = "cross_encoder.json", CrossEncoderConfig, 1
 
@@ -182,7 +184,10 @@ class CrossEncoderModel(TorchModel):
         self.n_positions = position_limit(encoder.config)
         last = (config.item_position or 0) + (config.item_length or 0)
         if last > self.n_positions:
-            raise InputError(f"items end at {last}; the encoder has {self.n_positions} positions")
+            raise InputError(
+                f"items end at position {last}, but the encoder has only "
+                f"{self.n_positions} positions"
+            )
         self.encoder = encoder
         dimensions = int(encoder.config.hidden_size)
         if config.head == "cls":
@@ -196,9 +201,10 @@ class CrossEncoderModel(TorchModel):
 
     @classmethod
     def new(cls, source: str | Path, config: CrossEncoderConfig) -> Self:
-        """An untrained cross-encoder on the encoder of a folder or hub name.
+        """Make an untrained cross-encoder on the encoder of a folder or hub name.
 
-        A folder that `save_pretrained` wrote gives its head too, if it is of the same kind.
+        The head is copied, too, from a folder that `save_pretrained` wrote with a head of the same
+        kind.
         """
         encoder, tokenizer = open_backbone(source, marked=config.marked)
         model = cls([encoder], tokenizer, config)
@@ -215,18 +221,18 @@ class CrossEncoderModel(TorchModel):
         return scores
 
     def positions(self, token_type_ids: Tensor) -> Tensor | None:
-        """Positions (b, t) if the item's first token has one of its own."""
+        """Return positions (b, t) if the item's first token has a fixed position."""
         start = self.config.item_position
         if start is None:
             return None
         place = torch.arange(token_type_ids.shape[1], device=token_type_ids.device)
-        # The item begins at the first token of type 1; padding, of type 0, is masked anyway.
+        # The item begins at the first token of type 1; padding has type 0, but is masked anyway.
         moved = place - token_type_ids.argmax(1, keepdim=True) + start
         return torch.where(token_type_ids == 1, moved, place).clamp(max=self.n_positions - 1)
 
 
 def _separator(tokenizer: Tokenizer) -> int:
-    """Id of the first special token after the first of two texts."""
+    """Return the id of the first special token after the first of two texts."""
     pieces = [ids for ids, _ in tokenizer.pair.pieces]
     first = next(place for place, ids in enumerate(pieces) if ids is None)
     after = pieces[first + 1]
@@ -236,7 +242,8 @@ def _separator(tokenizer: Tokenizer) -> int:
 
 
 def _outside(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids of the tokens that belong to neither text of a pair: special ones, padding, marks."""
+    """Return the ids of tokens that belong to neither text of a pair: special tokens, padding,
+    marks."""
     if [kind for ids, kind in tokenizer.pair.pieces if ids is None] != [0, 1]:
         raise InputError(
             "'interaction' needs a tokenizer with token type 0 for queries, 1 for items"

@@ -1,4 +1,5 @@
-"""Dual encoders: queries and items become vectors apart, by two towers or one (AXN, A.1).
+"""Dual encoders encode queries and items separately into vectors, with one or two towers (AXN,
+A.1).
 
 Axes: b rows, t tokens, d dimensions.
 """
@@ -27,12 +28,12 @@ class DualEncoderConfig:
     """The settings of a dual encoder.
 
     Args:
-        pooling: "mean" of the tokens' states, "cls", the first one, or "marks", the mean of the
-            marks' states, which are those an [EMB]-CE reads.
+        pooling: "mean" of the tokens' states, "cls" for the first state, or "marks" for the mean of
+            the marks' states, as in an [EMB]-CE.
         normalize: whether vectors have unit length.
-        shared: one tower for both.
+        shared: one tower for both queries and items.
         marked: whether mentions and titles are marked.
-        query_length, item_length: tokens, special ones included.
+        query_length, item_length: maximum tokens, including special tokens.
     """
 
     pooling: Literal["mean", "cls", "marks"] = "mean"
@@ -74,7 +75,7 @@ class Tower(nn.Module):  # type: ignore[misc]
 
 
 class DualEncoderModel(TorchModel):
-    """Two towers, or one for both; see the module's docstring."""
+    """A dual encoder with two towers, or one for both; see the module's docstring."""
 
     SETTINGS, Config = "dual_encoder.json", DualEncoderConfig
 
@@ -87,20 +88,20 @@ class DualEncoderModel(TorchModel):
 
     @classmethod
     def new(cls, source: str | Path, config: DualEncoderConfig) -> Self:
-        """An untrained dual encoder, both towers from the encoder of a folder or hub name."""
+        """Make an untrained dual encoder, both towers from the encoder of a folder or hub name."""
         encoder, tokenizer = open_backbone(source, marked=config.marked)
         other = encoder if config.shared else open_backbone(source, marked=config.marked)[0]
         return cls([encoder, other], tokenizer, config)
 
 
 def trainable(source: str | Path) -> tuple[Path, DualEncoderModel | None]:
-    """The folder of a folder or hub name, and the dual encoder in it, if any: one trained here, or
-    a sentence-transformers model that pools by "mean" or "cls". Raises InputError for an ONNX
-    folder or "bundled", and for other sentence-transformers models."""
+    """Return the local folder of a model, and the dual encoder in it if there is one: trained here,
+    or a sentence-transformers model that pools by "mean" or "cls". Raises InputError for an ONNX
+    folder, "bundled", and other sentence-transformers models."""
     folder = None if str(source) == "bundled" else model_folder(source)
     if folder is None or (folder / MANIFEST).is_file():
         raise InputError(
-            f"{source} is an ONNX model, whose weights cannot be trained: name a torch one"
+            f"{source} is an ONNX model, whose weights cannot be trained: name a torch model"
         )
     if (folder / DualEncoderModel.SETTINGS).is_file():
         return folder, DualEncoderModel.from_pretrained(folder)
@@ -111,8 +112,8 @@ def trainable(source: str | Path) -> tuple[Path, DualEncoderModel | None]:
     pooling = loaded[1].pooling_mode if kinds[1:2] == ["Pooling"] else None
     if kinds[0] != "Transformer" or pooling not in ("mean", "cls") or {*kinds[2:]} - {"Normalize"}:
         raise InputError(
-            f"{source} is made of {', '.join(kinds)} ({pooling}): only Transformer, Pooling by "
-            "mean or cls, and Normalize can be trained"
+            f"{source} consists of {', '.join(kinds)} ({pooling}): only Transformer, Pooling "
+            "by mean or cls, and Normalize can be trained"
         )
     limit = position_limit(loaded[0].auto_model.config)
     length = min(int(loaded.max_seq_length or 512), limit)

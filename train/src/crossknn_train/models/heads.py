@@ -1,4 +1,4 @@
-"""What compares a query with candidates: CMC, Poly-encoder, Sum-of-max, DeFormer, MixEncoder.
+"""Heads that compare a query with candidates: CMC, Poly-encoder, Sum-of-max, DeFormer, MixEncoder.
 
 Axes: b queries, c candidates, t tokens (t_q of a query, t_i of an item), d dimensions, h heads of
 attention. A single vector is t = 1.
@@ -30,16 +30,18 @@ from crossknn_train.models.cross_encoder import ClsHead
 Reads = Literal["vector", "tokens"]
 
 VARIANTS = {"paper": (1.0, 1.0), "reference": (0.5, 0.5), "none": (0.0, 1.0)}
-"""The factors of a CMC layer's input and output in their sum."""
+"""Factors of a CMC layer's input and output in their sum."""
 CHUNK = 256
-"""Rows of attention at once in a traced graph."""
+"""Number of attention rows computed at once in a traced graph."""
 
 
 class Head(nn.Module, ABC):  # type: ignore[misc]
-    """Scores of each query's candidates; one subclass per paper, its options keyword arguments.
+    """Computes scores of each query's candidates. Each paper has a subclass whose keyword arguments
+    are its options.
 
-    query_reads, item_reads: what the towers hand over. joint: whether the score of a candidate
-    depends on the others. dimensions: of what `of_items` gives, which an index stores.
+    query_reads, item_reads: the outputs of the towers that the head uses. joint: whether a
+    candidate's score depends on the other candidates. dimensions: length of the states from
+    `of_items`, which an index stores.
     """
 
     query_reads: ClassVar[Reads] = "vector"
@@ -53,8 +55,8 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
 
     @classmethod
     def options(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All options by name, those not given by default. Raises InputError for an unknown option,
-        for a value of another type than its default, and for a number out of range."""
+        """Return all options by name, with defaults filled in. Raises InputError for an unknown
+        option, a value of another type than its default, and a number out of range."""
         parameters = signature(cls).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
         for name, value in given.items():
@@ -66,8 +68,8 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
                 fits = value >= 1 if kind is int else 0 <= value < 1
             if not fits:
                 raise InputError(
-                    f"{name} is {value!r}, where the default is {defaults[name]!r}: counts are "
-                    "whole numbers from 1, shares from 0 to below 1"
+                    f"{name} is {value!r}, but its default is {defaults[name]!r}: counts are "
+                    "integers from 1, shares from 0 to below 1"
                 )
         return defaults | dict(given)
 
@@ -75,16 +77,18 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
         """Move layers from a new model's encoders into the head; by default none."""
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """A query's states to compare: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        """Return the states of a query to compare: (b, t, d) and (b, t) -> (b, t', d') and (b,
+        t')."""
         return states, mask
 
     def of_items(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """An item's states to store: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        """Return the states of an item to store: (b, t, d) and (b, t) -> (b, t', d') and (b,
+        t')."""
         return states, mask
 
     @abstractmethod
     def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
-        """Scores (b, c), -inf for an item without any token, which is padding.
+        """Compute scores (b, c), -inf for padding, that is, items without tokens.
 
         Takes states and masks (True: a token) of queries, (b, t_q, d) and (b, t_q), and of their
         candidates, (b, c, t_i, d) and (b, c, t_i).
@@ -92,12 +96,13 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
 
 
 def in_full(states: Tensor) -> torch.autocast:
-    """Compute in float32: scores of a list lie close together, and in bfloat16 they would tie."""
+    """Convert to float32: scores of a list lie close together, and would tie in bfloat16."""
     return torch.autocast(states.device.type, enabled=False)
 
 
 def listed(scores: Tensor, item_mask: Tensor) -> Tensor:
-    """Scores (b, c) float32, -inf for items without a token in their mask (b, c, t_i)."""
+    """Return scores (b, c) float32, with -inf for items without a token in their mask (b, c,
+    t_i)."""
     return scores.float().masked_fill(~item_mask.any(-1), float("-inf"))
 
 
@@ -144,8 +149,8 @@ class CMC(Head):
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """F of `CMC`. (PyTorch's own `TransformerEncoderLayer`, traced or without gradients, holds all
-    s x s attention weights at once, s = 1 + c.)"""
+    """The layer F of `CMC`. (PyTorch's `TransformerEncoderLayer`, when traced or without gradients,
+    holds all s x s attention weights at once, s = 1 + c.)"""
 
     def __init__(self, dimensions: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
@@ -181,8 +186,8 @@ class Layer(nn.Module):  # type: ignore[misc]
 def _in_chunks(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rows: Tensor, chunk: int
 ) -> Tensor:
-    """Attention of `chunk` rows at a time, in a loop that tracing alone would unroll. `rows` is s,
-    counted from values: ONNX would take a size for a constant of the graph."""
+    """Compute attention for `chunk` rows at a time, in a loop that plain tracing would unroll.
+    `rows` is s as a tensor, because ONNX would take a Python number for a constant."""
     chunks: list[Tensor] = []
     keys = key.transpose(2, 3) * query.size(3) ** -0.5
     for place in range((int(rows) + chunk - 1) // chunk):
@@ -192,8 +197,8 @@ def _in_chunks(
 
 
 class Poly(Head):
-    """Poly-encoder (Humeau et al., 2020, 1905.01969, 4.4): learnt codes a_1 .. a_m attend over the
-    states h_1 .. h_t of the query's tokens, and the item's vector y over what they found:
+    """Poly-encoder (Humeau et al., 2020, 1905.01969, 4.4): learned codes a_1 .. a_m attend over the
+    states h_1 .. h_t of the query's tokens, and the item's vector y attends over the results:
 
         v_k = sum_j softmax_j(a_k . h_j) h_j,    v = sum_k softmax_k(y . v_k) v_k,    score = v . y
 
@@ -228,8 +233,9 @@ class SumOfMax(Head):
 
         score = sum_j max_k h_j . g_k
 
-    With `projected`, W h_j and W g_k stand in their place, W linear, one for both (ColBERT, 3.2).
-    Unlike ColBERT's, states have no unit length, queries no [MASK], and items their punctuation.
+    With `projected`, W h_j and W g_k replace them, with one linear map W for both (ColBERT, 3.2).
+    Unlike in ColBERT, states have no unit length, queries no [MASK], and items keep their
+    punctuation.
     """
 
     query_reads = "tokens"
@@ -272,13 +278,13 @@ class Deformer(Head):
     def __init__(self, encoder: Any, *, layers: int = 3, dropout: float = 0.1) -> None:
         super().__init__(encoder)
         own = layers_of(encoder)
-        # A tower whose layers were taken before may have too few: weights are loaded later.
+        # A tower whose layers were removed earlier may have too few: weights are loaded later.
         chosen = [own[-min(left, len(own))] for left in range(layers, 0, -1)]
         self.layers = nn.ModuleList(map(copy.deepcopy, chosen))
         self.out = ClsHead(self.dimensions, dropout=dropout)
 
     def take_over(self, query: Any, item: Any) -> None:
-        """Raises InputError if no layer would be left in the towers."""
+        """Move the upper layers to the head; InputError if no layer would be left in the towers."""
         for encoder in [query] if item is query else [query, item]:
             cut_layers(encoder, len(self.layers))
 
@@ -331,7 +337,8 @@ class MixEncoder(Head):
         self.gate = nn.Linear(2 * self.dimensions, self.dimensions)
 
     def take_over(self, query: Any, item: Any) -> None:
-        """Raises InputError if no layer would be left in the query tower, or if it is shared."""
+        """Move the last layer to the head; InputError if none would be left in the query tower, or
+        if it is shared."""
         if item is query:
             raise InputError("a mixencoder's towers have different layers: set shared = false")
         cut_layers(query, 1)

@@ -1,8 +1,8 @@
-"""Late-interaction models: queries and items are encoded apart, then compared (CMC, 2.2).
+"""Late-interaction models encode queries and items separately, then compare them (CMC, 2.2).
 
-Two towers, or one for both, hand over one vector of a text or the states of its tokens; a head
-compares a query's with those of any number of candidates. Axes: b queries, c candidates, t tokens,
-d dimensions.
+One or two towers encode a text as one vector or as the states of its tokens; a head compares a
+query's states with those of any number of candidates. Axes: b queries, c candidates, t tokens, d
+dimensions.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class LateInteractionConfig:
 
     Args:
         head: "cmc", "poly", "som", "deformer" or "mixencoder".
-        pooling: as in `DualEncoderConfig`; None is that of the model it begins with, or "cls".
+        pooling: as in `DualEncoderConfig`; None takes that of the model to start from, or "cls".
         marked, query_length, item_length, shared: as in `DualEncoderConfig`.
-        options: of the head; those left out are filled in.
+        options: options of the head; missing ones get their defaults.
     """
 
     head: str
@@ -79,7 +79,7 @@ class LateTower(Tower):
 
 
 class LateInteractionModel(TorchModel):
-    """Towers and a head; see the module's docstring.
+    """A late-interaction model: towers and a head; see the module's docstring.
 
     Build one with `new`, or with `from_pretrained` from what `save_pretrained` wrote.
     `head(query, query_mask, items, item_mask)` gives scores; see `Head.forward`.
@@ -101,12 +101,12 @@ class LateInteractionModel(TorchModel):
 
     @classmethod
     def new(cls, source: str | Path, config: LateInteractionConfig) -> Self:
-        """An untrained model from a folder or hub name of torch weights.
+        """Make an untrained model from a folder or hub name of torch weights.
 
-        Of a dual encoder trained here or a sentence-transformers model the towers and, unless the
-        config names another, the pooling are taken over; a Hugging Face encoder gives the towers; a
-        late-interaction model with the same settings is taken as it is. Raises InputError for other
-        sources, and for two towers where the config wants one.
+        From a dual encoder, trained here or by sentence-transformers, it copies the towers and the
+        pooling (unless the config names another); from a Hugging Face encoder it copies the
+        encoder; a late-interaction model with the same settings is copied whole. Raises InputError
+        for other sources, and if the source has two towers but the config wants one.
         """
         folder, start = trainable(source)
         if (folder / cls.SETTINGS).is_file():
@@ -133,23 +133,23 @@ class LateInteractionModel(TorchModel):
         return model
 
     def outputs(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
-        """A query's states to compare, or an item's to store: (b, t, d) and the mask (b, t)."""
+        """Return a query's states to compare, or an item's to store: (b, t, d) and the mask
+        (b, t)."""
         of = self.head.of_queries if queries else self.head.of_items
         result: tuple[Tensor, Tensor] = of(*self.encode(rows, queries=queries))
         return result
 
     def freeze(self, what: Frozen) -> None:
-        """Freeze the item tower or both towers: they do not learn, and have no dropout.
+        """Freeze the item tower or both towers: they neither learn nor have dropout.
 
-        Raises InputError for the item tower alone where one tower is shared, and if nothing is left
-        to learn.
+        Raises InputError for "items" if one tower is shared, and if nothing is left to learn.
         """
         if what == "items" and self.config.shared:
             raise InputError("one tower is shared by queries and items: freeze 'both' or 'none'")
         if what == "both" and not any(True for _ in self.head.parameters()):
             raise InputError(
-                f"nothing would learn: the head of this {self.config.head} has no weights; freeze "
-                "'items' or 'none', or set projected = true in its options"
+                f"nothing would learn: the head of this {self.config.head} has no weights; "
+                "freeze 'items' or 'none', or set projected = true in its options"
             )
         self._frozen = what
         self.query.requires_grad_(what != "both")

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
@@ -30,6 +31,13 @@ def index():
     return ck.ItemIndex.build(TEXTS, lsa=8)
 
 
+@pytest.fixture
+def serve():
+    """Starts faulty servers, which end with the test."""
+    with ExitStack() as servers:
+        yield lambda *given: servers.enter_context(closing(Faulty(*given)))
+
+
 def search(index, url, *, queries="topic 3", deadline=None, timeout=10, **options):
     scorer = ck.HttpScorer(url, model="m", timeout=timeout, retries=1, **options)
     return ck.Searcher(index, scorer, METHOD).search(
@@ -39,16 +47,14 @@ def search(index, url, *, queries="topic 3", deadline=None, timeout=10, **option
 
 def outcome(index, name, moment, **options):
     """Search a faulty endpoint; returns the results or None, the error's sentence, the seconds."""
-    server = Faulty(FAULTS[name], MOMENTS[moment])
-    began, results = time.perf_counter(), None
-    try:
-        results = search(index, server.url, **options)
-        said = results.error
-    except CrossknnError as error:
-        said = str(error)
-    finally:
-        server.close()
-    return results, said, time.perf_counter() - began
+    with closing(Faulty(FAULTS[name], MOMENTS[moment])) as server:
+        began, results = time.perf_counter(), None
+        try:
+            results = search(index, server.url, **options)
+            message = results.error
+        except CrossknnError as error:
+            message = str(error)
+        return results, message, time.perf_counter() - began
 
 
 def without_deadline(index, name, moment):
@@ -87,10 +93,9 @@ def test_a_deadline_binds_every_fault(index, moment):
     assert max(late.values()) < 5, max(late, key=late.get)
 
 
-def test_queries_fail_one_by_one(index):
-    server = Faulty(lambda b: FAULTS["gives NaN"](b) if "bad" in b["query"] else [good(b)])
+def test_queries_fail_one_by_one(index, serve):
+    server = serve(lambda b: FAULTS["gives NaN"](b) if "bad" in b["query"] else [good(b)])
     results = search(index, server.url, queries=["topic 1", "a bad topic 2", "topic 3"])
-    server.close()
     assert [len(hits) for hits in results] == [5, 0, 5]
     assert results.errors[0] is results.errors[2] is None
     assert "nan as the score of the query 'a bad topic 2'" in results.errors[1]
@@ -98,24 +103,20 @@ def test_queries_fail_one_by_one(index):
     assert results.n_scored == 2 * BUDGET
 
 
-def test_a_query_whose_pairs_are_all_refused_ends(index):
-    server = Faulty(lambda b: FAULTS["answers 400"](b) if "bad" in b["query"] else [good(b)])
+def test_a_query_whose_pairs_are_all_refused_ends(index, serve):
+    server = serve(lambda b: FAULTS["answers 400"](b) if "bad" in b["query"] else [good(b)])
     results = search(index, server.url, queries=["topic 1", "a bad topic 2"], api="cohere")
-    count = server.count
-    server.close()
     assert [len(hits) for hits in results] == [5, 0]
     assert "of this query could be scored" in results.errors[1]
-    assert count < 120
+    assert server.count < 120
 
 
-def test_an_endpoint_that_is_down_is_not_asked_for_every_query(index):
-    server = Faulty(FAULTS["answers 502"], start=1)
+def test_an_endpoint_that_is_down_is_not_asked_for_every_query(index, serve):
+    server = serve(FAULTS["answers 502"], 1)
     results = search(index, server.url, queries=[f"topic {i}" for i in range(30)])
-    count = server.count
-    server.close()
     assert results.stopped_by == "scorer"
     assert sum(error is not None for error in results.errors) == 30
-    assert count < 40
+    assert server.count < 40
 
 
 def test_a_scorer_of_ones_own_that_raises_anything_keeps_its_hits(index):
@@ -133,8 +134,8 @@ def test_a_scorer_of_ones_own_that_raises_anything_keeps_its_hits(index):
     assert results.error == "the scorer failed: KeyError: 'gone'"
 
 
-def test_cancelling_lets_go_at_once_and_stalled_requests_slow_nothing(index):
-    server, well = Faulty(FAULTS["reads and never answers"]), Faulty(lambda body: [good(body)])
+def test_cancelling_lets_go_at_once_and_stalled_requests_slow_nothing(index, serve):
+    server, well = serve(FAULTS["reads and never answers"]), serve(lambda body: [good(body)])
     stalled = ck.Searcher(index, ck.HttpScorer(server.url, model="m", timeout=2), METHOD)
     healthy = ck.Searcher(index, ck.HttpScorer(well.url, model="m"), METHOD)
 
@@ -154,12 +155,9 @@ def test_cancelling_lets_go_at_once_and_stalled_requests_slow_nothing(index):
             await asyncio.sleep(0.05)
 
     asyncio.run(run())
-    server.close()
-    well.close()
 
 
-def test_a_pause_of_more_than_a_minute_is_said_and_not_waited_for(index):
-    server = Faulty(FAULTS["answers 429 and asks for an hour"])
+def test_a_pause_of_more_than_a_minute_is_said_and_not_waited_for(index, serve):
+    server = serve(FAULTS["answers 429 and asks for an hour"])
     with pytest.raises(ck.ScorerError, match=r"slow down'; it asks for a pause of 3,600 s$"):
         search(index, server.url)
-    server.close()

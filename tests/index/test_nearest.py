@@ -33,9 +33,10 @@ def recall(found, exact):
     return float(np.mean([np.isin(wanted, row).mean() for row, wanted in both]))
 
 
-def plain(text, **how):
+def plain(vectors, **how):
     """Item i is named by its number, and has that vector."""
-    return ck.ItemIndex.build([str(p) for p in range(N)], vectors=text, bm25=False, lsa=0, **how)
+    items = [str(p) for p in range(len(vectors))]
+    return ck.ItemIndex.build(items, vectors=vectors, bm25=False, lsa=0, **how)
 
 
 @pytest.fixture(scope="module")
@@ -139,8 +140,8 @@ def test_odd_dimensions_and_few_items_work():
         assert recall(found, exact) >= 0.9
 
 
-def test_lists_of_other_vectors_are_not_used(folder, tmp_path, caplog):
-    index = plain(NEAR)
+def test_lists_of_other_vectors_are_not_used(tmp_path, caplog):
+    index = plain(NEAR[:1_000])
     index.save(tmp_path / "index")
     index.add_nearest()
     lists = tmp_path / "index" / "nearest-vectors"
@@ -184,14 +185,13 @@ def test_a_killed_building_goes_on(folder, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_items_that_are_added_are_found_beside_the_lists_and_then_in_them(saved, folder, tmp_path):
-    index = ck.ItemIndex.load(folder) if saved else plain(NEAR)
+    n = N if saved else 3_000
+    index = ck.ItemIndex.load(folder) if saved else plain(NEAR[:n])
     if saved:
         index.save(tmp_path / "index")
     index.add_nearest()
-    n = index.n
-    index.add(
-        [{"id": f"new {q}", "text": f"the nearest of {q}"} for q in range(M)], vectors=ASKED * 1.2
-    )
+    items = [{"id": f"new {q}", "text": f"the nearest of {q}"} for q in range(M)]
+    index.add(items, vectors=ASKED * 1.2)
     index.delete(["new 3"])
     allowed = index.items.alive
     for within in (n, n + M):
@@ -215,7 +215,7 @@ def recall_of(index, method, queries, scores):
 
 @pytest.mark.parametrize("method", ["kriging", "kriging(use_anchors=false)", "gp"])
 def test_a_pool_loses_nothing_against_all_items(method, tmp_path):
-    n, m = 4000, 24
+    n, m = 2000, 16
     values = NEAR[:n].astype(np.float32)
     turn = np.random.default_rng(2).standard_normal((D, D)) / np.sqrt(D)
     asked = np.random.default_rng(3).standard_normal((m + 20, D)).astype(np.float32)
@@ -251,7 +251,7 @@ def test_a_pool_loses_nothing_against_all_items(method, tmp_path):
 
 
 def test_fits_and_fusion_read_all_vectors_where_searches_ask_the_lists(monkeypatch):
-    rng, n, q = np.random.default_rng(5), 2_000, 12
+    rng, n, q = np.random.default_rng(5), 1_000, 12
     values, asked = (rng.standard_normal((c, D)).astype(np.float32) for c in (n, q))
     encode = {"vectors": lambda texts: asked[[int(text) for text in texts]]}
     items = [f"{p} {p % 7}" for p in range(n)]

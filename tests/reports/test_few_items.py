@@ -19,7 +19,7 @@ def overlap(pairs):
     return [float(len({*q.split()} & {*t.split()})) for q, t in pairs]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 40, 300])
+@pytest.mark.parametrize("n", [1, 3, 15, 16, 40])
 @pytest.mark.parametrize("command", ["build", "prepare"])
 def test_nearest_with_few_items(tmp_path, capsys, caplog, n, command):
     """`--nearest` over 3 items ended in a traceback of faiss ("should be at least as large")."""

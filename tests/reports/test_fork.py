@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -66,17 +67,15 @@ def inherited_search(query):
     return inherited.search(query, budget=20).n_scored
 
 
-@pytest.mark.parametrize(
-    "work",
-    [
-        lambda s: s.search("a child", budget=20),
-        lambda s: ck.rerank("a child", ["a", "b"], scorer=s.scorer.scorer),
-        lambda s: len(s.index.scores),
-        lambda s: list(s.scorer.score(PAIR, ["a"], ["b"])),
-    ],
-    ids=["search", "rerank", "scores", "score"],
-)
-def test_while_threads_search(searcher, work):
+WORK = {
+    "search": lambda s: s.search("a child", budget=20),
+    "rerank": lambda s: ck.rerank("a child", ["a", "b"], scorer=s.scorer.scorer),
+    "scores": lambda s: len(s.index.scores),
+    "score": lambda s: list(s.scorer.score(PAIR, ["a"], ["b"])),
+}
+
+
+def test_while_threads_search(searcher):
     """A child that was forked during a search is refused at once: it would wait for ever."""
     inside, go_on = threading.Event(), threading.Event()
 
@@ -88,12 +87,13 @@ def test_while_threads_search(searcher, work):
     thread.start()
     try:
         assert inside.wait(30)
-        said = child(lambda: work(searcher))
+        answers = {name: child(partial(work, searcher)) for name, work in WORK.items()}
     finally:
         go_on.set()
         thread.join()
-    assert said.startswith("InputError: this process was forked while ")
-    assert "'spawn'" in said
+    for name, answer in answers.items():
+        assert answer.startswith("InputError: this process was forked while "), name
+        assert "'spawn'" in answer, name
     assert searcher.search("parent", budget=20).n_scored == 20
 
 

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from tiny_models import jsonl
 
 import crossknn as ck
 from crossknn.cli.app import run
@@ -19,19 +20,14 @@ def count(pairs):
     return [float(len(text)) for _, text in pairs]
 
 
-def files(tmp_path):
-    corpus = [{"_id": ID, "text": "a tree"}, {"_id": "d1", "text": "the sea"}]
-    lines = {"corpus": corpus, "queries": [{"_id": "q 1 ", "text": "tree"}]}
-    for name, rows in lines.items():
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\nq 1 \t{ID}\t1\n")
-    return tmp_path
-
-
 def test_outer_blanks_of_a_beir_folder(tmp_path):
     """Corpus, queries and judgements agree about ids with outer blanks; none is missing."""
-    data = read_dataset(files(tmp_path))
+    corpus = [{"_id": ID, "text": "a tree"}, {"_id": "d1", "text": "the sea"}]
+    jsonl(tmp_path / "corpus.jsonl", corpus)
+    jsonl(tmp_path / "queries.jsonl", [{"_id": "q 1 ", "text": "tree"}])
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\nq 1 \t{ID}\t1\n")
+    data = read_dataset(tmp_path)
     assert data.findings == ()
     assert data.qrels == {"q 1 ": {ID: 1}}
     assert [*data.items.ids] == [ID, "d1"]

@@ -25,8 +25,8 @@ def index():
     return ck.ItemIndex.build(TEXTS, lsa=0)
 
 
-@pytest.mark.parametrize("method", ["auto", "kriging", "kriging(rounds=5)", "auto(k=100)"])
-@pytest.mark.parametrize("budget", [1, 2, 10, 30, 80, 200])
+@pytest.mark.parametrize("method", ["auto", "kriging(rounds=5)", "auto(k=100)"])
+@pytest.mark.parametrize("budget", [1, 2, 30, 200])
 def test_the_default_method_searches_by_words(index, method, budget):
     """`auto` said "this index has no item vectors 'auto'": BM25 is its trend and first batch."""
     assert not index.vectors

@@ -3,9 +3,9 @@
     page = Page(title="...", lead="...", sections=[Section(title="...", blocks=["text", figure])])
     write_page(page, "report")                  # page.md with images/, and index.html with all
 
-Texts (paragraphs, captions, list items, cells) may hold `code`, **bold** and [links](address); all
-else in them is meant as it stands, and `literal` makes a text of somebody else's stand so. The HTML
-is made of the Markdown; it loads nothing, and is fit for light and dark screens and for printing.
+Texts (paragraphs, captions, list items, cells) may contain `code`, **bold** and [links](address);
+everything else is shown unchanged, and `literal` escapes text from other sources. The HTML is made
+from the Markdown; it loads nothing, and suits light and dark screens and printing.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from crossknn.files import make_folder, write_file
 from crossknn.plots import INK, OTHERS, PAPER, QUIET, RULE
 
 Cell: TypeAlias = str | int | float | None
-"""Of a table: text, a number as it should be read, or nothing."""
+"""A table cell: text, a formatted number, or nothing."""
 
 STYLE = files("crossknn").joinpath("page.css").read_text(encoding="utf-8")
 
 DARK = dict(
     zip(*(re.findall(r"--c\w+: (#\w+);", part) for part in STYLE.split("@media")[:2]), strict=True)
 )
-"""What each colour of a picture becomes on a dark screen."""
+"""Maps each colour of a picture to its colour on a dark screen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A picture: `svg` text, what can be seen in words (`alt`), and a caption below."""
+    """A picture: its `svg`, a description in words (`alt`), and a caption."""
 
     svg: str
     alt: str
@@ -47,7 +47,8 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows under heads; columns of numbers are aligned right, `best` cells (row, column) are bold.
+    """A table with column heads; columns of numbers are aligned right, `best` cells (row, column)
+    are bold.
 
     A `folded` one is closed until the reader opens it by its caption.
     """
@@ -60,7 +61,7 @@ class Table:
 
 
 Block: TypeAlias = str | list[str] | Figure | Table
-"""What a section is made of; a str is a paragraph, a list has a bullet for each item."""
+"""A block of a section: a str is a paragraph, a list becomes bullets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A whole report; `lead` is what someone reads who reads nothing else."""
+    """A whole report; `lead` is its summary."""
 
     title: str
     lead: str = ""
@@ -84,7 +85,7 @@ class Page:
 def draw(
     plot: Callable[..., None], shown: Any, /, *, alt: str, caption: str = "", **options: Any
 ) -> Figure:
-    """The picture that a function of `crossknn.plots` makes of what is `shown`.
+    """Draw `shown` with a function of `crossknn.plots`.
 
     Raises MissingExtraError without matplotlib.
     """
@@ -94,7 +95,8 @@ def draw(
 
 
 def bars(groups: Mapping[str, Sequence[tuple[str, float]]]) -> Figure:
-    """Shares (0-1) as bars under the title of their group; the second of a group is coloured."""
+    """Draw shares (0-1) as bars under the title of their group; the second bar of a group is
+    coloured."""
     width, parts, y = 475, list[str](), 0
     for title, rows in groups.items():
         y += 26

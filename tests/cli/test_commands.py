@@ -642,7 +642,7 @@ def test_items_come_and_go(command, build, folder, capsys):
     assert (made["items"], made["deleted"]) == (N - 2, 4)
     capsys.readouterr()
     assert run(["compare", "docs.index", "--queries", "queries.jsonl", "--scorer", "bundled"]) == 2
-    assert "4 are deleted: compact the index first" in capsys.readouterr().err
+    assert "4 items are deleted: compact the index first" in capsys.readouterr().err
     assert len(ck.ItemIndex.load("docs.index").scores) == 0
     made = command("index", "compact", "docs.index")[0]
     assert made["items"] == N - 2

@@ -135,7 +135,7 @@ def test_wrong_input_costs_nothing(world, arguments, said):
 def test_query_vectors_are_the_encoders_own(world):
     index = world.index()
     fit(index, world, world.queries[TRAIN], per=10)
-    with pytest.raises(InputError, match="fitted already"):
+    with pytest.raises(InputError, match="already fitted"):
         fit(index, world, world.queries[TRAIN], per=10, vectors="als", name="twice")
     texts = world.queries[TEST]
     found = index.query_vectors(Queries(texts), "als")

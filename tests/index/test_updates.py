@@ -416,7 +416,7 @@ def test_bad_input_changes_nothing(tmp_path):
             call()
     add(index, new)
     assert nearest(index, "query", 1) == ["i9"]
-    with pytest.raises(InputError, match=r"5 are deleted: compact the index first"):
+    with pytest.raises(InputError, match=r"5 items are deleted: compact the index first"):
         collect_anchors(index, FormulaScorer(), ["one"])
 
 

@@ -1,4 +1,4 @@
-"""What other frameworks plug in: one module for each, which imports it."""
+"""Components for other frameworks: one module per framework, which imports it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from crossknn.searcher.searcher import Budget
 T = TypeVar("T")
 
 PREFIX = "crossknn_"
-"""Of what adapters add to metadata: other names are the user's, who may have a `score`, too."""
+"""Prefix of metadata keys that adapters add, because the user may have a key such as `score`."""
 
 PREDICTED, SCORE = f"{PREFIX}predicted", f"{PREFIX}score"
 
 
 def metadata_of(hit: Hit) -> dict[str, Any]:
-    """Metadata of a document that was found: the item's title and fields, and, if it was not
+    """Make the metadata of a returned document: the item's title and fields and, if it was not
     scored, `crossknn_predicted`."""
     title = {"title": hit.title} if hit.title else {}
     return title | {**hit.extra} | ({PREDICTED: True} if hit.predicted else {})
@@ -73,8 +73,8 @@ def rerank_documents(
 
 
 def of_kind(given: Iterable[Any], kind: type[T], example: str) -> list[T]:
-    """The entries; `InputError` for one that is not of the framework's class, or if `given` itself
-    is one. `example` says how one is made."""
+    """Check that the entries are of the framework's class; `InputError` otherwise, or if `given` is
+    a single one. `example` shows how one is made."""
     if isinstance(given, kind) or not isinstance(given, Iterable):
         raise InputError(
             f"a {type(given).__name__} is given, where a list is needed: give [{example}]"

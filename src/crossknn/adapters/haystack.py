@@ -1,6 +1,6 @@
 """Haystack: a retriever over an index, and a ranker that scores under a budget.
 
-Pipelines are saved if indexes and scorers are given by their names.
+Pipelines can be saved if indexes and scorers are given by name.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class CrossknnRetriever:
     def run(
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, Any]:
-        """The documents of a query, the best first; `filters` and `top_k` replace the retriever's
-        own."""
+        """Return the documents of a query, the best first; `filters` and `top_k` replace the
+        retriever's own."""
         conditions = self.filters if filters is None else filters
         results = self._opened().search(
             query,
@@ -87,8 +87,8 @@ def _saved(budget: int | Budget | Mapping[str, Any] | None) -> Any:
 
 
 def filter_of(conditions: Mapping[str, Any]) -> dict[str, Any]:
-    """Our filter for Haystack's: `{"field": "meta.year", "operator": ">=", "value": 2020}`, or an
-    operator AND, OR or NOT with a list of conditions."""
+    """Convert Haystack's filter, `{"field": "meta.year", "operator": ">=", "value": 2020}` or an
+    operator AND, OR or NOT with a list of conditions, to crossknn's."""
     if not isinstance(conditions, Mapping):
         raise InputError(f"the filter {conditions!r:.120} is none: give a mapping, {_FILTER}")
     operator = conditions.get("operator")
@@ -136,8 +136,8 @@ class CrossknnRanker:
         top_k: int | None = None,
         query_embedding: list[float] | None = None,
     ) -> dict[str, Any]:
-        """The documents, the best first; `top_k` replaces the ranker's own, and `query_embedding`
-        is by the encoder of the documents' embeddings."""
+        """Return the documents, the best first; `top_k` replaces the ranker's own, and
+        `query_embedding` comes from the encoder of the documents' embeddings."""
         documents = of_kind(documents or [], Document, "Document(content=text)")
         ranked = rerank_documents(
             query,

@@ -1,6 +1,6 @@
 """LangChain: a retriever over an index, and a compressor that reranks under a budget.
 
-A cross-encoder of LangChain is a scorer as it is: `ck.Searcher(index, encoder.score)`.
+LangChain's cross-encoders can be used as scorers: `ck.Searcher(index, encoder.score)`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class CrossknnReranker(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Any = None
     ) -> list[Document]:
-        """The documents, the best first."""
+        """Return the documents, the best first."""
         documents = of_kind(documents, Document, "Document(page_content=text)")
         ranked = rerank_documents(
             query,

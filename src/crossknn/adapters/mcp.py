@@ -1,7 +1,7 @@
 """A server of the Model Context Protocol: the tools `search` and `fetch` over an index.
 
-Arguments and answers have the shapes that ChatGPT's and Claude's connectors expect
-(platform.openai.com/docs/mcp); an answer is shorter than clients cut it.
+Arguments and answers have the format that ChatGPT's and Claude's connectors expect
+(platform.openai.com/docs/mcp); answers stay below the length at which clients cut them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ with needs_extra("crossknn mcp", "mcp"):
     from pydantic import Field, ValidationError
 
 MAX_BYTES = 40_000
-"""UTF-8 of an answer; clients cut at 25,000 tokens, and a token of Chinese has about two bytes."""
+"""Maximum bytes of UTF-8 in an answer; clients cut at 25,000 tokens, and a token of Chinese has
+about two bytes."""
 MAX_HITS = 50
 MAX_QUERY = 32_768  # characters
 _SNIPPET = 300  # characters of a hit's text, and of any title
@@ -40,7 +41,7 @@ _READS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_h
 
 
 def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
-    """A server over the index of a searcher.
+    """Make a server over the index of a searcher.
 
     Args:
         searcher: Calls share it, on threads of their own.
@@ -74,7 +75,7 @@ class _Server(MCPServer):
 
 
 class _Tools:
-    """The tools of one index; their signatures and docstrings describe them to models."""
+    """The tools of an index; their signatures and docstrings describe them to models."""
 
     def __init__(self, searcher: Searcher, name: str, budget: Budget) -> None:
         self._searcher, self._name, self._budget = FreshSearcher(searcher), name, budget
@@ -108,7 +109,7 @@ class _Tools:
         return self._answer(results, filtered=bool(filter))
 
     def _answer(self, results: Results, *, filtered: bool) -> dict[str, Any]:
-        """The hits that fit into an answer, and a note on what is missing."""
+        """Return the hits that fit into an answer, and a note on what is missing."""
         hits, note = [self._entry(hit) for hit in results[0]], self._searcher.problem
         if results.stopped_by not in ("budget", "target"):
             note = f"the best so far: stopped by {results.error or results.stopped_by}"
@@ -168,17 +169,17 @@ class _Tools:
 
 
 def _is_web(url: Any) -> bool:
-    """Whether an item names an address on the web: what opens it may do anything for others."""
+    """Whether an item's URL is a web address: opening any other kind may run a program."""
     if not isinstance(url, str) or len(url) > _URL:
         return False
     return re.fullmatch(r"https?://[^\s/?#\\][^\s\x00-\x1f\x7f]*", url, re.IGNORECASE) is not None
 
 
 def _is_safe(name: str, value: Any) -> bool:
-    """Whether no reader of the answer would open a field as something else than a web page."""
+    """Whether every reader of the answer would open a field only as a web page."""
     return name != "url" or _is_web(value) or re.match(r"\s*[\w+.-]+\s*:", str(value)) is None
 
 
 def _size(answer: Any) -> int:
-    """Bytes of an answer in JSON, as the SDK writes it."""
+    """Return the bytes of an answer in JSON, as the SDK writes it."""
     return len(json.dumps(answer, ensure_ascii=False, indent=2).encode(errors="replace"))

@@ -20,9 +20,9 @@ with needs_extra("crossknn.adapters.mteb", "mteb"):
 
 
 class CrossknnSearch:
-    """Indexes the corpus of a task and searches it; reranking tasks are reranked by `ck.rerank`.
+    """Indexes the corpus of a task and searches it; reranking tasks use `ck.rerank`.
 
-    Tasks ask for 1,000 documents; those beyond the budget follow by predicted score.
+    Tasks request 1,000 documents; those beyond the budget follow by predicted score.
 
     >>> mteb.evaluate(CrossknnSearch(budget=100), tasks)              # doctest: +SKIP
 
@@ -69,7 +69,7 @@ class CrossknnSearch:
         top_ranked: Mapping[str, list[str]] | None = None,
         **options: Any,
     ) -> dict[str, dict[str, float]]:
-        """Final scores of each query's documents, by the ids of the query and of the document.
+        """Return final scores by the ids of each query and document.
 
         Args:
             queries: With `id`, `text`, and `instruction` if they have one.
@@ -113,7 +113,7 @@ def _id(row: Mapping[str, Any], what: str) -> str:
 
 
 def _text(row: Mapping[str, Any]) -> str:
-    """A query with its instruction, in MTEB's order."""
+    """Return a query with its instruction, in MTEB's order."""
     text = row.get("text")
     if not isinstance(text, str):
         raise InputError(f"query {row['id']!r} is {text!r:.80}: give a text, not a conversation")
@@ -121,7 +121,7 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def _name(model: Any) -> str:
-    """What tells a scorer or an encoder from others."""
+    """Return a name that distinguishes a scorer or an encoder from others."""
     if isinstance(model, str | Path):
         return str(model)
     names = getattr(model, "fingerprint", None), getattr(model, "name", None)

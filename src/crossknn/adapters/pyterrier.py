@@ -1,5 +1,5 @@
-"""PyTerrier: a transformer that searches an index, one that reranks under a budget, and any of
-PyTerrier's scorers as a cross-encoder of ours. None of them starts Java."""
+"""PyTerrier: a transformer that searches an index, one that reranks under a budget, and an adapter
+that makes any of PyTerrier's scorers a cross-encoder. None of them starts Java."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CrossknnRetriever(pt.Transformer):
         self.budget, self.filter = budget, filter
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """The results of queries, which have `qid` and `query`."""
+        """Return the results of queries, which need `qid` and `query`."""
         pt.validate.query_frame(inp, extra_columns=["query"])
         _check(inp, "query")
         queries = inp.reset_index(drop=True)
@@ -90,7 +90,7 @@ class CrossknnReranker(pt.Transformer):
         self.scorer, self.budget, self.text_field = scorer, budget, text_field or "text"
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """The same results in their new order."""
+        """Return the same results in their new order."""
         pt.validate.result_frame(inp, extra_columns=["query", self.text_field])
         _check(inp, "query", self.text_field)
         if inp.empty:
@@ -125,8 +125,8 @@ class CrossknnReranker(pt.Transformer):
 
 
 def _check(frame: pd.DataFrame, *columns: str) -> None:
-    """Refuse rows without a query id, which grouping would drop, and those whose columns of texts
-    hold something else, such as the NaN of a join."""
+    """Refuse rows without a query id, which grouping would drop, and rows whose text columns hold
+    other values, such as NaN after a join."""
     (rows,) = frame["qid"].isna().to_numpy().nonzero()
     if len(rows):
         raise InputError(f"row {rows[0]} has no qid: fill it, or drop the row")
@@ -142,8 +142,8 @@ def _check(frame: pd.DataFrame, *columns: str) -> None:
 
 
 def as_scorer(transformer: pt.Transformer, text_field: str = "text") -> CallableScorer:
-    """A transformer of PyTerrier as our scorer, such as monoT5 or ELECTRA: it reads `query` and the
-    column `text_field`, and writes `score`."""
+    """Make a scorer from a PyTerrier transformer such as monoT5 or ELECTRA, which reads `query` and
+    the column `text_field`, and writes `score`."""
 
     def score(pairs: Sequence[tuple[str, str]]) -> list[float]:
         frame = pd.DataFrame(pairs, columns=["query", text_field])

@@ -1,6 +1,7 @@
-"""Methods by what they find of exact search and by the task's measures, for what number of calls.
+"""Compare methods at equal numbers of scored pairs, by recall of exact search and by the task's
+measures.
 
-`compare` has the exact scores of your own queries, or asks a scorer for the pairs that the methods
+`compare` gets the exact scores of your own queries, or asks a scorer for the pairs that the methods
 choose.
 """
 
@@ -29,7 +30,7 @@ from crossknn.search.fusion import Fusion
 from crossknn.types import FloatArray, IntArray, Pairs, Progress, Queries
 
 BATCH = 64
-"""Queries searched together: bounds the memory to BATCH x n approximate scores."""
+"""Number of queries searched together, which limits memory to BATCH x n approximate scores."""
 
 
 class Run(NamedTuple):

@@ -1,9 +1,8 @@
-"""Whether reranking, fusion and searching deeper pay on judged queries, and why.
+"""Diagnose whether reranking, fusion and searching deeper pay on judged queries, and why.
 
-Three figures say why. Reach: how much that is relevant lies beyond the retriever's first B items,
-where reranking never sees it. Trust: whether reranking those B improves on the retriever's order.
-Relevant: of the items beyond them that the cross-encoder has in its top 10, the share that is
-relevant.
+Three figures explain the verdict. Reach: the share of relevant items beyond the retriever's first B
+items, where reranking never sees them. Trust: the gain of reranking those B over the retriever's
+order. Relevant: the share of relevant items among the cross-encoder's top 10 that lie beyond them.
 """
 
 from __future__ import annotations
@@ -50,18 +49,18 @@ from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, as_count
 
 FEWEST = 5
-"""Judged queries that a verdict needs."""
+"""Minimum number of judged queries for a verdict."""
 
 ENOUGH = fewest_queries(4)
-"""Queries of which a difference can be clear, after the correction for four claims."""
+"""Number of queries from which a difference can be clear, after the correction for four claims."""
 
 TOP = 10
-"""How many of the search's best items are looked for beyond the retriever's first."""
+"""Number of the search's best items of which those beyond the retriever's first B are counted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """What was seen at a budget of B calls; what needs judgements is None without them.
+    """Figures at a budget of B scored pairs; those that need judgements are None without them.
 
     Attributes:
         means: Of the measure, by way.
@@ -82,14 +81,14 @@ class Figures:
     relevant: Estimate | None
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready values; None for an estimate of no query."""
+        """Return JSON-ready values; None for an estimate over no query."""
         estimates = (getattr(self, name) for name in _ESTIMATES)
         shown = (asdict(e) if e is not None and e.n else None for e in estimates)
         means = {str(way): mean for way, mean in self.means.items()}
         return {"budget": self.budget, "means": means, **dict(zip(_ESTIMATES, shown, strict=True))}
 
     def cells(self) -> dict[str, str]:
-        """A line of the table, by column."""
+        """Return a row of the table, by column."""
         beyond = {f"beyond, of {TOP}": _shown(self.beyond, ".1f")}
         if self.trust is None:
             return {"calls": f"{self.budget}", "agreement": _shown(self.agreement, ".2f")} | beyond
@@ -201,7 +200,7 @@ class Diagnosis:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready values, without those of single queries."""
+        """Return JSON-ready values, without those of single queries."""
         return {
             "retriever": self.retriever,
             "method": self.method,
@@ -213,13 +212,13 @@ class Diagnosis:
         }
 
     def table(self) -> list[list[str]]:
-        """The heads of the columns, then a row for each budget."""
+        """Return the column heads, then a row for each budget."""
         rows = [at.cells() for at in self.figures]
         return [[*rows[0]], *([*row.values()] for row in rows)]
 
     @property
     def legend(self) -> str:
-        """What the columns of the table are."""
+        """Explain the columns of the table."""
         first = "the retriever's first B items"
         columns = {
             "retriever": f"{self.measure} of each way to answer, with B calls",
@@ -349,7 +348,7 @@ def diagnosis_of(
 
 
 def _stages(index: Index, method: Method) -> tuple[Spec, Spec]:
-    """The retriever that is weighed, and the one that fused ways begin with.
+    """Return the retriever under diagnosis, and the one that fused ways begin with.
 
     Where fusion was fitted, `auto` begins with the retrievers' share of the final score.
     """
@@ -361,7 +360,7 @@ def _stages(index: Index, method: Method) -> tuple[Spec, Spec]:
 
 
 def _reranking(index: Index, method: Method, stage: Spec) -> dict[Way, Method]:
-    """Reranking and the search, both beginning with that retriever."""
+    """Return reranking and the search, both beginning with that retriever."""
     named = getattr(method, "retriever", stage)
     # A search that begins with it anyway stays as it is: it may have been made already.
     if named == specs.AUTO and specs.stage_names(index, named) == (str(stage),):
@@ -381,7 +380,8 @@ def check_enough(judgements: Judgements) -> None:
 
 
 def _correlations(first: IntArray, reranked: IntArray) -> FloatArray:
-    """(m,) Spearman's correlation of two orders of the same items; NaN for fewer than two."""
+    """Compute Spearman's correlation (m,) of two orders of the same items; NaN for fewer than
+    two."""
     from scipy.stats import spearmanr
 
     correlations = []

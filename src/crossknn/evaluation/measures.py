@@ -1,4 +1,4 @@
-"""Recall against exact search, intervals over queries, and whether a difference is chance."""
+"""Recall against exact search, intervals over queries, and significance of differences."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from crossknn.errors import InputError
 from crossknn.types import FloatArray, IntArray
 
 CLEAR = 0.05
-"""The p-value up to which a difference is clear."""
+"""The largest p-value at which a difference counts as clear."""
 
 _FLIPS, _AT_ONCE = 10_000, 500
-"""Random signs of the paired test, and how many are drawn together, which bounds the memory."""
+"""Number of random sign vectors in the paired test, and of those drawn together to limit memory."""
 
 
 def recall(items: IntArray, truth: IntArray) -> FloatArray:
-    """Share of the true neighbours among the items, per query: (m, c), (m, k) -> (m,) in 0-1.
+    """Compute the share of true neighbours among the items per query: (m, c), (m, k) -> (m,) in
+    0-1.
 
     Rows of `items` may be padded with -1; k is that of `truth` (Top-k-Recall, ANNCUR 3). Of the
     first m items of a ranking this is Top-k-Recall@m (ANNCUR 3.2, first setting; AXN 3).
@@ -42,11 +43,12 @@ class Estimate:
 
 
 def bootstrap(*sets: FloatArray, seed: int = 0, resamples: int = 2000) -> Estimate:
-    """Mean over data sets of the means of their queries' values, each (m,), and its 95% interval.
+    """Compute the mean over data sets of their queries' mean values, each (m,), with a 95%
+    interval.
 
-    A data set counts once, however many queries it has; the interval is a percentile bootstrap
-    that draws queries within their own set, so that it speaks of other queries of these data
-    sets, not of other data sets. NaN are left out; the mean of a set without values is NaN.
+    Every data set has the same weight. The interval is a percentile bootstrap that draws queries
+    within their own set, so it applies to other queries of these data sets, not to other data sets.
+    NaN are left out; the mean of a set without values is NaN.
     """
     valued = [values[~np.isnan(values)] for values in map(np.asarray, sets)]
     n = sum(map(len, valued))
@@ -62,7 +64,7 @@ def bootstrap(*sets: FloatArray, seed: int = 0, resamples: int = 2000) -> Estima
 
 
 def bootstrap_ratio(parts: FloatArray, wholes: FloatArray, *, seed: int = 0) -> Estimate:
-    """Sum of parts (m,) over sum of wholes (m,), NaN in the place of queries that do not count.
+    """Divide the sum of parts (m,) by the sum of wholes (m,), with NaN for queries to leave out.
 
     The interval is a percentile bootstrap over queries. NaN, of 0 queries, if all wholes are 0.
     """
@@ -76,11 +78,10 @@ def bootstrap_ratio(parts: FloatArray, wholes: FloatArray, *, seed: int = 0) -> 
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values of several tests, corrected so that at 0.05 any of them is false in 5% at most (Holm
-    1979).
+    """Correct p-values of several tests so that, at 0.05, the probability of any false positive is
+    at most 5% (Holm 1979).
 
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
+    >>> holm([0.01, 0.04, 0.03]) [0.03, 0.06, 0.06]
     """
     order, left = np.argsort(p_values, kind="stable"), np.arange(len(p_values), 0, -1)
     steps = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * left))
@@ -89,7 +90,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How much better one method is than another on the same queries.
+    """The difference between two methods on the same queries.
 
     `difference` is the mean over the `n` queries of a - b, `low` and `high` its 95% bootstrap
     interval, `p_value` that of the sign-flip test. `left_out` queries have no value on a side.
@@ -104,16 +105,16 @@ class Comparison:
 
     @property
     def sign(self) -> int:
-        """1 if clearly better, -1 if clearly worse, 0 if these queries do not say.
+        """Return 1 if clearly better, -1 if clearly worse, 0 if these queries cannot tell.
 
-        Clearly: the interval is on one side of zero, and the p-value is at most 0.05. Either alone
-        comes about too easily where few queries differ.
+        A difference is clear if the interval is on one side of zero and the p-value is at most
+        0.05. With few queries that differ, either condition alone is met too easily.
         """
         return int(self.p_value <= CLEAR) * (int(self.low > 0) - int(self.high < 0))
 
 
 def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
-    """Test differences a - b (m,) of the same queries, NaN where a query has no value on a side.
+    """Test differences a - b (m,) of the same queries, NaN where a query lacks a value on one side.
 
     Of several data sets it is the mean of their means, as `bootstrap` takes it. The p-value is
     two-sided: under the null hypothesis a query's difference is as likely to have either sign, so
@@ -145,10 +146,10 @@ def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
 
 
 def fewest_queries(claims: int = 1) -> int:
-    """How many queries are needed before a difference can be clear, if all of them agree.
+    """Return how many queries are needed before a difference can be clear, if all of them agree.
 
-    Of the 2^n combinations of n signs two are as extreme as equal signs, and Holm's correction
-    multiplies that share by the number of claims.
+    Of the 2^n sign combinations two are as extreme as equal signs, and Holm's correction multiplies
+    that share by the number of claims.
 
     >>> fewest_queries(), fewest_queries(4)
     (6, 8)

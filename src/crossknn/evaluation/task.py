@@ -1,4 +1,5 @@
-"""The task's own measures, query by query: better k-NN is not always better retrieval (AXN 3).
+"""The task's own measures, per query: better nearest-neighbour search is not always better
+retrieval (AXN 3).
 
 A value is NaN where a query has none. Measures other than accuracy are computed by ir-measures.
 """
@@ -19,13 +20,13 @@ from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray
 ACCURACY, NORMALISED = "accuracy", "accuracy_normalised"
 
 DEFAULT = ("nDCG@10", "R@10", "R@20", "R@100", "RR@10")
-"""Measures of judged queries."""
+"""Default measures of judged queries."""
 
 LABELLED = (ACCURACY, NORMALISED, *DEFAULT)
-"""Measures of the queries of a matrix."""
+"""Default measures of queries with one gold item."""
 
 WHOLE = 1000
-"""How many items of an answer a measure without a cutoff sees, as in a TREC run."""
+"""Number of items of an answer that a measure without a cutoff sees, as in a TREC run."""
 
 
 Rows: TypeAlias = tuple[Mapping[str, int], ...]
@@ -33,12 +34,11 @@ Rows: TypeAlias = tuple[Mapping[str, int], ...]
 
 @dataclass(frozen=True, eq=False)
 class Judgements:
-    """What is relevant to each of m queries: `rows[q]` is item -> grade, empty if unjudged.
+    """The relevant items of m queries: `rows[q]` maps item to grade, and is empty if unjudged.
 
-    Items are named by their position as text, as ir-measures wants names. `absent` judged items
-    are none of the items that are searched: those that are relevant stay, as certain misses. `own`
-    (m,) is the item that each query is itself, which no measure sees (`own_items`), if there is
-    any.
+    Items are named by their position as text, as ir-measures requires. Judged items that are not in
+    the index are named `absent`: relevant ones count as missed. `own` (m,) is the item that each
+    query itself is, if there is one, which no measure counts (`own_items`).
     """
 
     rows: Rows
@@ -50,7 +50,7 @@ class Judgements:
 
     @classmethod
     def from_labels(cls, labels: IntArray) -> Judgements:
-        """From one gold item per query: positions (m,), -1 for none."""
+        """Make judgements from one gold item per query: positions (m,), -1 for none."""
         return cls(tuple({} if i == NO_ITEM else {str(i): 1} for i in np.asarray(labels).tolist()))
 
     @classmethod
@@ -62,8 +62,9 @@ class Judgements:
         *,
         keep_own: bool = False,
     ) -> Judgements:
-        """From judgements by id, of queries or their ids. A query is judged if the qrels name it,
-        with grade 0 even. With `keep_own` the item that has a query's id is one like any other.
+        """Make judgements from qrels, for queries or their ids. A query is judged if the qrels name
+        it, even with grade 0. With `keep_own` an item that has the query's id counts like any
+        other.
 
         Raises:
             InputError: if no query is judged, and for a grade beyond `LARGEST_GRADE`.
@@ -82,16 +83,17 @@ class Judgements:
         return Judgements(tuple(self.rows[q] for q in rows), self.absent, own)
 
     def seen(self, items: IntArray, start: int = 0) -> IntArray:
-        """Answers (r, c) of the queries from `start` on, without the queries' own items."""
+        """Return the answers (r, c) of the queries from `start` on, without the queries' own
+        items."""
         return items if self.own is None else without_own(items, self.own[start:][: len(items)])
 
     @property
     def unjudged(self) -> int:
-        """How many queries have none; they are left out of every measure."""
+        """Return how many queries have no judgements; every measure leaves them out."""
         return sum(not row for row in self.rows)
 
     def notes(self) -> list[str]:
-        """What a reader of the measures must know: how many queries and items are not there."""
+        """List the limits of the judgements: numbers of missing queries and items."""
         left_out = "queries have no judgements and are left out of the task's measures"
         missed = "judged items are not among the items; relevant ones count as missed"
         own = 0 if self.own is None else int((self.own != NO_ITEM).sum())
@@ -105,19 +107,19 @@ class Judgements:
 
 
 def measure_names(text: str) -> list[str]:
-    """Names of measures separated by commas."""
+    """Split names of measures at commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 class TaskMeasures:
     """Measures by name (`accuracy`, `accuracy_normalised`, and those of ir-measures), per query.
 
-    Accuracy is 1 where the best item is relevant; normalised accuracy leaves out (NaN) the queries
-    none of whose relevant items was scored, which no reranking could put right (CMC, table 2).
+    Accuracy is 1 if the best item is relevant. Normalised accuracy leaves out (NaN) queries with no
+    relevant item among the scored ones, which no reranking could answer (CMC, table 2).
     """
 
     def __init__(self, judgements: Judgements, names: Sequence[str] = DEFAULT) -> None:
-        """Choose measures; `InputError` for one that is not known or cannot be computed here."""
+        """Choose measures; `InputError` for an unknown one, or one that cannot be computed here."""
         if not names:
             raise InputError(f"no measure is given; known are {', '.join(LABELLED)}")
         self.judgements = judgements
@@ -129,14 +131,14 @@ class TaskMeasures:
 
     @property
     def depth(self) -> int:
-        """How many items of each answer the measures see, a query's own included."""
+        """Number of items of each answer that the measures see, including the query's own."""
         cutoffs = (int(m.params.get("cutoff", WHOLE)) for m in self._measures)
         return max(cutoffs, default=1) + (self.judgements.own is not None)
 
     def values(
         self, items: IntArray, scored: IntArray | None = None, *, start: int = 0
     ) -> dict[str, FloatArray]:
-        """Each measure's values (r,), NaN where there is none, of the queries from `start` on.
+        """Compute each measure's values (r,), NaN if undefined, of the queries from `start` on.
 
         Args:
             items: the answers (r, c), best first, padded with -1. Items tie with none: an answer's
@@ -174,18 +176,18 @@ class TaskMeasures:
 
 
 def _hits(rows: Rows, items: IntArray) -> BoolArray:
-    """(r,) whether one of a query's relevant items is among the items given for it."""
+    """Whether one of a query's relevant items is among its items: (r,)."""
     both = zip(rows, items, strict=True)
     return np.array([np.isin(relevant_items(row), found).any() for row, found in both], np.bool_)
 
 
 def relevant_items(row: Mapping[str, int]) -> IntArray:
-    """Positions of a query's relevant items, of those that are searched."""
+    """Return the positions of a query's relevant items that are in the index."""
     return np.array([int(i) for i, grade in row.items() if grade > 0 and i.isdigit()], np.int64)
 
 
 def _parse(name: str) -> Any:
-    """A measure of ir-measures that some provider here can compute."""
+    """Parse a measure of ir-measures that an installed provider can compute."""
     import ir_measures
 
     try:

@@ -2,8 +2,8 @@
 
     verdict = verdict_of({50: {Way("retriever"): ..., Way("rerank"): ..., Way("search"): ...}})
 
-At each budget the three kinds are compared in pairs; what is advised is clearly better than what
-costs less, at the smallest budget that is not clearly worse than the largest.
+At each budget the three kinds are compared in pairs. The verdict recommends the way that is clearly
+better than the cheaper ones, at the smallest budget that is not clearly worse than the largest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Kind: TypeAlias = Literal["retriever", "rerank", "search"]
 @dataclass(frozen=True, slots=True)
 class Way:
     """A way to answer a query: by the retriever alone, by reranking its items, or by searching;
-    `fused` orders the answer by the final score instead of the exact one."""
+    `fused` orders the answer by the final instead of the exact score."""
 
     kind: Kind
     fused: bool = False
@@ -33,7 +33,7 @@ class Way:
         return f"{self.kind} fused" if self.fused else self.kind
 
     def name(self, budget: int, retriever: str) -> str:
-        """What a sentence calls it, such as `rerank 50 fused`."""
+        """Return its name in sentences, such as `rerank 50 fused`."""
         if self.kind == "retriever":
             return "the fused retriever" if self.fused else retriever
         return f"{self.kind} {budget} fused" if self.fused else f"{self.kind} {budget}"
@@ -42,18 +42,20 @@ class Way:
 RETRIEVER, RERANK, SEARCH = Way("retriever"), Way("rerank"), Way("search")
 
 Values: TypeAlias = Mapping[int, Mapping[Way, FloatArray]]
-"""A measure of every query (m,) by budget and way, NaN where a query has no value."""
+"""Values of a measure for every query (m,) by budget and way, NaN if undefined."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """That one way is better than another at a budget: clearly so if `difference.sign` is 1.
+    """The claim that one way is better than another at a budget; it is clear if `difference.sign`
+    is 1.
 
     Attributes:
         budget: Calls per query.
-        way: What is claimed to be better.
-        than: What it is compared with.
-        difference: In the measure; its p-value is corrected (Holm) for all claims at this budget.
+        way: The way claimed to be better.
+        than: The way it is compared with.
+        difference: The difference in the measure; its p-value is corrected (Holm) for all claims at
+            this budget.
     """
 
     budget: int
@@ -69,15 +71,15 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What to do, by a measure.
+    """The recommendation, by a measure.
 
     Attributes:
-        way: The way that is advised.
+        way: The recommended way.
         budget: Its calls per query.
-        than: What its gain is over.
+        than: The way over which the gain is measured.
         gain: The difference in the measure.
-        claims: All that was tested, at every budget.
-        sentence: The same in words.
+        claims: All tested claims, at every budget.
+        sentence: The recommendation as a sentence.
     """
 
     way: Way
@@ -102,7 +104,7 @@ class Verdict:
 def verdict_of(
     values: Values, *, measure: str = "the measure", retriever: str = "retriever", seed: int = 0
 ) -> Verdict:
-    """What to do by a measure of the queries, at which budget, and with which gain.
+    """Recommend a way and a budget from a measure of the queries, with its gain.
 
     At each budget retriever, reranking and search count in their better order, with fusion or
     without, and it is tested, with Holm's correction, whether fusion improves reranking, the search
@@ -146,10 +148,11 @@ def verdict_of(
 
 
 def _claims(budget: int, values: Mapping[Way, FloatArray], seed: int) -> tuple[Claim, ...]:
-    """Of a budget; the last three: search and reranking, and each of them and the retriever."""
+    """Test the claims at a budget; the last three compare search with reranking, and each with the
+    retriever."""
 
     def better(way: Way) -> Way:
-        """The better of its two orders; the fused one if they are equal."""
+        """Return the better of a way's two orders; the fused one if they are equal."""
         orders = [w for w in (replace(way, fused=True), way) if w in values]
         return max(orders, key=lambda w: float(np.nanmean(values[w])))
 
@@ -180,7 +183,7 @@ def _advice(
     measure: str,
     seed: int,
 ) -> str:
-    """What to do, with the gains over what it is compared with."""
+    """State the recommendation, with its gains over the other ways."""
     alone = claims[-1].than
     if way == alone:
         unclear = [c.difference for c in claims if c.than == way and not c.difference.sign]
@@ -194,7 +197,7 @@ def _advice(
 
 
 def _comparisons(way: Way, claims: Sequence[Claim], names: Mapping[Way, str]) -> list[str]:
-    """How the other ways compare with the one that is advised, and with each other."""
+    """Describe how the other ways compare with the recommended one, and with each other."""
     said = []
     for claim in claims:
         one, other = names[claim.way], names[claim.than]
@@ -207,7 +210,7 @@ def _comparisons(way: Way, claims: Sequence[Claim], names: Mapping[Way, str]) ->
 
 
 def _more_queries(way: Way, claims: Sequence[Claim], n: int) -> list[str]:
-    """How many judged queries would decide what `n` of them leave open."""
+    """Estimate how many judged queries would decide what `n` of them leave open."""
     said = []
     unclear = [c.difference for c in claims if c.than == way and not c.difference.sign]
     # An interval's half-width falls with 1 / sqrt(n); Holm's correction asks half as many more.
@@ -221,7 +224,7 @@ def _more_queries(way: Way, claims: Sequence[Claim], n: int) -> list[str]:
 
 
 def _harm(claims: Sequence[Claim], names: Mapping[Way, str]) -> list[str]:
-    """What to do if the cross-encoder's order is worse than the retriever's."""
+    """Advise what to do if the cross-encoder's order is worse than the retriever's."""
     reranking = claims[-1]
     if reranking.difference.high >= 0:
         return []
@@ -231,7 +234,7 @@ def _harm(claims: Sequence[Claim], names: Mapping[Way, str]) -> list[str]:
 
 
 def _compared(one: str, found: Comparison) -> str:
-    """How a way compares with the one that is kept, in words that fit the interval."""
+    """Describe how a way compares with the recommended one, in words that match the interval."""
     if found.high < 0:
         doubt = "" if found.sign else f" (p = {found.p_value:.2g})"
         return f"{one} is worse, {in_words(found)}{doubt}"
@@ -244,7 +247,7 @@ def _compared(one: str, found: Comparison) -> str:
 
 
 def _doubt(found: Comparison) -> str:
-    """What is to be said of a difference that is not clear."""
+    """Describe the uncertainty of a difference that is not clear."""
     if found.sign:
         return ""
     within = found.low <= 0 <= found.high
@@ -252,5 +255,5 @@ def _doubt(found: Comparison) -> str:
 
 
 def in_words(found: Comparison) -> str:
-    """A difference with its interval: `+0.041 [+0.012, +0.070]`."""
+    """Format a difference with its interval: `+0.041 [+0.012, +0.070]`."""
     return f"{found.difference:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"

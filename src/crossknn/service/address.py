@@ -1,4 +1,4 @@
-"""Sockets of a service: they are opened before it says that it serves."""
+"""Open the sockets of a service before it reports that it is serving."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NO_SUCH_FAMILY = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}  # such as IPv6
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Sockets that listen at all addresses of a host name; with port 0 all have the same free port.
+    """Open sockets on all addresses of a host name; with port 0 all get the same free port.
 
-    Raises `AddressError`: the name is unknown, or none of its addresses can be had.
+    Raises `AddressError` if the name is unknown, or none of its addresses can be used.
     """
     sockets = list[socket.socket]()
     missing: OSError | None = None
@@ -52,12 +52,12 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
 
 
 def url(host: str, sockets: list[socket.socket]) -> str:
-    """The address for a browser."""
+    """Return the address for a browser."""
     return f"http://{f'[{host}]' if ':' in host else host}:{sockets[0].getsockname()[1]}"
 
 
 def _addresses(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
-    """(family, address) of each address of a name."""
+    """Return (family, address) for each address of a name."""
     if not host.strip():
         raise AddressError("--host is empty: give an address, such as 127.0.0.1 or 0.0.0.0")
     try:

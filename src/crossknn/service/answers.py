@@ -1,4 +1,4 @@
-"""Answers to requests that failed."""
+"""Answers to failed requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DESCRIBED: dict[int | str, dict[str, Any]] = {
 
 
 def error_body(failure: Exception) -> dict[str, Any]:
-    """The `ErrorAnswer` to a request that failed; what nobody expected is logged."""
+    """Make the `ErrorAnswer` to a failed request; unexpected errors are logged."""
     match failure:
         case InvalidBodyError(fields=fields):
             errors = [
@@ -66,11 +66,11 @@ def _error(status: int, message: str, **more: Any) -> dict[str, Any]:
 
 
 def error(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """An answer that says what went wrong."""
+    """Make an answer with an error message."""
     return JSONResponse(_error(status, message), status, headers)
 
 
 async def answer_error(_: Request, failure: Exception) -> JSONResponse:
-    """The answer to a request that failed."""
+    """Answer a failed request."""
     body = error_body(failure)
     return JSONResponse(body, body["error"]["status"], getattr(failure, "headers", None))

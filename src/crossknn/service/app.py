@@ -1,4 +1,4 @@
-"""The service as an ASGI application: who may ask, how much is read, and how it is run."""
+"""The service as an ASGI application: access, limits and running it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-act
 
 
 def create_app(engine: Engine, *, keys: Sequence[str] = (), local: bool = False) -> FastAPI:
-    """The service as an ASGI application; with `keys`, for those alone who have one of them.
-    `local`: only under the names of this machine, as a page elsewhere may have its own name point
-    here (DNS rebinding)."""
+    """Make the ASGI application. With `keys`, only requests with one of them are served. `local`
+    accepts only names of this machine, because a foreign page could make its own name point here
+    (DNS rebinding)."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -74,8 +74,8 @@ def create_app(engine: Engine, *, keys: Sequence[str] = (), local: bool = False)
 def serve(
     engine: Engine, sockets: list[socket], *, keys: Sequence[str] = (), local: bool = False
 ) -> None:
-    """Serve on sockets until a signal comes: then searches end with the best so far, and are
-    answered. `local`: see `create_app`."""
+    """Serve on sockets until a signal comes; then running searches end with the best hits so far
+    and are answered. `local`: see `create_app`."""
 
     class Stopping(BoundedServer):
         def handle_exit(self, sig: int, frame: Any) -> None:
@@ -90,10 +90,10 @@ def serve(
 
 
 class Guard:
-    """Checks the key of a request, limits its body, and counts it at the end.
+    """Checks the key of a request, limits its body, and counts it when it ends.
 
-    The connection of a request that is refused stays open: a client that still sends its body
-    would be reset before it has read why.
+    The connection of a refused request stays open, because a client that is still sending its body
+    would otherwise be reset before reading the reason.
     """
 
     def __init__(self, app: ASGIApp, engine: Engine, keys: Sequence[bytes]) -> None:

@@ -1,5 +1,5 @@
-"""One scorer for many searches: it takes the pairs that all of them wait for, fills batches, and
-gives each search its scores."""
+"""One scorer for many searches: it collects the pairs that all of them wait for, fills batches, and
+returns the scores to each search."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _POLL = 0.1  # seconds between two looks of a waiting search at its deadline and
 
 
 class _PendingCall(Call):
-    """Pairs that a search waits for.
+    """The pairs that a search waits for.
 
     Answers are positions (b,) with their scores (b,), None where they could not be scored, or the
     error. The search reads them when `ready` is set.
@@ -120,7 +120,7 @@ class _Batch:
 
 
 class SharedScorer:
-    """A scorer that many threads share, and its batches too.
+    """A scorer that many threads share, combining their pairs in batches.
 
     As many threads as the scorer has workers score a batch each; those that are idle divide the
     waiting pairs. A batch holds an equal share of each waiting call, of `MIN_SHARE` pairs or more;
@@ -220,7 +220,7 @@ class SharedScorer:
         return _Batch(shares)
 
     def _request(self, waiting: list[_PendingCall], most: int) -> dict[_PendingCall, list[int]]:
-        """At most so many pairs of one query."""
+        """Return at most this many pairs, all of one query."""
         call = min(waiting, key=lambda call: call.running)
         query, unassigned = call.pairs.query, call.unassigned
         taken = [unassigned.popleft()]
@@ -229,7 +229,7 @@ class SharedScorer:
         return {call: taken}
 
     def _shares(self, waiting: list[_PendingCall]) -> dict[_PendingCall, list[int]]:
-        """Positions of each call, of the first ones more."""
+        """Divide a batch among calls, with larger shares for the first ones."""
         pairs = sum(len(call.unassigned) for call in waiting)
         places = -(-pairs // (1 + self._idle))
         if not self._idle:  # other threads will soon end their batches
@@ -245,7 +245,7 @@ class SharedScorer:
         return {call: positions for call, positions in taken.items() if positions}
 
     def _score(self, batch: _Batch) -> None:
-        """Give the calls the scores of a batch, or the reason why there are none."""
+        """Score a batch, and give its calls their scores or the error."""
         began = time.perf_counter()
         failure: Exception | None = None
         try:
@@ -273,7 +273,7 @@ class SharedScorer:
 
 
 def _checked(positions: Any, scores: Any) -> tuple[IntArray, FloatArray]:
-    """What a scorer of any kind gave; `ScorerError` unless each position has a finite score."""
+    """Check a scorer's answer; `ScorerError` unless each position has a finite score."""
     where, values = np.asarray(positions, np.int64), np.asarray(scores, np.float32)
     if values.shape != where.shape:
         raise ScorerError(f"the scorer gave {values.size} scores of {where.size} pairs")
@@ -289,7 +289,7 @@ def _message(error: Exception) -> str:
 
 
 def _error_of(failure: Exception | None, queries: IntArray) -> ScorerError | None:
-    """The error for a call whose pairs of these queries were not scored."""
+    """Make the error for a call whose pairs of these queries were not scored."""
     if failure is None:
         return None
     kind = NothingScoredError if isinstance(failure, NothingScoredError) else ScorerError

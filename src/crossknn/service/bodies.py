@@ -1,5 +1,5 @@
-"""The bodies of requests: bounded before they are parsed, then parsed and validated on threads, so
-that no body keeps the event loop from other requests."""
+"""Request bodies: limited in size before they are parsed, then parsed and validated on threads, so
+that no body blocks the event loop."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ALL_BUT_BRACKETS = bytes({*range(256)} - {*b"[]{}"})
 
 
 class CheckedRoute(APIRoute):
-    """A route whose body is bounded, parsed and validated on a thread."""
+    """A route whose body is limited, parsed and validated on a thread."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """FastAPI's handler, which gets the body as an instance of its model."""
+        """Return FastAPI's handler, which gets the body as an instance of its model."""
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
@@ -51,7 +51,7 @@ class _CheckedRequest(Request):
 
 
 class InvalidBodyError(HTTPException):
-    """Fields are wrong; `fields` has the name of each, and a sentence on it."""
+    """Raised for wrong fields; `fields` has the name of each, and a sentence about it."""
 
     def __init__(self, fields: list[tuple[str, str]]) -> None:
         super().__init__(422)
@@ -59,8 +59,8 @@ class InvalidBodyError(HTTPException):
 
 
 def read_body(raw: bytes, model: type[BaseModel]) -> BaseModel:
-    """A body as its model. Raises 413 or 422 if it has too many parts, 400 if it is not JSON, and
-    `InvalidBodyError`."""
+    """Parse a body as its model. Raises 413 or 422 if it has too many values, 400 if it is not
+    JSON, and `InvalidBodyError`."""
     check_size(raw)
     try:
         given = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object)
@@ -78,7 +78,7 @@ def read_body(raw: bytes, model: type[BaseModel]) -> BaseModel:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuses equal keys: one of them would be ignored, such as a second `not` of a filter."""
+    """Refuse repeated keys, one of which would be ignored, such as a second `not` of a filter."""
     values = dict(pairs)
     if len(values) < len(pairs):
         [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
@@ -88,10 +88,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_size(raw: bytes) -> None:
-    """Refuse JSON with too many texts, keys or values, or nested too deeply, by its punctuation.
+    """Refuse JSON with too many texts, keys or values, or nested too deeply, by counting its
+    punctuation.
 
-    Parsing it first would be too late: 8 MiB can become half a gigabyte of objects, and parsing
-    holds the interpreter's lock.
+    Parsing first would be too late: 8 MiB can become half a gigabyte of objects, and parsing holds
+    the interpreter's lock.
     """
     # Without escaped quotes every other part between quotes is outside of texts.
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")

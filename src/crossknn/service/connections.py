@@ -1,8 +1,8 @@
-"""The connections of the service: how many there are, and how long each may keep it waiting.
+"""Limits on the service's connections: their number, and how long each may keep it waiting.
 
-A connection that waits for its client (for a head, for a body, or to be read) gives way when
-another one comes and there are as many as may be, the longest waiting first. So a service that is
-flooded with idle connections still answers. Those whose request is being answered stay.
+If there are too many connections, a new one displaces the one that has waited longest for its
+client (to send a head or a body, or to read). So a service that is flooded with idle connections
+still answers. Connections whose requests are being answered stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ LOG_SECONDS = 10.0  # in which a message is logged once
 
 Waits: TypeAlias = Literal["head", "body", "answer"]
 MAX_SECONDS: dict[Waits, float] = {"head": 10.0, "body": 20.0, "answer": 20.0}
-"""In which the head or the body of a request has to come, and some of an answer to be read."""
+"""Seconds for the head or the body of a request to arrive, and for a part of an answer to be
+read."""
 
 
 class BoundedServer(Server):
@@ -62,7 +63,7 @@ class BoundedServer(Server):
             logging.getLogger(name).addFilter(_RARELY)
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Begin to serve; the system keeps more connections than asyncio accepts at once."""
+        """Begin to serve; the system queues more connections than asyncio accepts at once."""
         await super().startup(sockets)
         for each in sockets or ():
             each.listen(BACKLOG)
@@ -76,7 +77,8 @@ class BoundedServer(Server):
 
 
 def _max_connections() -> int:
-    """Connections that leave half of the files that the process may open to all else."""
+    """Return how many connections leave half of the files that the process may open for other
+    uses."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
@@ -86,7 +88,7 @@ def _max_connections() -> int:
 
 
 class Connection(H11Protocol):
-    """A connection that makes room for others, and is dropped when its client is too slow."""
+    """A connection that may be displaced by others, and is dropped if its client is too slow."""
 
     def __init__(
         self, *args: Any, most: int, dropped: Callable[[str], object], **options: Any
@@ -112,7 +114,7 @@ class Connection(H11Protocol):
             self.dropped("refused")
 
     def waits_for(self) -> Waits | None:
-        """What its client has to do next; None where it is the service's turn."""
+        """Return what the client has to do next; None if it is the service's turn."""
         if self.transport.get_write_buffer_size():
             return "answer"
         if self.cycle is None or self.cycle.response_complete:
@@ -120,7 +122,7 @@ class Connection(H11Protocol):
         return "body" if self.cycle.more_body else None
 
     def check(self) -> None:
-        """Drop the connection if its client has done nothing for longer than it may."""
+        """Drop the connection if its client has been idle for too long."""
         waits, now = self.waits_for(), time.monotonic()
         state = waits, self.cycle, self.transport.get_write_buffer_size()
         if state != self.state:

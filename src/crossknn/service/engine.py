@@ -1,6 +1,6 @@
-"""Many searches at once, each on a thread of its own, with one scorer (`crossknn.service.batches`).
+"""Run many searches at once, each on its own thread, with one scorer (`crossknn.service.batches`).
 
-The time of a request counts from its arrival, a time of the monotonic clock.
+The time of a request is measured from its arrival, on the monotonic clock.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ _STORED = 0.2  # seconds in which the batches of a call are stored together
 
 
 def busy(message: str = "the service has more requests than it takes: come again") -> HTTPException:
-    """The error for a request that may be sent again."""
+    """Make the error for a request that may be sent again later."""
     return HTTPException(429, message, {"Retry-After": RETRY_AFTER})
 
 
 class Engine:
-    """Indexes by name, one scorer for all of their searches, and threads to run these on.
+    """Indexes by name, a scorer for all their searches, and the threads that run these.
 
     Args:
-        indexes: By name, the first for requests that name none.
-        scorer: For all of them.
-        method: Of a request that names none.
+        indexes: Indexes by name; the first serves requests that name none.
+        scorer: The scorer for all indexes.
+        method: The method for requests that name none.
         methods: Specs that requests may name beside the bare names of all methods but `exact`.
-        budget: Pairs of a query, of a request that says nothing.
-        most_pairs: That a request may ask for.
-        deadline: Seconds from its arrival that a request may take, and takes if it says nothing.
+        budget: Default number of pairs per query.
+        most_pairs: Maximum number of pairs per request.
+        deadline: Maximum and default seconds from a request's arrival to its answer.
     """
 
     def __init__(
@@ -118,34 +118,37 @@ class Engine:
         return Path(name).name if Path(name).is_absolute() else name
 
     def examples(self) -> dict[str, str]:
-        """For each index a query that it can answer, made of an item; not for the event loop."""
+        """Return an example query for each index, made from an item; call it outside the event
+        loop."""
         return {name: _example(each.opened.index.items) for name, each in self._served.items()}
 
     @property
     def searchers(self) -> Mapping[str, Searcher]:
-        """By the names of the indexes, as these were opened last."""
+        """The searchers by the names of their indexes, as they were opened last."""
         return {name: served.opened for name, served in self._served.items()}
 
     def name_of(self, name: str | None) -> str:
-        """The name of an index that is served: of the first one without a name; 404 if unknown."""
+        """Return the name of a served index, by default the first; 404 if unknown."""
         if name is not None and name not in self._served:
             message = f"there is no index {name!r:.80} here: {nearest(name, self._served)}"
             raise HTTPException(404, message)
         return next(iter(self._served)) if name is None else name
 
     def searcher(self, name: str | None) -> Searcher:
-        """That of an index as it is now, which may have to be opened: not for the event loop."""
+        """Return the searcher of an index, opening it if necessary; call it outside the event
+        loop."""
         return self._served[self.name_of(name)].now()
 
     def problems(self) -> list[str]:
-        """What is wrong with indexes that other processes have changed: not for the event loop."""
+        """Return the problems of indexes that other processes have changed; call it outside the
+        event loop."""
         for served in self._served.values():
             served.now()
         return [served.problem for served in self._served.values() if served.problem]
 
     def submit(self, work: Callable[[threading.Event], T]) -> tuple[Future[T], threading.Event]:
-        """Run `work` on a thread, first come, first served; it is to end soon once the event is
-        set. Raises `busy` if there are too many."""
+        """Run `work` on a thread, first come, first served; it must end soon after the event is
+        set. Raises `busy` if there are too many requests."""
         cancel = threading.Event()
         with self._lock:
             if len(self._live) >= MAX_REQUESTS or self.closing:
@@ -156,20 +159,20 @@ class Engine:
         return future, cancel
 
     def stop(self) -> None:
-        """End all searches with the best so far, and take no more."""
+        """End all searches with the best hits so far, and accept no more."""
         with self._lock:
             self.closing = True
             for cancel in [*self._live]:
                 cancel.set()
 
     def close(self) -> None:
-        """`stop`, and wait for the searches."""
+        """Stop, and wait for the searches."""
         self.stop()
         self._pool.shutdown()
         self.shared.close()
 
     def check(self, body: SearchBody) -> None:
-        """Refuse a search that asks for more than the service gives, or for another index."""
+        """Refuse a search that exceeds the service's limits, or names an unknown index."""
         self.name_of(body.index)
         queries = body.texts
         if (length := sum(map(len, queries))) > MAX_TEXT:
@@ -206,8 +209,8 @@ class Engine:
         cancel: threading.Event,
         on_round: OnRound | None = None,
     ) -> dict[str, Any]:
-        """The `SearchAnswer` to a request. What cannot be scored, or not in time, is answered by
-        the first stage."""
+        """Return the `SearchAnswer` to a request. Queries that cannot be scored, or not in time,
+        are answered by the first stage."""
         began, searcher = time.monotonic(), self.searcher(body.index)
         budget = budget_of(body.budget, body.deadline_ms, self.budget)
 
@@ -245,8 +248,8 @@ class Engine:
     def rerank(
         self, body: RerankBody, arrived: float, cancel: threading.Event, *, return_documents: bool
     ) -> tuple[Reranked, bool]:
-        """Order documents; also whether that is less than was asked for. The scores are not stored:
-        the documents are of no index."""
+        """Order documents; also return whether that was less than requested. The scores are not
+        stored, because the documents belong to no index."""
         began = time.monotonic()
         budget = budget_of(body.budget, body.deadline_ms, self.budget)
         documents = [
@@ -283,14 +286,14 @@ class Engine:
         return replace(budget, deadline=left - answering)
 
     def _ends(self, budget: Budget, arrived: float) -> float:
-        """When a request has to be answered."""
+        """Return when a request must be answered."""
         return arrived + min(budget.deadline or np.inf, self.deadline)
 
 
 def _first_stage(
     searcher: Searcher, body: SearchBody, k: int | None, ends: float
 ) -> Sequence[list[Hit]]:
-    """The first stage's hits of each query; none of those that there is no time left for."""
+    """Return the first stage's hits of each query; none for queries without time left."""
     left = ends - time.monotonic()
     if left <= 0:
         return [[] for _ in body.texts]
@@ -299,18 +302,18 @@ def _first_stage(
 
 
 def _ranks(results: Results, first_stage: Sequence[Sequence[Hit]]) -> list[list[int | None]]:
-    """Of each hit its rank in the first stage, if it has one."""
+    """Return each hit's rank in the first stage, if it has one."""
     ranks = [{hit.id: rank for rank, hit in enumerate(hits, 1)} for hits in first_stage]
     return [[own.get(hit.id) for hit in hits] for own, hits in zip(ranks, results, strict=True)]
 
 
 def _degraded(results: Results) -> bool:
-    """Whether an answer is less than what was asked for."""
+    """Whether an answer is less than was requested."""
     return results.stopped_by not in ("budget", "target") or results.n_failed > 0
 
 
 def _example(items: Items) -> str:
-    """The title or the first sentence of an item, in a few words; empty where none has one."""
+    """Return the title or the first sentence of an item, in a few words; empty if none has one."""
     for position in np.linspace(0, len(items) - 1, min(len(items), 20)).astype(int).tolist():
         if items.alive is None or items.alive[position]:
             title, text = items.titles[position].strip(), items.texts[position]

@@ -1,4 +1,4 @@
-"""What the service counts, as Prometheus reads it."""
+"""The service's counters, for Prometheus."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Metrics:
         self._degraded.inc(degraded)
 
     def connection_dropped(self, why: str) -> None:
-        """Count a connection that was dropped: its `head` or `body` did not come, its `answer` was
-        not read, it was `displaced` by another one, or `refused`."""
+        """Count a dropped connection: its `head` or `body` did not arrive, its `answer` was not
+        read, it was `displaced` by another one, or `refused`."""
         self._dropped.labels(why).inc()
 
     def text(self) -> bytes:
-        """All of it in Prometheus' format."""
+        """Return all counters in Prometheus' format."""
         return generate_latest(self._registry)

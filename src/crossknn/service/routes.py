@@ -1,6 +1,6 @@
 """The routes of the service.
 
-Each checks what is asked on the event loop, and does the work on a thread of the engine.
+Each route checks its request on the event loop, and does the work on a thread of the engine.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ async def search(
 @router.post("/v1/rerank", response_model=RerankAnswer | list[RankBody], dependencies=_KEY)
 @router.post("/v2/rerank", response_model=RerankAnswer | list[RankBody], dependencies=_KEY)
 async def rerank(body: RerankBody, request: Request) -> Response:
-    """Order given documents, of which a budget is scored: for clients of Cohere (/v2/rerank), Jina
-    (/v1/rerank), infinity and Text Embeddings Inference (/rerank)."""
+    """Order given documents, scoring at most a budget of them: for clients of Cohere (/v2/rerank),
+    Jina (/v1/rerank), infinity and Text Embeddings Inference (/rerank)."""
     engine, arrived = _engine(request), request.state.arrived
     engine.check_pairs(body.budget or 0)
     path = request.scope["route"].path
@@ -79,7 +79,7 @@ async def rerank(body: RerankBody, request: Request) -> Response:
 
 @router.get("/indexes", dependencies=_KEY)
 async def indexes(request: Request) -> Response:
-    """What is served: indexes, methods, and what a request costs by default."""
+    """List the indexes, the methods, and the default cost of a request."""
     engine = _engine(request)
     await asyncio.to_thread(engine.problems)  # opens what was changed
     examples = await asyncio.to_thread(engine.examples)
@@ -103,7 +103,7 @@ async def indexes(request: Request) -> Response:
 
 @router.get("/items/{item_id:path}", dependencies=_KEY)
 async def item(request: Request, item_id: str, index: str | None = None) -> Response:
-    """An item: its title, text and further fields."""
+    """Return an item: its title, text and further fields."""
     engine = _engine(request)
     name = engine.name_of(index)
 
@@ -119,14 +119,14 @@ async def item(request: Request, item_id: str, index: str | None = None) -> Resp
 
 @router.get("/healthz")
 async def healthz() -> Response:
-    """The process lives."""
+    """Report that the process is alive."""
     return JSONResponse({"status": "ok"})
 
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """The service takes requests; `scorer` is `failing` if nothing was scored lately: the log says
-    why. 503 if an index was removed or damaged meanwhile."""
+    """Report that the service accepts requests; `scorer` is `failing` if nothing was scored lately
+    (see the log). 503 if an index was removed or damaged."""
     engine = _engine(request)
     if engine.closing:
         raise HTTPException(503, "the service is stopping")
@@ -147,8 +147,8 @@ def _engine(request: Request) -> Engine:
 
 
 async def _answer(request: Request, work: Callable[[threading.Event], Any]) -> Response:
-    """What `work` returns on a thread of the engine, which also writes it as JSON: a long answer
-    would keep all others waiting. `work` is told when the client has gone."""
+    """Run `work` on a thread of the engine, which also writes its result as JSON, since a long
+    answer would block the event loop. `work` is told when the client has disconnected."""
     future, cancel = _engine(request).submit(lambda cancel: JSONResponse(work(cancel)))
     answer = asyncio.wrap_future(future)
     gone = asyncio.create_task(_gone(request))
@@ -168,7 +168,7 @@ async def _gone(request: Request) -> None:
 
 
 def _rounds(engine: Engine, body: SearchBody, arrived: float) -> AsyncIterator[bytes]:
-    """Starts a search, and yields its server-sent events."""
+    """Start a search, and yield its server-sent events."""
     loop, events = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
 
     def send(event: str, data: Any) -> None:

@@ -1,4 +1,4 @@
-"""The bodies of requests and answers: our own, and those of reranking services.
+"""The bodies of requests and answers: crossknn's own, and those of reranking services.
 
 null stands for the default of every optional field. The models of answers describe them in
 /openapi.json; answers are written as dictionaries.
@@ -30,7 +30,7 @@ Vector = Annotated[list[float], Field(min_length=1, max_length=8192, fail_fast=T
 
 
 class Body(BaseModel):
-    """A body, or an object in one."""
+    """Base class of bodies and of objects inside them."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -52,8 +52,8 @@ class ErrorAnswer(BaseModel):
 
 
 class BudgetBody(Body):
-    """`per_query` calls for each query; with `target_recall` a query ends when it expects to have
-    found that share of its true top k."""
+    """Limits of a search: `per_query` cross-encoder calls per query; with `target_recall` a query
+    ends when its expected recall of its true top k reaches that share."""
 
     per_query: Annotated[int, Field(ge=1)] | None = None
     target_recall: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -94,7 +94,7 @@ class SearchBody(Body):
 
 
 class HitBody(BaseModel):
-    """An item that was found; `crossknn.Hit` says what the fields mean."""
+    """A returned item; see `crossknn.Hit` for the fields."""
 
     id: str
     score: float
@@ -122,7 +122,7 @@ class QueryAnswer(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    """What was found for each query, and what it cost; `degraded` if it is less than asked for."""
+    """The hits of each query, and their cost; `degraded` if this is less than requested."""
 
     method: str
     budget: int
@@ -149,7 +149,7 @@ def search_answer(
 
 
 def round_event(round: int, picks: Sequence[Sequence[Hit]]) -> dict[str, Any]:
-    """What was scored in a round, for each query."""
+    """Make the event with the items that were scored in a round, for each query."""
     names = ("id", "title", "approx", "std", "score", "final_score", "source")
     return {
         "round": round,
@@ -158,7 +158,7 @@ def round_event(round: int, picks: Sequence[Sequence[Hit]]) -> dict[str, Any]:
 
 
 def budget_of(given: int | BudgetBody | None, deadline_ms: float | None, per_query: int) -> Budget:
-    """The library's budget; `per_query` calls if nothing is given."""
+    """Make the library's budget; `per_query` calls by default."""
     if not isinstance(given, BudgetBody):
         given = BudgetBody(per_query=given)
     return Budget(

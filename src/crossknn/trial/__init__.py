@@ -1,1 +1,2 @@
-"""Reranking and searching at equal calls on texts of a user: what `demo` and `try` run and show."""
+"""Trials: reranking and searching compared at equal numbers of scored pairs, for `demo` and
+`try`."""

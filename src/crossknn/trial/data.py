@@ -1,4 +1,4 @@
-"""What a trial searches: items, queries and judgements, a sample of each."""
+"""The data of a trial: samples of items, queries and judgements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from crossknn.evaluation.task import Judgements, TaskMeasures
 
 @dataclass(frozen=True, kw_only=True)
 class TrialData:
-    """Items, queries and their judgements, if there are any; `origin` says where these are from."""
+    """Items, queries and judgements, if there are any; `origin` describes the source of the
+    queries."""
 
     items: Items
     queries: QuerySet
@@ -40,15 +41,16 @@ class TrialData:
         n_queries: int,
         seed: int,
     ) -> TrialData:
-        """The items with the queries of a BEIR folder, with those given, or with some made of them.
+        """Read items with the queries of a BEIR folder, given queries, or queries made from the
+        items.
 
         Args:
-            items: What is searched.
-            place: Where the queries are, or the items if none are given.
+            items: The items to search.
+            place: The place of the queries, or of the items if no queries are given.
             queries: What `read_queries` reads; None if the items' place may have some.
             qrels: A file of judgements; by default those of the BEIR folder.
-            n_queries: How many queries are made of items.
-            seed: Draws these.
+            n_queries: Number of queries to make from items.
+            seed: Seed of that draw.
         """
         folder = Beir(place)
         if any(place.glob("queries.jsonl*")):
@@ -82,14 +84,14 @@ class TrialData:
 
     @property
     def n_judged(self) -> int:
-        """Number of queries that the verdict can be made on."""
+        """Number of queries that can be used for the verdict."""
         if self.qrels is None:
             return len(self.queries)
         return sum(query in self.qrels for query in self.queries.ids)
 
     def sample(self, max_items: int, seed: int) -> TrialData:
-        """Queries in random order, judged ones first, and `max_items` items, judged ones among
-        them."""
+        """Put queries in random order, judged ones first, and sample `max_items` items, including
+        the judged ones."""
         judged, items = self.qrels or {}, self.items
         order = np.random.default_rng(seed).permutation(len(self.queries)).tolist()
         order.sort(key=lambda row: self.queries.ids[row] not in judged)
@@ -102,13 +104,13 @@ class TrialData:
         return replace(self, items=items, queries=queries)
 
     def first(self, n_queries: int) -> TrialData:
-        """The first queries, and their judgements."""
+        """Select the first queries and their judgements."""
         queries = self.queries.take(range(min(n_queries, len(self.queries))))
         qrels = self.qrels and {q: self.qrels[q] for q in queries.ids if q in self.qrels}
         return replace(self, queries=queries, qrels=qrels)
 
     def check(self, measure: str) -> list[str]:
-        """What a reader of the measure must know; `InputError` if no verdict can be made."""
+        """Return notes about the measure's limits; `InputError` if no verdict can be made."""
         if self.qrels is None:
             return []
         judgements = Judgements.from_qrels(self.qrels, self.queries, self.items.ids)
@@ -118,11 +120,11 @@ class TrialData:
 
 
 def questions_from(items: Items, count: int, seed: int = 0) -> TrialData:
-    """Queries made of the items themselves, for want of better: `count` at most.
+    """Make up to `count` queries from the items themselves, for want of real ones.
 
-    A query is the title of an item, or its first sentence where it has no title of two words; the
-    item keeps the rest, eight words or more, and is what the query should find. Raises `InputError`
-    if fewer than five items have so much text.
+    A query is the title of an item, or its first sentence if it has no title of two words. The item
+    keeps the remaining text, eight words or more, and is the query's right answer. Raises
+    `InputError` if fewer than five items have enough text.
     """
     texts, queries = list(items.texts), dict[str, str]()
     for position in np.random.default_rng(seed).permutation(len(texts)).tolist():

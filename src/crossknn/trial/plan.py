@@ -1,4 +1,4 @@
-"""How much of a trial fits into some minutes, by the speed of the models."""
+"""Plan the size of a trial for a given time, from the speed of the models."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from crossknn.scorers.base import Scorer
 from crossknn.types import Pairs
 
 FEWEST_ITEMS = 100
-"""With fewer, searching is no question."""
+"""With fewer items there is no point in searching."""
 
 SECONDS = 1.0
-"""How long a cross-encoder's speed is measured."""
+"""Seconds for measuring a cross-encoder's speed."""
 
 _BATCH, _WORDS = 16, 10
 
@@ -52,17 +52,17 @@ def texts_per_second(encoder: str, texts: Sequence[str]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much a trial scores.
+    """The size of a trial.
 
     Attributes:
         items: Number of items.
-        queries: Number of queries that are scored against every item.
+        queries: Number of queries to score against every item.
         judged: Number of queries of the verdict; those beyond `queries` cost `verdict_pairs` at
             most.
         budgets: Calls per query at which the verdict is made: half, once and twice what was asked.
         pairs_per_second: Speed of the cross-encoder.
-        minutes: How long it takes.
-        complete: Whether every item and every query that was asked for fits.
+        minutes: Estimated duration.
+        complete: Whether all requested items and queries fit into the time.
     """
 
     items: int
@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def verdict_pairs(self) -> int:
-        """Pairs that reranking and the search score for the verdict alone, at every budget."""
+        """Return the maximum number of pairs scored only for the verdict, over all budgets."""
         return 2 * sum(self.budgets) * (self.judged - self.queries)
 
     @classmethod
@@ -90,10 +90,11 @@ class Plan:
         n_queries: int,
         budget: int,
     ) -> Plan:
-        """The most items and queries that fit; `InputError` if that is too little.
+        """Choose the most items and queries that fit into the time; `InputError` if they are too
+        few.
 
-        Half of the time is for the verdict if that is on more queries than are scored against every
-        item.
+        If the verdict uses more queries than are scored against every item, half of the time is for
+        it.
 
         Args:
             minutes: How long the trial may take.

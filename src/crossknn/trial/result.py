@@ -1,4 +1,4 @@
-"""Reranking and the default search at equal calls, on queries scored against every item."""
+"""Reranking and the default search at equal budgets, on queries scored against every item."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from crossknn.scorers.base import Scorer
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, Queries
 
 K = 10
-"""How many exact neighbours of a query are looked for in an answer."""
+"""Number of exact neighbours of a query that are counted in an answer."""
 
 RETURNED = 20
-"""How many items an answer has at most."""
+"""Maximum number of items in an answer."""
 
 _SHOWN = 50
-"""Queries of a page, at most."""
+"""Maximum number of queries on a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A query whose right item the search returned and reranking did not: the item's text, and its
-    place in the retriever's list and in the search's answer."""
+    """A query whose right item the search returned but reranking did not: the item's text, and its
+    rank in the retriever's list and in the search's answer."""
 
     query: str
     text: str
@@ -132,12 +132,12 @@ class Trial:
 
     @property
     def k(self) -> int:
-        """How many true neighbours are counted: `K`, or all items if there are fewer."""
+        """Number of true neighbours that are counted: `K`, or all items if there are fewer."""
         return min(K, self.index.n)
 
     @property
     def n_returned(self) -> int:
-        """Items of an answer: as many as have a score, since others would only fill it up."""
+        """Number of items in an answer: those with a score, since others would be guesses."""
         return min(RETURNED, self.budget)
 
     @cached_property

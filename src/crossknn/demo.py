@@ -1,4 +1,4 @@
-"""The demonstration: the documentation of the Python standard library, searched for real.
+"""The demo's corpus: the documentation of the Python standard library.
 
 Every public module, class, function and method with a docstring is an item: its dotted name, its
 signature and its docstring. `.py` files are read with :mod:`ast` and never imported; modules
@@ -40,9 +40,9 @@ SEARCHES = (
     "make a directory and all missing parents",
     "how do I change the working directory",
 )
-"""Questions whose first answer by the bundled models is right. These are not typical: the models
-are small, were not trained on questions, and answer twelve of forty so, and about half of them
-among the first five (`lab/recipes/bundled/questions.tsv`)."""
+"""Questions that the bundled models answer correctly at rank one. They are not typical: the models
+are small and were not trained on questions; of forty they answer twelve at rank one, and about half
+within the first five (`lab/recipes/bundled/questions.tsv`)."""
 
 _ABBREVIATION = re.compile(
     r"(?:\b(?:e\.g|i\.e|cf|vs|etc|resp|approx|fig|eq|no|dr|mr|st)|\.\.|(?-i:\b[A-Z]))\.$",
@@ -57,7 +57,7 @@ _SKIPPED = re.compile(
 
 
 class DocItem(NamedTuple):
-    """One documented object; `text` is its docstring, maybe without its first sentence."""
+    """One documented object; `text` is its docstring, perhaps without its first sentence."""
 
     name: str
     signature: str
@@ -65,13 +65,13 @@ class DocItem(NamedTuple):
 
     @property
     def item_text(self) -> str:
-        """What a search sees: `name(signature)`, a line break, the text."""
+        """The text that is searched: `name(signature)`, a line break, the docstring."""
         return f"{self.name}{self.signature}\n{self.text}".strip()
 
 
 def first_sentence(docstring: str) -> tuple[str, str]:
-    """The first sentence of a docstring, on one line and in the first paragraph, and the rest.
-    Underlines of headings are dropped."""
+    """Split a docstring into its first sentence, on one line and in the first paragraph, and the
+    remaining text. Underlines of headings are dropped."""
     lines = inspect.cleandoc(docstring).splitlines()
     text = "\n".join(line for line in lines if not _UNDERLINE.match(line.strip()))
     opening, *others = re.split(r"\n\s*\n", re.sub(r"\A(\s*\n)+", "", text), maxsplit=1)
@@ -88,18 +88,19 @@ def _words(sentence: str) -> str:
 
 
 def sentence_bucket(sentence: str) -> int:
-    """A stable number in 0..99 from the words of a sentence, whatever its case and punctuation."""
+    """Compute a stable number in 0..99 from the words of a sentence, ignoring case and
+    punctuation."""
     digest = hashlib.sha256(_words(sentence).encode()).digest()
     return int.from_bytes(digest[:8], "big") % 100
 
 
 def is_held_out(sentence: str) -> bool:
-    """Whether documentation with this first sentence is kept out of training (about one in ten)."""
+    """Whether documentation with this first sentence is held out of training (about one in ten)."""
     return sentence_bucket(sentence) < 10
 
 
 def standard_library_items(progress: Progress | None = None) -> list[DocItem]:
-    """All documented public objects of the running interpreter's library, some 6,000."""
+    """Collect all documented public objects of the running interpreter's library, some 6,000."""
     files = python_files(Path(sysconfig.get_paths()["stdlib"]))
     modules = [source_items(*file) for file in files]
     modules += map(_compiled_items, sorted(sys.stdlib_module_names))
@@ -112,7 +113,8 @@ def standard_library_items(progress: Progress | None = None) -> list[DocItem]:
 
 
 def merge_identical(items: Sequence[DocItem]) -> list[DocItem]:
-    """One item per name and per docstring: that with the fewest name parts, then the shortest."""
+    """Keep one item per name and per docstring: the one with the fewest name parts, then the
+    shortest."""
     by_name = {item.name: item for item in reversed(items)}
     by_text: dict[str, DocItem] = {}
     for item in sorted(by_name.values(), key=lambda i: (i.name.count("."), len(i.name), i.name)):
@@ -121,9 +123,9 @@ def merge_identical(items: Sequence[DocItem]) -> list[DocItem]:
 
 
 def build_corpus(items: Sequence[DocItem]) -> Dataset:
-    """The items with held-out first sentences as queries, to which all that begin so are relevant.
+    """Use held-out first sentences as queries; all items that begin with one are relevant to it.
 
-    If one of these has fewer than 8 more words, they keep their text and there is no query.
+    If one of these items has fewer than 8 more words, they keep their text and there is no query.
     """
     split = {item.name: first_sentence(item.text) for item in items}
     groups: dict[str, list[str]] = {}
@@ -147,8 +149,8 @@ def build_corpus(items: Sequence[DocItem]) -> Dataset:
 
 
 def python_files(root: Path, package: str = "") -> list[tuple[str, Path]]:
-    """(dotted module name, file) below a folder, without tests and vendored code. Private modules
-    are left out; of a `package` they are read, and left out of the name."""
+    """Return (dotted module name, file) below a folder, without tests, vendored code and private
+    modules. Private modules of a `package` are included, with its name omitted."""
     found = []
     for folder, children, names in os.walk(root):
         children[:] = [child for child in children if not _SKIPPED.fullmatch(child)]
@@ -163,7 +165,7 @@ def python_files(root: Path, package: str = "") -> list[tuple[str, Path]]:
 
 
 def source_items(module: str, path: Path) -> Iterator[DocItem]:
-    """Documented public objects of one file; nothing if it is not Python of this version."""
+    """Return documented public objects of a file; none if it is not Python of this version."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -189,7 +191,8 @@ def _body(prefix: str, body: Iterable[ast.AST]) -> Iterator[DocItem]:
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Names and defaults; annotations are left out: long, and rare in the standard library."""
+    """Format names and defaults; annotations are omitted, because they are long, and rare in the
+    standard library."""
     if "property" in map(ast.unparse, node.decorator_list):
         return ""
     for argument in ast.walk(node.args):

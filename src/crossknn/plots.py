@@ -1,8 +1,9 @@
-"""Plots of what was measured (extra `plots`): recall against calls and offline calls, training.
+"""Plots of measurements (extra `plots`): recall against scored pairs and offline cost, and training
+curves.
 
-Each function takes plain rows and where to save: a file (.png, .pdf, .svg) or an open one, which
-gets SVG, and raises MissingExtraError without matplotlib. Lines are named at their ends, panels
-stand below each other, for phones. A method has its colour and marker everywhere (`styles_of`).
+Each function takes plain rows and the file to save (.png, .pdf, .svg, or an open file, which gets
+SVG), and raises MissingExtraError without matplotlib. Lines are named at their ends, and panels are
+stacked for phones. A method has the same colour and marker in all plots (`styles_of`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, parse
 
 Target: TypeAlias = str | Path | BinaryIO
-"""Where a plot goes: a file, whose suffix says what it is, or an open one, which gets SVG."""
+"""The destination of a plot: a file, whose suffix sets the format, or an open file, which gets
+SVG."""
 
 INK, QUIET, RULE, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
 
@@ -55,13 +57,13 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
 """Colour and marker of each method, whatever its options."""
 
 OTHERS = ("#1476ba", "#b23b06", "#009e73", "#c75a9b", "#c98500", "#4f5764")
-"""Colours of lines that are no methods, in order."""
+"""Colours of lines that are not methods, in order."""
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.2, 1.4)), (0, (10, 3)), (0, (3, 5)))
-"""Of a method's variants, one after the other."""
+"""Dashes of a method's variants, in order."""
 
 LINES, WIDTH = 6, 5.0
-"""Lines of a plot that have a name and a colour, at most; inches."""
+"""Maximum number of lines with a name and a colour, and the size of a panel in inches."""
 
 GREY: Mapping[str, Any] = {"color": QUIET, "lw": 0.8, "ls": "-", "alpha": 0.4, "zorder": 1}
 """The style of all other lines."""
@@ -83,10 +85,10 @@ _RC = {
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A line: `y` over `x` (p,), and the ends of the 95% intervals if they are known.
+    """A line: `y` over `x` (p,), with the ends of the 95% intervals if they are known.
 
-    `name` is a method's spec, or what else the line stands for. What does not depend on x has one
-    point with `x` (None,): it is drawn across.
+    `name` is a method's specification or another label. A curve that does not depend on x has one
+    point with `x` (None,) and is drawn as a horizontal line.
     """
 
     name: str
@@ -97,7 +99,7 @@ class Curve:
 
     @classmethod
     def through(cls, name: str, x: Sequence[float | None], estimates: Sequence[Estimate]) -> Curve:
-        """Means with their intervals, one for each x (p,)."""
+        """Make a curve of means with their intervals, one for each x (p,)."""
         y, low, high = zip(*[(e.mean, e.low, e.high) for e in estimates], strict=True)
         return cls(name=name, x=x, y=y, low=low, high=high)
 
@@ -109,9 +111,10 @@ def recall_against_cost(
     title: str = "What each method finds of exact search",
     note: str = "",
 ) -> None:
-    """Save a plot of recall over calls per query: a panel for each k, a line for each method.
+    """Save a plot of recall over calls per query, with a panel for each k and a line for each
+    method.
 
-    A method without calls is drawn across (ANNCUR 3b, ADACUR 2, AXN 7).
+    A method that scores no pairs is a horizontal line (ANNCUR 3b, ADACUR 2, AXN 7).
     """
     panels: dict[str, list[Curve]] = {}
     methods = dict.fromkeys(row.method for row in rows)
@@ -169,9 +172,10 @@ def curves(
 
 
 def highlights(found: Iterable[Curve]) -> list[str]:
-    """Names of the six lines that stand out, or of all: the best reranking and the highest others.
+    """Choose the names of at most six lines to highlight: the best reranking and the highest
+    others.
 
-    The highest on the mean; one of every method before a second of any.
+    Lines are ordered by their mean, and every method gets one before any gets a second.
     """
     heights: dict[str, list[float]] = {}
     for curve in found:
@@ -187,7 +191,7 @@ def highlights(found: Iterable[Curve]) -> list[str]:
 def _draw(
     panel: Any, curve: Curve, places: Sequence[float], label: str, look: Any, scale: int
 ) -> None:
-    """Draw a curve; one that does not depend on x goes across all places, or about the only one."""
+    """Draw a curve; a curve without x is drawn as a horizontal line."""
     x, y = curve.x, scale * np.array([curve.y, curve.low or curve.y, curve.high or curve.y])
     if None in x:
         low, high = min(places), max(places)
@@ -200,7 +204,7 @@ def _draw(
 
 
 def end_label(panel: Any, text: str, end: tuple[Any, float], colour: str) -> None:
-    """Name the line that ends there, beside the panel."""
+    """Write the name of a line at its end, beside the panel."""
     leader = {"arrowstyle": "-", "color": colour, "lw": 0.8, "ls": ":", "relpos": (0, 0.5)}
     look = {"color": colour, "va": "center", "arrowprops": leader, "annotation_clip": False}
     where = {"xytext": (1.06, 0.5), "textcoords": "axes fraction"}
@@ -208,7 +212,7 @@ def end_label(panel: Any, text: str, end: tuple[Any, float], colour: str) -> Non
 
 
 def _move_apart(panel: Any) -> None:
-    """Put the names beside a panel as near as can be to the ends of their lines, none over another.
+    """Move the names beside a panel apart, as near as possible to the ends of their lines.
 
     Less the names below it, the height of each is at least that of the one before: the least
     squares under this order are an isotonic regression.
@@ -226,7 +230,7 @@ def _move_apart(panel: Any) -> None:
 
 
 def _logarithmic(panel: Any, low: float, high: float) -> None:
-    """A logarithmic x axis with ticks at 1, 2 and 5, or at 1 alone where these would touch."""
+    """Set a logarithmic x axis with ticks at 1, 2 and 5, or only at 1 if those would overlap."""
     wide = len(f"{high:,.0f}") * math.log10(high / low) > 9
     powers = [s * 10.0**e for e in range(-3, 10) for s in ((1,) if wide else (1, 2, 5))]
     ticks = [tick for tick in powers if low <= tick <= high] or [low]
@@ -236,7 +240,7 @@ def _logarithmic(panel: Any, low: float, high: float) -> None:
 
 
 def reliability_plot(found: Mapping[str, Any], path: Target, *, title: str = "Reliability") -> None:
-    """Save what `fit_calibration` returned: shares of relevant items against probabilities."""
+    """Save the result of `fit_calibration`: shares of relevant items against probabilities."""
     kinds = {"calibrated": "reliability", "logistic of the score": "reliability_logistic"}
     lines = []
     for name, key in kinds.items():
@@ -249,7 +253,8 @@ def reliability_plot(found: Mapping[str, Any], path: Target, *, title: str = "Re
 
 
 def family(name: str) -> str:
-    """The method that a spec or a label begins with, as `parse_method` reads it; "" if none.
+    """Return the method that a specification or a label begins with, as `parse_method` reads it; ""
+    if none.
 
     >>> family("axn(retriever=dense, rounds=5)"), family("CMC"), family("auto"), family("wordnet")
     ('axn', 'retrieve', 'kriging', '')
@@ -261,7 +266,7 @@ def family(name: str) -> str:
 
 
 def styles_of(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """Styles by name: colour and marker by the method, dashes by the place among its variants."""
+    """Return styles by name: colour and marker from the method, dashes for its variants."""
     found: dict[str, Mapping[str, Any]] = {}
     seen: Counter[str] = Counter()
     for name in dict.fromkeys(names):
@@ -275,7 +280,7 @@ def styles_of(names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
 
 
 def labels_of(names: Iterable[str]) -> dict[str, str]:
-    """Short names: the method, and the options in which it differs from others of its name.
+    """Return short names: the method, and the options in which it differs from others of its name.
 
     >>> list(labels_of(["rerank(retriever=dense)", "rerank(retriever=bm25)", "axn"]).values())
     ['rerank dense', 'rerank bm25', 'axn']
@@ -295,7 +300,8 @@ def labels_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def _parsed(name: str) -> Spec | None:
-    """A method's spec, settings that are still to be chosen included; None if it is none."""
+    """Parse a method's specification, which may contain settings that are still to be chosen; None
+    if it is invalid."""
     try:
         return parse(re.sub(r"\{\w+\}", "chosen", name.removesuffix(", fused")))
     except SpecError:
@@ -311,7 +317,7 @@ def picture(
     panels: int = 1,
     size: tuple[float, float] | None = None,
 ) -> Iterator[list[Any]]:
-    """Panels of `size` inches, below each other where they are wide; saved at the end.
+    """Make panels of `size` inches, stacked if they are wide, and save them at the end.
 
     `note` stands below in small letters.
     """

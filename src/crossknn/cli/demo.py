@@ -149,7 +149,7 @@ def python_index(folder: Path, first: Callable[[Sequence[str], bool], None] | No
     """Return the index of this Python's documentation in a folder; it is built if it does not
     exist.
 
-    Before encoding, `first` is called with the texts and whether they are encoded already.
+    Before encoding it calls `first` with the texts, and with whether they are encoded already.
     """
     from crossknn import demo
     from crossknn.index.item_index import ItemIndex

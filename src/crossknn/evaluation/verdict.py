@@ -106,12 +106,13 @@ def verdict_of(
 ) -> Verdict:
     """Recommend a way and a budget from a measure of the queries, with its gain.
 
-    At each budget retriever, reranking and search count in their better order, with fusion or
-    without, and it is tested, with Holm's correction, whether fusion improves reranking, the search
-    reranking, and either of them the retriever. The search is advised if it is clearly better than
-    reranking and than the retriever, reranking if it is clearly better than the retriever; else the
-    retriever, which costs no calls. The budget is the smallest at which what is advised is not
-    clearly worse than at the largest. The gain is over reranking without fusion, or its own.
+    At each budget retriever, reranking and search are each represented by their better order, with
+    or without fusion. Tests, with Holm's correction, decide whether fusion improves reranking,
+    whether the search improves on reranking, and whether either improves on the retriever. The
+    search is recommended if it is clearly better than reranking and than the retriever; reranking
+    if it is clearly better than the retriever; otherwise the retriever, which scores no pairs. The
+    budget is the smallest at which the recommended way is not clearly worse than at the largest.
+    The gain is over reranking without fusion, or over the retriever.
 
     Args:
         values: By budget and way, each (m,); without the fused ways where there is no fusion.

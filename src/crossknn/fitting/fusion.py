@@ -29,13 +29,14 @@ from crossknn.scores.collect import Limits, collect, fingerprint_of
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries
 
 VECTORS, LSA, BM25 = 0.75, 0.0, 0.5
-"""Default weights, in standard deviations: 0.5 to 1 were right on nearly all data sets tried. LSA's
-holds beside BM25; alone it gets the weight of vectors."""
+"""Default weights, in standard deviations; 0.5 to 1 were right on nearly all data sets tried. LSA
+has this weight only beside BM25; alone it has the weight of vectors."""
 
 RATIOS = ((1, 0), (1, 0.125), (1, 0.25), (1, 0.5), (1, 1), (0.5, 1), (0.25, 1), (0.125, 1), (0, 1))
 SCALES, SHRINKAGE = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0), (0.0, 0.5, 1.0)
-"""Of two retrievers' weights to each other; deviations of their sum for one of the exact scores;
-how far from the shipped weights. A sum that weighs nothing would no longer lead the search."""
+"""Grids of the fit: one retriever's weight relative to another's, the weight of their sum relative
+to the exact scores, and the distance from the default weights. Zero weight is excluded, because the
+sum would no longer influence the search."""
 
 DECIDING = 10_000.0
 """Standard deviations of the retrievers' sum per exact score, when exact scores only break ties."""

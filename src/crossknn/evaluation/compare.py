@@ -34,7 +34,7 @@ BATCH = 64
 
 
 class Run(NamedTuple):
-    """A search of all queries: by a method, and by final scores where there is a fusion."""
+    """A search of all queries with one method, by final scores if there is a fusion."""
 
     name: str
     method: Method
@@ -43,14 +43,14 @@ class Run(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int, bool]:
-        """The same for two runs that answer alike, whatever they are called."""
+        """Return a key that is equal for runs with the same answers, whatever their names."""
         return str(self.method), self.budget, self.fusion is not None
 
 
 def runs_of(
     methods: Mapping[str, Method], budgets: Sequence[int], fusion: Fusion | None = None
 ) -> list[Run]:
-    """Every method at every budget; a method that makes no calls has one budget, 0."""
+    """Return a run for every method and budget; a method that scores no pairs has one budget, 0."""
     return [
         Run(name, method, budget, fusion)
         for name, method in methods.items()
@@ -59,9 +59,9 @@ def runs_of(
 
 
 class Evaluation:
-    """Searches of m queries, of which each is made once, whoever asks for its outcome.
+    """Searches of m queries, each of which is made once and shared by all comparisons.
 
-    Comparing methods, the diagnosis and a trial are views of these outcomes.
+    Comparisons of methods, diagnoses and trials are views of these outcomes.
     """
 
     def __init__(
@@ -73,15 +73,16 @@ class Evaluation:
         seed: int = 0,
         task: TaskMeasures | None = None,
     ) -> None:
-        """Queries in `parts`, as `batches` makes them, and what `outcome` takes besides."""
+        """Evaluate the queries in `parts`, made by `batches`, with the further arguments of
+        `outcome`."""
         self.parts, self.ks, self.depth, self.seed, self.task = parts, ks, depth, seed, task
         self.index = parts[0].index
         self._outcomes: dict[tuple[str, int, bool], Outcome] = {}
 
     def outcomes(self, runs: Sequence[Run], progress: Progress | None = None) -> Iterator[Outcome]:
-        """The outcome of each run as soon as it is there.
+        """Yield the outcome of each run as soon as it is finished.
 
-        `progress` is called with (done, total) pairs of the runs that were not made before.
+        `progress` is called with (done, total) pairs of runs that were not made before.
         """
         m, done = sum(len(part.queries) for part in self.parts), 0
         new = {run.key: run for run in runs if run.key not in self._outcomes}
@@ -178,9 +179,9 @@ def batches(
     scorer: Scorer | None = None,
     exact: FloatArray | None = None,
 ) -> list[Part]:
-    """The m queries in batches, the first m' of them with their exact scores (m', n).
+    """Split the m queries into batches; the first m' of them have known exact scores (m', n).
 
-    Pairs of the others are scored as they are asked for, each one once.
+    Pairs of the other queries are scored when a method asks for them, each once.
     """
     texts, parts = queries.texts, list[Part]()
     if scorer is not None:

@@ -103,9 +103,10 @@ _ESTIMATES = "reach", "trust", "agreement", "beyond", "relevant"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Diagnosis:
-    """Outcomes of the retriever, reranking and a search as figures for each budget and a verdict.
+    """A diagnosis: figures for each budget from the outcomes of the retriever, reranking and a
+    search, and a verdict.
 
-    `str` gives a table.
+    Its `str` is a table.
 
     Attributes:
         retriever: The retriever that is weighed.
@@ -125,7 +126,7 @@ class Diagnosis:
 
     @cached_property
     def _rows(self) -> IntArray:
-        """Which queries count."""
+        """Mask of the queries that count."""
         if self.judgements is not None:
             return np.flatnonzero([bool(row) for row in self.judgements.rows])
         return np.arange(len(next(iter(self.outcomes.values()))[RETRIEVER].items))
@@ -137,8 +138,8 @@ class Diagnosis:
 
     @cached_property
     def values(self) -> Values:
-        """Of each budget and way the measure of every query that counts (m,), to check a verdict
-        on other queries."""
+        """By budget and way, the measure of every query that counts (m,), for checking a verdict on
+        other queries."""
         if self.judgements is None:
             return {}
         return {
@@ -148,12 +149,12 @@ class Diagnosis:
 
     @cached_property
     def figures(self) -> tuple[Figures, ...]:
-        """One for each budget."""
+        """The figures for each budget."""
         return tuple(map(self._figures, self.outcomes))
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """What to do; None without judgements."""
+        """The recommendation; None without judgements."""
         if not self.values:
             return None
         return verdict_of(
@@ -162,7 +163,7 @@ class Diagnosis:
 
     @property
     def sentence(self) -> str:
-        """The verdict as a sentence; without judgements, what can be said and what not."""
+        """The verdict as a sentence; without judgements, a description of the figures."""
         if self.verdict is not None:
             return self.verdict.sentence
         at = self.figures[-1]
@@ -254,9 +255,9 @@ def diagnose(
 ) -> Diagnosis:
     """Say whether to keep the retriever, rerank or search deeper, with fusion or without.
 
-    The retriever is the one that `method` names, or else the dual encoder, or words. Only pairs
-    that reranking and the search choose are scored, each once, of judged queries alone; scores are
-    kept as `compare` keeps them.
+    The retriever is the one that `method` names, or else the dual encoder, or words. Only pairs of
+    judged queries that reranking and the search choose are scored, each once; scores are stored as
+    in `compare`.
 
     Args:
         index: What is searched.
@@ -300,7 +301,8 @@ def diagnose(
 
 
 def depth_of(budgets: Sequence[int]) -> int:
-    """How deep answers must be for a diagnosis; one item may be the query itself."""
+    """Return how many items answers must have for a diagnosis; one of them may be the query
+    itself."""
     return max(TOP + 1, *budgets)
 
 
@@ -311,8 +313,8 @@ def diagnosis_of(
     fusion: Fusion | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """The diagnosis of a search by the first measure of an evaluation, whose answers are deep
-    enough (`depth_of`)."""
+    """Diagnose a search by the first measure of an evaluation, whose answers must have `depth_of`
+    items."""
     task = evaluation.task
     stage, fused_stage = _stages(evaluation.index, method)
     ways = {RETRIEVER: Retrieve(retriever=stage), **_reranking(evaluation.index, method, stage)}
@@ -350,7 +352,7 @@ def diagnosis_of(
 def _stages(index: Index, method: Method) -> tuple[Spec, Spec]:
     """Return the retriever under diagnosis, and the one that fused ways begin with.
 
-    Where fusion was fitted, `auto` begins with the retrievers' share of the final score.
+    If a fusion was fitted, `auto` begins with the retrievers' share of the final score.
     """
     named = getattr(method, "retriever", specs.AUTO)
     if named != specs.AUTO:
@@ -362,7 +364,7 @@ def _stages(index: Index, method: Method) -> tuple[Spec, Spec]:
 def _reranking(index: Index, method: Method, stage: Spec) -> dict[Way, Method]:
     """Return reranking and the search, both beginning with that retriever."""
     named = getattr(method, "retriever", stage)
-    # A search that begins with it anyway stays as it is: it may have been made already.
+    # Keep a search that begins with this retriever anyway, because it may have been made already.
     if named == specs.AUTO and specs.stage_names(index, named) == (str(stage),):
         named = stage
     search = method if named == stage else replace(method, retriever=stage)  # type: ignore[call-arg]
@@ -370,7 +372,7 @@ def _reranking(index: Index, method: Method, stage: Spec) -> dict[Way, Method]:
 
 
 def check_enough(judgements: Judgements) -> None:
-    """`InputError` if fewer than `FEWEST` queries have a relevant item in the index."""
+    """Raise `InputError` if fewer than `FEWEST` queries have a relevant item in the index."""
     queries = sum(len(relevant_items(row)) > 0 for row in judgements.rows)
     if queries < FEWEST:
         raise InputError(

@@ -1,4 +1,4 @@
-"""A method's search of many queries at one budget: what it found, query by query, and its cost."""
+"""The outcome of a method's search of many queries at one budget: answers and cost per query."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from crossknn.types import (
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Queries (r) that are searched together, the index as they see it, and where scores are from.
+    """Queries (r) that are searched together, with their index and the source of their scores.
 
-    `score` gives the exact scores (p,) of pairs of them, NaN where one cannot be scored; `exact`
-    are all of them (r, n), where they are known.
+    `score` returns the exact scores (p,) of pairs, NaN for a pair that cannot be scored; `exact`
+    are all exact scores (r, n), if known.
     """
 
     index: Index
@@ -47,18 +47,18 @@ class Part:
 
     @classmethod
     def known(cls, index: Index, queries: Queries, exact: FloatArray) -> Part:
-        """Queries whose exact scores (r, n) are all known."""
+        """Make a part whose exact scores (r, n) are all known."""
         return cls(index, queries, lambda pairs: exact[pairs.query, pairs.item], exact)
 
 
 @dataclass(frozen=True, slots=True)
 class RecallRow:
-    """One line of a replay; `recall` and `ci` in 0-1, `calls` and `seconds` per query.
+    """A row of a comparison; `recall` and `ci` are 0-1, `calls` and `seconds` per query.
 
-    `index_calls` were made once, before all queries, for what the method reads. `measures` are the
-    task's own (the same for every k), with their intervals and the number of queries that have a
-    value; `unjudged` queries have none. Without exact search `k` is 0, and nothing known of recall.
-    `fused` says that answers were ordered, and searched for, by final scores.
+    `index_calls` are the cross-encoder calls made once, before all queries, for data that the
+    method reads. `measures` are the task's own (the same for every k), with their intervals and the
+    number of queries that have a value; `unjudged` queries have none. Without exact search `k` is 0
+    and recall unknown. `fused` tells whether answers were searched for and ordered by final scores.
     """
 
     method: str
@@ -78,7 +78,7 @@ class RecallRow:
     fused: bool = False
 
     def as_dict(self) -> dict[str, object]:
-        """The row as JSON-ready values, without those that it lacks."""
+        """Return the row as JSON-ready values, without missing ones."""
         row = asdict(self)
         if not self.measures:
             del row["measures"], row["measures_ci"], row["measures_n"], row["unjudged"]
@@ -91,19 +91,18 @@ class RecallRow:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
-    """Results of a method at one budget, query by query.
+    """Results of a method at one budget, per query.
 
     Args:
         method: The method's name, as it was given.
-        budget: Distinct pairs of a query.
+        budget: Number of distinct pairs per query.
         seed: The search's seed.
-        recall: By k, the share (m,) of the true top k that was found, 0 to 1.
-        calls: Calls (m,) of a search that begins without stored scores: the distinct pairs whose
-            score was used.
+        recall: By k, the share (m,) of the true top k that was returned, 0 to 1.
+        calls: Number (m,) of distinct pairs whose score was used, whether or not it was stored.
         seconds: Seconds (m,) outside scoring: those of the query's batch, divided by its queries.
         task: By name, the task's measures (m,); NaN where a query has no value.
         unjudged: Number of queries without judgements.
-        index_calls: Cross-encoder calls that the index needed once.
+        index_calls: Cross-encoder calls made once for the index.
         fused: Whether answers are ordered by a final score.
         items: Positions (m, c) of the answers, best first, padded with -1.
     """
@@ -121,7 +120,7 @@ class Outcome:
     items: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
     def rows(self) -> Iterator[RecallRow]:
-        """Means over the queries, with 95% intervals.
+        """Compute means over the queries, with 95% intervals.
 
         Yields:
             A row for each k; a single one without exact search.
@@ -153,9 +152,8 @@ def _ends(found: Estimate) -> tuple[float, float]:
 
 
 class Replayed:
-    """Stands for an index in a search, and notes what is read of what had cost cross-encoder calls
-    (AXN, 3): anchors, fitted vectors and artifacts.
-    """
+    """Wraps an index during a search, and records which data it reads that had cost cross-encoder
+    calls (AXN, 3): anchors, fitted vectors and artifacts."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -173,23 +171,23 @@ class Replayed:
         return self._noting(self._index.vectors)
 
     def store(self, name: str) -> VectorStore:
-        """Searches the item vectors `name`."""
+        """Return the store that searches the item vectors `name`."""
         self._read.add(name)
         return self._index.store(name)
 
     @property
     def artifacts(self) -> Named[Artifact]:
-        """What fits have left, by name."""
+        """Results of fits, by name."""
         return self._noting(self._index.artifacts)
 
     def scale(self, name: str) -> Scale | None:
-        """The scale of vectors: fitted with them, or on the anchors."""
+        """Return the scale of vectors, from their fit or from the anchors."""
         self._read.add(name if name in self._costs else "anchors")
         return self._index.scale(name)
 
     @property
     def calls(self) -> int:
-        """Cross-encoder calls that went into what was read."""
+        """Return the cross-encoder calls that the data read had cost."""
         index, read = self._index, self._read
         anchors = index.anchors if "anchors" in read else None
         pairs = [a.meta.get("pairs", 0) for name, a in index.artifacts.items() if name in read]
@@ -197,7 +195,7 @@ class Replayed:
         return calls + sum(cost for name, cost in self._costs.items() if name in read)
 
     def _noting(self, values: Mapping[str, Value]) -> Named[Value]:
-        """The same values; that one was read is noted."""
+        """Return the same values, recording which are read."""
 
         def read(name: str) -> Value:
             self._read.add(name)
@@ -262,7 +260,8 @@ def outcome(
 
 
 def _recall(items: IntArray, truth: IntArray, k: int) -> FloatArray:
-    """Recall at k (m,) of answers (m, c); NaN from the m'-th on for exact items (m', ..)."""
+    """Compute recall at k (m,) of answers (m, c) for exact items (m', ..); NaN from the m'-th query
+    on."""
     known = recall(items[: len(truth), :k], truth[:, :k])
     return np.pad(known, (0, len(items) - len(truth)), constant_values=np.nan)
 
@@ -275,7 +274,7 @@ def _searched(
     fusion: Fusion | None,
     scored: Callable[[int], None] | None,
 ) -> tuple[Search, Replayed, float]:
-    """The search of a part at its end, what it read of the index, and seconds outside scoring."""
+    """Run the search of a part; return it, the data it read and the seconds outside scoring."""
     seen, scoring, began = Replayed(part.index), 0.0, time.perf_counter()
 
     def score(pairs: Pairs) -> FloatArray:
@@ -293,9 +292,9 @@ def _searched(
 
 
 def truth_of(parts: Sequence[Part], k: int, fusion: Fusion | None = None) -> IntArray:
-    """The exact top k of the queries whose exact scores are known, which come first: (m', k).
+    """Compute the exact top k of the queries with known exact scores, which come first: (m', k).
 
-    With a fusion by its final scores.
+    With a fusion it is the top k by final scores.
     """
     best = [np.empty((0, k), np.int64)]
     for part in parts:
@@ -306,6 +305,6 @@ def truth_of(parts: Sequence[Part], k: int, fusion: Fusion | None = None) -> Int
 
 
 def check(parts: Sequence[Part], methods: Mapping[str, Method], budget: int, seed: int) -> None:
-    """Plan every method once: what one of them lacks is said before anything is searched."""
+    """Plan every method once, so that missing data is reported before anything is searched."""
     for method in methods.values():
         planned(method, Replayed(parts[0].index), budget, seed)

@@ -1,4 +1,5 @@
-"""The one grammar for methods: `name` or `name(option=value, ...)`; values may be specs.
+"""The grammar of method specifications: `name` or `name(option=value, ...)`; values may be
+specifications.
 
 rerank(retriever=hybrid(bm25, dense))     axn(retriever=dense, rounds=10, blend=0.5)
 
@@ -25,7 +26,7 @@ _HYPHEN = "\u203f"  # stands for a hyphen in a name, so that Python reads no sub
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A parsed spec: a name, positional arguments and named options."""
+    """A parsed specification: a name, positional arguments and named options."""
 
     name: str
     args: tuple[Value, ...] = ()
@@ -41,7 +42,7 @@ Value: TypeAlias = Spec | int | float
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Spec:
-    """One spec; `SpecError` says where it breaks off.
+    """Parse a specification; `SpecError` names the place of a syntax error.
 
     >>> str(parse("rerank( retriever=hybrid(bm25,dense) )"))
     'rerank(retriever=hybrid(bm25, dense))'
@@ -78,7 +79,7 @@ def split(text: str) -> list[str]:
 
 
 def _value(node: ast.expr, text: str) -> Value:
-    """The spec or number that a part of the syntax tree stands for."""
+    """Return the specification or number that a node of the syntax tree stands for."""
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return number
@@ -104,7 +105,7 @@ def _name(node: ast.expr) -> str:
 
 
 def build(spec: Spec, known: Mapping[str, type[T]], kind: str) -> T:
-    """Make the configuration that `spec` names: a frozen dataclass among `known`."""
+    """Make the configuration that `spec` names, a frozen dataclass from `known`."""
     if spec.name not in known:
         raise SpecError(f"unknown {kind} {spec.name!r}: {nearest(spec.name, known)}")
     target = known[spec.name]
@@ -123,7 +124,8 @@ def build(spec: Spec, known: Mapping[str, type[T]], kind: str) -> T:
 
 
 def text_of(name: str, configuration: Any, *, full: bool = False) -> str:
-    """The spec that `build` makes such a dataclass of: what differs from its defaults, or all."""
+    """Return the specification from which `build` makes this dataclass: options that differ from
+    their defaults, or all."""
     options = [
         f"{f.name}={str(getattr(configuration, f.name)).lower()}"
         for f in fields(configuration)
@@ -163,7 +165,7 @@ _NUMBERS = {int: Integral, float: Real}
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
-    """A parsed or a Python value as the annotated type `hint`; the error names the option."""
+    """Convert a value to the annotated type `hint`; errors name the option."""
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     bare = isinstance(value, Spec) and not value.args and not value.options
     word = value.name if bare else value

@@ -67,7 +67,7 @@ MEASURED, SCORED = 100, 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learned:
-    """A fit of kriging's prior, and how well the previous one predicted.
+    """A fit of kriging's prior, and a measurement of the previous prior's predictions.
 
     Args:
         queries, pairs: Number of queries and of scores that the prior was fitted to.
@@ -100,8 +100,8 @@ class Learned:
 
 
 def history(index: ItemIndex) -> list[Learned]:
-    """All fits of kriging's prior to searches of this index, the latest last: with the scorer of
-    `ItemIndex.for_scorer`, or else with that which was fitted last."""
+    """Return all fits of kriging's prior to searches of this index, the latest last, for the scorer
+    of `ItemIndex.for_scorer`, or else the one fitted last."""
     kept = index.artifacts.get(LEARNING)
     return [] if kept is None else [Learned(**fit) for fit in kept.meta["fits"]]
 
@@ -113,10 +113,10 @@ def fit_from_store(
     retriever: str | Spec | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """Fit kriging's prior now to the scores by `scorer` that the index has; it makes no calls.
+    """Fit kriging's prior now to the index's scores by `scorer`, without scoring any pair.
 
-    Queries scored with every item that are no anchors, as `compare` leaves them, are ground truth
-    and left out. Note how well the prior before predicted the queries searched since.
+    Queries scored with every item that are not anchors, as `compare` leaves them, are ground truth
+    and left out. The report says how well the previous prior predicted the queries searched since.
 
     Args:
         index: The items, and the store of scores (`index.scores`).
@@ -163,12 +163,12 @@ def is_due(index: ItemIndex, fingerprint: str) -> bool:
 
 
 def _searched(index: ItemIndex, counts: IntArray) -> IntArray:
-    """Of the numbers of scores that queries have, those of queries not scored with every item."""
+    """Select the scored queries that were not scored with every item."""
     return counts[counts < _different(index)]
 
 
 def _different(index: ItemIndex) -> int:
-    """How many different texts the items have."""
+    """Return the number of different texts among the items."""
     items = index.items
     return index.cache.get("different texts", (items,), lambda: len({*items.texts}))
 
@@ -201,7 +201,7 @@ def _fit(
     retriever: str | Spec | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """Measure the prior that there is, fit another one, and note both."""
+    """Measure the current prior, fit a new one, and record both."""
     store, fits, fingerprint = index.scores, history(index), scores.fingerprint or ""
     ids, counts = store.query_counts(fingerprint)
     stored, newest = int(_searched(index, counts).sum()), int(ids.max(initial=0))
@@ -223,7 +223,7 @@ def _fit(
 def _first_measured(
     index: ItemIndex, scores: SparseScores, retriever: str | Spec | None
 ) -> dict[str, Any]:
-    """What a prior is worth that is fitted without every fifth query, on these; see `Learned`."""
+    """Measure a prior fitted without every fifth query on those queries; see `Learned`."""
     chosen = scores.scored_queries[: 2 * MEASURED]
     if len(chosen) < LEAST:
         return {}
@@ -269,7 +269,7 @@ def measure(
 def _predicted(
     predictor: Predictor[Any], query: str, observed: Observed, items: IntArray
 ) -> FloatArray:
-    """Predicted scores (b,) of `items` (b,) for `query`, given its `observed` scores."""
+    """Predict scores (b,) of `items` (b,) for `query`, given its `observed` scores."""
     state = predictor.update(predictor.start(Queries((query,))), observed)
     return predictor.predict(state, items[None]).mean[0]
 
@@ -309,7 +309,8 @@ def learn_apart(folder: Path, fingerprint: str, patience: float = PATIENCE) -> b
 
 
 def _apart(folder: str, fingerprint: str) -> None:
-    """What `learn_apart` starts; nothing where another process learns for this index already."""
+    """Learn in the process that `learn_apart` starts; do nothing if another process already
+    learns."""
     with suppress(AttributeError, OSError):
         os.nice(LOW)
     try:
@@ -349,8 +350,8 @@ class Learner:
         self._thread: threading.Thread | None = None
 
     def notice(self) -> bool:
-        """Call this after a search: starts to learn if it is time and no thread is learning yet.
-        Returns whether it started."""
+        """Start learning after a search, if it is time and no thread is learning yet; return
+        whether it started."""
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return False
@@ -360,7 +361,7 @@ class Learner:
             return True
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the thread that learns has ended, at most `timeout` seconds."""
+        """Wait at most `timeout` seconds until the learning thread has ended."""
         if self._thread is not None:
             self._thread.join(timeout)
 

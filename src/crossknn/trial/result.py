@@ -48,7 +48,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
-    """What reranking and the search returned, `budget` calls each, beside the exact answers.
+    """The results of reranking and the search, `budget` scored pairs each, with the exact answers.
 
     `exact` (m, c) are the best items of the first m queries by all scores, those which the trial
     counts; the diagnosis may be of more. `made_up` queries are sentences of the items themselves,
@@ -78,7 +78,7 @@ class Trial:
         made_up: bool = False,
         progress: Progress | None = None,
     ) -> Trial:
-        """Search queries, of the first m of which all exact scores (m, n) are known.
+        """Search for queries; for the first m of them all exact scores (m, n) are known.
 
         Args:
             index: The n items.
@@ -125,7 +125,7 @@ class Trial:
 
     @cached_property
     def right(self) -> list[IntArray]:
-        """The relevant items of each query; none at all without judgements."""
+        """The relevant items of each query; empty for all without judgements."""
         judgements = self.diagnosis.judgements
         rows = () if judgements is None else judgements.rows[: len(self.exact)]
         return [relevant_items(row) for row in rows]
@@ -142,19 +142,19 @@ class Trial:
 
     @cached_property
     def neighbours(self) -> dict[str, FloatArray]:
-        """By way (m,): the share of the exact top k in the answer."""
+        """By way, the share (m,) of the exact top k in the answer."""
         m, ways = len(self.exact), self.diagnosis.outcomes[self.budget]
         rerank, search = (ways[way].recall[self.k][:m] for way in (RERANK, SEARCH))
         return {"rerank": rerank, "crossknn": search, "exact": np.ones(m)}
 
     @property
     def recall(self) -> Comparison:
-        """Search minus reranking in `neighbours`."""
+        """The recall of the search minus that of reranking."""
         return paired(self.neighbours["crossknn"] - self.neighbours["rerank"])
 
     @cached_property
     def returned(self) -> dict[str, FloatArray]:
-        """By way (m,): the share of the right items in the answer, NaN without any."""
+        """By way, the share (m,) of the right items in the answer; NaN for queries without any."""
 
         def share(items: IntArray, right: IntArray) -> float:
             return float(np.isin(right, items[: self.n_returned]).mean()) if len(right) else np.nan
@@ -166,14 +166,15 @@ class Trial:
 
     @property
     def gain(self) -> Comparison | None:
-        """Search minus reranking in `returned`; None without judgements."""
+        """The difference of search minus reranking in `returned`; None without judgements."""
         if not self.right or np.isnan(self.returned["exact"]).all():
             return None
         return paired(self.returned["crossknn"] - self.returned["rerank"])
 
     @cached_property
     def cases(self) -> tuple[list[Case], int]:
-        """Queries that only the search answered; the number of those that only reranking did."""
+        """Return the queries that only the search answered, and the number that only reranking
+        answered."""
         if not self.right:
             return [], 0
         by_rerank, by_search = self.returned["rerank"] > 0, self.returned["crossknn"] > 0
@@ -188,7 +189,7 @@ class Trial:
         return cases, int((by_rerank & ~by_search).sum())
 
     def groups(self) -> dict[str, list[tuple[str, float]]]:
-        """Bars: by what is counted, each way's name and share."""
+        """Return the groups of bars: what is counted, with the name and share of each way."""
         names = {
             "rerank": f"rerank the first {self.budget}",
             "crossknn": f"crossknn, {counted(self.budget, 'call')}",
@@ -204,7 +205,8 @@ class Trial:
 
     @property
     def sentence(self) -> str:
-        """What the trial shows. It claims a difference only where the interval is clear of zero."""
+        """State the result in a sentence, claiming a difference only if its interval excludes
+        zero."""
         said = [_said(self.recall, f"of the cross-encoder's own top {self.k}")]
         if self.gain is not None:
             said.insert(
@@ -216,7 +218,7 @@ class Trial:
         return f"With {calls} for {of}, searching instead of reranking {', and '.join(said)}."
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Return JSON-ready values."""
         return {
             "n": self.index.n,
             "queries": len(self.queries),
@@ -228,7 +230,8 @@ class Trial:
         }
 
     def page(self, title: str, lead: str, sections: Sequence[Section] = ()) -> Page:
-        """The trial as a page: the sentence, the bars, and what reranking missed."""
+        """Make the page of the trial: the sentence, the bars, and the items that reranking
+        missed."""
         cases, opposite = self.cases
         shown = [Section(title="At equal calls", blocks=[bars(self.groups()), self.sentence])]
         missed = [
@@ -245,7 +248,8 @@ class Trial:
         return Page(title=title, lead=lead, sections=[*shown, self._by_query(), *sections])
 
     def _by_query(self) -> Section:
-        """Each query with what the two ways found of its true top k, and missed."""
+        """Make a table per query of its true top k, with the items that each way returned or
+        missed."""
         asked = len(self.queries)
         of = "" if asked <= _SHOWN else f" The first {_SHOWN} of {asked:,} are here."
         about = (
@@ -263,7 +267,8 @@ class Trial:
         )
 
     def _table(self, q: int) -> Table:
-        """The true top k of a query, then the right items beyond it, with their places."""
+        """Make a table of a query's true top k and further right items, with their ranks in both
+        answers."""
         items, answers = (
             self.index.items,
             [self.answers[way][q, : self.n_returned] for way in ("rerank", "crossknn")],
@@ -289,7 +294,7 @@ class Trial:
 
 
 def _said(found: Comparison, of: str) -> str:
-    """A difference in points with its interval, if it is clear."""
+    """Describe a difference in points, with its interval if it is clear."""
     ends = f"[{100 * found.low:+.0f}, {100 * found.high:+.0f}]"
     points, fewest = 100 * found.difference, fewest_queries()
     if found.n < fewest:

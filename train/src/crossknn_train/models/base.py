@@ -39,9 +39,10 @@ class TorchModel(nn.Module):  # type: ignore[misc]
     its ONNX export is faster.
 
     Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with `marked`,
-    `query_length`, `item_length` and, where a pair is read, `max_length`; and n_towers: 1, of the
-    attribute `encoder`, or 2, the attributes `query` and `item`, which are one if the config has
-    `shared`. All are made of their towers' encoders (two may be one), a tokenizer and the config.
+    `query_length`, `item_length` and, for models of pairs, `max_length`; and n_towers. With 1 tower
+    the encoder is in the attribute `encoder`; with 2 they are in `query` and `item`, which are the
+    same object if the config has `shared`. A model is constructed from its encoders, a tokenizer
+    and the config.
     """
 
     SETTINGS: ClassVar[str]

@@ -27,10 +27,15 @@ class Proxy(ThreadingHTTPServer):
         asked = self.asked = []
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
+            def may_pass(self):
                 asked.append((self.path, dict(self.headers)))
                 if login and self.headers["Proxy-Authorization"] != login:
                     self.send_error(407)
+                    return False
+                return True
+
+            def do_POST(self):
+                if not self.may_pass():
                     return
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 forward = http.client.HTTPConnection("127.0.0.1", port)
@@ -41,9 +46,7 @@ class Proxy(ThreadingHTTPServer):
                 self.wfile.write(answer.read())
 
             def do_CONNECT(self):
-                asked.append((self.path, dict(self.headers)))
-                if login and self.headers["Proxy-Authorization"] != login:
-                    self.send_error(407)
+                if not self.may_pass():
                     return
                 self.send_response(200)
                 self.end_headers()

@@ -1,9 +1,11 @@
 """An endpoint that answers only between 0 and 1: a warning says once what to do."""
 
 import json
+from itertools import cycle
 
 import pytest
 from faulty_server import Faulty, answer, rows
+from tiny_models import grid
 
 import crossknn as ck
 
@@ -17,13 +19,13 @@ def served():
     servers = []
 
     def start(*scores):
-        count = iter(range(10**6))
+        values = cycle(scores)
 
         def respond(body):
-            found = [
-                row | {"relevance_score": scores[next(count) % len(scores)]} for row in rows(body)
-            ]
-            return [answer(json.dumps({"results": found}).encode())]
+            results = rows(body)
+            for row in results:
+                row["relevance_score"] = next(values)
+            return [answer(json.dumps({"results": results}).encode())]
 
         servers.append(Faulty(respond))
         return servers[-1].url
@@ -50,16 +52,8 @@ def test_a_search(served, caplog):
     scorer = ck.HttpScorer(served(0.0, 0.25, 1.0), concurrency=4, batch=2)
     searcher = ck.Searcher(ck.ItemIndex.build(TEXTS, lsa=4), scorer)
     searcher.search(["number 3", "number 4"], budget=20)
-    list(scorer.one_by_one().score(*pairs()))
+    list(scorer.one_by_one().score(grid(1, 8), ["q"], TEXTS))
     assert times(caplog) == 1
-
-
-def pairs():
-    import numpy as np
-
-    from crossknn.types import Pairs
-
-    return Pairs(np.zeros(8, np.int64), np.arange(8)), ["q"], TEXTS
 
 
 @pytest.mark.parametrize("scores", [[-0.5, 0.2, 0.9], [0.2, 0.9, 1.5], [7.0]])

@@ -1,11 +1,10 @@
-"""What ships the service from a clone: `make serve`, the image, and the service over Qdrant."""
+"""What ships the service from a clone: the image, and the service over Qdrant."""
 
 from __future__ import annotations
 
 import json
 import re
 import runpy
-import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -20,12 +19,6 @@ from crossknn.service.app import create_app
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
-
-
-def test_make_serve_installs_the_extra_and_serves():
-    steps = subprocess.run(["make", "-n", "serve"], cwd=ROOT, capture_output=True, text=True)
-    assert "pip install '.[serve]'" in steps.stdout
-    assert re.search(r"crossknn serve\b", steps.stdout)
 
 
 def steps(kind):

@@ -265,17 +265,6 @@ def test_stopping_searches_are_answered_with_the_best_so_far(indexes, words):
     assert len(ids(answer)[0]) == 3
 
 
-def test_a_nan_in_a_field_is_null(words):
-    items = [{"id": "a", "text": "a text", "price": float("nan")}, {"id": "b", "text": "text"}]
-    with served({"docs": ck.ItemIndex.build(items, lsa=0)}, words) as client:
-        body = {"query": "a text", "k": 2, "budget": 2, "method": "rerank"}
-        for hits in (
-            client.post("/search", json=body).json()["results"][0]["hits"],
-            [client.get("/items/a").json()],
-        ):
-            assert {hit["id"]: hit["extra"] for hit in hits}["a"] == {"price": None}
-
-
 def test_who_waited_too_long_for_a_thread_hears_it(indexes, words, monkeypatch):
     monkeypatch.setattr(engine, "AT_ONCE", 1)
     monkeypatch.setattr(engine, "available_threads", lambda: 1)

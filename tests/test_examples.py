@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from service_helpers import free_port, wait_for
+from service_helpers import command, url_of
 
 import crossknn as ck
 
@@ -32,13 +31,10 @@ SAYS = {
 def address(tmp_path_factory):
     """`crossknn serve` over the examples' texts: searches, and a `/rerank` endpoint."""
     pytest.importorskip("fastapi")
-    folder, port = tmp_path_factory.mktemp("examples") / "texts", str(free_port())
+    folder = tmp_path_factory.mktemp("examples") / "texts"
     ck.ItemIndex.build(EXAMPLES / "texts.jsonl", encoder="bundled").save(folder)
-    command = [sys.executable, "-m", "crossknn", "serve", str(folder), "--port", port]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as service:
-        wait_for(f"http://127.0.0.1:{port}/readyz")
-        yield f"http://127.0.0.1:{port}"
-        service.terminate()
+    with command(folder.parent, "texts", "--port", "0") as process:
+        yield url_of(process)
 
 
 def test_every_example_is_tried_and_listed():

@@ -111,7 +111,7 @@ MAY = {
     "index.storage": "touch is a check here",
     "index.nearest": "faiss maps a file that open_file has looked at",
     "index.pgvector": "a database server",
-    "scores.store": "SQLite, after is_file",
+    "scores.database": "SQLite, after is_file",
     "scorers.onnx": "after check_files",
     "models.folder": "after check_files",
     "crossknn_train.models.base": "after check_files; into a new folder of files.filling",

@@ -52,7 +52,7 @@ def test_each_value_of_a_manifest(made, tmp_path, part):
     """The wrong types ended in TypeError, KeyError and AttributeError where they were used."""
     outside = tmp_path.parent / "x"
     good = (made / MANIFEST).read_text()
-    [key] = [key for key in json.loads(good)["parts"] if key.startswith(part)]
+    key = next(key for key in json.loads(good)["parts"] if key.startswith(part))
     folder = shutil.copytree(made, tmp_path / "index")
     for at in places(json.loads(good)["parts"][key]):
         for wrong in WRONG:

@@ -163,7 +163,7 @@ def test_what_is_damaged_is_refused_until_it_is_repaired(filled, damage, what, l
     ["CREATE TABLE t (a)", "PRAGMA application_id = 2020306542; PRAGMA user_version = 1"],
 )
 def test_other_databases_and_other_formats_are_refused(tmp_path, statements):
-    with pytest.raises(InputError, match="holds no scores of crossknn in the format 3"):
+    with pytest.raises(InputError, match="holds no scores of crossknn in the format 4"):
         changed(tmp_path / "s", statements)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,7 +55,6 @@ def command(
     index = ItemIndex.load(folder)
     exact = scorer.open(workers=o.threads(limits.workers))
     asked = scorer.scorer if ray else exact
-    given = None if queries is None else o.read_queries(queries)
     reports: list[CollectReport] = []
 
     def score(what: str, collecting: Callable[..., CollectReport], *of: Any, **how: Any) -> None:
@@ -64,22 +63,26 @@ def command(
         with progress(f"scoring {what}", "pairs") as report:
             reports.append(collecting(*of, **how, limits=left, progress=report))
 
-    if anchors is not None:
-        texts = o.read_queries(anchors).texts
-        score("anchor queries", collect_anchors, index, asked, texts, replace=replace)
-    if given is not None:
-        score("queries", collect, index.scores, asked, given.texts, index.items.texts)
-    own = index.for_scorer(exact.fingerprint)
+    # Both files are read before anything is scored.
+    anchor_texts = None if anchors is None else o.read_queries(anchors).texts
+    query_texts = None if queries is None else o.read_queries(queries).texts
+    if anchor_texts is not None:
+        score("anchor queries", collect_anchors, index, asked, anchor_texts, replace=replace)
+    if query_texts is not None:
+        score("queries", collect, index.scores, asked, query_texts, index.items.texts)
+    anchor_queries = index.for_scorer(exact.fingerprint).anchor_queries
+    summary = _summary(reports) | {"index": str(folder), "anchor_queries": len(anchor_queries)}
+    answer(summary, json)
+    if not summary["complete"]:
+        note("not finished: run the same command again to resume")
+
+
+def _summary(reports: Sequence[CollectReport]) -> dict[str, Any]:
+    """What collections did together."""
     totals = ("pairs", "reused", "scored", "calls", "failed")
-    complete = all(report.complete for report in reports)
-    summary = {
+    return {
         **{name: sum(getattr(report, name) for report in reports) for name in totals},
-        "complete": complete,
+        "complete": all(report.complete for report in reports),
         "stopped_by": next((r.stopped_by for r in reports if r.stopped_by), None),
         "seconds": round(sum(report.seconds for report in reports), 2),
-        "index": str(folder),
-        "anchor_queries": len(own.anchor_queries),
     }
-    answer(summary, json)
-    if not complete:
-        note("not finished: run the same command again to resume")

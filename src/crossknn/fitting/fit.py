@@ -234,13 +234,14 @@ class FitTask:
         return fitted_vectors(str(method), self.base, fit, self.scorer.fingerprint, cost)
 
     def cost(self, queries: int, calls: int, fitting: float) -> IndexingCost:
-        """Return the cost of this many scores of this many queries, whenever they were
-        collected."""
-        store = self.index.scores
-        per_pair = store.seconds_per_pair(fingerprint_of(self.scorer, store))
-        seconds = {"vector": self.vector_seconds, "scoring": per_pair * calls, "fitting": fitting}
-        rounded = {f"{what}_seconds": round(took, 3) for what, took in seconds.items()}
-        return IndexingCost(queries=queries, calls=calls, **rounded)
+        """Return the cost of this run, which used `calls` scores of `queries` queries."""
+        return IndexingCost(
+            queries=queries,
+            calls=calls,
+            vector_seconds=round(self.vector_seconds, 3),
+            scoring_seconds=round(self.collected.seconds, 3),
+            fitting_seconds=round(fitting, 3),
+        )
 
     def _plan(self) -> PairPlan:
         n, seed, per = self.index.n, self.seed, self.per

@@ -165,7 +165,11 @@ MAPS: Mapping[str, type[Any]] = {kind.kind: kind for kind in (Same, Linear, Gate
 
 @dataclass(frozen=True, kw_only=True)
 class IndexingCost:
-    """The cost of fitting vectors (AXN figure 2, table 3): queries, pairs scored, seconds."""
+    """The cost of fitting vectors (AXN figure 2, table 3).
+
+    `calls` counts the scores of `queries` that were used, also those that were stored before; the
+    seconds are those of the run that fitted the vectors.
+    """
 
     queries: int = 0
     calls: int = 0

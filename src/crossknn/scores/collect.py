@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -112,43 +112,40 @@ def collect(
         InputError: The store is a file but the scorer has no fingerprint, or the disk is full.
         ScorerError: A score is not finite, or nothing can be scored.
     """
-    for what, texts in (("queries", queries), ("items", items)):
-        if isinstance(texts, str | Mapping) or hasattr(texts, "columns"):
-            raise InputError(f"the {what} are a {type(texts).__name__}; give a list of texts")
-    limits, source, scorer = limits or Limits(), scorer, as_scorer(scorer)
-    fingerprint, limit = fingerprint_of(scorer, store), store.table().limit
-    asked = len(queries) * len(items) if pairs is None else len(pairs)
-    if 4 * asked > limit:
-        raise InputError(
-            f"{asked:,} scores do not fit into a store of {limit // 2**20:,} MB, where new "
-            "scores would replace the first ones: set CROSSKNN_STORE_LIMIT to more MB, or ask "
-            "for fewer"
-        )
-    opened: Any = nullcontext(scorer)
+    limits, name_or_scorer, scorer = limits or Limits(), scorer, as_scorer(scorer)
+    fingerprint = fingerprint_of(scorer, store)
+    _check_request(queries, items, pairs, store.table().limit)
+    opened: AbstractContextManager[Scorer] = nullcontext(scorer)
+    block_size = _BLOCK
     if limits.ray is not None:
         from crossknn.scores.ray import scorer_on_ray
 
-        opened = scorer_on_ray(source, fingerprint, limits.workers, limits.ray)
+        opened = scorer_on_ray(name_or_scorer, fingerprint, limits.workers, limits.ray)
+        block_size = _BLOCK_ON_RAY
     run = _Collection(fingerprint, queries, items, pairs, limits, progress)
-    report = run.report
     with _exclusive(store.path, run.deadline):
         run.begin(store.table())
         began = time.monotonic()
-        try:
-            with opened as scorer:
-                run.score(scorer, _BLOCK if limits.ray is None else _BLOCK_ON_RAY)
-        finally:
-            report.seconds = time.monotonic() - began
-            store.record_time(fingerprint, report.calls - report.failed, report.seconds)
-    if run.failure and not report.scored + report.reused:
-        raise NothingScoredError(run.failure)
-    if report.failed:
-        logger.warning("%d pairs could not be scored; they stay unscored", report.failed)
-    if report.complete:
-        report.stopped_by = None
-    elif run.deadline.over():
-        report.stopped_by = "deadline"
-    return report
+        with opened as scorer:
+            run.score(scorer, block_size)
+        run.report.seconds = time.monotonic() - began
+    return run.finished()
+
+
+def _check_request(
+    queries: Sequence[str], items: Sequence[str], pairs: Pairs | None, limit: int
+) -> None:
+    """Raises InputError unless texts are lists, and their scores fit into `limit` bytes."""
+    for what, texts in (("queries", queries), ("items", items)):
+        if isinstance(texts, str | Mapping) or hasattr(texts, "columns"):
+            raise InputError(f"the {what} are a {type(texts).__name__}; give a list of texts")
+    n_pairs = len(queries) * len(items) if pairs is None else len(pairs)
+    if 4 * n_pairs > limit:
+        raise InputError(
+            f"{n_pairs:,} scores do not fit into a store of {limit // 2**20:,} MB, where new "
+            "scores would replace the first ones: set CROSSKNN_STORE_LIMIT to more MB, or ask "
+            "for fewer"
+        )
 
 
 def exact_scores(
@@ -245,6 +242,19 @@ class _Collection:
             except BaseException:
                 self._stop.set()
                 raise
+
+    def finished(self) -> CollectReport:
+        """Return the report; NothingScoredError if no pair has a score."""
+        report = self.report
+        if self.failure and not report.scored + report.reused:
+            raise NothingScoredError(self.failure)
+        if report.failed:
+            logger.warning("%d pairs could not be scored; they stay unscored", report.failed)
+        if report.complete:
+            report.stopped_by = None
+        elif self.deadline.over():
+            report.stopped_by = "deadline"
+        return report
 
     def _score(self, scorer: Scorer, block: Pairs) -> None:
         """Score a block, and store each batch as it arrives."""

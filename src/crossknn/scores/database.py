@@ -35,14 +35,13 @@ LARGEST_ID = 2**31 - 1
 """Upper bound of text ids, which blocks store in four bytes."""
 
 _APPLICATION = 0x786B6E6E  # "xknn"
-_FORMAT = 3
+_FORMAT = 4
 _BUSY_SECONDS = 30.0
 _LONGEST_ROW = 2**27  # bytes: a block of 16 million scores
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_FORMAT};
-CREATE TABLE IF NOT EXISTS scorers (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE,
-    pairs INTEGER NOT NULL DEFAULT 0, seconds REAL NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS scorers (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS texts (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB,
     crc INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS blocks (id INTEGER PRIMARY KEY, scorer INTEGER NOT NULL,

@@ -380,9 +380,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         texts = list(source.texts("TRUE", []))
         theirs = np.array([number for number, *_ in texts], np.int64)
         own = table.digest_ids([(digest, text) for _, digest, text in texts], add=True)
-        scorers = source.file.select("SELECT id, fingerprint, pairs, seconds FROM scorers")
-        for scorer, fingerprint, pairs, seconds in scorers:
-            self.record_time(fingerprint, pairs, seconds)
+        for scorer, fingerprint in source.file.select("SELECT id, fingerprint FROM scorers"):
             scored = "SELECT DISTINCT query FROM blocks WHERE scorer = ?"
             for (query,) in source.file.select(scored, (scorer,)):
                 for block in source.blocks(fingerprint, query):
@@ -392,27 +390,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
                         raise source.file.damaged("a block refers to a text that does not exist")
                     queries = np.full(len(block.scores), own[at[0]])
                     table.insert(fingerprint, queries, own[at[1:]], block.scores)
-
-    def record_time(self, fingerprint: str, pairs: int, seconds: float) -> None:
-        """Record how long scoring took, over all workers.
-
-        Args:
-            fingerprint, pairs, seconds: The cross-encoder, its number of pairs, and the duration.
-        """
-        if pairs:
-            with self.table().file.writing() as db:
-                db.execute(
-                    "INSERT INTO scorers (fingerprint, pairs, seconds) VALUES (?, ?, ?) "
-                    "ON CONFLICT DO UPDATE SET pairs = pairs + excluded.pairs, "
-                    "seconds = seconds + excluded.seconds",
-                    (fingerprint, pairs, seconds),
-                )
-
-    def seconds_per_pair(self, fingerprint: str) -> float:
-        """Return the average seconds per pair over all collections; 0.0 before the first."""
-        rate = "SELECT CAST(seconds AS REAL) / pairs FROM scorers WHERE pairs > 0 AND seconds > 0"
-        rows = self.table().file.select(f"{rate} AND fingerprint = ?", (fingerprint,))
-        return next((seconds for (seconds,) in rows if seconds is not None), 0.0)
 
     def sizes(self) -> dict[str, int]:
         """Return the numbers of `scores`, of `queries` with scores, of stored `texts` of these

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
-import subprocess
-import sys
 
 import pytest
 
 import crossknn as ck
+from crossknn.cli.app import run
 
 RECORDS = [
     {"id": "d1", "title": "Oak", "text": "a tree"},
@@ -98,14 +98,16 @@ def test_what_cannot_be_read(tmp_path, text, said):
     assert said in str(error.value)
 
 
-def test_standard_input(tmp_path):
+def test_standard_input(tmp_path, monkeypatch, capsys):
     """`-` takes an array, too; a text may begin with a bracket."""
-    cli = [sys.executable, "-m", "crossknn"]
-    how = {"capture_output": True, "text": True, "cwd": tmp_path, "check": True}
-    build = [*cli, "index", "build", "-", "d.index", "--encoder", "none"]
-    subprocess.run(build, input=json.dumps(RECORDS, indent=2), **how)
-    asked = [*cli, "search", "d.index", "-", "--method", "retrieve(retriever=bm25)", "--json"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(RECORDS, indent=2)))
+    assert run(["index", "build", "-", "d.index", "--encoder", "none"]) == 0
+    search = ["search", "d.index", "-", "--method", "retrieve(retriever=bm25)", "--json"]
     for given, texts in (('["tree", "sea"]', ["tree", "sea"]), ("[tree]\n", ["[tree]"])):
-        found = json.loads(subprocess.run(asked, input=given, **how).stdout)
+        monkeypatch.setattr("sys.stdin", io.StringIO(given))
+        capsys.readouterr()
+        assert run(search) == 0
+        found = json.loads(capsys.readouterr().out)
         assert [row["query"] for row in found["results"]] == texts
         assert found["results"][0]["hits"][0]["id"] == "d1"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
-import subprocess
-import sys
 from decimal import Decimal
 
 import numpy as np
 import pytest
 
 import crossknn as ck
+from crossknn.cli.app import run
 
 pd = pytest.importorskip("pandas")
 
@@ -111,17 +111,17 @@ def test_a_file(tmp_path):
     assert items.extra[0] == {"x": None, "y": [1, None, None]}
 
 
-def test_standard_input(tmp_path):
+def test_standard_input(tmp_path, monkeypatch, capsys):
     """`index build -` and `search` print no NaN."""
+    monkeypatch.chdir(tmp_path)
     record = '{"id": 1, "title": NaN, "text": "a tree", "x": NaN}\n'
-    run = {"capture_output": True, "text": True, "cwd": tmp_path, "check": True}
-    cli = [sys.executable, "-m", "crossknn"]
-    subprocess.run(
-        [*cli, "index", "build", "-", "d.index", "--encoder", "none"], input=record, **run
-    )
-    asked = [*cli, "search", "d.index", "tree", "--method", "retrieve(retriever=bm25)", "--json"]
-    said = subprocess.run(asked, **run).stdout
-    [hit] = json.loads(said, parse_constant=pytest.fail)["results"][0]["hits"]
+    monkeypatch.setattr("sys.stdin", io.StringIO(record))
+    assert run(["index", "build", "-", "d.index", "--encoder", "none"]) == 0
+    capsys.readouterr()
+    search = ["search", "d.index", "tree", "--method", "retrieve(retriever=bm25)", "--json"]
+    assert run(search) == 0
+    printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    [hit] = printed["results"][0]["hits"]
     assert (hit["title"], hit["text"], hit["extra"]) == ("", "a tree", {"x": None})
 
 

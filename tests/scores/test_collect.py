@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -150,33 +148,36 @@ def test_a_model_that_scores_nothing_is_given_up(store, monkeypatch):
             Limits(**wrong)
 
 
-COLLECTING = """
-import sys, time
-from crossknn.scorers import CallableScorer
-from crossknn.scores.collect import Limits, collect
-from crossknn.scores.store import ScoreStore
-log = open(sys.argv[2], "a", buffering=1)
-def score(pairs):
-    time.sleep(0.006)
-    for q, i in pairs:
-        log.write(f"{q}\\t{i}\\n")
-    return [len(q) + len(i) / 8 for q, i in pairs]
-queries, items = [f"query {q}" for q in range(5)], [f"item {i}" for i in range(200)]
-collect(ScoreStore(sys.argv[1]), CallableScorer(score, "f", batch=8), queries, items,
-        limits=Limits(workers=int(sys.argv[3])))
-"""
+def collect_slowly(folder, workers=1):
+    """1,000 pairs, each of which is logged before its batch is stored."""
+    with (folder / "log").open("a", buffering=1) as log:
+
+        def score(pairs):
+            time.sleep(0.002)
+            log.writelines(f"{query}\t{item}\n" for query, item in pairs)
+            return [len(query) + len(item) / 8 for query, item in pairs]
+
+        queries, items = [f"query {q}" for q in range(5)], [f"item {i}" for i in range(200)]
+        scorer, limits = CallableScorer(score, "f", batch=8), Limits(workers=workers)
+        collect(ScoreStore(folder / "s"), scorer, queries, items, limits=limits)
 
 
-def run(tmp_path, workers=1):
-    paths = [str(tmp_path / "s"), str(tmp_path / "log")]
-    return subprocess.Popen([sys.executable, "-c", COLLECTING, *paths, str(workers)])
+def start(folder, workers=1):
+    process = get_context("fork").Process(target=collect_slowly, args=(folder, workers))
+    process.start()
+    return process
+
+
+def logged(folder):
+    return (folder / "log").read_text().splitlines()
 
 
 def test_two_processes_never_score_the_same_pair(tmp_path):
-    running = [run(tmp_path) for _ in range(2)]
-    assert [process.wait(60) for process in running] == [0, 0]
-    asked = (tmp_path / "log").read_text().splitlines()
-    assert len(asked) == len(set(asked)) == 1000
+    running = [start(tmp_path) for _ in range(2)]
+    for process in running:
+        process.join(60)
+    assert [process.exitcode for process in running] == [0, 0]
+    assert len(logged(tmp_path)) == len(set(logged(tmp_path))) == 1000
 
 
 @pytest.mark.parametrize(
@@ -184,21 +185,21 @@ def test_two_processes_never_score_the_same_pair(tmp_path):
 )
 def test_kills_cost_at_most_the_requests_in_flight(tmp_path, seed):
     rng = np.random.default_rng(seed)
-    workers, kills = int(rng.integers(1, 4)), 0
-    while True:
-        process = run(tmp_path, workers)
-        try:
-            assert process.wait(float(rng.uniform(0.3, 0.8))) == 0
-            break
-        except subprocess.TimeoutExpired:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
-            kills += 1
-            assert ScoreStore(tmp_path / "s").verify() == []
-    asked = (tmp_path / "log").read_text().splitlines()
-    store = ScoreStore(tmp_path / "s")
-    assert len(store) == len(set(asked)) == 1000
-    assert len(asked) - len(set(asked)) <= kills * workers * 8
+    workers, kills = int(rng.integers(1, 4)), 4
+    (tmp_path / "log").touch()
+    for _ in range(kills):
+        before, process = len(logged(tmp_path)), start(tmp_path, workers)
+        while len(logged(tmp_path)) == before:
+            process.join(0.002)
+        process.join(float(rng.uniform(0, 0.04)))
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        assert ScoreStore(tmp_path / "s").verify() == []
+    collect_slowly(tmp_path, workers)
+    scored, store = logged(tmp_path), ScoreStore(tmp_path / "s")
+    assert len(store) == len(set(scored)) == 1000
+    assert len(scored) - len(set(scored)) <= kills * workers * 8
 
 
 def scores_of(scorer, pairs, queries=QUERIES, items=ITEMS):

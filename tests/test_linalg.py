@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.isotonic import IsotonicRegression
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from crossknn import linalg
-from crossknn.linalg import inner, isotonic, one_thread
+from crossknn.linalg import inner, one_thread
 from crossknn.retrievers.base import ArrayStore, DenseRetriever
 from crossknn.types import Queries
 
@@ -41,19 +40,6 @@ def test_half_precision_is_never_copied_whole():
     tracemalloc.stop()
     assert (scores == 64).all()
     assert peak < items.size * 4 / 2
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=1, max_size=40))
-def test_rising_curves_are_scikit_learns(pairs):
-    values, found = np.array(pairs, np.float64).T
-    found = found > 0
-    theirs = IsotonicRegression(out_of_bounds="clip").fit(values, found)
-    at, height = isotonic(values, found)
-    np.testing.assert_array_equal(at, theirs.X_thresholds_)
-    np.testing.assert_allclose(height, theirs.y_thresholds_, atol=1e-12)
-    asked = np.linspace(-6, 6, 50)
-    np.testing.assert_allclose(np.interp(asked, at, height), theirs.predict(asked), atol=1e-12)
 
 
 def test_small_products_take_one_thread_until_all_have_left():

@@ -321,22 +321,6 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def has_locks(folder: Path) -> bool:
-    """Whether a folder's file system supports locks; some network file systems do not."""
-    if os.name == "nt":
-        return True
-    import fcntl
-
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_UN)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return True
-
-
 class LockedError(InputError):
     """Another process is writing to the folder."""
 

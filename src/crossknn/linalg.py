@@ -206,45 +206,6 @@ def least_squares(vectors: FloatArray, scores: FloatArray, rcond: float) -> Floa
     return u
 
 
-def isotonic(values: FloatArray, found: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Isotonic regression: the rising curve that has the least squared error to what was `found`
-    (p,) at `values` (p,). Its knots (b,) and heights (b,), between which `np.interp` draws lines.
-
-    >>> isotonic(np.array([1, 2, 3, 3]), np.array([True, False, True, False]))
-    (array([1, 3]), array([0.5, 0.5]))
-    """
-    from scipy.optimize import isotonic_regression
-
-    at, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    height = isotonic_regression(np.bincount(place, found) / counts, weights=counts).x
-    kept = np.ones(len(at), np.bool_)  # the ends, and where the height changes
-    kept[1:-1] = (height[1:-1] != height[:-2]) | (height[1:-1] != height[2:])
-    return at[kept], height[kept]
-
-
-def logistic_weights(values: FloatArray, within: BoolArray, ridge: float) -> FloatArray:
-    """Fit a logistic regression: weights (f,) of features (e, f) that predict which of e examples
-    are `within` (e,).
-
-    `ridge` is the penalty of squared weights, of features scaled to variance 1. The intercept is
-    fitted and left out: it changes no order.
-    """
-    size = values.std(axis=0)
-    size = np.where(size > 0, size, 1.0)
-    columns = np.column_stack([(values - values.mean(axis=0)) / size, np.ones(len(values))])
-    penalty = ridge * np.append(np.ones(values.shape[1]), 0.0)
-    weights = np.zeros(columns.shape[1])
-    for _ in range(50):  # Newton's method
-        chance = 1 / (1 + np.exp(-columns @ weights))
-        slope = columns.T @ (within - chance) - penalty * weights
-        curve = (columns.T * np.maximum(chance * (1 - chance), 1e-9)) @ columns
-        step = np.linalg.solve(curve + np.diag(penalty + 1e-9), slope)
-        weights += step
-        if np.abs(step).max() < 1e-6:
-            break
-    return weights[:-1] / size
-
-
 def standardised(values: FloatArray) -> FloatArray:
     """Standardise rows (..., n) to mean 0 and deviation 1; 0 where all values are equal."""
     exact = values.astype(np.float64)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
 
 import crossknn as ck
 from crossknn.errors import InputError
-from crossknn.fitting.calibration import calibration_error, fit_scores
+from crossknn.fitting.calibration import calibration_error, fit_scores, isotonic
 from crossknn.search.calibration import features
 
 WORDS = ("zip", "sort", "lock", "parse", "send", "read", "draw", "join")
@@ -107,3 +110,16 @@ def test_judgements_that_cannot_be_fitted_to_are_said_in_a_sentence(index, qrels
     with pytest.raises(InputError, match=sentence):
         ck.fit_calibration(index, SCORER, QUERIES, qrels, budget=32)
     assert ck.Searcher(index, SCORER).search("zip it", budget=16)[0][0].calibrated is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=1, max_size=40))
+def test_rising_curves_are_scikit_learns(pairs):
+    values, found = np.array(pairs, np.float64).T
+    found = found > 0
+    theirs = IsotonicRegression(out_of_bounds="clip").fit(values, found)
+    at, height = isotonic(values, found)
+    np.testing.assert_array_equal(at, theirs.X_thresholds_)
+    np.testing.assert_allclose(height, theirs.y_thresholds_, atol=1e-12)
+    asked = np.linspace(-6, 6, 50)
+    np.testing.assert_allclose(np.interp(asked, at, height), theirs.predict(asked), atol=1e-12)

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.files import has_locks, is_file
+from crossknn.files import is_file
 from crossknn.linalg import running, usable
 from crossknn.types import FloatArray, IntArray
 
@@ -209,7 +209,7 @@ class ScoreFile:
             self._connection = None
         until, read_only = time.monotonic() + _BUSY_SECONDS, False
         if self._connection is None and self.path is not None:
-            read_only = not has_locks(self.path.absolute().parent)  # SQLite would wait for them
+            read_only = not _has_locks(self.path.absolute().parent)  # SQLite would wait for them
             if read_only and (write or not self._exists()):
                 raise OSError(errno.ENOLCK, "its file system has no locks (No locks available)")
         while self._connection is None:
@@ -350,3 +350,19 @@ def text_crc(number: int, digest: bytes, text: bytes | None) -> int | None:
         if 1 <= number < LARGEST_ID and len(digest) == 16:
             return zlib.crc32(text or b"", zlib.crc32(digest, number & 0xFFFFFFFF))
     return None
+
+
+def _has_locks(folder: Path) -> bool:
+    """Whether a folder's file system supports locks; some network file systems do not."""
+    if os.name == "nt":
+        return True
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True

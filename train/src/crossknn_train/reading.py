@@ -19,11 +19,7 @@ SPLITS = ("train", "valid", "test")
 
 
 def read_labelled(
-    folder: str | Path,
-    split: str = "train",
-    domains: Iterable[str] | None = None,
-    *,
-    lists: bool = False,
+    folder: str | Path, split: str = "train", *, lists: bool = False
 ) -> list[Dataset]:
     """What a data folder (docs/how-to/data.md) holds of a split: one corpus, or one per domain.
 
@@ -34,20 +30,15 @@ def read_labelled(
     Args:
         folder: The folder.
         split: Which queries.
-        domains: Keep these; of ZESHEL wherever they lie, without it they are the split's own.
         lists: Read the lists that come with the queries, too.
     """
     path = existing(as_path(folder, "the folder"))
     place = f"{path}, split {split}"
     if (path / "documents").is_dir():
-        if split not in SPLITS:
-            raise InputError(f"{path} has no split {split!r} ({nearest(split, SPLITS)})")
-        found = _zeshel(path, split, domains)
-    elif domains is not None:
-        raise InputError(f"{path} has no domains: leave them out")
+        datasets = _zeshel(path, split)
     else:
-        found = [dataset_at(path, split, lists=lists)]
-    return [_labelled(data, place, lists) for data in found]
+        datasets = [dataset_at(path, split, lists=lists)]
+    return [_labelled(data, place, lists) for data in datasets]
 
 
 def _labelled(data: Dataset, place: str, lists: bool) -> Dataset:
@@ -65,27 +56,21 @@ def _labelled(data: Dataset, place: str, lists: bool) -> Dataset:
     return judged
 
 
-def _zeshel(path: Path, split: str, domains: Iterable[str] | None) -> list[Dataset]:
+def _zeshel(path: Path, split: str) -> list[Dataset]:
     """Entity linking in worlds (Logeswaran et al. 2019); each domain is a corpus of its own.
 
     Items are the entities of `documents/<domain>.json`, `title [ENT] text`; queries are mentions in
     the whole of their document, `left [Ms] mention [Me] right`, from `mentions/<split>.json`, or
-    from `processed/`, where `label_id` is a position in the documents. `domains` are found in any
-    split.
+    from `processed/`, where `label_id` is a position in the documents.
     """
-    wanted = None if domains is None else list(domains)
-    found: dict[str, list[Record]] = {}
-    for name in (split,) if wanted is None else SPLITS:
-        for domain, mentions in _mentions(path, name):
-            if wanted is None or domain in wanted:
-                found.setdefault(domain, []).extend(mentions)
-    for domain in wanted or ():
-        if domain not in found:
-            known = (file.stem for file in (path / "documents").glob("*.json"))
-            raise InputError(f"{path} has no mentions of {domain!r} ({nearest(domain, known)})")
-    if not found:
+    if split not in SPLITS:
+        raise InputError(f"{path} has no split {split!r} ({nearest(split, SPLITS)})")
+    by_domain: dict[str, list[Record]] = {}
+    for domain, mentions in _mentions(path, split):
+        by_domain.setdefault(domain, []).extend(mentions)
+    if not by_domain:
         raise InputError(f"{path} has no mentions in the split {split}")
-    return [_world(path, *world) for world in found.items()]
+    return [_world(path, *world) for world in by_domain.items()]
 
 
 def _world(path: Path, domain: str, mentions: Sequence[Record]) -> Dataset:

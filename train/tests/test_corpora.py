@@ -63,7 +63,7 @@ def parts(draw):
 KIND = st.sampled_from(["random", "tfidf", "dual-encoder"])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(parts(), KIND, st.integers(1, 8), st.integers(0, 3))
 def test_wrong_items_are_wrong_nearest_first_and_as_many_as_there_are(part, kind, depth, skip):
     wanted = NegativesSettings(kind=kind, count=1, depth=depth, skip=skip)
@@ -89,7 +89,7 @@ def test_wrong_items_are_wrong_nearest_first_and_as_many_as_there_are(part, kind
 HOW = st.sampled_from([("bm25", None), ("tfidf", None), ("dual-encoder", 1), ("dual-encoder", 3)])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(parts(), HOW)
 def test_candidates_have_the_retrievers_scores_and_cosines_times_twenty(part, how):
     kind, length = how
@@ -191,7 +191,7 @@ def drawn_list(scores, generator, **changes):
 SAMPLING = st.sampled_from(["score", "uniform"])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 12), st.floats(0, 1), st.integers(0, 20), st.integers(0, 1000), SAMPLING)
 def test_a_list_begins_with_a_right_item_and_the_very_best(count, fixed, n_wrong, seed, sampling):
     generator = np.random.default_rng(seed)

@@ -32,11 +32,12 @@ COMMANDS = {
 
 
 ONE_AFTER_ANOTHER = """
-import json, sys
+import json, os, sys
 from crossknn.cli.app import run
 for command in json.loads(sys.argv[1]):
-    assert run(command) == 0, command
+    assert run([os.fsdecode(word.encode()) for word in command]) == 0, command
 """
+"""Words are decoded as Python decodes those of a command line."""
 
 
 def crossknn(folder, *arguments, encoding="C.UTF-8", data=None, **how):

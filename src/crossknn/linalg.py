@@ -1,5 +1,4 @@
-"""Numerical basics: inner products, exact top-k, least squares, isotonic and logistic regression,
-and control of threads."""
+"""Numerical basics: inner products, exact top-k, least squares, and control of threads."""
 
 from __future__ import annotations
 

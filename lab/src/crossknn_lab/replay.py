@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from crossknn.data.qrels import Qrels
 from crossknn.errors import InputError
-from crossknn.evaluation.compare import BATCH, Evaluation, runs_of
+from crossknn.evaluation.compare import BATCH, Evaluation
 from crossknn.evaluation.outcome import Part, RecallRow
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.base import Index
@@ -55,7 +55,7 @@ def replay(
 ) -> Iterator[RecallRow]:
     """Rows of every method, budget and k, over the first `queries` test queries of a matrix."""
     evaluation = Evaluation(parts_of(matrix, queries), ks=ks, seed=seed, task=task)
-    for found in evaluation.outcomes(runs_of(methods, budgets, fusion)):
+    for found in evaluation.outcomes(methods, budgets, fusion):
         yield from found.rows()
 
 

@@ -19,7 +19,7 @@ from crossknn.methods import DEFAULT, Method, parse_method, parse_methods
 
 if TYPE_CHECKING:
     from crossknn.data.queries import QuerySet
-    from crossknn.evaluation.compare import Evaluation, Run
+    from crossknn.evaluation.compare import Evaluation
     from crossknn.evaluation.diagnosis import Diagnosis
     from crossknn.evaluation.outcome import RecallRow
     from crossknn.evaluation.task import TaskMeasures
@@ -154,9 +154,7 @@ def command(
         seed=seed,
         task=task,
     )
-    runs = _runs(searcher.of_scorer(), methods, budgets, searcher.fusion, options.no_exact)
-    with progress("searching", "pairs") as report:
-        table = [list(each.rows()) for each in evaluation.outcomes(runs, report)]
+    table = _table(evaluation, methods, budgets, searcher.fusion)
     if json:
         _print_rows(table)
     else:
@@ -199,32 +197,33 @@ def _exact(
         return exact_scores(stored.store, stored.scorer, *texts, limits=limits, progress=report)
 
 
-def _runs(
-    index: ItemIndex,
+def _table(
+    evaluation: Evaluation,
     methods: Mapping[str, Method],
     budgets: Sequence[int],
     fusion: Fusion | None,
-    no_exact: bool,
-) -> list[Run]:
-    """Return the searches to show, first those of the retriever alone and of reranking.
+) -> list[list[RecallRow]]:
+    """Return rows by k of each method and budget, first those of the retriever and of reranking.
 
     The retriever and reranking run without fusion, and the methods with it, if there is one. Each
     group begins with exact search.
     """
-    from crossknn.evaluation.compare import runs_of
     from crossknn.methods.rerank import Exact
     from crossknn.retrievers.specs import first_stage
 
+    index = evaluation.index
     stage = first_stage(index)
     names = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
     plain = {spec: parse_method(spec) for spec in names if fusion or spec not in methods}
     groups = [(plain, None), (methods, fusion)] if fusion else [({**plain, **methods}, None)]
-    runs: list[Run] = []
+    exact = {"exact": Exact()} if evaluation.ks else {}
+    table: list[list[RecallRow]] = []
     for chosen, by in groups:
-        if not no_exact:
-            runs += runs_of({"exact": Exact()}, [index.n], by)
-        runs += runs_of(chosen, budgets, by)
-    return runs
+        with progress("searching", "pairs") as report:
+            best = evaluation.outcomes(exact, [index.n], by)
+            found = [*best, *evaluation.outcomes(chosen, budgets, by, report)]
+        table += [list(each.rows()) for each in found]
+    return table
 
 
 def _print_rows(table: Sequence[Sequence[RecallRow]]) -> None:

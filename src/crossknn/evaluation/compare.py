@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,31 +30,6 @@ from crossknn.types import FloatArray, IntArray, Pairs, Progress, Queries
 
 BATCH = 64
 """Number of queries searched together, which limits memory to BATCH x n approximate scores."""
-
-
-class Run(NamedTuple):
-    """A search of all queries with one method, by final scores if there is a fusion."""
-
-    name: str
-    method: Method
-    budget: int
-    fusion: Fusion | None = None
-
-    @property
-    def key(self) -> tuple[str, int, bool]:
-        """Return a key that is equal for runs with the same answers, whatever their names."""
-        return str(self.method), self.budget, self.fusion is not None
-
-
-def runs_of(
-    methods: Mapping[str, Method], budgets: Sequence[int], fusion: Fusion | None = None
-) -> list[Run]:
-    """Return a run for every method and budget; a method that scores no pairs has one budget, 0."""
-    return [
-        Run(name, method, budget, fusion)
-        for name, method in methods.items()
-        for budget in (budgets if method.calls else (0,))
-    ]
 
 
 class Evaluation:
@@ -79,14 +53,27 @@ class Evaluation:
         self.index = parts[0].index
         self._outcomes: dict[tuple[str, int, bool], Outcome] = {}
 
-    def outcomes(self, runs: Sequence[Run], progress: Progress | None = None) -> Iterator[Outcome]:
-        """Yield the outcome of each run as soon as it is finished.
+    def outcomes(
+        self,
+        methods: Mapping[str, Method],
+        budgets: Sequence[int],
+        fusion: Fusion | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[Outcome]:
+        """Yield the outcome of every method at every budget as soon as it is finished.
 
-        `progress` is called with (done, total) pairs of runs that were not made before.
+        A method that makes no calls has one budget, 0. With a fusion answers are ordered, and
+        searched for, by its final scores. `progress` is called with (done, total) pairs of the
+        searches that were not made before.
         """
-        m, done = sum(len(part.queries) for part in self.parts), 0
-        new = {run.key: run for run in runs if run.key not in self._outcomes}
-        total = m * sum(min(run.budget, self.index.n) for run in new.values())
+        runs = [
+            (name, method, (str(method), budget, fusion is not None))
+            for name, method in methods.items()
+            for budget in (budgets if method.calls else (0,))
+        ]
+        new = {key for *_, key in runs} - self._outcomes.keys()
+        total = sum(min(budget, self.index.n) for _, budget, _ in new)
+        total, done = total * sum(len(part.queries) for part in self.parts), 0
 
         def scored(pairs: int) -> None:
             nonlocal done
@@ -94,22 +81,22 @@ class Evaluation:
             if progress is not None:
                 progress(done, total)
 
-        for run in runs:
-            if run.key not in self._outcomes:
-                self._outcomes[run.key] = outcome(
-                    run.name,
-                    run.method,
+        for name, method, key in runs:
+            if key not in self._outcomes:
+                self._outcomes[key] = outcome(
+                    name,
+                    method,
                     self.parts,
-                    self._truth(run.fusion),
-                    budget=run.budget,
+                    self._truth(fusion),
+                    budget=key[1],
                     ks=self.ks,
                     depth=self.depth,
                     seed=self.seed,
                     task=self.task,
-                    fusion=run.fusion,
+                    fusion=fusion,
                     scored=scored,
                 )
-            yield replace(self._outcomes[run.key], method=run.name)
+            yield replace(self._outcomes[key], method=name)
 
     def _truth(self, fusion: Fusion | None) -> IntArray | None:
         if not self.ks or self.parts[0].exact is None:
@@ -162,15 +149,15 @@ def compare(
     if qrels is not None and measures:
         judged = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
         task = TaskMeasures(judged, measures)
-    runs = runs_of(methods, budgets, fusion)
     if isinstance(scores, np.ndarray):
-        parts = batches(index, queries, exact=scores)
-        runs = [*runs_of({"exact": Exact()}, [index.n], fusion), *runs]
+        parts, exact = batches(index, queries, exact=scores), {"exact": Exact()}
     elif task is None:
         raise InputError("without all exact scores a comparison needs qrels and measures")
     else:
-        parts, ks = batches(index, queries, as_scorer(scores)), ()
-    return list(Evaluation(parts, ks=ks, seed=seed, task=task).outcomes(runs, progress))
+        parts, exact, ks = batches(index, queries, as_scorer(scores)), {}, ()
+    evaluation = Evaluation(parts, ks=ks, seed=seed, task=task)
+    best = evaluation.outcomes(exact, [index.n], fusion)
+    return [*best, *evaluation.outcomes(methods, budgets, fusion, progress)]
 
 
 def batches(

@@ -17,7 +17,7 @@ import numpy as np
 from crossknn.data.qrels import Qrels
 from crossknn.data.queries import Texts, query_set
 from crossknn.errors import InputError
-from crossknn.evaluation.compare import Evaluation, Run, batches
+from crossknn.evaluation.compare import Evaluation, batches
 from crossknn.evaluation.measures import (
     Comparison,
     Estimate,
@@ -317,28 +317,22 @@ def diagnosis_of(
     items."""
     task = evaluation.task
     stage, fused_stage = _stages(evaluation.index, method)
-    ways = {RETRIEVER: Retrieve(retriever=stage), **_reranking(evaluation.index, method, stage)}
+    alone = {RETRIEVER: Retrieve(retriever=stage)}
+    plain, fused = _reranking(evaluation.index, method, stage), dict[Way, Method]()
     if fusion is not None:
         if fused_stage != stage:
-            ways[replace(RETRIEVER, fused=True)] = Retrieve(retriever=fused_stage)
+            alone[replace(RETRIEVER, fused=True)] = Retrieve(retriever=fused_stage)
         reranking = _reranking(evaluation.index, method, fused_stage)
-        ways |= {replace(way, fused=True): how for way, how in reranking.items()}
-    methods = {str(way): how for way, how in ways.items()}
+        fused = {replace(way, fused=True): how for way, how in reranking.items()}
+    methods = {str(way): how for way, how in {**alone, **plain, **fused}.items()}
     check(evaluation.parts, methods, budgets[0], evaluation.seed)
-    runs = {
-        (budget, way): Run(
-            name=str(way),
-            method=how,
-            budget=budget if how.calls else 0,
-            fusion=fusion if way.fused and how.calls else None,
-        )
-        for budget in budgets
-        for way, how in ways.items()
-    }
     outcomes: dict[int, dict[Way, Outcome]] = {budget: {} for budget in budgets}
-    found = evaluation.outcomes([*runs.values()], progress)
-    for (budget, way), each in zip(runs, found, strict=True):
-        outcomes[budget][way] = each
+    for ways, by in ((alone, None), (plain, None), (fused, fusion)):
+        named = {str(way): how for way, how in ways.items()}
+        way_of = {str(way): way for way in ways}
+        for each in evaluation.outcomes(named, budgets, by, progress):
+            for budget in [each.budget] if each.budget else budgets:
+                outcomes[budget][way_of[each.method]] = each
     return Diagnosis(
         retriever=str(stage),
         method=str(method),

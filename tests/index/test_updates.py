@@ -400,7 +400,10 @@ def test_bad_input_changes_nothing(tmp_path):
         ({}, r"your own item vectors 'own': give those of the new items, .* shape .1, 4."),
         ({"vectors": {"own": one[:, :3]}}, "have 3 dimensions, but the item vectors have 4"),
         ({"vectors": {"own": np.vstack([one, one])}}, r"it must be .1, d."),
-        ({"vectors": {"own": one, "dense": one}}, "given for 'dense', but the index has own"),
+        (
+            {"vectors": {"own": one, "dense": one}},
+            "given for 'dense', but the user's own vectors in the index are own",
+        ),
         ({"vectors": {"own": one * np.nan}}, "row 0 holds a NaN"),
     ]:
         with pytest.raises(InputError, match=said):

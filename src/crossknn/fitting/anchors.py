@@ -44,7 +44,8 @@ def collect_anchors(
     """Score training queries with every item, and store the complete rows as the index's anchors.
 
     Existing anchors are kept. After an interruption, the same call resumes. Kriging's prior is
-    fitted to the anchors, which gives later searches a higher recall.
+    fitted to the anchors, which gives later searches a higher recall. Returns the numbers of reused,
+    scored and failed pairs, and what stopped the collection.
 
     Args:
         index: The n items.
@@ -52,17 +53,8 @@ def collect_anchors(
         queries: Texts (k_q); they cost k_q * n scored pairs, minus those in the store.
         limits, progress: As for `collect`.
         replace: Drop anchors scored by other cross-encoders, which are kept by default.
-
-    Returns:
-        Numbers of reused, scored and failed pairs, and what stopped the collection.
-
-    Raises:
-        InputError: As `collect`, or the index has anchors of a cross-encoder without a name.
-        ScorerError: As `collect`.
     """
     texts = check_texts(queries, "anchor")
-    if not len(texts):
-        raise InputError("there are no texts to score the items against")
     opened = as_scorer(scorer)
     index = index.for_scorer(opened.fingerprint)
     index.check_compact("collecting rows of scores")
@@ -105,13 +97,15 @@ def _teach(index: ItemIndex) -> None:
 
 
 def check_texts(queries: Texts, kind: str) -> list[str]:
-    """Return the distinct texts; `InputError` unless they are a container of queries."""
+    """The different texts; `InputError` for what is no container of queries, or has none."""
     if isinstance(queries, str):
         raise InputError(f"{kind} queries must be a list of texts, not one text")
     if not isinstance(queries, Sequence) or not all(
         isinstance(q, str) and q.strip() for q in queries
     ):
         queries = query_set(queries).texts
+    if not len(queries):
+        raise InputError(f"there are no {kind} queries to score the items against")
     return list(dict.fromkeys(map(str, queries)))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.data.qrels import Qrels, given_qrels
-from crossknn.data.queries import Texts, own_items, query_set
+from crossknn.data.queries import QuerySet, Texts, own_items, query_set
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
@@ -49,7 +49,10 @@ def fit_calibration(
     """Fit probabilities of relevance to the scores of the ten best items of judged queries.
 
     Unjudged items count as not relevant; queries without judgements are left out. Later searches
-    with this cross-encoder and this fusion return calibrated probabilities.
+    with this cross-encoder and this fusion return calibrated probabilities. Returns the report,
+    also stored as the artifact "calibration": the chosen `way` and each one's held-out Brier score,
+    the expected calibration error (`ece`), and `reliability` in ten bins of equal size; those with
+    `_logistic` are of the logistic function of the score.
 
     Args:
         index: The items.
@@ -60,20 +63,29 @@ def fit_calibration(
         keep_own: Count an item that has the query's id like any other. BEIR leaves it out, because
             it is the query itself if queries are documents of the corpus.
         progress: Called with (done, total) scored pairs.
-
-    Returns:
-        The report, also stored as the artifact "calibration": the chosen `way` and each one's
-        held-out Brier score; `ece`, the expected calibration error of held-out
-        queries (0-1), and `ece_logistic`, that of the logistic function of the score; `reliability`
-        and `reliability_logistic`, for ten bins of equal size, the mean probability, the relevant
-        share and the number of items.
-
-    Raises:
-        InputError: Fewer than five queries are judged, no judged item is in the index, or all items
-            returned are relevant, or none.
-        ScorerError: No pair could be scored.
     """
-    asked, qrels = query_set(queries), given_qrels(qrels)
+    qrels, scorer = given_qrels(qrels), as_scorer(scorer)
+    judged = _judged(index, query_set(queries), qrels)
+    exact = scorer if scorer.fingerprint is None else StoredScorer(scorer, index.scores)
+    searcher = Searcher(index, exact, method, fuse=fuse, seed=seed)
+    own = own_items(judged, () if keep_own else index.items.ids, qrels)
+    wanted = min(CONTEXT + int((own != NO_ITEM).any()), len(index))
+    results = searcher.search(judged, wanted, budget, progress=progress)
+    scores = np.full((len(judged), CONTEXT), np.nan)
+    relevant = np.zeros(scores.shape, np.bool_)
+    for q, (query, best) in enumerate(zip(judged.ids, results, strict=True)):
+        hits = [hit for hit in best if hit.position != own[q]][:CONTEXT]
+        scores[q, : len(hits)] = [hit.final_score for hit in hits]
+        relevant[q, : len(hits)] = [qrels[query].get(hit.id, 0) > 0 for hit in hits]
+    fitted, found = fit_scores(scores, relevant, seed)
+    found |= {"method": results.method, "budget": results.budget, "calls": results.n_calls}
+    found |= {"fingerprint": scorer.fingerprint, "fusion": weights_of(searcher.fusion)}
+    index.put_artifact(CALIBRATION, found, asdict(fitted))
+    return found
+
+
+def _judged(index: ItemIndex, asked: QuerySet, qrels: Qrels) -> QuerySet:
+    """The queries with judgements, five or more, of items that are in the index."""
     judged = asked.take(q for q, name in enumerate(asked.ids) if qrels.get(name))
     if len(judged) < LEAST:
         raise InputError(
@@ -84,23 +96,7 @@ def fit_calibration(
         raise InputError(
             "none of the judged items is in the index: check that both use the same ids"
         )
-    scorer = as_scorer(scorer)
-    exact = scorer if scorer.fingerprint is None else StoredScorer(scorer, index.scores)
-    searcher = Searcher(index, exact, method, fuse=fuse, seed=seed)
-    own = own_items(judged, () if keep_own else index.items.ids, qrels)
-    wanted = min(CONTEXT + int((own != NO_ITEM).any()), len(index))
-    results = searcher.search(judged, wanted, budget, progress=progress)
-    scores = np.full((len(judged), CONTEXT), np.nan)
-    relevant = np.zeros(scores.shape, np.bool_)
-    for q, (query, found_hits) in enumerate(zip(judged.ids, results, strict=True)):
-        hits = [hit for hit in found_hits if hit.position != own[q]][:CONTEXT]
-        scores[q, : len(hits)] = [hit.final_score for hit in hits]
-        relevant[q, : len(hits)] = [qrels[query].get(hit.id, 0) > 0 for hit in hits]
-    fitted, found = fit_scores(scores, relevant, seed)
-    found |= {"method": results.method, "budget": results.budget, "calls": results.n_calls}
-    found |= {"fingerprint": scorer.fingerprint, "fusion": weights_of(searcher.fusion)}
-    index.put_artifact(CALIBRATION, found, asdict(fitted))
-    return found
+    return judged
 
 
 def fit_scores(

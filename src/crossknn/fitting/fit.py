@@ -54,15 +54,24 @@ _ENOUGH = 30  # so many random pairs make a scale
 
 @dataclass(frozen=True, kw_only=True)
 class FitReport:
-    """The result of `fit`, whose vectors are in the index under `name`.
-
-    `collected` reports the pairs scored in this run; `notes` lists limitations of the data.
-    """
+    """The result of `fit`, whose vectors are in the index under `name`; `collected` reports the
+    pairs scored in this run."""
 
     name: str
     vectors: ItemVectors
     collected: CollectReport
-    notes: tuple[str, ...]
+
+    @property
+    def notes(self) -> list[str]:
+        """What the data could not give."""
+        notes, n = list[str](), len(self.vectors.values)
+        if not self.collected.complete:
+            notes.append("some train queries lack scores: run the fit again to resume")
+        if untouched := self.vectors.details.get("untouched"):
+            notes.append(
+                f"{untouched} of {n} items have no score to fit to, and keep their initial vectors"
+            )
+        return notes
 
     def summary(self) -> dict[str, Any]:
         """The lines that the command line prints."""
@@ -115,13 +124,6 @@ def fit(
         seed: Seed of all randomness.
         progress: Opens a progress report: `progress(what, unit)` is a context manager that gives a
             function to be called with (done, total).
-
-    Returns:
-        The name of the vectors, and the report of the collection.
-
-    Raises:
-        InputError: Queries or options cannot be used, or the disk is full.
-        ScorerError: A score is not a number.
     """
     chosen = build(parse(method), METHODS, "way to fit") if isinstance(method, str) else method
     opened = as_scorer(scorer)
@@ -130,17 +132,11 @@ def fit(
     index.check_free(name)
     if strategy not in PER:
         raise InputError(f"strategy is {strategy!r}; it must be 'q' or 'i'")
-    texts = check_texts(queries, "train")
-    if not texts:
-        raise InputError("there are no train queries")
-    base = (vectors == "auto" and unfitted(index)) or default_vectors(index, vectors)
-    if base in index.fitted:
-        raise InputError(f"the vectors {base!r} are already fitted: start from unfitted ones")
     task = FitTask(
         index=index,
         scorer=opened,
-        queries=texts,
-        base=base,
+        queries=check_texts(queries, "train"),
+        base=_initial(index, vectors),
         strategy=strategy,
         per=PER[strategy] if per is None else per,
         retriever=retriever,
@@ -151,15 +147,15 @@ def fit(
     )
     made = chosen.fit(task)
     index.add_fitted(name, made, replace=True)
-    notes = []
-    if not task.collected.complete:
-        notes.append("some train queries lack scores: run the fit again to resume")
-    if untouched := made.details.get("untouched"):
-        notes.append(
-            f"{untouched} of {index.n} items have no score to fit to, and keep their "
-            "initial vectors"
-        )
-    return FitReport(name=name, vectors=made, collected=task.collected, notes=tuple(notes))
+    return FitReport(name=name, vectors=made, collected=task.collected)
+
+
+def _initial(index: ItemIndex, vectors: str) -> str:
+    """The name of the vectors to start from, which were not fitted themselves."""
+    base = (vectors == "auto" and unfitted(index)) or default_vectors(index, vectors)
+    if base in index.fitted:
+        raise InputError(f"the vectors {base!r} are already fitted: start from unfitted ones")
+    return base
 
 
 @dataclass(kw_only=True, eq=False)
@@ -228,10 +224,19 @@ class FitTask:
         return Scale.match(known.score, inner_products(queries, items, known.query, known.item))
 
     def kept(self, method: FitMethod, fit: Fit, queries: int, calls: int) -> ItemVectors:
-        """Make the item vectors of a fit as the index stores them, with the numbers of queries and
-        scores used."""
-        cost = self.cost(queries, calls, fit.seconds)
-        return fitted_vectors(str(method), self.base, fit, self.scorer.fingerprint, cost)
+        """What the index keeps of a fit to so many scores of so many queries."""
+        errors = {"held_out": fit.held_out, "initial": fit.initial, "untouched": fit.untouched}
+        details = json.dumps({**errors, **fit.details})
+        return ItemVectors(
+            values=fit.items,
+            method=str(method),
+            base=None if fit.map is None else self.base,
+            map=fit.map or Same(),
+            scale=fit.scale,
+            fingerprint=self.scorer.fingerprint,
+            cost=self.cost(queries, calls, fit.seconds),
+            details=json.loads(details, parse_constant=lambda nan: None),
+        )
 
     def cost(self, queries: int, calls: int, fitting: float) -> IndexingCost:
         """Return the cost of this run, which used `calls` scores of `queries` queries."""
@@ -321,24 +326,6 @@ class ALS(Factorization):
 
 
 METHODS: dict[str, type[FitMethod]] = {ALS.name: ALS}
-
-
-def fitted_vectors(
-    method: str, base: str, fit: Fit, fingerprint: str | None, cost: IndexingCost
-) -> ItemVectors:
-    """Make the item vectors of a fit that started from the vectors `base`, as the index stores
-    them."""
-    errors = {"held_out": fit.held_out, "initial": fit.initial, "untouched": fit.untouched}
-    return ItemVectors(
-        values=fit.items,
-        method=method,
-        base=None if fit.map is None else base,
-        map=fit.map or Same(),
-        scale=fit.scale,
-        fingerprint=fingerprint,
-        cost=cost,
-        details=json.loads(json.dumps({**errors, **fit.details}), parse_constant=lambda nan: None),
-    )
 
 
 def add_scores(index: ItemIndex, store: ScoreStore, fingerprint: str) -> int:

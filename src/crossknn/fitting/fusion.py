@@ -59,7 +59,11 @@ def fit_fusion(
     """Fit the weights of retriever scores in the final score, on m training queries.
 
     Scores the first `depth` items of `hybrid` for each query and, without judgements, as many
-    random ones. Scores are stored in the index.
+    random ones. Scores are stored in the index. Returns the artefact "fusion" of the index:
+    `weights`, in the `deviations` of candidates' scores (means over the queries); with judgements
+    also `ndcg`, nDCG@10 of the candidates ordered by the retrievers, the cross-encoder and,
+    cross-validated, both, and a `note` if both are worse than the retrievers alone, which then
+    decide the order.
 
     Args:
         index: The items.
@@ -73,19 +77,6 @@ def fit_fusion(
             out, since it is the query itself where queries are documents of the corpus.
         seed: Draws the random items.
         limits, progress: As for `collect`.
-
-    Returns:
-        The artefact "fusion" of the index: `weights`, in deviations; `deviations`, the means over
-        the queries of the standard deviations of their candidates' scores; `fingerprint`; how many
-        `queries`, how many of them `judged`, how many `pairs` were scored; with judgements `ndcg`,
-        nDCG@10 of the candidates ordered by the retrievers, the cross-encoder and,
-        cross-validated, both; and a `note` if the last is below the first: the weights are then
-        those of the retrievers' fusion, which decides the order.
-
-    Raises:
-        InputError: The index has no retriever to fuse, scores do not differ, or fewer than five
-            queries have a relevant item.
-        ScorerError: Pairs could not be scored.
     """
     asked, opened = query_set(queries), as_scorer(scorer)
 
@@ -124,36 +115,25 @@ def weigh(
         own: The item (m,) that is no candidate of a query, -1 for none.
         depth, seed: As `fit_fusion` takes them.
     """
-    vectors = unfitted(index)
-    beside_words = vectors == "lsa" and "bm25" in index.retrievers
-    known = {vectors: LSA if beside_words else VECTORS, "bm25": BM25}
-    shipped = {n: w for n, w in known.items() if n in {*index.vectors, *index.retrievers}}
-    if not shipped:
-        raise InputError("fusion needs an index with item vectors or bm25")
+    shipped = _shipped(index)
     stages = [open_retriever(index, name, seed) for name in shipped]
 
     def cheap(items: IntArray) -> FloatArray:
         scores = np.stack([stage.scores(queries, items) for stage in stages])
         return np.where(items == NO_ITEM, np.nan, scores)
 
+    best = None if rows is None else _best_grades(rows)
     items = open_retriever(index, "hybrid").top(queries, min(depth, index.n)).items
-    start, first, found = [*shipped.values()], items.shape[1], dict[str, Any]()
+    start, first = [*shipped.values()], items.shape[1]
     if rows is None:
-        judged = 0
         drawn = np.random.default_rng(seed).integers(index.n, size=items.shape)
         items = np.concatenate([items, drawn], axis=1)
-    else:
-        best = _best_grades(rows)
-        if (judged := int(best.any(axis=1).sum())) < LEAST:
-            raise InputError(
-                f"{judged} of the {len(queries)} queries have a relevant item in the judgements: "
-                f"fusion is fitted to {LEAST} or more; do their ids agree?"
-            )
     items = _without(items, own)
     query, column = np.nonzero(items != NO_ITEM)
     scores = np.concatenate([np.full((1, *items.shape), np.nan), cheap(items)])
     scores[0, query, column] = score(Pairs(query, items[query, column]))
-    if rows is None:
+    measured = dict[str, Any]()
+    if rows is None or best is None:
         deviations = _deviations(scores[:, :, :first])
         weights = by_agreement(scores / deviations[:, None, None], np.array(start))
     else:
@@ -161,20 +141,36 @@ def weigh(
         pool = _without(pool, own)
         grades = _grades(rows, items), _grades(rows, pool), best
         weights, deviations, ndcg = by_judgements(scores, cheap(pool), grades, start)
-        found["ndcg"] = ndcg
-        if ndcg["both"] < ndcg["retrievers"]:
-            found["note"] = (
-                f"the retrievers order better without this cross-encoder (nDCG@10 "
-                f"{ndcg['retrievers']:.3f}, with it {ndcg['both']:.3f}, it alone "
-                f"{ndcg['cross-encoder']:.3f}): the weights are those of the retrievers' fusion, "
-                "which decides the order; --method retrieve gives it without any calls"
-            )
-    return found | {
-        "judged": judged,
+        measured = {"ndcg": ndcg, **_note(ndcg)}
+    return measured | {
+        "judged": 0 if best is None else int(best.any(axis=1).sum()),
         "weights": dict(zip(shipped, weights.tolist(), strict=True)),
         "deviations": dict(zip(["exact", *shipped], deviations.tolist(), strict=True)),
         "queries": len(queries),
         "pairs": len(query),
+    }
+
+
+def _shipped(index: Index) -> dict[str, float]:
+    """The shipped weights of the index's retrievers, which are those that are fused."""
+    vectors = unfitted(index)
+    beside_words = vectors == "lsa" and "bm25" in index.retrievers
+    weights = {vectors: LSA if beside_words else VECTORS, "bm25": BM25}
+    shipped = {n: w for n, w in weights.items() if n in {*index.vectors, *index.retrievers}}
+    if not shipped:
+        raise InputError("fusion needs an index with item vectors or bm25")
+    return shipped
+
+
+def _note(ndcg: Mapping[str, float]) -> dict[str, str]:
+    """Says it where the retrievers order better alone."""
+    if ndcg["both"] >= ndcg["retrievers"]:
+        return {}
+    return {
+        "note": f"the retrievers order better without this cross-encoder (nDCG@10 "
+        f"{ndcg['retrievers']:.3f}, with it {ndcg['both']:.3f}, it alone "
+        f"{ndcg['cross-encoder']:.3f}): the weights are those of the retrievers' fusion, "
+        "which decides the order; --method retrieve gives it without any calls"
     }
 
 
@@ -189,18 +185,16 @@ def by_judgements(
     judged: tuple[FloatArray, FloatArray, FloatArray],
     shipped: Sequence[float],
 ) -> tuple[FloatArray, FloatArray, dict[str, float]]:
-    """Fit weights to judgements; see `fit_fusion`.
+    """Weights (r,) from judgements; deviations (1 + r,), that of the exact scores first; and the
+    nDCG@10 of the candidates ordered by the retrievers (their sum or, if that is better, one of
+    them), by the exact scores and, cross-validated, by both.
 
     Args:
         scores: Of candidates (1 + r, m, c), the exact ones first, NaN where there is none.
         pool: The retrievers' scores of the best items of each of them (r, m, p), NaN likewise.
         judged: Grades of the candidates (m, c), of the pool (m, p), and of all items that are
             relevant to a query, best first (m, 100).
-
-    Returns:
-        Weights (r,); deviations (1 + r,), that of the exact scores first; and nDCG@10 of the
-        candidates ordered by the retrievers (their sum or, if that is better, one of them), by the
-        exact scores and, cross-validated, by both.
+        shipped: The weights (r,) that fitted ones are shrunk towards.
     """
     rows = np.flatnonzero(judged[2].any(axis=1))
     gains, found, best = (of[rows] for of in judged)
@@ -251,9 +245,15 @@ def _grades(rows: Sequence[Mapping[str, int]], items: IntArray) -> FloatArray:
 
 
 def _best_grades(rows: Sequence[Mapping[str, int]]) -> FloatArray:
-    """Return each query's 100 best grades: (m, 100)."""
+    """A query's 100 best grades of all items: (m, 100); five queries or more have one above 0."""
     padded = ([*(max(grade, 0) for grade in row.values()), *[0] * 100] for row in rows)
-    return np.array([sorted(row, reverse=True)[:100] for row in padded], np.float64)
+    best = np.array([sorted(row, reverse=True)[:100] for row in padded], np.float64)
+    if (judged := int(best.any(axis=1).sum())) < LEAST:
+        raise InputError(
+            f"{judged} of the {len(rows)} queries have a relevant item in the judgements: "
+            f"fusion is fitted to {LEAST} or more; do their ids agree?"
+        )
+    return best
 
 
 def _ndcg(scores: FloatArray, gains: FloatArray, best: FloatArray, cutoff: int) -> FloatArray:

@@ -18,6 +18,7 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.methods.prior import stored_prior
 from crossknn.scorers import CallableScorer
 from crossknn.scores.collect import exact_scores
+from crossknn.scores.stored import StoredScorer
 
 
 @pytest.fixture
@@ -28,28 +29,28 @@ def library():
 def test_the_first_searches_are_learned_from_when_there_are_enough_of_them(library):
     index = library.index()
     library.search(index, 0, LEAST - 1, "auto")
-    assert learn(index, library.scorer.fingerprint) is None
+    assert learn(index, library.scorer) is None
     assert stored_prior(index) is None
     library.search(index, LEAST - 1, LEAST, "auto")
-    found = learn(index, library.scorer.fingerprint)
+    found = learn(index, StoredScorer(library.scorer, index.scores))
     assert (found.queries, found.pairs, found.stored) == (LEAST, LEAST * 25, LEAST * 25)
     assert (found.measured, found.previous) == (LEAST // 5, False)  # without every fifth query
     assert found.without + 0.1 < found.explained < 1
     assert found.helps == pytest.approx(1 - (1 - found.explained) / (1 - found.without))
     assert stored_prior(index).queries == LEAST
-    assert learn(index, library.scorer.fingerprint) is None
+    assert learn(index, library.scorer) is None
 
 
 @pytest.mark.slow
 def test_what_was_learned_is_measured_on_the_next_searches_and_then_replaced(library):
     index = library.index()
     library.search(index, 0, 100, "auto")
-    learn(index, library.scorer.fingerprint)
+    learn(index, library.scorer)
     library.search(index, 100, 109, "auto")
-    assert not is_due(index, library.scorer.fingerprint)  # nine more of a hundred
+    assert not is_due(index, library.scorer)  # nine more of a hundred
     library.search(index, 109, 120, "auto")
     library.search(index, 0, 20, "auto")  # known queries are no measure, even where pairs are new
-    found = learn(index, library.scorer.fingerprint)
+    found = learn(index, library.scorer)
     assert (found.queries, found.measured) == (120, 20)
     assert found.without + 0.1 < found.explained < 1
     assert history(index)[-1] == found
@@ -59,8 +60,8 @@ def test_what_was_learned_is_measured_on_the_next_searches_and_then_replaced(lib
 def test_queries_scored_with_every_item_are_the_truth_of_a_comparison_and_not_learned_from(library):
     index = library.index()
     exact_scores(index.scores, library.scorer, library.texts(0, 2 * LEAST), index.items.texts)
-    assert not is_due(index, library.scorer.fingerprint)
-    assert learn(index, library.scorer.fingerprint) is None
+    assert not is_due(index, library.scorer)
+    assert learn(index, library.scorer) is None
     assert stored_prior(index) is None
 
 
@@ -68,7 +69,7 @@ def test_anchors_of_another_cross_encoder_are_never_mixed_with_what_is_learned(l
     index = library.index()
     collect_anchors(index, CallableScorer(library.score, "other"), library.texts(0, 4))
     library.search(index, 10, 10 + LEAST, "gp")
-    assert learn(index, library.scorer.fingerprint).queries == LEAST
+    assert learn(index, library.scorer).queries == LEAST
     assert stored_prior(index.for_scorer(library.scorer.fingerprint)).n_anchor_queries == 0
     assert stored_prior(index.for_scorer("other")) is None
 
@@ -78,7 +79,7 @@ def test_an_index_whose_queries_have_no_vectors_learns_what_its_words_can_tell(l
     index = ItemIndex.build(records, vectors=library.items)
     method = "kriging(retriever=bm25)"
     library.search(index, 0, LEAST, method)
-    assert learn(index, library.scorer.fingerprint).queries == LEAST
+    assert learn(index, library.scorer).queries == LEAST
     assert len(library.search(index, 50, 51, method)[0]) == 10
 
 
@@ -86,10 +87,10 @@ def test_a_saved_index_keeps_what_was_learned_and_when(library, tmp_path):
     index = library.index()
     index.save(tmp_path / "index")
     library.search(index, 0, LEAST, "auto")
-    learn(index, library.scorer.fingerprint)
+    learn(index, library.scorer)
     again = ItemIndex.load(tmp_path / "index", query_vectors=library.vectors_of)
     assert history(again) == history(index)
-    assert not is_due(again, library.scorer.fingerprint)
+    assert not is_due(again, library.scorer)
 
 
 def test_it_is_learned_in_the_background_once_while_searches_go_on(library, monkeypatch):

@@ -63,12 +63,12 @@ def test_what_was_learned_is_used_again_after_a_swap():
     library = Library()
     index = library.index()
     library.search(index, 0, LEAST, "auto")
-    learn(index, library.scorer.fingerprint)
+    learn(index, library.scorer)
     before = library.search(index, 150, 155, "auto")
     other = ck.CallableScorer(lambda pairs: [-x for x in library.score(pairs)], "other")
     fresh = library.search(library.index(), 0, LEAST, "auto", scorer=other)
     assert library.search(index, 0, LEAST, "auto", scorer=other).hits == fresh.hits
-    learn(index, other.fingerprint)
+    learn(index, other)
     assert library.search(index, 150, 155, "auto").hits == before.hits
     assert index.for_scorer(other.fingerprint).artifacts["kriging"].meta["queries"] == LEAST
 

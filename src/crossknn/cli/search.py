@@ -215,7 +215,7 @@ def _learn(index: ItemIndex, scorer: StoredScorer) -> None:
     """Learn from the index's searches if enough are new; the answers have been printed before."""
     from crossknn.fitting import learning
 
-    if index.folder is None or not learning.is_due(index, scorer.fingerprint):
+    if index.folder is None or not learning.is_due(index, scorer):
         return
     note(
         "fitting the index to past searches, for a higher recall of later ones (--no-learn "

@@ -122,35 +122,45 @@ def fit_from_store(
         index: The items, and the store of scores (`index.scores`).
         scorer: The cross-encoder whose scores are read.
         retriever, progress: See `crossknn.fitting.kriging.fit_prior`.
-
-    Raises:
-        InputError: There are no scores by this cross-encoder.
     """
     index = index.for_scorer(scorer.fingerprint)
     scores = searched_scores(index, scorer.fingerprint or "")
     return _fit(index, scores, retriever=retriever, progress=progress)
 
 
-def learn(index: ItemIndex, fingerprint: str) -> Learned | None:
+def learn(index: ItemIndex, scorer: Scorer) -> Learned | None:
     """Fit kriging's prior to past searches with a cross-encoder, if enough are new; else None.
 
     It is time when `LEAST` queries have been searched, and again whenever their scores have grown
     by a tenth. The prior keeps its retrievers. Searches that are already running finish with the
-    old prior.
-
-    Raises:
-        InputError: The scores cannot be read, the prior cannot be written, or items were added or
-            removed meanwhile.
+    old prior. `InputError` if it cannot be written, or items were added or removed meanwhile.
     """
+    return _learn_if_due(index, _named(scorer))
+
+
+def is_due(index: ItemIndex, scorer: Scorer) -> bool:
+    """Whether the store has enough new scores by this cross-encoder to learn from."""
+    return _is_due(index, _named(scorer))
+
+
+def _named(scorer: Scorer) -> str:
+    """The fingerprint, without which nothing was stored."""
+    if scorer.fingerprint is None:
+        raise InputError(
+            "the scorer has no fingerprint, so no scores are stored to learn from: name its model"
+        )
+    return scorer.fingerprint
+
+
+def _learn_if_due(index: ItemIndex, fingerprint: str) -> Learned | None:
     index = index.for_scorer(fingerprint)
-    if not is_due(index, fingerprint):
+    if not _is_due(index, fingerprint):
         return None
     _fit(index, searched_scores(index, fingerprint))
     return history(index)[-1]
 
 
-def is_due(index: ItemIndex, fingerprint: str) -> bool:
-    """Whether the store has enough new scores by this cross-encoder to learn from."""
+def _is_due(index: ItemIndex, fingerprint: str) -> bool:
     if not index.vectors:
         return False
     counts = index.scores.query_counts(fingerprint)[1]
@@ -276,15 +286,12 @@ def _predicted(
 
 def learn_apart(folder: Path, fingerprint: str, patience: float = PATIENCE) -> bool:
     """`learn` in a process of its own, at low priority; whether it has ended within `patience`
-    seconds, after which it goes on by itself.
+    seconds, after which it goes on by itself. `InputError` says why it has learned nothing.
 
     Args:
         folder: The folder of the index.
-        fingerprint: The cross-encoder's.
+        fingerprint: The cross-encoder's, which the process need not open.
         patience: Seconds to wait for it.
-
-    Raises:
-        InputError: It has ended without learning anything, and why.
     """
     command = [sys.executable, "-m", "crossknn.fitting.learning", str(folder), fingerprint]
     # This crossknn, wherever it was imported from.
@@ -316,7 +323,7 @@ def _apart(folder: str, fingerprint: str) -> None:
     try:
         index = ItemIndex.load(folder)
         with exclusive_lock(Path(folder), "learning.part", what="what it learns"):
-            learn(index, fingerprint)
+            _learn_if_due(index, fingerprint)
     except LockedError:
         return
     except CrossknnError as error:
@@ -333,19 +340,12 @@ class Learner:
 
     Args:
         index: What is searched.
-        scorer: A scorer that keeps its scores in the index's store.
-
-    Raises:
-        InputError: The scorer has no fingerprint.
+        scorer: A scorer that keeps its scores in the index's store, and so has a fingerprint.
     """
 
     def __init__(self, index: ItemIndex, scorer: Scorer) -> None:
-        if scorer.fingerprint is None:
-            raise InputError(
-                "the scorer has no fingerprint, so no scores are stored to learn from: name its "
-                "model"
-            )
-        self.index, self.fingerprint = index, scorer.fingerprint
+        _named(scorer)  # or it is refused at once
+        self.index, self.scorer = index, scorer
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -355,7 +355,7 @@ class Learner:
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
                 return False
-            if not is_due(self.index, self.fingerprint):
+            if not is_due(self.index, self.scorer):
                 return False
             self._thread = start_thread("crossknn-learn", self._learn)
             return True
@@ -370,7 +370,7 @@ class Learner:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW)
         try:
             with running():
-                learn(self.index, self.fingerprint)
+                learn(self.index, self.scorer)
         except CrossknnError as error:
             logger.warning("nothing was learned from the searches: %s", error)
 

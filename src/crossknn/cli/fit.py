@@ -80,38 +80,32 @@ def command(
     Exact scores are stored in the index batch by batch: run the same command
     again to resume after an interruption. No pair is scored twice.
     """
-    from crossknn.data.qrels import read_qrels
     from crossknn.index.item_index import ItemIndex
 
-    _check(method, queries, qrels, plot, fitted, limits, scorer)
-    judged = None if qrels is None else read_qrels(qrels)
+    _check(method, queries, qrels, plot, fitted)
     index = ItemIndex.load(folder)
     # Fitting may use all threads, but a search scores on one.
     threads = 1 if method in ("calibration", "stored") else o.threads(limits.workers)
     given = scorer.open(workers=threads)
+    if store is not None:
+        _take_scores(index, given, store)
+    options: dict[str, Any] = {"seed": seed}
     if method == "stored":
-        answer(_fit_stored(index, given, store, fitted.retriever), json)
-        note("searches with the default method now use the prior")
-        return
-    train = _train_queries(index, str(queries), count, seed)
-    _take_scores(index, given, store)
-    if method in JUDGED:
-        options: dict[str, Any] = {"keep_own": keep_own, "seed": seed}
-        kept = _fit_judged(index, given, train, judged, method, per, limits, options)
+        found = _fit_stored(index, given, fitted.retriever)
+    elif method in JUDGED:
+        train, options["keep_own"] = _train_queries(index, str(queries), count, seed), keep_own
+        found = _fit_judged(index, given, train, qrels, method, per, limits, options)
         if plot is not None:
             from crossknn.plots import reliability_plot
 
-            reliability_plot(kept, plot)
-        answer({name: value for name, value in kept.items() if name != "note" or json}, json)
-        if "note" in kept:
-            note(kept["note"])
-        return
-    from crossknn.fitting.fit import fit
-
-    how: dict[str, Any] = asdict(fitted) | {"per": per, "limits": limits.limits(), "seed": seed}
-    report = fit(index, given, train.texts, method, replace=replace, progress=progress, **how)
-    answer(report.summary(), json)
-    note(f"later searches use these vectors by default; to select them: vectors={report.name}")
+            reliability_plot(found, plot)
+    else:
+        train, options["replace"] = _train_queries(index, str(queries), count, seed), replace
+        options |= asdict(fitted) | {"per": per, "limits": limits.limits()}
+        found = _fit_vectors(index, given, train, method, options)
+    answer({name: value for name, value in found.items() if name != "note" or json}, json)
+    if "note" in found:
+        note(found["note"])
 
 
 def _check(
@@ -120,8 +114,6 @@ def _check(
     qrels: Path | None,
     plot: Path | None,
     fitted: VectorOptions,
-    limits: o.LimitOptions,
-    scorer: o.ScorerOptions,
 ) -> None:
     """Raise `InputError` for options that exclude each other."""
     from crossknn.fitting.fit import METHODS
@@ -158,34 +150,44 @@ def _train_queries(index: ItemIndex, queries: str, count: int | None, seed: int)
     return QuerySet(texts, texts)
 
 
+def _fit_vectors(
+    index: ItemIndex, scorer: Any, train: QuerySet, method: str, options: dict[str, Any]
+) -> dict[str, Any]:
+    from crossknn.fitting.fit import fit
+
+    report = fit(index, scorer, train.texts, method, progress=progress, **options)
+    said = f"later searches use these vectors by default; to select them: vectors={report.name}"
+    return report.summary() | {"note": said}
+
+
 def _fit_judged(
     index: ItemIndex,
     scorer: Any,
     train: QuerySet,
-    judged: Any,
+    qrels: Path | None,
     method: str,
     per: int | None,
     limits: o.LimitOptions,
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """Fit a fusion or a calibration, and return its report."""
+    from crossknn.data.qrels import read_qrels
     from crossknn.fitting.calibration import fit_calibration
     from crossknn.fitting.fusion import fit_fusion
     from crossknn.searcher.searcher import Budget
 
+    judged = None if qrels is None else read_qrels(qrels)
     with progress("scoring", "pairs") as report:
         options = options | {"progress": report}
         if method == "fusion":
             options |= {"depth": per or 100, "limits": limits.limits()}
             return fit_fusion(index, scorer, train, judged, **options)
         budget = Budget(per_query=per, deadline=limits.deadline)
-        return fit_calibration(index, scorer, train, judged, budget=budget, **options)
+        return fit_calibration(index, scorer, train, judged or {}, budget=budget, **options)
 
 
-def _take_scores(index: ItemIndex, scorer: Any, store: Path | None) -> None:
+def _take_scores(index: ItemIndex, scorer: Any, store: Path) -> None:
     """Copy the scores of a store shared by several indexes into the index's own."""
-    if store is None:
-        return
     from crossknn.fitting.fit import add_scores
     from crossknn.scorers import as_scorer
     from crossknn.scores.store import ScoreStore
@@ -201,15 +203,12 @@ def _take_scores(index: ItemIndex, scorer: Any, store: Path | None) -> None:
     add_scores(index, ScoreStore(store), fingerprint)
 
 
-def _fit_stored(
-    index: ItemIndex, scorer: Any, store: Path | None, retriever: str | None
-) -> dict[str, Any]:
+def _fit_stored(index: ItemIndex, scorer: Any, retriever: str | None) -> dict[str, Any]:
     """Fit kriging's prior to the scores in the index, and return its report."""
     from crossknn.fitting.learning import fit_from_store
     from crossknn.scores.collect import fingerprint_of
 
     fingerprint_of(scorer, index.scores)  # of one without a name nothing was kept
-    _take_scores(index, scorer, store)
     with progress("fitting kriging's prior", "steps") as report:
         prior = fit_from_store(index, scorer, retriever=retriever, progress=report)
     return {
@@ -217,4 +216,5 @@ def _fit_stored(
         "queries": prior.queries,
         "anchor_queries": prior.n_anchor_queries,
         "retriever": prior.retriever,
+        "note": "searches with the default method now use the prior",
     }

@@ -44,8 +44,8 @@ def collect_anchors(
     """Score training queries with every item, and store the complete rows as the index's anchors.
 
     Existing anchors are kept. After an interruption, the same call resumes. Kriging's prior is
-    fitted to the anchors, which gives later searches a higher recall. Returns the numbers of reused,
-    scored and failed pairs, and what stopped the collection.
+    fitted to the anchors, which gives later searches a higher recall. Returns the numbers of
+    reused, scored and failed pairs, and what stopped the collection.
 
     Args:
         index: The n items.

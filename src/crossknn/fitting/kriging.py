@@ -48,9 +48,6 @@ def fit_prior(
             is, or else words and vectors.
         progress: Called with (steps done, the most there may be): sweeps, or items of anchors that
             were read. A fit that is stopped begins anew; the scores that it is fitted to stay.
-
-    Raises:
-        InputError: There are scores of fewer than two queries, or no item vectors.
     """
     fingerprint = index.scorer_fingerprint("anchors") if scores is None else scores.fingerprint
     index = index.for_scorer(fingerprint)

@@ -13,7 +13,7 @@ from crossknn.cli.app import run
 from crossknn.errors import InputError
 from crossknn.fitting import learning
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.learning import LEAST, Learner, history, is_due, learn
+from crossknn.fitting.learning import FIRST_FIT, Learner, history, is_due, learn
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods.prior import stored_prior
 from crossknn.scorers import CallableScorer
@@ -28,16 +28,16 @@ def library():
 
 def test_the_first_searches_are_learned_from_when_there_are_enough_of_them(library):
     index = library.index()
-    library.search(index, 0, LEAST - 1, "auto")
+    library.search(index, 0, FIRST_FIT - 1, "auto")
     assert learn(index, library.scorer) is None
     assert stored_prior(index) is None
-    library.search(index, LEAST - 1, LEAST, "auto")
+    library.search(index, FIRST_FIT - 1, FIRST_FIT, "auto")
     found = learn(index, StoredScorer(library.scorer, index.scores))
-    assert (found.queries, found.pairs, found.stored) == (LEAST, LEAST * 25, LEAST * 25)
-    assert (found.measured, found.previous) == (LEAST // 5, False)  # without every fifth query
+    assert (found.queries, found.pairs, found.stored) == (FIRST_FIT, FIRST_FIT * 25, FIRST_FIT * 25)
+    assert (found.measured, found.previous) == (FIRST_FIT // 5, False)  # without every fifth query
     assert found.without + 0.1 < found.explained < 1
     assert found.helps == pytest.approx(1 - (1 - found.explained) / (1 - found.without))
-    assert stored_prior(index).queries == LEAST
+    assert stored_prior(index).queries == FIRST_FIT
     assert learn(index, library.scorer) is None
 
 
@@ -59,7 +59,7 @@ def test_what_was_learned_is_measured_on_the_next_searches_and_then_replaced(lib
 
 def test_queries_scored_with_every_item_are_the_truth_of_a_comparison_and_not_learned_from(library):
     index = library.index()
-    exact_scores(index.scores, library.scorer, library.texts(0, 2 * LEAST), index.items.texts)
+    exact_scores(index.scores, library.scorer, library.texts(0, 2 * FIRST_FIT), index.items.texts)
     assert not is_due(index, library.scorer)
     assert learn(index, library.scorer) is None
     assert stored_prior(index) is None
@@ -68,8 +68,8 @@ def test_queries_scored_with_every_item_are_the_truth_of_a_comparison_and_not_le
 def test_anchors_of_another_cross_encoder_are_never_mixed_with_what_is_learned(library):
     index = library.index()
     collect_anchors(index, CallableScorer(library.score, "other"), library.texts(0, 4))
-    library.search(index, 10, 10 + LEAST, "gp")
-    assert learn(index, library.scorer).queries == LEAST
+    library.search(index, 10, 10 + FIRST_FIT, "gp")
+    assert learn(index, library.scorer).queries == FIRST_FIT
     assert stored_prior(index.for_scorer(library.scorer.fingerprint)).n_anchor_queries == 0
     assert stored_prior(index.for_scorer("other")) is None
 
@@ -78,15 +78,15 @@ def test_an_index_whose_queries_have_no_vectors_learns_what_its_words_can_tell(l
     records = [{"id": str(i), "text": f"item {i}"} for i in range(N)]
     index = ItemIndex.build(records, vectors=library.items)
     method = "kriging(retriever=bm25)"
-    library.search(index, 0, LEAST, method)
-    assert learn(index, library.scorer).queries == LEAST
+    library.search(index, 0, FIRST_FIT, method)
+    assert learn(index, library.scorer).queries == FIRST_FIT
     assert len(library.search(index, 50, 51, method)[0]) == 10
 
 
 def test_a_saved_index_keeps_what_was_learned_and_when(library, tmp_path):
     index = library.index()
     index.save(tmp_path / "index")
-    library.search(index, 0, LEAST, "auto")
+    library.search(index, 0, FIRST_FIT, "auto")
     learn(index, library.scorer)
     again = ItemIndex.load(tmp_path / "index", query_vectors=library.vectors_of)
     assert history(again) == history(index)
@@ -97,7 +97,7 @@ def test_it_is_learned_in_the_background_once_while_searches_go_on(library, monk
     index, begun, goes_on = library.index(), threading.Event(), threading.Event()
     learner = Learner(index, library.scorer)
     assert not learner.notice()
-    library.search(index, 0, LEAST, "auto")
+    library.search(index, 0, FIRST_FIT, "auto")
 
     def slow(*args):
         begun.set()
@@ -112,13 +112,13 @@ def test_it_is_learned_in_the_background_once_while_searches_go_on(library, monk
     assert stored_prior(index) is None
     goes_on.set()
     learner.wait(30)
-    assert stored_prior(index).queries == LEAST + 1
+    assert stored_prior(index).queries == FIRST_FIT + 1
     assert not learner.notice()
 
 
 def test_nothing_is_learned_of_items_that_changed_meanwhile(library, monkeypatch, caplog):
     index = library.index()
-    library.search(index, 0, LEAST, "auto")
+    library.search(index, 0, FIRST_FIT, "auto")
     learner, fit = Learner(index, library.scorer), learning.fit_prior
 
     def slow(*args, **options):
@@ -136,7 +136,7 @@ def test_nothing_is_learned_of_items_that_changed_meanwhile(library, monkeypatch
 
 def test_what_cannot_be_learned_from_is_said_and_searches_go_on(library, monkeypatch, caplog):
     index = library.index()
-    library.search(index, 0, LEAST, "auto")
+    library.search(index, 0, FIRST_FIT, "auto")
 
     def full(*args, **options):
         raise InputError("the disk is full")
@@ -172,7 +172,7 @@ def test_the_command_line_learns_after_its_answers_and_index_info_says_what_that
         assert run(["index", "info", folder]) == 0
         return capsys.readouterr().out
 
-    assert not search(LEAST, "--no-learn")
+    assert not search(FIRST_FIT, "--no-learn")
     assert "nothing learned yet" in info()
     assert search(1)
     said = info()

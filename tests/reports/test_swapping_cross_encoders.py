@@ -8,7 +8,7 @@ from library import Library
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.learning import LEAST, history, learn
+from crossknn.fitting.learning import FIRST_FIT, history, learn
 
 WORDS = [f"word{w}" for w in range(30)]
 
@@ -25,7 +25,7 @@ def learned(tmp_path_factory):
     """An index folder that has learned from 30 searches with the bundled cross-encoder."""
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("swap")
     (folder / "items.txt").write_text("\n".join(" ".join(rng.choice(WORDS, 8)) for _ in range(60)))
-    index, texts = str(folder / "i"), [" ".join(rng.choice(WORDS, 3)) for _ in range(LEAST)]
+    index, texts = str(folder / "i"), [" ".join(rng.choice(WORDS, 3)) for _ in range(FIRST_FIT)]
     assert run(["index", "build", str(folder / "items.txt"), index, "--encoder", "none"]) == 0
     assert run(["search", index, *texts, "--budget", "20"]) == 0
     assert ck.ItemIndex.load(index).artifacts
@@ -35,7 +35,7 @@ def learned(tmp_path_factory):
 
 def test_search_with_an_endpoint_after_thirty_searches(learned, endpoint, capsys):
     """The default search with another scorer answers, and both keep what they learned."""
-    texts = [f"word1 word{q}" for q in range(LEAST)]
+    texts = [f"word1 word{q}" for q in range(FIRST_FIT)]
     named = ["--scorer", endpoint, "--endpoint-model", "theirs", "--budget", "20"]
     assert run(["search", learned, *texts, *named]) == 0
     assert "fitting the index to past searches" in capsys.readouterr().err
@@ -62,15 +62,15 @@ def test_what_was_learned_is_used_again_after_a_swap():
     """In Python: searches with the first scorer find the same before and after the swap."""
     library = Library()
     index = library.index()
-    library.search(index, 0, LEAST, "auto")
+    library.search(index, 0, FIRST_FIT, "auto")
     learn(index, library.scorer)
     before = library.search(index, 150, 155, "auto")
     other = ck.CallableScorer(lambda pairs: [-x for x in library.score(pairs)], "other")
-    fresh = library.search(library.index(), 0, LEAST, "auto", scorer=other)
-    assert library.search(index, 0, LEAST, "auto", scorer=other).hits == fresh.hits
+    fresh = library.search(library.index(), 0, FIRST_FIT, "auto", scorer=other)
+    assert library.search(index, 0, FIRST_FIT, "auto", scorer=other).hits == fresh.hits
     learn(index, other)
     assert library.search(index, 150, 155, "auto").hits == before.hits
-    assert index.for_scorer(other.fingerprint).artifacts["kriging"].meta["queries"] == LEAST
+    assert index.for_scorer(other.fingerprint).artifacts["kriging"].meta["queries"] == FIRST_FIT
 
 
 def test_a_method_asked_for_by_name_that_cannot_run():

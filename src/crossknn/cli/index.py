@@ -241,7 +241,7 @@ def compact(folder: o.Folder, json: o.AsJson = False) -> None:
 )
 def info(folder: o.Folder, json: o.AsJson = False) -> None:
     """Show what an index contains: items, retrievers, vectors and exact scores."""
-    from crossknn.fitting.learning import LEAST
+    from crossknn.fitting.learning import FIRST_FIT
     from crossknn.index.item_index import ItemIndex
 
     index = ItemIndex.load(folder)
@@ -260,7 +260,7 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
         for line in _described(view):
             say(f"  {line}")
     if not index.each(LEARNING) and index.vectors:
-        say(f"nothing learned yet: learning needs the scores of {LEAST} searched queries")
+        say(f"nothing learned yet: learning needs the scores of {FIRST_FIT} searched queries")
 
 
 @app.command(

@@ -26,7 +26,7 @@ from crossknn.search.fusion import Fuse
 from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, Progress
 
-LEAST, FOLDS, BINS = 5, 5, 10
+FEWEST_QUERIES, FOLDS, BINS = 5, 5, 10
 SCORE = (1.0, 0.0, 0.0)
 WAYS = {"score": SCORE, "score - mean": (1.0, -1.0, 0.0), "score, mean, lead": None}
 """Weights of a score, of the mean of its query's best scores and of its lead; None if they are
@@ -87,10 +87,10 @@ def fit_calibration(
 def _judged(index: ItemIndex, asked: QuerySet, qrels: Qrels) -> QuerySet:
     """The queries with judgements, five or more, of items that are in the index."""
     judged = asked.take(q for q, name in enumerate(asked.ids) if qrels.get(name))
-    if len(judged) < LEAST:
+    if len(judged) < FEWEST_QUERIES:
         raise InputError(
             f"{len(judged)} of the {len(asked)} queries are judged: calibration is fitted to "
-            f"{LEAST} or more; do their ids agree?"
+            f"{FEWEST_QUERIES} or more; do their ids agree?"
         )
     if not {item for query in judged.ids for item in qrels[query]} & {*index.items.ids}:
         raise InputError(

@@ -41,7 +41,7 @@ sum would no longer influence the search."""
 DECIDING = 10_000.0
 """Standard deviations of the retrievers' sum per exact score, when exact scores only break ties."""
 
-FOLDS, LEAST, POOL = 5, 5, 1000
+FOLDS, FEWEST_QUERIES, POOL = 5, 5, 1000
 
 
 def fit_fusion(
@@ -86,7 +86,7 @@ def fit_fusion(
         return index.scores.pair_scores(fingerprint_of(opened, index.scores), *given)
 
     if not len(asked):
-        raise InputError(f"there are no queries: fusion is fitted to {LEAST} or more")
+        raise InputError(f"there are no queries: fusion is fitted to {FEWEST_QUERIES} or more")
     known = None if qrels is None else given_qrels(qrels)
     rows = None if known is None else by_position(known, asked.ids, index.items.ids)
     own = None if keep_own else own_items(asked, index.items.ids, known)
@@ -248,10 +248,10 @@ def _best_grades(rows: Sequence[Mapping[str, int]]) -> FloatArray:
     """A query's 100 best grades of all items: (m, 100); five queries or more have one above 0."""
     padded = ([*(max(grade, 0) for grade in row.values()), *[0] * 100] for row in rows)
     best = np.array([sorted(row, reverse=True)[:100] for row in padded], np.float64)
-    if (judged := int(best.any(axis=1).sum())) < LEAST:
+    if (judged := int(best.any(axis=1).sum())) < FEWEST_QUERIES:
         raise InputError(
             f"{judged} of the {len(rows)} queries have a relevant item in the judgements: "
-            f"fusion is fitted to {LEAST} or more; do their ids agree?"
+            f"fusion is fitted to {FEWEST_QUERIES} or more; do their ids agree?"
         )
     return best
 

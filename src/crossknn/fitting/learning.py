@@ -44,7 +44,7 @@ LEARNING = "learning"
 GROWTH = 0.1
 """Share by which the searched pairs in the store must grow before the next fit."""
 
-LEAST = 30
+FIRST_FIT = 30
 """Number of queries that must have been searched before the first fit."""
 
 QUERIES, SCORES = 1_000, 100_000
@@ -131,9 +131,9 @@ def fit_from_store(
 def learn(index: ItemIndex, scorer: Scorer) -> Learned | None:
     """Fit kriging's prior to past searches with a cross-encoder, if enough are new; else None.
 
-    It is time when `LEAST` queries have been searched, and again whenever their scores have grown
-    by a tenth. The prior keeps its retrievers. Searches that are already running finish with the
-    old prior. `InputError` if it cannot be written, or items were added or removed meanwhile.
+    It is time when `FIRST_FIT` queries have been searched, and again whenever their scores have
+    grown by a tenth. The prior keeps its retrievers. Searches that are already running finish with
+    the old prior. `InputError` if it cannot be written, or items were added or removed meanwhile.
     """
     return _learn_if_due(index, _named(scorer))
 
@@ -165,11 +165,11 @@ def _is_due(index: ItemIndex, fingerprint: str) -> bool:
         return False
     counts = index.scores.query_counts(fingerprint)[1]
     fits = history(index.for_scorer(fingerprint))
-    if len(counts) < LEAST:  # then no text is read
+    if len(counts) < FIRST_FIT:  # then no text is read
         return False
     searched = _searched(index, counts)
     before = fits[-1].stored if fits else 0
-    return len(searched) >= LEAST and int(searched.sum()) >= (1 + GROWTH) * before
+    return len(searched) >= FIRST_FIT and int(searched.sum()) >= (1 + GROWTH) * before
 
 
 def _searched(index: ItemIndex, counts: IntArray) -> IntArray:
@@ -235,7 +235,7 @@ def _first_measured(
 ) -> dict[str, Any]:
     """Measure a prior fitted without every fifth query on those queries; see `Learned`."""
     chosen = scores.scored_queries[: 2 * MEASURED]
-    if len(chosen) < LEAST:
+    if len(chosen) < FIRST_FIT:
         return {}
     scores = scores.take(np.isin(scores.query, chosen))
     left_out = chosen[::5]

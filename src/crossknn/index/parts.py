@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import eq
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,7 @@ class Parts:
         held |= {key: part for key, part in new.items() if part is not None}
         return replace(self, held=held, cache=Cache())
 
-    @property
+    @cached_property
     def keys(self) -> dict[str, str]:
         """The keys of the visible parts by kind and name, the latest last."""
         return self.keys_among(self.held)

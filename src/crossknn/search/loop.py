@@ -46,8 +46,10 @@ class RoundState:
         stopped: Mask (m,) of the queries that were ended before their budget was spent.
         backfilled: (m,) number of items picked in item order because a retriever or a shortlist had
             too few.
+        scored: (m,) number of pairs that had a score when this round began.
+        failed: (m,) number of pairs asked in earlier rounds that never got a score.
         number: Rounds begun so far.
-        begin: First column of this round's pairs; earlier pairs without a score have failed.
+        begin: First column of this round's pairs.
         columns: The column of each pair (query, item) of this round.
         belief: The predictor's state; None before the second round.
         retrieved: The retriever's candidates for the first round.
@@ -57,6 +59,8 @@ class RoundState:
     picks: Ranking
     stopped: BoolArray
     backfilled: IntArray
+    scored: IntArray
+    failed: IntArray
     number: int = 0
     begin: int = 0
     columns: Mapping[tuple[int, int], int] = field(default_factory=dict)
@@ -106,6 +110,8 @@ class Search:
             picks=Ranking.empty(m),
             stopped=np.zeros(m, np.bool_),
             backfilled=np.zeros(m, np.int64),
+            scored=np.zeros(m, np.int64),
+            failed=np.zeros(m, np.int64),
         )
 
     @property
@@ -127,7 +133,7 @@ class Search:
     @property
     def n_failed(self) -> int:
         """Number of pairs that were asked but never got a score."""
-        return int(self._failed(self._state).sum())
+        return int(self._state.failed.sum())
 
     @property
     def stopped(self) -> BoolArray:
@@ -137,19 +143,20 @@ class Search:
     @property
     def unfinished(self) -> BoolArray:
         """Mask (m,) of the queries that may still score pairs."""
-        return self._room(self._state) > 0
+        return self._room(self._state, self.n_scored) > 0
 
     def ask(self) -> Pairs:
         """Begin the next round: return the pairs to score, none if all queries are finished."""
-        begin = self._state.picks.items.shape[1]
-        self._state = replace(self._state, begin=begin, columns={})
-        while self.unfinished.any():
-            self._state = replace(self._state, number=self._state.number + 1)
-            if self._wanted(self._state).any():
-                self._state, pairs = self._pick(self._state)
-                if len(pairs):
-                    return pairs
-        return NO_PAIRS
+        asked, scored = self._state.picks.items, self.n_scored
+        failed = np.count_nonzero(asked != NO_ITEM, axis=1) - scored
+        state = replace(self._state, begin=asked.shape[1], columns={}, scored=scored, failed=failed)
+        self._state, pairs = state, NO_PAIRS
+        while not len(pairs) and self._room(state, scored).any():
+            state = replace(state, number=state.number + 1)
+            if self._wanted(state).any():
+                state, pairs = self._pick(state)
+        self._state = state
+        return pairs
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
         """Record the exact scores (p,) of any of the asked pairs, in any order.
@@ -233,20 +240,16 @@ class Search:
         chosen = self._state.picks.take(columns)
         return chosen.where(~np.isnan(chosen.scores))
 
-    def _failed(self, state: RoundState) -> IntArray:
-        """(m,) number of pairs asked in earlier rounds that never got a score."""
-        lost = np.isnan(state.picks.scores) & (state.picks.items != NO_ITEM)
-        return np.count_nonzero(lost[:, : state.begin], axis=1)
-
-    def _room(self, state: RoundState) -> IntArray:
-        """(m,) number of new items that each query may still score."""
-        reachable = np.minimum(self.budget, self.available - self._failed(state))
-        return np.where(state.stopped, 0, reachable - self.n_scored)
+    def _room(self, state: RoundState, scored: IntArray) -> IntArray:
+        """(m,) number of new items that each query may still score, given how many it has."""
+        reachable = np.minimum(self.budget, self.available - state.failed)
+        return np.where(state.stopped, 0, reachable - scored)
 
     def _wanted(self, state: RoundState) -> IntArray:
         """(m,) number of new items that each query scores in this round."""
         target = self._targets[min(state.number, len(self._targets)) - 1]
-        return np.minimum(np.maximum(target - self.n_scored, 0), self._room(state))
+        room = self._room(state, state.scored)
+        return np.minimum(np.maximum(target - state.scored, 0), room)
 
     def _pick(self, state: RoundState) -> tuple[RoundState, Pairs]:
         """Choose each query's new items: the retriever's in the first round, then the
@@ -272,7 +275,8 @@ class Search:
             new.approx[q, : len(approx)], new.std[q, : len(std)] = approx, std
         query, column = np.nonzero(new.items != NO_ITEM)
         pairs = Pairs(query, new.items[query, column])
-        new = replace(new, added=self._added(new.items))
+        if self.plan.added is not None:
+            new = replace(new, added=self._added(new.items))
         asked = zip(query.tolist(), pairs.item.tolist(), strict=True)
         columns = dict(zip(asked, (state.begin + column).tolist(), strict=True))
         picks = state.picks.beside(new)
@@ -298,7 +302,7 @@ class Search:
         if self.plan.stop is None:
             return state
         value = self._expected(state, self.plan.stop)
-        self.expectations.append((self.n_scored, value))
+        self.expectations.append((state.scored, value))
         return replace(state, stopped=state.stopped | (value >= self.plan.stop.expected))
 
     def _restriction(self, state: RoundState, shortlist: int, seen: IntArray) -> IntArray:
@@ -415,6 +419,9 @@ class SearchGroup:
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
         """Record exact scores (p,); see `Search.tell`."""
+        if len(self.searches) == 1:
+            self.searches[0].tell(pairs, scores)
+            return
         owner = np.searchsorted(self._starts, pairs.query, side="right") - 1
         for number in np.unique(owner).tolist():
             own = np.flatnonzero(owner == number)

@@ -242,10 +242,11 @@ class SearchRun:
             stopped_by = policy.stop() or self._score(pairs)
             if self.request.on_round is not None:
                 self.request.on_round(group.round, self._latest())
-            if stopped_by is None and group.round > 1 and group.each("unfinished").any():
+            if stopped_by is None and group.round > 1:
                 # The next round takes as long to choose as this one, unless the group checks the
                 # clock.
-                stopped_by = policy.stop(0.0 if self.divided else choosing)
+                late = policy.stop(0.0 if self.divided else choosing)
+                stopped_by = late if late and group.each("unfinished").any() else None
         return stopped_by
 
     def _ask(self) -> Pairs:

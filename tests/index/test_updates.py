@@ -404,7 +404,7 @@ def test_bad_input_changes_nothing(tmp_path):
             {"vectors": {"own": one, "dense": one}},
             "given for 'dense', but the user's own vectors in the index are own",
         ),
-        ({"vectors": {"own": one * np.nan}}, "row 0 holds a NaN"),
+        ({"vectors": {"own": one * np.nan}}, "row 0 contains a NaN"),
     ]:
         with pytest.raises(InputError, match=said):
             index.add(new, **wrong)

@@ -77,7 +77,7 @@ def check(folder, *command, moment):
     assert code == 130, said
     lines = [line for line in said.splitlines() if not line.startswith("scoring: ")]
     assert len(lines) == 1, said
-    assert lines[0].startswith("crossknn: interrupted; nothing is half-written"), said
+    assert lines[0].startswith("crossknn: interrupted; no file is damaged"), said
 
 
 @pytest.mark.parametrize("moment", [MOMENTS.uniform(0.2, 2.5) for _ in range(3)])

@@ -70,7 +70,7 @@ def test_index_info_lists_it(world, tmp_path, capsys):
     ck.fit_fusion(index, ck.CallableScorer(noise, "noise"), queries, qrels)
     assert run(["index", "info", str(tmp_path / "i")]) == 0
     said = capsys.readouterr().out
-    assert "of the cross-encoder callable:noise:" in said
+    assert "from the cross-encoder callable:noise:" in said
     assert "fusion: lsa " in said
     assert "in which the retrievers decide the order; nDCG@10 retrievers " in said
     assert run(["index", "info", str(tmp_path / "i"), "--json"]) == 0

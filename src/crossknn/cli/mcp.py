@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 from crossknn.cli import options as o
@@ -42,6 +43,8 @@ def command(
     searcher = Searcher(index, exact, chosen)
     searcher.check_scorer(chosen)
     server = create_server(searcher, folder.resolve().name, limits)
+    # A repeated interrupt cuts asyncio's shutdown short, which asyncio would report as an error.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     try:
         server.run()
     except BaseExceptionGroup as errors:  # of the threads that read and write

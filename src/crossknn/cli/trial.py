@@ -321,8 +321,8 @@ def _show_cases(trial: Trial) -> None:
         for line, style in ((f"“{visible(case.query)}”", "cyan"), (f"  {about}", "")):
             out.print(Text(f"  {line}", style), no_wrap=True, overflow="ellipsis")
         out.print(
-            f" number {case.retriever_place:,} of the retriever: reranking {trial.budget} "
-            f"items never sees it; number {case.search_place} of the search",
+            f"    number {case.retriever_place:,} of the retriever: reranking {trial.budget} "
+            f"never sees it; number {case.search_place} of the search",
             style="dim",
             highlight=False,
         )

@@ -177,7 +177,7 @@ def test_what_is_no_late_interaction_model(folder, tmp_path):
     for opened, path, message in (
         (ck.CrossEncoder, folder / "torch", f"is a {late} model, but a cross-encoder is"),
         (ck.CrossEncoder, folder / "onnx", f"holds a {late}, but a cross-encoder"),
-        (LateInteraction, dual, f"holds a dual-encoder, where a {late}"),
+        (LateInteraction, dual, f"holds a dual-encoder, but a {late}"),
         (LateInteraction, tmp_path, f"is not a {late} model: it has neither"),
         (LateInteraction, absent, "there is no model folder"),
         (LateInteraction, incomplete, "is incomplete: query.onnx is missing"),

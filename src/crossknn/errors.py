@@ -125,8 +125,8 @@ def counted(number: int, noun: str) -> str:
 def visible(text: str) -> str:
     """Escape control characters, so that a text cannot control the terminal.
 
-    >>> visible("a\x1b[2Jb")
-    'a\\x1b[2Jb'
+    >>> visible("a\\x1b[2Jb")
+    'a\\\\x1b[2Jb'
     """
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 

@@ -401,7 +401,7 @@ def json_value(value: object) -> Any:
 def whole_text(text: str) -> str:
     """Replace halves of surrogate pairs, which JSON can express but UTF-8 cannot.
 
-    >>> whole_text("a \ud800 b") == "a \ufffd b"
+    >>> whole_text("a \\ud800 b") == "a \\ufffd b"
     True
     """
     if not text.isascii():

@@ -81,7 +81,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values of several tests so that, at 0.05, the probability of any false positive is
     at most 5% (Holm 1979).
 
-    >>> holm([0.01, 0.04, 0.03]) [0.03, 0.06, 0.06]
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
     """
     order, left = np.argsort(p_values, kind="stable"), np.arange(len(p_values), 0, -1)
     steps = np.minimum(1, np.maximum.accumulate(np.asarray(p_values)[order] * left))

@@ -143,8 +143,8 @@ def reliability(chance: FloatArray, relevant: BoolArray, bins: int = BINS) -> Fl
     """Compute, for `bins` bins of equal size over p items by ascending probability, the mean
     probability, the relevant share and the number of items (bins, 3).
 
-    >>> reliability(np.array([0.9, 0.1]), np.array([True, False]), 2).tolist() [[0.1, 0.0, 1.0],
-    [0.9, 1.0, 1.0]]
+    >>> reliability(np.array([0.9, 0.1]), np.array([True, False]), 2).tolist()
+    [[0.1, 0.0, 1.0], [0.9, 1.0, 1.0]]
     """
     parts = np.array_split(np.argsort(chance, kind="stable"), min(bins, len(chance)))
     return np.array([(chance[p].mean(), relevant[p].mean(), len(p)) for p in parts])

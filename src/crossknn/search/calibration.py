@@ -30,8 +30,8 @@ def features(scores: FloatArray, best: FloatArray) -> FloatArray:
     order (m, c): the score, the mean of the best scores, and the lead over the best other score.
     Rows are padded with NaN.
 
-    >>> features(np.array([[5.0, 2.0]]), np.array([[5.0, 2.0]]))[0].tolist() [[5.0, 3.5, 3.0], [2.0,
-    3.5, -3.0]]
+    >>> features(np.array([[5.0, 2.0]]), np.array([[5.0, 2.0]]))[0].tolist()
+    [[5.0, 3.5, 3.0], [2.0, 3.5, -3.0]]
     """
     scored = ~np.isnan(best)
     mean = np.where(scored, best, 0).sum(axis=1) / np.maximum(scored.sum(axis=1), 1)

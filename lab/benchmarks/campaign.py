@@ -50,17 +50,7 @@ SEARCH = ("search", "d.index", "--queries", "queries.jsonl", "--k", "5", "--budg
 SCORED = ("--scorer", "URL", "--endpoint-model", "m", "--json")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "build": ("index", "build", "docs.jsonl", "d.index", "--encoder", "none", "--lsa", "8"),
-    "add": (
-        "index",
-        "prepare",
-        "d.index",
-        "--tfidf",
-        "--graph",
-        "4",
-        "--graph-from",
-        "bm25",
-        "--json",
-    ),
+    "add": ("index", "prepare", "d.index", "--tfidf", "--json"),
     "collect": ("collect", "d.index", "--anchors", "train.jsonl", "--workers", "2", *SCORED),
     "fit": ("fit", "d.index", "als", "--queries", "train.jsonl", "--per", "20", *SCORED),
     "search": (*SEARCH, "--method", "axn(retriever=bm25, rounds=4)", *SCORED),
@@ -68,7 +58,15 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("compare", "d.index", "--queries", "queries.jsonl", "--budgets", "10", "-k", "1"),
         *("--methods", "rerank(retriever=bm25), axn(retriever=als)", *SCORED),
     ),
-    "matrix": ("collect", "d.index", "--queries", "queries.jsonl", "--out", "m.npz", *SCORED),
+    "matrix": (
+        "collect-matrix",
+        "d.index",
+        "--queries",
+        "queries.jsonl",
+        "--out",
+        "m.npz",
+        *SCORED,
+    ),
 }
 """The writing commands, each on what the ones before it have left."""
 REPLAY = ("replay", "m.npz", "--methods", "axn(retriever=bm25, vectors=als)", "--budgets", "20")
@@ -133,7 +131,8 @@ class Campaign:
     def start(self, name: str, folder: Path) -> subprocess.Popen[str]:
         """A command in a process of its own."""
         given = [part.replace("URL", self.url) for part in COMMANDS[name]]
-        command = [sys.executable, "-m", "crossknn", *given]
+        program = "crossknn_lab" if name == "matrix" else "crossknn"
+        command = [sys.executable, "-m", program, *given]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, cwd=folder, **pipes)
 

@@ -92,6 +92,13 @@ def needs_extra(what: str, extra: str = "torch") -> Iterator[None]:
         raise MissingExtraError(what, extra) from error
 
 
+def scorer_failure(error: Exception) -> ScorerError:
+    """Wrap an error raised by a scorer's own code, with the first line of its message."""
+    failure = ScorerError(f"the scorer failed: {type(error).__name__}: {first_line(error)}")
+    failure.__cause__ = error
+    return failure
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its type if it has none.
 

@@ -172,3 +172,14 @@ def test_what_was_scored_until_the_deadline_is_told(shared):
     told = list(sharing.score(pairs, QUERIES, ITEMS, time_left=0.2))
     hung.set()
     assert np.concatenate([positions for positions, _ in told]).tolist() == list(range(6))
+
+
+def test_a_models_own_error_is_its_first_line(shared):
+    """Libraries advise, lines further on, to trust code of a model's folder: nobody reads that."""
+
+    class Broken(Streaming):
+        def score(self, pairs, queries, items, **_):
+            raise ValueError("no such layer\nsecond line")
+
+    with pytest.raises(ScorerError, match=r"^the scorer failed: ValueError: no such layer$"):
+        collect(shared(Broken()), grid(1, 2), QUERIES, ITEMS)

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from crossknn.data.queries import QuerySet
-from crossknn.errors import CrossknnError, InputError, ScorerError, StoreError, counted, first_line
+from crossknn.errors import (
+    CrossknnError,
+    InputError,
+    ScorerError,
+    StoreError,
+    counted,
+    scorer_failure,
+)
 from crossknn.index.database import Column
 from crossknn.linalg import one_thread
 from crossknn.methods.base import Method, planned
@@ -154,9 +161,7 @@ class FailurePolicy:
         Return the message for the queries that failed."""
         if not isinstance(error, CrossknnError):
             logger.debug("the scorer raised", exc_info=error)
-            said = f"the scorer failed: {type(error).__name__}: {first_line(error)}"
-            error, cause = ScorerError(said), error
-            error.__cause__ = cause
+            error = scorer_failure(error)
         self.first_error = self.first_error or error
         self._in_a_row = 1 if scored else self._in_a_row + 1
         if self._in_a_row >= FAILURES_IN_A_ROW:

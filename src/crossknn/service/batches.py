@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.errors import ScorerError
+from crossknn.errors import ScorerError, scorer_failure
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import (
     BatchedScorer,
@@ -283,9 +283,7 @@ def _checked(positions: Any, scores: Any) -> tuple[IntArray, FloatArray]:
 
 
 def _message(error: Exception) -> str:
-    if isinstance(error, ScorerError):
-        return str(error)
-    return str(ScorerError(f"the scorer failed: {type(error).__name__}: {error!s:.500}"))
+    return str(error if isinstance(error, ScorerError) else scorer_failure(error))
 
 
 def _error_of(failure: Exception | None, queries: IntArray) -> ScorerError | None:

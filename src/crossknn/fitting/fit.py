@@ -304,7 +304,7 @@ class Factorization(FitMethod):
 
     @abstractmethod
     def factorize(self, targets: Targets, seed: int, progress: Progress | None) -> Fit:
-        """Fit vectors to the targets."""
+        """Fit item vectors to the exact scores in `targets`."""
 
 
 @dataclass(frozen=True, kw_only=True)

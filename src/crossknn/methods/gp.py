@@ -69,8 +69,9 @@ class GaussianProcess(Predictor[Posteriors]):
     std.
 
     An item's point is the concatenation of its rows in `arrays`, (n, d) each. The basis functions
-    are 1 (with `intercept`) and the `features` of queries. With `own`, a query's own vector counts
-    as an item with the best score so far and the best basis functions of all (BAGEL, ReBOL). The
+    are 1 (with `intercept`) and the `features` of queries. With `own`, the query's own vector is
+    added as a training point, whose score is the query's best so far and whose basis functions are
+    the highest values among the items (BAGEL, ReBOL). The
     `retriever` ranks items until a query has scores that differ and, without trends, more of them
     than basis functions.
 

@@ -248,7 +248,7 @@ class HttpScorer(BatchedScorer):
         return BatchError(f"HTTP {status}: {self._said(data)}", too_large=too_large)
 
     def _said(self, data: bytes) -> str:
-        """Return the beginning of an answer, for messages."""
+        """Return the beginning of an HTTP response's body, for error messages."""
         text = visible(data[:10_000].decode("utf-8", errors="replace"))
         return excerpt(text.replace(self._key, "***") if self._key else text)
 

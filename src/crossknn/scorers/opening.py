@@ -109,7 +109,7 @@ def LateInteraction(path_or_name: str | Path, **options: Any) -> LateInteraction
 def as_scorer(what: Any = None, **options: Any) -> Scorer:
     """Make a scorer from a scorer, path, name, model, function or matrix.
 
-    Raises InputError for anything else.
+    Raises `InputError` for an object of any other kind.
     """
     if what is None or isinstance(what, (str, Path)):
         return CrossEncoder(what, **options)

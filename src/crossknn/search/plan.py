@@ -62,8 +62,8 @@ class Predictor(ABC, Generic[State]):
         `NO_ITEM` (-1) are ignored."""
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
-        """The values (m, p) by which `top` ranks unscored items, highest first; by default the
-        means."""
+        """Return the values, of shape (m, p), by which `top` ranks p unscored items of m queries,
+        highest first; by default the predicted scores."""
         return prediction.mean
 
     def joining(

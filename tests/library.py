@@ -8,7 +8,7 @@ from crossknn.fitting.learning import fit_from_store
 from crossknn.index.item_index import ItemIndex
 from crossknn.scorers import CallableScorer
 from crossknn.scores.stored import StoredScorer
-from crossknn.searcher.searcher import Searcher
+from crossknn.search.searcher import Searcher
 from crossknn.spec import parse
 
 N, D = 150, 6

@@ -36,10 +36,10 @@ from .scorers import DualEncoder as DualEncoder
 from .scorers import HttpScorer as HttpScorer
 from .scores.collect import collect as collect
 from .scores.stored import StoredScorer as StoredScorer
+from .search.rerank import rerank as rerank
 from .search.results import Hit as Hit
 from .search.results import Results as Results
-from .searcher.rerank import rerank as rerank
-from .searcher.searcher import Budget as Budget
-from .searcher.searcher import Searcher as Searcher
+from .search.searcher import Budget as Budget
+from .search.searcher import Searcher as Searcher
 
 __version__: str

@@ -22,7 +22,7 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.scorers import CallableScorer, CrossEncoder
 from crossknn.scorers.opening import bundled_folder
 from crossknn.scores.stored import StoredScorer
-from crossknn.searcher.searcher import Searcher
+from crossknn.search.searcher import Searcher
 
 
 def lines(records) -> str:

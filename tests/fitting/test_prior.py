@@ -29,7 +29,7 @@ from crossknn.retrievers.specs import retriever_scores
 from crossknn.scorers import CallableScorer
 from crossknn.scores.sparse import SparseScores
 from crossknn.scores.stored import StoredScorer
-from crossknn.searcher.searcher import Searcher
+from crossknn.search.searcher import Searcher
 from crossknn.spec import parse
 from crossknn.types import Artifact, BoolArray, FloatArray, Pairs, Queries
 

@@ -20,11 +20,11 @@ from crossknn.fitting.stopping import record_curve
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
 from crossknn.methods.kriging import gaussian_process
+from crossknn.methods.plan import Stop, expected_recall
 from crossknn.methods.prior import Prior
 from crossknn.retrievers.specs import open_retriever, retriever_scores
 from crossknn.scores.sparse import SparseScores
 from crossknn.search.loop import simulate
-from crossknn.search.plan import Stop, expected_recall
 from crossknn.spec import parse
 from crossknn.types import Pairs
 from crossknn_lab.stored import StoredMatrix

@@ -13,6 +13,7 @@ from crossknn.errors import InputError, SpecError
 from crossknn.methods import parse_method
 from crossknn.methods.base import equal_rounds
 from crossknn.methods.gp import GaussianProcess
+from crossknn.methods.plan import Plan, Stop
 from crossknn.methods.posterior import (
     Directional,
     LowRankPlusResidual,
@@ -22,7 +23,6 @@ from crossknn.methods.posterior import (
 )
 from crossknn.retrievers.specs import open_retriever
 from crossknn.search.loop import simulate
-from crossknn.search.plan import Plan, Stop
 from crossknn.spec import parse
 from crossknn_lab.stored import StoredMatrix
 

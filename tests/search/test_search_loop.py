@@ -11,9 +11,9 @@ from synthetic import matrix
 from crossknn.errors import InputError, ScorerError
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
+from crossknn.methods.plan import Plan, expected_recall
 from crossknn.methods.rerank import FirstStageScores
 from crossknn.search.loop import Search
-from crossknn.search.plan import Plan, expected_recall
 from crossknn.types import NO_ITEM, Pairs, Queries
 from crossknn_lab.stored import StoredRetriever
 

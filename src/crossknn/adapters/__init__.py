@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from crossknn.errors import InputError
+from crossknn.search.rerank import rerank
 from crossknn.search.results import Hit
-from crossknn.searcher.rerank import rerank
-from crossknn.searcher.searcher import Budget
+from crossknn.search.searcher import Budget
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from typing import Any
 from crossknn.adapters import metadata_of, of_kind, rerank_documents
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.item_index import ItemIndex
-from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
+from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.haystack", "haystack"):
     from haystack import Document, component

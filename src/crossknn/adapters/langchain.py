@@ -11,7 +11,7 @@ from typing import Any
 from crossknn.adapters import SCORE, metadata_of, of_kind, rerank_documents
 from crossknn.errors import needs_extra
 from crossknn.search.results import Results
-from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
+from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.langchain", "langchain"):
     from langchain_core.documents import BaseDocumentCompressor, Document

@@ -8,7 +8,7 @@ from typing import Any
 from crossknn.adapters import PREDICTED, PREFIX, metadata_of, of_kind, rerank_documents
 from crossknn.errors import InputError, needs_extra
 from crossknn.search.results import Results
-from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
+from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.llama_index", "llama-index"):
     from llama_index.core.base.base_retriever import BaseRetriever

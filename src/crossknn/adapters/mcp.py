@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from crossknn.errors import CrossknnError, InputError, nearest, needs_extra, wrong_field
+from crossknn.search.fresh import FreshSearcher
 from crossknn.search.results import Hit, Results
-from crossknn.searcher.fresh import FreshSearcher
-from crossknn.searcher.searcher import Budget, Searcher
+from crossknn.search.searcher import Budget, Searcher
 from crossknn.types import as_count, json_value
 
 with needs_extra("crossknn mcp", "mcp"):

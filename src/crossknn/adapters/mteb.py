@@ -12,7 +12,7 @@ from crossknn.data.items import items_from
 from crossknn.data.records import given_records
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.item_index import ItemIndex
-from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
+from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 from crossknn.types import is_missing
 
 with needs_extra("crossknn.adapters.mteb", "mteb"):

@@ -11,7 +11,7 @@ import numpy as np
 from crossknn.adapters import PREDICTED, PREFIX, rerank_documents
 from crossknn.errors import InputError, needs_extra
 from crossknn.scorers import CallableScorer
-from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
+from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.pyterrier", "pyterrier"):
     import pandas as pd

@@ -130,7 +130,7 @@ def command(
     from crossknn.evaluation.diagnosis import depth_of
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
-    from crossknn.searcher.searcher import Searcher
+    from crossknn.search.searcher import Searcher
 
     options.check()
     methods, budgets = parse_methods(options.methods), o.numbers(options.budgets, "budgets")

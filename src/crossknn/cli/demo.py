@@ -112,7 +112,7 @@ def _sample_live(budget: int, seed: int, folder: Path) -> None:
     from crossknn.sample import sample
     from crossknn.scorers import CrossEncoder
     from crossknn.scores.stored import StoredScorer
-    from crossknn.searcher.searcher import Searcher
+    from crossknn.search.searcher import Searcher
 
     found, opened = sample(), CrossEncoder("bundled", threads=o.threads(None))
     folder.mkdir(parents=True, exist_ok=True)
@@ -184,7 +184,7 @@ def _live(
     from crossknn.scorers import CrossEncoder
     from crossknn.scores.collect import Limits, exact_scores
     from crossknn.scores.stored import StoredScorer
-    from crossknn.searcher.searcher import Searcher
+    from crossknn.search.searcher import Searcher
     from crossknn.trial.result import Trial
 
     began, cores = time.perf_counter(), o.threads(None)

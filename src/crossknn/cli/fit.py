@@ -174,7 +174,7 @@ def _fit_judged(
     from crossknn.data.qrels import read_qrels
     from crossknn.fitting.calibration import fit_calibration
     from crossknn.fitting.fusion import fit_fusion
-    from crossknn.searcher.searcher import Budget
+    from crossknn.search.searcher import Budget
 
     judged = None if qrels is None else read_qrels(qrels)
     with progress("scoring", "pairs") as report:

@@ -33,7 +33,7 @@ def command(
     from crossknn.index.item_index import ItemIndex
     from crossknn.methods import parse_method
     from crossknn.scores.stored import StoredScorer
-    from crossknn.searcher.searcher import Budget, Searcher
+    from crossknn.search.searcher import Budget, Searcher
 
     limits, chosen = Budget(per_query=budget, deadline=deadline), parse_method(method)
     index = ItemIndex.load(folder)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.results import Results
-    from crossknn.searcher.searcher import Budget, Searcher
+    from crossknn.search.searcher import Budget, Searcher
 
 EPILOG = o.examples(
     'crossknn search docs.index "how do I unzip a file" --budget 100 --explain',
@@ -59,7 +59,7 @@ class QuestionOptions:
     @property
     def limits(self) -> Budget:
         """Return the budget of the search."""
-        from crossknn.searcher.searcher import Budget
+        from crossknn.search.searcher import Budget
 
         own = self.target_recall
         return Budget(per_query=self.budget, deadline=self.deadline, target_recall=own)
@@ -144,7 +144,7 @@ def command(
     """
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
-    from crossknn.searcher.searcher import Searcher
+    from crossknn.search.searcher import Searcher
 
     chosen = parse_method(method)
     o.check_path("--run", file.run)

@@ -44,7 +44,7 @@ from crossknn.methods import DEFAULT, Method
 from crossknn.methods.rerank import Rerank, Retrieve
 from crossknn.retrievers import specs
 from crossknn.search.fusion import Fuse, Fusion
-from crossknn.searcher.searcher import Searcher
+from crossknn.search.searcher import Searcher
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, as_count
 

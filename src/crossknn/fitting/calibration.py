@@ -23,7 +23,7 @@ from crossknn.scorers import as_scorer
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, features, weights_of
 from crossknn.search.fusion import Fuse
-from crossknn.searcher.searcher import PER_QUERY, Budget, Searcher
+from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, Progress
 
 FEWEST_QUERIES, FOLDS, BINS = 5, 5, 10

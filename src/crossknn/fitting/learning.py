@@ -28,11 +28,11 @@ from crossknn.fitting.kriging import fit_prior, prior_of
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import running
 from crossknn.methods.kriging import Kriging
+from crossknn.methods.plan import Predictor
 from crossknn.methods.prior import Prior, stored_prior
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import start_thread
 from crossknn.scores.sparse import SparseScores
-from crossknn.search.plan import Predictor
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Observed, Progress, Queries
 

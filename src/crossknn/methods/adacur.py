@@ -17,8 +17,8 @@ import numpy as np
 from crossknn.index.base import Index
 from crossknn.methods.base import Method, equal_rounds, option, part
 from crossknn.methods.cur import Center, anchors_of, cur_predictor
+from crossknn.methods.plan import Plan, Prediction, Predictor
 from crossknn.retrievers.specs import AUTO, open_retriever
-from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import IntArray, Observed, Queries
 

@@ -22,9 +22,9 @@ from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares
 from crossknn.methods.base import equal_rounds, option
+from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Scored, VectorMethod, encoder_predictor
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
-from crossknn.search.plan import Plan
 from crossknn.types import FloatArray
 
 RIDGE = 0.3

@@ -10,8 +10,8 @@ from typing import ClassVar, TypeVar
 
 from crossknn.errors import InputError, SpecError
 from crossknn.index.base import Index
+from crossknn.methods.plan import Plan
 from crossknn.retrievers.base import WHOLE
-from crossknn.search.plan import Plan
 from crossknn.spec import check_options, text_of
 
 POOLED = 12_000

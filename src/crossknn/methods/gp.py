@@ -15,13 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from crossknn.methods.features import Affine, Feature, Values
+from crossknn.methods.plan import Prediction, Predictor
 from crossknn.methods.posterior import (
     Model,
     Posterior,
     Whitened,
 )
 from crossknn.retrievers.base import Retriever, VectorStore
-from crossknn.search.plan import Prediction, Predictor
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Observed, Queries
 
 BLOCK = 16_384

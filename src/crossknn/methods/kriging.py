@@ -33,6 +33,7 @@ from crossknn.linalg import standardised
 from crossknn.methods.base import POOL, Method, option, pool_size
 from crossknn.methods.features import Affine, Feature, PointStore, Spread, of_retriever
 from crossknn.methods.gp import GaussianProcess
+from crossknn.methods.plan import Plan, Stop
 from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model
 from crossknn.methods.prior import NAME, Prior, flat_trends, stored_prior
 from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
@@ -44,7 +45,6 @@ from crossknn.retrievers.specs import (
     open_retriever,
     stage_names,
 )
-from crossknn.search.plan import Plan, Stop
 from crossknn.spec import Spec, parse
 from crossknn.types import FloatArray, Queries
 

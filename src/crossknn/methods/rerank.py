@@ -8,9 +8,9 @@ import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.methods.base import Method
+from crossknn.methods.plan import Plan, Prediction, Predictor
 from crossknn.retrievers.base import Retriever, fixed_order
 from crossknn.retrievers.specs import AUTO, open_retriever
-from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import FloatArray, IntArray, Observed, Queries
 

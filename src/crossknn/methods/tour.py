@@ -20,8 +20,8 @@ import numpy as np
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
 from crossknn.methods.base import equal_rounds, option
+from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Normalize, Scored, VectorMethod
-from crossknn.search.plan import Plan
 from crossknn.types import FloatArray
 
 Loss: TypeAlias = Literal["kl", "mse"]

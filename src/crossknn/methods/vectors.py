@@ -18,9 +18,9 @@ from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.linalg import inner
 from crossknn.methods.base import Method
+from crossknn.methods.plan import Plan, Prediction, Predictor
 from crossknn.retrievers.base import VectorStore
 from crossknn.retrievers.specs import AUTO, default_vectors, need_query_vectors, open_retriever
-from crossknn.search.plan import Plan, Prediction, Predictor
 from crossknn.spec import Spec
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries, Scale
 

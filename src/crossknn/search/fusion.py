@@ -19,9 +19,9 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
+from crossknn.methods.plan import AddedScores, Plan, Prediction, Predictor
 from crossknn.retrievers.base import WeightedSum
 from crossknn.retrievers.specs import FUSION, open_weighted
-from crossknn.search.plan import AddedScores, Plan, Prediction, Predictor
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 
 Fuse: TypeAlias = Mapping[str, float] | str | None

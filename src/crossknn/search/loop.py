@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.search.plan import Plan, Stop
+from crossknn.methods.plan import Plan, Stop
 from crossknn.types import (
     NO_ITEM,
     BoolArray,

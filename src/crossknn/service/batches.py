@@ -22,7 +22,7 @@ from crossknn.scorers.streaming import (
     NothingScoredError,
     start_thread,
 )
-from crossknn.searcher.run import FAILURES_IN_A_ROW
+from crossknn.search.run import FAILURES_IN_A_ROW
 from crossknn.service.metrics import Metrics
 from crossknn.types import FloatArray, IntArray, Pairs
 

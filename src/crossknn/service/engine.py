@@ -25,11 +25,11 @@ from crossknn.linalg import available_threads
 from crossknn.methods import DEFAULT, METHODS, parse_method
 from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
+from crossknn.search.fresh import FreshSearcher
+from crossknn.search.rerank import Reranked, rerank
 from crossknn.search.results import Hit, Results
-from crossknn.searcher.fresh import FreshSearcher
-from crossknn.searcher.rerank import Reranked, rerank
-from crossknn.searcher.run import OnRound
-from crossknn.searcher.searcher import Budget, K, Searcher
+from crossknn.search.run import OnRound
+from crossknn.search.searcher import Budget, K, Searcher
 from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics
 from crossknn.service.shapes import (

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from scipy.special import expit
 
+from crossknn.search.rerank import Reranked
 from crossknn.search.results import Hit, Results
-from crossknn.searcher.rerank import Reranked
-from crossknn.searcher.searcher import Budget
+from crossknn.search.searcher import Budget
 
 MAX_K = 1000
 MAX_DOCUMENTS = 1000

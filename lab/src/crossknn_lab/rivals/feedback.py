@@ -24,8 +24,8 @@ from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
 from crossknn.methods.base import equal_rounds, option, part
+from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Fit, Scored, VectorMethod
-from crossknn.search.plan import Plan
 from crossknn.types import FloatArray
 
 

@@ -20,8 +20,8 @@ from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
 from crossknn.methods.base import option, part
+from crossknn.methods.plan import Plan
 from crossknn.retrievers.specs import open_retriever, unfitted
-from crossknn.search.plan import Plan
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours
 from crossknn_lab.rivals.graph_methods import (
     Expand,

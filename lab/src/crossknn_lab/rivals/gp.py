@@ -22,10 +22,10 @@ from crossknn.index.base import Index
 from crossknn.methods.base import Method, equal_rounds, option, pool_size
 from crossknn.methods.features import of_retriever
 from crossknn.methods.gp import GaussianProcess
+from crossknn.methods.plan import Plan
 from crossknn.methods.posterior import Directional, Kernel, Model
 from crossknn.retrievers.base import stages_of
 from crossknn.retrievers.specs import AUTO, default_vectors, need_query_vectors, open_retriever
-from crossknn.search.plan import Plan
 from crossknn.spec import Spec
 from crossknn.types import FloatArray
 

@@ -15,10 +15,10 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.methods.cur import FIXED, Center, TwoRounds, cur_predictor
+from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Scored, VectorPredictor
 from crossknn.retrievers.base import ArrayStore, fixed_order
 from crossknn.retrievers.specs import open_retriever
-from crossknn.search.plan import Plan
 from crossknn.types import Anchors, Artifact, FloatArray, IntArray
 
 ITEM_SCORES = "item_scores"

@@ -19,9 +19,9 @@ import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.methods.base import Method, option
+from crossknn.methods.plan import Plan
 from crossknn.retrievers.base import Retriever, VectorStore, stages_of
 from crossknn.retrievers.specs import AUTO, default_vectors, open_retriever
-from crossknn.search.plan import Plan
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
 from crossknn_lab.rivals.graph_methods import (

@@ -26,13 +26,13 @@ from crossknn.errors import (
 from crossknn.index.database import Column
 from crossknn.linalg import one_thread
 from crossknn.methods.base import Method, planned
+from crossknn.methods.plan import Plan
 from crossknn.retrievers.base import ItemPriors, RandomItems
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
 from crossknn.search.calibration import CONTEXT, Calibration
 from crossknn.search.fusion import Fusion
 from crossknn.search.loop import Search, SearchGroup
-from crossknn.search.plan import Plan
 from crossknn.search.results import EqualTexts, Hit, Results, hits_of, merged
 from crossknn.types import (
     BoolArray,

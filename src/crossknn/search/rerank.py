@@ -31,7 +31,7 @@ from crossknn.retrievers.words import words
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import as_scorer
 from crossknn.search.results import Results, below
-from crossknn.searcher.searcher import Budget, Searcher
+from crossknn.search.searcher import Budget, Searcher
 from crossknn.types import FloatArray, Progress, as_count, is_missing
 
 EMBEDDING = "embedding"

@@ -6,7 +6,7 @@ import logging
 import threading
 
 from crossknn.errors import CrossknnError
-from crossknn.searcher.searcher import Searcher
+from crossknn.search.searcher import Searcher
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from crossknn.scorers.base import Scorer
 from crossknn.search.calibration import CALIBRATION, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.results import Results
-from crossknn.searcher.run import OnRound, SearchRequest, Snapshot, execute
+from crossknn.search.run import OnRound, SearchRequest, Snapshot, execute
 from crossknn.types import BoolArray, Progress, as_count, as_positive
 
 if TYPE_CHECKING:

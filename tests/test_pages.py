@@ -122,7 +122,7 @@ def test_pages_that_run_elsewhere_are_there():
 @pytest.mark.parametrize("book", sorted((DOCS / "tutorials").glob("*.ipynb")), ids=lambda p: p.stem)
 def test_a_tutorial_runs_from_top_to_bottom(book, tmp_path, monkeypatch, capsys):
     if "database" in book.stem:
-        pytest.importorskip("qdrant_edge")
+        pytest.importorskip("qdrant_client")
     monkeypatch.chdir(tmp_path)
     cells = json.loads(book.read_text(encoding="utf-8"))["cells"]
     names: dict[str, object] = {"__name__": "tutorial"}

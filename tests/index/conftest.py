@@ -1,7 +1,7 @@
 """Databases that tests share, which have the same items."""
 
 import pytest
-from database_helpers import KINDS, collection, few_in, fill, shard
+from database_helpers import KINDS, collection, few_in, fill
 
 import crossknn as ck
 
@@ -21,24 +21,16 @@ def postgres(tmp_path_factory):
     running.cleanup()
 
 
-@pytest.fixture(scope="session")
-def embedded(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("qdrant") / "docs.shard"
-    return ck.QdrantStore(shard(folder), folder, exact=True)
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def store(request):
     """All items, in each kind of database."""
-    if request.param == "client":
+    if request.param == "qdrant":
         return ck.QdrantStore(collection(), "docs")
-    if request.param == "embedded":
-        return request.getfixturevalue("embedded")
     return ck.PgVectorStore(request.getfixturevalue("postgres")[1], "public.docs")
 
 
 @pytest.fixture(params=KINDS)
-def few(request, tmp_path):
+def few(request):
     """Opens a store of few items with the given fields, in each kind of database."""
     server = request.getfixturevalue("postgres") if request.param == "postgres" else None
-    return lambda fields: few_in(request.param, fields, tmp_path, server)
+    return lambda fields: few_in(request.param, fields, server)

@@ -6,12 +6,11 @@ import uuid
 import numpy as np
 import pytest
 from qdrant_client import QdrantClient, models
-from qdrant_edge import Distance, EdgeConfig, EdgeShard, EdgeVectorParams, Point, UpdateOperation
 
 import crossknn as ck
 
 SLOW = pytest.param("postgres", marks=pytest.mark.slow)  # starts in two seconds or more
-KINDS = ["client", "embedded", SLOW]
+KINDS = ["qdrant", SLOW]
 
 N, D = 3_000, 16
 VECTORS = np.random.default_rng(0).normal(size=(N, D)).astype(np.float32)
@@ -20,16 +19,6 @@ PAYLOADS = [{"body": f"text {i}", "part": i % 7, "tags": [f"t{i % 3}"]} for i in
 
 FEW = np.array([[1, 0], [0, 1], [1, 1], [0.5, 0.2], [0.3, 1]], np.float32)
 """Vectors of up to five items, whose ids are 0, 1, ..."""
-
-
-def shard(folder, vectors=VECTORS, payloads=PAYLOADS, ids=IDS, distance=Distance.Dot):
-    """Items in Qdrant embedded in this process."""
-    folder.mkdir()
-    parameters = EdgeVectorParams(size=vectors.shape[1], distance=distance)
-    made = EdgeShard.create(str(folder), EdgeConfig(vectors=parameters))
-    rows = zip(ids, vectors.tolist(), payloads, strict=False)
-    made.update(UpdateOperation.upsert_points([Point(*row) for row in rows]))
-    return made
 
 
 def collection(vectors=VECTORS, payloads=PAYLOADS, ids=IDS, distance=models.Distance.DOT):
@@ -64,11 +53,9 @@ def column_type(values):
     return "bigint" if kinds == {int} else "jsonb"
 
 
-def few_in(kind, fields, folder, postgres):
+def few_in(kind, fields, postgres):
     """A store of few items with these fields, in one kind of database."""
-    if kind == "embedded":
-        return ck.QdrantStore(shard(folder / "few", FEW, fields, range(5)), folder / "few")
-    if kind == "client":
+    if kind == "qdrant":
         return ck.QdrantStore(collection(FEW, fields, range(5)), "docs", exact=True)
     connection, address = postgres
     names = sorted({name for record in fields for name in record} | {"body"})

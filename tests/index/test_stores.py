@@ -1,4 +1,4 @@
-"""What holds in every store: in memory, in Qdrant, embedded and by its client, and in PostgreSQL."""
+"""What holds in every store: in memory, in Qdrant and in PostgreSQL."""
 
 import logging
 from fractions import Fraction
@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from database_helpers import KINDS, PAYLOADS, VECTORS, D, N, collection, few_in, shard
+from database_helpers import KINDS, PAYLOADS, VECTORS, D, N, collection, few_in
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_filters import RECORDS, filters, meets
@@ -92,11 +92,11 @@ def search(store, texts="body"):
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def filtered(request, tmp_path_factory):
+def filtered(request):
     """The kind of a database, and a store of `RECORDS` in it."""
     records = [{k: v for k, v in record.items() if v == v} for record in RECORDS]
     server = request.getfixturevalue("postgres") if request.param == "postgres" else None
-    return request.param, few_in(request.param, records, tmp_path_factory.mktemp("few"), server)
+    return request.param, few_in(request.param, records, server)
 
 
 @given(data=st.data())
@@ -118,13 +118,13 @@ FIELDS = [{"body": text, "lang": "en", "year": 2000 + i} for i, text in enumerat
 
 
 @pytest.fixture(scope="module", params=["memory", *KINDS])
-def allowed(request, tmp_path_factory):
+def allowed(request):
     """The masks of items with these fields."""
     if request.param == "memory":
         items = [{"text": entry["body"]} | entry for entry in FIELDS]
         return ck.ItemIndex.build(items, lsa=0).allowed
     server = request.getfixturevalue("postgres") if request.param == "postgres" else None
-    return few_in(request.param, FIELDS, tmp_path_factory.mktemp("few"), server).allowed
+    return few_in(request.param, FIELDS, server).allowed
 
 
 @pytest.mark.parametrize(
@@ -173,10 +173,10 @@ def test_whole_numbers_beyond_those_of_a_store(allowed, value):
         (None, "texts= is None: texts= must be the name of the field"),
         ("bdy", r"has no field 'bdy' .did you mean body\?.: texts="),
         ("year", r"text of the item \d of .* is 200\d: texts= must be"),
-        (lambda ids: ["x"] * 9, "returned 9 texts for . ids"),
-        (lambda ids: None, r"returned a NoneType for . id.*: it must take a list of ids"),
-        (lambda ids: "abcd", r"returned a str for ."),
-        (lambda ids: {"0": "a", "1": "b", "2": "c", "3": "d"}, r"returned a dict for ."),
+        (lambda ids: ["x"] * 9, r"returned \['x', .* for . ids?: it must take a list of ids"),
+        (lambda ids: None, "returned None for . id"),
+        (lambda ids: "abcd", "returned 'abcd' for . id"),
+        (lambda ids: {"0": "a", "1": "b", "2": "c", "3": "d"}, "returned {'0'.* for . id"),
     ],
 )
 def test_texts_that_are_no_texts(few, texts, said):
@@ -215,13 +215,10 @@ def test_no_text_at_all(few):
 
 
 @pytest.fixture
-def ending(request, tmp_path, monkeypatch):
+def ending(request, monkeypatch):
     """Opens a store, and what makes its database go away."""
 
     def make(gone):
-        if gone == "shard closed":
-            engine = shard(tmp_path / "docs")
-            return ck.QdrantStore(engine, tmp_path / "docs"), engine.close
         if gone == "server stopped":
             store = ck.PgVectorStore(request.getfixturevalue("postgres")[1], "docs")
 
@@ -240,7 +237,7 @@ def ending(request, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "gone",
     [
-        *("shard closed", "client closed", "collection dropped"),
+        *("client closed", "collection dropped"),
         pytest.param("server stopped", marks=pytest.mark.slow),
     ],
 )

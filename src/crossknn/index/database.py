@@ -56,11 +56,8 @@ _MASKS = 16  # masks of filters that are kept
 class DatabaseStore(ABC):
     """A database that holds items with their vectors and searches them; a `VectorStore`.
 
-    A subclass implements the requests to one kind of database.
-
-    Attributes:
-        name: The store's name in messages.
-        keys: The ids (n,) by position: an array of integers or of bytes.
+    A subclass implements the requests to one kind of database. `keys` (n,) are the ids by
+    position, integers or bytes; messages call the store `name`.
     """
 
     whole = WHOLE
@@ -72,8 +69,6 @@ class DatabaseStore(ABC):
     """Whether `_search` accepts a filter condition."""
 
     def __init__(self, name: str, ids: Sequence[Id], dimensions: int) -> None:
-        """Make a store of the items with these `ids` (n,), in this order; messages call it
-        `name`."""
         if not ids:
             raise InputError(f"{name} holds no vectors: add some first")
         self.name, self._numbers = name, all(isinstance(key, int) for key in ids)
@@ -87,7 +82,6 @@ class DatabaseStore(ABC):
             )
 
     def _hold(self, keys: Any, dimensions: int) -> None:
-        """Set the ids and dimensions of this store."""
         self.keys, self.shape = keys, (len(keys), dimensions)
         self._order = np.argsort(keys, kind="stable")
         self._recent_vectors = Recent[FloatArray](partial(self._of, vectors=True))
@@ -163,7 +157,6 @@ class DatabaseStore(ABC):
         return Candidates.from_rows([rows.get(q, nothing) for q in range(len(vectors))])
 
     def vectors(self, items: IntArray) -> FloatArray:
-        """See `VectorStore.vectors`."""
         rows = self._recent_vectors(np.maximum(items, 0).ravel().tolist())
         return np.array(rows, np.float32).reshape(*items.shape, self.shape[1])
 
@@ -232,23 +225,18 @@ class DatabaseStore(ABC):
             yield
         except CrossknnError:
             raise
-        except Exception as error:
-            # The engine of an embedded Qdrant shard raises plain Exceptions, so catch Exception.
-            if type(error) is not Exception and not isinstance(error, self.errors):
-                raise
+        except self.errors as error:
             message = (str(error).strip().splitlines() or [""])[0]
             raise StoreError(
                 f"{self.name} failed: {type(error).__name__}: {message:.200}"
             ) from error
 
     def _as_keys(self, ids: Sequence[Id]) -> Any:
-        """Return ids as an array that can be searched: integers or bytes."""
         if self._numbers:
             return np.array(ids, self._whole_numbers)
         return np.array([str(key).encode() for key in ids], np.bytes_)
 
     def _native(self, key: str) -> Id:
-        """Return an id in the database's own type."""
         return key
 
     def _of(self, items: Sequence[int], *, vectors: bool) -> list[Any]:
@@ -270,7 +258,6 @@ class Recent(Generic[T]):
         self._read, self._kept, self._lock = read, dict[int, T](), threading.Lock()
 
     def __call__(self, items: Sequence[int]) -> list[T]:
-        """Return the value of each item, read now unless it is cached."""
         with self._lock:
             values = {item: self._kept[item] for item in items if item in self._kept}
         new = [item for item in dict.fromkeys(items) if item not in values]
@@ -302,7 +289,6 @@ class Column(Sequence[T]):
             yield from self.fetch(range(start, min(start + _BLOCK, self._n)))
 
     def fetch(self, items: Sequence[int]) -> Sequence[T]:
-        """Read the entries at these positions with one request."""
         return self._of(items)
 
 
@@ -312,7 +298,7 @@ _ADVICE = (
 
 
 def having_text(store: DatabaseStore, texts: str | TextsOf) -> DatabaseStore:
-    """Return the store without the items whose field `texts` is null or missing."""
+    """Leave out the items whose field `texts` is null or missing, with a warning."""
     if not isinstance(texts, str) and not callable(texts):
         raise InputError(f"texts= is {texts!r:.80}: {_ADVICE}")
     if not isinstance(store, DatabaseStore):
@@ -351,7 +337,7 @@ def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
 
     def read_texts(items: Sequence[int]) -> list[str]:
         if callable(texts):
-            made = _made_texts(texts(ids(items)), len(items))
+            made = _checked(texts(ids(items)), len(items))
         else:
             made = [record.get(texts) for record in store.records(items)]
         for item, text in zip(items, made, strict=True):
@@ -373,20 +359,12 @@ def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
     )
 
 
-def _made_texts(given: Any, count: int) -> list[Any]:
-    """Check the list of `count` texts that the user's function returned; `InputError` if it has
-    another length."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise InputError(
-            f"texts= returned a {type(given).__name__} for {counted(count, 'id')}: it must "
-            "take a list of ids and return a list of texts"
-        )
-    texts = [*given]
+def _checked(given: Any, count: int) -> list[Any]:
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
+    texts = [*given] if is_list else []
     if len(texts) != count:
-        raise InputError(f"texts= returned {len(texts)} texts for {count} ids")
+        raise InputError(
+            f"texts= returned {given!r:.80} for {counted(count, 'id')}: it must take a list of ids "
+            "and return a list of as many texts"
+        )
     return texts
-
-
-def plain_id(key: Any) -> Id:
-    """Return an id as a number or a text, even where a client returns UUID objects."""
-    return key if isinstance(key, int) else str(key)

@@ -171,7 +171,8 @@ class QdrantStore(DatabaseStore):
             if dates:
                 _check_dates(leaf)
             between = models.DatetimeRange if dates else models.Range
-            return field(key=leaf.field, range=between(**leaf.bounds))
+            bounds: Mapping[str, Any] = leaf.bounds
+            return field(key=leaf.field, range=between(**bounds))
         conditions = list[Any]()
         for value in leaf.values:
             # 1 and 1.0 are equal in filters; Qdrant matches integers only, so other numbers become

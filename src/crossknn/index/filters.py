@@ -41,8 +41,7 @@ FEW, MOST_FIELDS, MOST_CHARACTERS = 10_000, 64, 64
 most common fields, and if its distinct values take at most this many characters per item."""
 MOST_CONDITIONS, MOST_VALUES, MOST_DEPTH = 1000, 100_000, 50
 """Limits on the size of a filter; longer ones should list values instead."""
-Bound: TypeAlias = Literal["gt", "gte", "lt", "lte"]
-_BOUNDS: tuple[Bound, ...] = ("gt", "gte", "lt", "lte")
+_BOUNDS = ("gt", "gte", "lt", "lte")
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Between:
     """The field lies within all of these bounds, numbers or texts."""
 
     field: str
-    bounds: Mapping[Bound, Scalar]
+    bounds: Mapping[str, Scalar]
 
 
 @dataclass(frozen=True)

@@ -171,8 +171,7 @@ class QdrantStore(DatabaseStore):
             if dates:
                 _check_dates(leaf)
             between = models.DatetimeRange if dates else models.Range
-            bounds: Mapping[str, Any] = leaf.bounds
-            return field(key=leaf.field, range=between(**bounds))
+            return field(key=leaf.field, range=between(**leaf.bounds))
         conditions = list[Any]()
         for value in leaf.values:
             # 1 and 1.0 are equal in filters; Qdrant matches integers only, so other numbers become

@@ -50,7 +50,7 @@ SEARCH = ("search", "d.index", "--queries", "queries.jsonl", "--k", "5", "--budg
 SCORED = ("--scorer", "URL", "--endpoint-model", "m", "--json")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "build": ("index", "build", "docs.jsonl", "d.index", "--encoder", "none", "--lsa", "8"),
-    "add": ("index", "prepare", "d.index", "--tfidf", "--json"),
+    "add": ("index", "prepare", "d.index", "--nearest", "--json"),
     "collect": ("collect", "d.index", "--anchors", "train.jsonl", "--workers", "2", *SCORED),
     "fit": ("fit", "d.index", "als", "--queries", "train.jsonl", "--per", "20", *SCORED),
     "search": (*SEARCH, "--method", "axn(retriever=bm25, rounds=4)", *SCORED),

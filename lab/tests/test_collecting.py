@@ -30,7 +30,7 @@ def exact(index, texts):
 
 @pytest.fixture
 def index():
-    return ItemIndex.build(corpus(N), encoder=LengthEncoder(), tfidf=True)
+    return ItemIndex.build(corpus(N), encoder=LengthEncoder())
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_matrix_file_is_exact_and_replays(index, path):
     assert arrays["item_ids"].tolist() == list(index.items.ids)
     np.testing.assert_array_equal(data.anchor_items, index.anchor_items)
     np.testing.assert_allclose(data.dense_items, index.vectors["dense"], rtol=1e-3)
-    assert set(data.firsts) == {"bm25", "tfidf"}
+    assert set(data.firsts) == {"bm25"}
     bm25 = index.retrievers["bm25"].scores(Queries(TEXTS))
     np.testing.assert_allclose(data.firsts["bm25"], bm25, rtol=1e-3)
     pairs = data.artifacts[ITEM_SCORES].arrays

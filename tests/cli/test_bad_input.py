@@ -107,7 +107,7 @@ CASES = """
 2 --plot applies only to calibration: fit docs.index fusion --queries queries.txt --plot r.png
 2 .png: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --plot r.txt
 2 nothing to add was named: index prepare docs.index
-2 --name: index prepare docs.index --tfidf --name x
+2 --name: index prepare docs.index --nearest --name x
 2 KEY=VALUE: SEARCH --scorer-option batch
 2 CROSSKNN_API_KEY: SEARCH --scorer-option api_key=x
 2 either as arguments: SEARCH --queries queries.txt

@@ -26,7 +26,7 @@ def setting(request, tmp_path_factory):
     scorer = (
         ck.CrossEncoder() if request.param == "bundled" else ck.CallableScorer(overlap, "words")
     )
-    index = ck.ItemIndex.build(corpus(), encoder="bundled", lsa=8, tfidf=True)
+    index = ck.ItemIndex.build(corpus(), encoder="bundled", lsa=8)
     folder = tmp_path_factory.mktemp("text") / "words.index"
     index.save(folder)
     collect_anchors(index, scorer, ["copy a file", "merge lists", "find a path", "parse a string"])

@@ -140,7 +140,7 @@ itemcur: none; anchor_share=0.3; center=none; rcond=0.01
 TEXT_SPECS = """
 exact: none
 retrieve: none; retriever=cmc(retriever=hybrid(bm25, own), depth=10)
-rerank: retriever=bm25; retriever=tfidf; retriever=lsa; retriever=lists; retriever=views;
+rerank: retriever=bm25; retriever=lsa; retriever=lists; retriever=views;
     retriever=mf; retriever=own; retriever=cmc; retriever=cmc(retriever=bm25, depth=10)
 axn: ridge=0.3; retriever=bm25, rounds=4, blend=0.5; retriever=cmc, rounds=4, ridge=0.3
 adacur: rounds=3
@@ -287,7 +287,7 @@ def text_index(learned=None):
     texts = corpus()
     own = text_vectors(texts)
     index = ck.ItemIndex.build(
-        texts, vectors={"own": own}, query_vectors={"own": text_vectors}, lsa=6, tfidf=True
+        texts, vectors={"own": own}, query_vectors={"own": text_vectors}, lsa=6
     )
     rng = np.random.default_rng(1)
     ids = index.items.ids
@@ -314,7 +314,7 @@ def text_index(learned=None):
 def bundled_index():
     """The same corpus with the bundled models."""
     scorer = ck.CrossEncoder()
-    index = ck.ItemIndex.build(corpus(), encoder="bundled", tfidf=True)
+    index = ck.ItemIndex.build(corpus(), encoder="bundled")
     collect_anchors(index, scorer, ANCHOR_TEXTS[:4])
     return index, scorer
 

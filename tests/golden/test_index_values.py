@@ -89,7 +89,6 @@ def index():
         vectors={"own": OWN},
         query_vectors={"own": own_vectors},
         lsa=16,
-        tfidf=True,
         seed=3,
     )
     made.add_late(MODELS["cmc"])
@@ -100,12 +99,10 @@ def index():
 
 SPECS = {
     "bm25": "bm25",
-    "tfidf": "tfidf",
     "lsa": "lsa",
     "dense": "dense",
     "own": "own",
     "hybrid": "hybrid",
-    "hybrid of three": "hybrid(bm25, tfidf, own)",
     "random": "random",
     "fixed": "fixed",
     "lists": "mine",

@@ -59,7 +59,6 @@ def build(**given):
         (lambda i: i.retrievers["bm26"], r"no words 'bm26' .did you mean bm25"),
         (lambda i: i.late["som"], "no late 'som'"),
         (lambda i: i.query_vectors(Queries(["x"]), "own"), "cannot make query vectors .* 'own'"),
-        (lambda i: i.add_words("lsa"), "no word model 'lsa'"),
         (lambda i: i.add_retriever("lsa", i.retrievers["bm25"]), "cannot be named 'lsa'"),
         (
             lambda i: i.add_retriever("mine", len),
@@ -122,7 +121,7 @@ def test_building_again_encodes_new_texts_only_and_keeps_what_fits(tmp_path):
     index.put_artifact("anchors", {"fingerprint": "f", "scales": scales}, anchors)
     index.save(tmp_path / "index")
     over = partial(build_over, tmp_path / "index", encoder=Counting(), bm25=False)
-    same = over(tmp_path / "same", corpus(6), tfidf=True)
+    same = over(tmp_path / "same", corpus(6))
     np.testing.assert_array_equal(same.vectors["dense"], index.vectors["dense"])
     assert set(same.artifacts) == {"kriging", "anchors"}
     for number, changed in enumerate(({"bm25": True}, {"encoder": None, "lsa": 3})):

@@ -50,7 +50,6 @@ def test_what_belongs_to_the_items_is_kept_beside(docs, tmp_path):
     kept = ck.StoredScorer(scorer, index.scores)
     ck.Searcher(index, kept, "rerank").search("a query", budget=20)
     index.put_artifact("found", {"x": 1}, {})
-    index.add_words("bm25")
     again = opened()
     assert again.artifacts["found"].meta == {"x": 1}
     ck.Searcher(again, ck.StoredScorer(scorer, again.scores), "rerank").search("a query", budget=20)

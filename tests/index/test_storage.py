@@ -19,7 +19,7 @@ from crossknn.types import Queries
 
 @pytest.fixture
 def folder(tmp_path):
-    index = ItemIndex.build(corpus(12), tfidf=True, lsa=4)
+    index = ItemIndex.build(corpus(12), lsa=4)
     collect_anchors(index, FormulaScorer(), ["one", "two"])
     index.put_artifact("own", {}, {"x": np.arange(12.0)})
     index.save(tmp_path / "index")
@@ -81,7 +81,7 @@ def test_changed_bytes_are_noticed_when_they_are_read_and_by_verify(folder):
                 assert said in str(error)  # noqa: PT017
         path.write_bytes(whole)
     # Of postings, only those of the queries' words are read.
-    unread = {f"words.{w}.{c}.npy" for w in ("bm25", "tfidf") for c in ("items", "weights")}
+    unread = {f"words.bm25.{c}.npy" for c in ("items", "weights")}
     assert silent <= unread
 
 

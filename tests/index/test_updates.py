@@ -29,7 +29,7 @@ from crossknn.index.updates import regression
 from crossknn.index.vectors import ItemVectors, Linear
 from crossknn.methods.kriging import Kriging
 from crossknn.retrievers.base import CandidateLists, ItemPriors
-from crossknn.retrievers.lexical import BM25, TFIDF
+from crossknn.retrievers.lexical import BM25
 from crossknn.types import Queries
 
 
@@ -162,7 +162,7 @@ def test_a_reader_goes_on_with_what_it_opened(tmp_path):
     assert nearest(again, "query", 1998) == nearest(at_once, "query", 1998)
     assert (again.n, reader.n) == (1998, 40)
     with pytest.raises(IndexFormatError, match="was replaced; load it again"):
-        reader.add_words("bm25")
+        reader.put_artifact("mine", {}, {})
     reader.delete(["i5"])  # of the newest
     assert (len(reader), nearest(reader, "query", 1)) == (1997, nearest(again, "query", 1))
     assert ItemIndex.load(tmp_path / "index").verify() == []
@@ -170,7 +170,7 @@ def test_a_reader_goes_on_with_what_it_opened(tmp_path):
 
 def full(tmp_path=None, n=30):
     """An index with all that is made of items."""
-    index = ItemIndex.build(corpus(n), encoder=LengthEncoder(), lsa=4, tfidf=True)
+    index = ItemIndex.build(corpus(n), encoder=LengthEncoder(), lsa=4)
     collect_anchors(index, FormulaScorer(), ["one cat", "two dogs", "three birds"])
     fit_prior(index)
     if tmp_path is not None:
@@ -363,13 +363,12 @@ def test_a_grown_index_is_searched_like_one_built_at_once(method):
         assert [hit.id for hit in one[0]] == [hit.id for hit in two[0]]
 
 
-@pytest.mark.parametrize("words", [BM25, TFIDF])
-def test_words_of_added_items_weigh_what_the_fit_gave_them(words):
+def test_words_of_added_items_weigh_what_the_fit_gave_them():
     texts = [each["text"] for each in corpus(40)]
-    fitted = words.fit(texts)
+    fitted = BM25.fit(texts)
     meta, rows = fitted.rows([texts[7], "an entirely new word", texts[7], ""])
     assert meta["n"] == 44
-    grown = words.of(Growth(meta, rows).of(fitted.artifact()))
+    grown = BM25.of(Growth(meta, rows).of(fitted.artifact()))
     queries = Queries(["cat dog 7", "new", "house light", "cat entirely"])
     before, after = fitted.scores(queries), grown.scores(queries)
     np.testing.assert_array_equal(after[0::2, :40], before[0::2])

@@ -25,7 +25,7 @@ QUERIES = ["cat stone", "river of fish", "cat"]
 
 @pytest.fixture(scope="module")
 def index():
-    made = ck.ItemIndex.build(TEXTS, lsa=3, tfidf=True)
+    made = ck.ItemIndex.build(TEXTS, lsa=3)
     made.add_late(WordStates())
     ids = made.items.ids
     lists = {text: [(ids[q * 4 - k], 3.0 - k) for k in range(4)] for q, text in enumerate(QUERIES)}
@@ -34,7 +34,7 @@ def index():
     return made
 
 
-NAMES = ["bm25", "tfidf", "lsa", "random", "fixed", "listed", "views"]
+NAMES = ["bm25", "lsa", "random", "fixed", "listed", "views"]
 
 
 @pytest.mark.parametrize("spec", [*NAMES, "hybrid(lsa, views)", "cmc(retriever=lsa, depth=4)"])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tiny_models import corpus, labelled
 
 from crossknn.errors import InputError
-from crossknn.retrievers.lexical import BM25, TFIDF
+from crossknn.retrievers.lexical import BM25
 from crossknn.types import NO_ITEM, Candidates, Queries
-from crossknn_train.corpora import Corpora, nearest_wrong, retrieved, retrieved_wrong
+from crossknn_train.corpora import TFIDF, Corpora, nearest_wrong, retrieved, retrieved_wrong
 from crossknn_train.late_interaction import draw_list
 from crossknn_train.settings import CandidateSettings, NegativesSettings
 
@@ -45,7 +45,7 @@ def all_scores(part, kind, length=None):
         encoder = Letters(length)
         scale = 20 if length == 1 else 1
         return scale * encoder.encode_queries(queries) @ encoder.encode_items(items).T
-    fitted = (TFIDF if kind == "tfidf" else BM25).fit(items)
+    fitted = TFIDF(items) if kind == "tfidf" else BM25.fit(items)
     return fitted.scores(Queries(queries)) * (20 if kind == "tfidf" else 1)
 
 

@@ -38,7 +38,6 @@ Items = Annotated[
         "standard input.",
     ),
 ]
-Tfidf = Annotated[bool, Option("--tfidf", help="Add the TF-IDF retriever.")]
 Nearest = Annotated[
     bool | None,
     Option(
@@ -72,7 +71,7 @@ Limit = Annotated[int | None, Option(min=1, help="Maximum number of items to rea
     "build",
     epilog=o.examples(
         "crossknn index build docs.jsonl docs.index",
-        "zcat docs.jsonl.gz | crossknn index build - docs.index --encoder none --tfidf",
+        "zcat docs.jsonl.gz | crossknn index build - docs.index --encoder none",
     ),
 )
 @o.grouped
@@ -82,7 +81,6 @@ def build(
     *,
     encoder: Encoder = "bundled",
     lsa: Lsa = None,
-    tfidf: Tfidf = False,
     tokenizer: Tokenizer = "unicode",
     nearest: Nearest = None,
     template: o.Template = "{title}\\n{text}",
@@ -109,7 +107,6 @@ def build(
             read,
             encoder=None if encoder == "none" else encoder,
             lsa=lsa,
-            tfidf=tfidf,
             tokenizer=tokenizer,
             seed=seed,
             folder=folder,
@@ -124,13 +121,12 @@ def build(
 @app.command(
     "prepare",
     epilog=o.examples(
-        "crossknn index prepare docs.index --tfidf",
+        "crossknn index prepare docs.index --nearest",
         "crossknn index prepare docs.index --late models/cmc",
     ),
 )
 def prepare(
     folder: o.Folder,
-    tfidf: Tfidf = False,
     nearest: Nearest = None,
     late: Annotated[
         str | None,
@@ -145,7 +141,7 @@ def prepare(
     replace: o.Replace = False,
     json: o.AsJson = False,
 ) -> None:
-    """Add TF-IDF, an approximate index or a late-interaction model's states to the index.
+    """Add an approximate index or a late-interaction model's states to the index.
 
     Error messages say which method needs them. New items are added with `crossknn index insert`.
 
@@ -153,14 +149,12 @@ def prepare(
     late-interaction model reranks the candidates of another retriever, for
     example with --method "rerank(retriever=cmc(retriever=bm25))".
     """
-    if not (tfidf or late or nearest):
-        raise InputError("nothing to add was named: give --tfidf, --nearest or --late MODEL")
+    if not (late or nearest):
+        raise InputError("nothing to add was named: give --nearest or --late MODEL")
     if name and not late:
         raise InputError("--name needs --late MODEL")
     _check_nearest(nearest)
     with _changing(folder, json) as index:
-        if tfidf:
-            index.add_words("tfidf")
         _add_nearest(index, bool(nearest))
         if late is not None:
             with progress("encoding", "items") as report:

@@ -10,7 +10,6 @@ import secrets
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,6 @@ from crossknn.index.parts import (
     WORDS,
     Parts,
     plain,
-    unknown,
 )
 from crossknn.index.storage import MANIFEST, IndexFolder
 from crossknn.index.vectors import (
@@ -41,15 +39,9 @@ from crossknn.index.vectors import (
     check_vectors,
 )
 from crossknn.index.view import IndexView
-from crossknn.retrievers.lexical import LSA, LSA_DIMENSIONS
+from crossknn.retrievers.lexical import BM25, LSA, LSA_DIMENSIONS
 from crossknn.retrievers.specs import unfitted
-from crossknn.retrievers.words import (
-    TOKENIZERS,
-    Tokenizer,
-    as_tokenizer,
-    same_function,
-    tokenizer_named,
-)
+from crossknn.retrievers.words import as_tokenizer
 from crossknn.types import Artifact, FloatArray, IntArray, Progress, States, as_count
 
 logger = logging.getLogger(__name__)
@@ -69,7 +61,6 @@ class Recipe(NamedTuple):
     query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None
     lsa: int | None
     bm25: bool
-    tfidf: bool
     tokenizer: str | Callable[[str], Sequence[str]]
     seed: int
     progress: Progress | None
@@ -86,9 +77,8 @@ def build_parts(
     parts = _vectors(items, recipe, folder, previous)
     default_lsa = 0 if parts else LSA_DIMENSIONS
     lsa = as_count(default_lsa if recipe.lsa is None else recipe.lsa, "lsa", 0)
-    for name, wanted in (("bm25", recipe.bm25), ("tfidf", recipe.tfidf)):
-        if wanted:
-            parts[f"words/{name}"] = WORDS[name].fit(items.texts, tokenizer)
+    if recipe.bm25:
+        parts["words/bm25"] = BM25.fit(items.texts, tokenizer)
     if lsa:
         words, values = LSA.fit(items.texts, tokenizer, dimensions=lsa)
         parts |= {f"words/{LSA_NAME}": words, f"vectors/{LSA_NAME}": ItemVectors(values=values)}
@@ -177,35 +167,6 @@ def states_of(
             f"{late.encoder.fingerprint}): use another name, or replace them (--replace)"
         )
     return late.states
-
-
-def matcher_of(parts: Parts, name: str) -> Any:
-    """Return a word model of the items that can serve as a retriever."""
-    if name not in WORDS or name == LSA_NAME:
-        raise unknown("word model", name, set(WORDS) - {LSA_NAME})
-    return WORDS[name].fit(parts.items.texts, tokenizer_named(parts.tokenizer))
-
-
-def use_tokenizer(parts: Parts, tokenizer: Tokenizer) -> None:
-    """Use the user's tokenizer in the word models that were built with it. Raise `IndexFormatError`
-    if its name differs, or if it splits the first items differently."""
-    stored = parts.tokenizer
-    by = f"the word models of {parts.path} were built with the tokenizer {stored}, "
-    advice = "give the same one, or build the index again"
-    if stored is None or not same_function(tokenizer.name, stored):
-        raise IndexFormatError(f"{by}not by {tokenizer.name}: {advice}")
-    before, TOKENIZERS[stored] = TOKENIZERS.get(stored), tokenizer
-    for name in parts.names("words"):
-        numbers = parts.open("words", name).vocabulary.number
-        for text in islice(parts.items.texts, 3):
-            if other := next((word for word in tokenizer.split(text) if word not in numbers), None):
-                TOKENIZERS.pop(stored)
-                if before is not None:
-                    TOKENIZERS[stored] = before
-                raise IndexFormatError(
-                    f"{by}which has changed since: the tokenizer now splits {text!r:.40} into "
-                    f"words such as {other!r:.40}, which the index does not have; {advice}"
-                )
 
 
 def checked_folder(folder: str | Path | None) -> IndexFolder | None:

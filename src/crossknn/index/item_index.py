@@ -23,7 +23,7 @@ import numpy as np
 from crossknn.columns import refusing
 from crossknn.data.items import Items, read_items
 from crossknn.data.records import Entries
-from crossknn.errors import InputError, counted
+from crossknn.errors import IndexFormatError, InputError, counted
 from crossknn.files import as_path
 from crossknn.index import building, updates
 from crossknn.index.database import DatabaseStore, TextsOf, having_text
@@ -70,7 +70,6 @@ class ItemIndex(IndexView):
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
         lsa: int | None = None,
         bm25: bool = True,
-        tfidf: bool = False,
         tokenizer: str | Callable[[str], Sequence[str]] = UNICODE.name,
         seed: int = 0,
         folder: str | Path | None = None,
@@ -88,7 +87,6 @@ class ItemIndex(IndexView):
             lsa: Dimensions of latent semantic analysis, 0 for none; by default 128 if the index
                 would have no vectors otherwise.
             bm25: Fit BM25.
-            tfidf: Fit TF-IDF.
             tokenizer: Splits texts into words: "unicode", which reads every script,
                 "whitespace", or a function from a text to its words, or its name,
                 "package.module:function". Searches use the same one.
@@ -100,7 +98,7 @@ class ItemIndex(IndexView):
         """
         place = building.checked_folder(folder)
         recipe = building.Recipe(
-            encoder, vectors, query_vectors, lsa, bm25, tfidf, tokenizer, seed, progress
+            encoder, vectors, query_vectors, lsa, bm25, tokenizer, seed, progress
         )
         index = cls(building.build_parts(items, recipe, place))
         if place is not None:
@@ -134,9 +132,13 @@ class ItemIndex(IndexView):
         stamp = place.stamp()  # before it is read: it may be replaced meanwhile
         index = cls(Parts.read(place, building.by_name(query_vectors, GIVEN)))
         index.stamp = stamp
-        if tokenizer is not None:
-            building.use_tokenizer(index._parts, as_tokenizer(tokenizer))
-        tokenizer_named(index._parts.tokenizer)  # which must be known
+        stored = index._parts.tokenizer
+        if tokenizer is not None and (name := as_tokenizer(tokenizer).name) != stored:
+            raise IndexFormatError(
+                f"the word models of {folder} were built with the tokenizer {stored}, not {name}: "
+                "give the same one, or build the index again"
+            )
+        tokenizer_named(stored)  # which must be known
         for name, given in building.by_name(encoder, DUAL_ENCODER).items():
             if (model := index.model_of(name)) is None:
                 raise InputError(f"the index {folder} has no vectors or states {name!r} of a model")
@@ -377,12 +379,6 @@ class ItemIndex(IndexView):
             write_lists(self.folder / f"nearest-{key}", rows, progress)
         self._put({})
         return name
-
-    def add_words(self, name: str) -> None:
-        """Fit a word model, `bm25` or `tfidf`, unless the index has it already."""
-        if name not in self.matchers:
-            parts = self._parts
-            self._put({f"words/{name}": building.matcher_of(parts, name)}, parts)
 
     def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
         """Store the result of a fit, also in the folder of the index.

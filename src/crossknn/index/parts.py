@@ -2,7 +2,7 @@
 `vectors/dense`.
 
     vectors/dense      item vectors, the index's own and fitted ones    `ItemVectors`
-    words/bm25         word models                                      BM25, TF-IDF, LSA
+    words/bm25         word models                                      BM25, LSA
     late/cmc           states of late-interaction models                `LateStates`
     artifacts/anchors  results of fits and of collecting                `Artifact`
 
@@ -40,7 +40,7 @@ from crossknn.index.late import LateStates
 from crossknn.index.storage import IndexFolder, as_json, columns_of
 from crossknn.index.vectors import EncodeQueries, ItemVectors
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.lexical import BM25, LSA, TFIDF
+from crossknn.retrievers.lexical import BM25, LSA
 from crossknn.retrievers.words import UNICODE
 from crossknn.types import Artifact, Cache, IntArray, Named, Value
 
@@ -48,7 +48,7 @@ DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
 ANCHORS = "anchors"
 """Name of the artifact with the exact scores of anchor (train) queries for every item."""
 
-WORDS: Mapping[str, Any] = {"bm25": BM25, "tfidf": TFIDF, LSA_NAME: LSA}
+WORDS: Mapping[str, Any] = {"bm25": BM25, LSA_NAME: LSA}
 
 ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
 COLUMNS = (f"artifacts/{ANCHORS}",)
@@ -237,10 +237,10 @@ class Parts:
         return {names.get(k, k): as_artifact(part, k).meta for k, part in self.held.items()}
 
     @property
-    def tokenizer(self) -> str | None:
-        """Name of the word models' tokenizer; None if an older version made them."""
+    def tokenizer(self) -> str:
+        """Name of the word models' tokenizer."""
         models = [meta for key, meta in self.metas.items() if key.startswith("words/")]
-        return models[0].get("tokenizer") if models else UNICODE.name
+        return str(models[0].get("tokenizer")) if models else UNICODE.name
 
     def _check_items(self) -> None:
         items = self.items

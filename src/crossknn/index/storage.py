@@ -55,7 +55,7 @@ from crossknn.types import Artifact
 
 MANIFEST = "crossknn-index.json"
 SCORES = "scores.db"
-VERSION = 4
+VERSION = 5
 
 _PATH = re.compile(r"data-[0-9a-f]+/[\w.-]+")
 _OURS = re.compile(r"(data|work|nearest)-[\w-]+|" + re.escape(SCORES) + r".*|.*\.part")

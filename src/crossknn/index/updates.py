@@ -34,7 +34,7 @@ from crossknn.index.parts import COLUMNS, ROWS, Parts, plain
 from crossknn.index.storage import Growth, columns_of
 from crossknn.index.vectors import ItemVectors, RememberedModel, check_vectors
 from crossknn.index.view import IndexView
-from crossknn.retrievers.lexical import WordMatcher
+from crossknn.retrievers.lexical import BM25
 from crossknn.retrievers.specs import unfitted
 from crossknn.types import Artifact, FloatArray, IntArray, Named, Progress
 
@@ -153,7 +153,7 @@ class _Arrival:
                 return Growth(meta, {"values": self.vectors[name]})
             values = self.predictor(self.n - part.added)(part.values)
             return Growth({**meta, "added": part.added + k}, {"values": values})
-        if isinstance(part, WordMatcher):
+        if isinstance(part, BM25):
             return Growth(*part.rows(self.new.texts))
         if isinstance(part, LateStates):
             states = encode_states(part.encoder, self.new.texts, None, self.progress)
@@ -223,8 +223,8 @@ def compacted(parts: Parts) -> dict[str, Artifact]:
         meta = dict(artifact.meta)
         if "added" in meta:
             meta["added"] = int(alive[n - meta["added"] :].sum())
-        if isinstance(part, WordMatcher):
-            compact[key] = type(part).fit(texts, part.vocabulary.tokenizer).artifact()  # type: ignore[attr-defined]
+        if isinstance(part, BM25):
+            compact[key] = BM25.fit(texts, part.vocabulary.tokenizer).artifact()
             continue
         if isinstance(part, ItemVectors):
             taken["values"] = partial(_rows, part.values, rows)

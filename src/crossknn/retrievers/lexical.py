@@ -1,11 +1,8 @@
-"""Word models: BM25 and TF-IDF, which match words, and latent semantic analysis.
+"""Word models: BM25, and vectors by latent semantic analysis.
 
-BM25 (Robertson et al., 1994, in Lucene's form, computed by bm25s) and TF-IDF with cosine
-(scikit-learn's weights) are searched exactly in an inverted file. LSA (Deerwester et al., 1990) is
-the truncated singular value decomposition of the items' TF-IDF matrix, into which queries are
-folded. A tokenizer splits texts into words and drops the 33 English stop words of Lucene; there is
-no stemming. Items added to a fitted model are weighted by its idf and average length; a word that
-is new to the model gets the idf of a word in one item.
+BM25 (Robertson et al., 1994, in Lucene's form, computed by bm25s) is searched exactly in an
+inverted file. LSA (Deerwester et al., 1990) is the truncated singular value decomposition of the
+items' TF-IDF matrix (scikit-learn's weights), into which queries are folded.
 
 Axes: m queries, n items, t terms, d dimensions.
 """
@@ -13,13 +10,12 @@ Axes: m queries, n items, t terms, d dimensions.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +26,8 @@ from crossknn.retrievers.base import AllScores
 from crossknn.retrievers.words import UNICODE, Tokenizer, tokenizer_named
 from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray, Queries
 
+K1, B = 1.5, 0.75
+
 
 class Vocabulary:
     """The t terms of the fitted texts, and the tokenizer that was used."""
@@ -38,28 +36,32 @@ class Vocabulary:
         self.terms, self.tokenizer = terms, tokenizer
         self.number = {term: t for t, term in enumerate(terms)}
 
+    @classmethod
+    def of(cls, artifact: Artifact) -> Vocabulary:
+        """Read the vocabulary of a stored model."""
+        return cls(list(artifact.arrays["terms"]), tokenizer_named(artifact.meta["tokenizer"]))
+
     def counts(self, words: Iterable[str]) -> dict[int, int]:
         """Count how often each term occurs among the words of a text."""
         return {self.number[w]: c for w, c in Counter(words).items() if w in self.number}
 
-    def weights(self, text: str, idf: FloatArray) -> dict[int, float]:
-        """Compute a text's TF-IDF weights, scaled to unit length; empty if it has no term."""
+    def tfidf(self, text: str, idf: FloatArray) -> tuple[IntArray, FloatArray]:
+        """Compute the TF-IDF weights of a text's terms, scaled to unit length: terms, weights."""
         counts = self.counts(self.tokenizer.split(text))
-        terms = np.fromiter(counts, dtype=np.int64, count=len(counts))
-        frequencies = np.fromiter(counts.values(), dtype=np.float64, count=len(counts))
-        weights = (1 + np.log(frequencies)) * idf[terms]
-        norm = float(np.linalg.norm(weights))
-        return dict(zip(terms.tolist(), (weights / norm).tolist(), strict=True)) if norm else {}
+        terms = np.fromiter(counts, np.int64, len(counts))
+        weights = (1 + np.log(np.fromiter(counts.values(), np.float64, len(counts)))) * idf[terms]
+        return terms, weights / (np.linalg.norm(weights) or 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class WordMatcher(AllScores):
-    """A retriever over an inverted file, which scores by the sum of term weights in query and item.
+class BM25(AllScores):
+    """BM25 with k1 = 1.5, which limits the effect of repeated words, and b = 0.75, which normalizes
+    by length.
 
-    Term t occurs in the items `items[starts[t]:starts[t + 1]]` with those `weights`; its `idf` is
-    in an array (t,). For the last items, `added` after the fit, `counts` (a,) are their numbers of
-    terms, and `terms` (p,) and `weights` (p,) list these item by item. `mean_length` is the average
-    number of words of an item.
+    Term t occurs in the items `items[starts[t]:starts[t + 1]]` with those `weights`. For the last
+    items, `added` after the fit, `counts` (a,) are their numbers of terms, and `terms` (p,) and
+    `weights` (p,) list these item by item. Their weights use the idf and the `mean_length` (words
+    of an item) of the fit; a word that is new to the model gets the idf of a word in one item.
     """
 
     vocabulary: Vocabulary
@@ -67,62 +69,23 @@ class WordMatcher(AllScores):
     weights: FloatArray
     items: IntArray
     starts: IntArray
-    idf: FloatArray
+    mean_length: float
     added: Mapping[str, Any] = field(default_factory=dict)
-    mean_length: float | None = None
 
-    @abstractmethod
-    def query_weights(self, text: str) -> Mapping[int, float]:
-        """Compute the weights of the query's terms."""
+    @classmethod
+    def fit(cls, texts: Sequence[str], tokenizer: Tokenizer = UNICODE) -> BM25:
+        """Compute the weights of n texts."""
+        import bm25s
 
-    def item_weights(self, text: str) -> Mapping[int, float]:
-        """Compute the weights of the terms of an added item."""
-        return self.query_weights(text)
-
-    def item_words(self, text: str) -> list[str]:
-        """Split an item into words."""
-        return self.vocabulary.tokenizer.split(text)
-
-    def rows(self, texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the new `meta` and the rows to append to a stored matcher's columns for k more
-        items."""
-        known, split = self.vocabulary.number, self.item_words
-        new = [*dict.fromkeys(w for text in texts for w in split(text) if w not in known)]
-        idf = np.full(len(new), self.new_idf, np.float32)
-        terms = Vocabulary([*self.vocabulary.terms, *new], self.vocabulary.tokenizer)
-        longer = replace(self, vocabulary=terms, idf=np.append(self.idf, idf))
-        weights = [longer.item_weights(text) for text in texts]
-        rows = {
-            "terms": new,
-            "idf": idf,
-            "added.counts": np.array([len(row) for row in weights], np.int64),
-            "added.terms": np.array([*chain.from_iterable(weights)], np.int64),
-            "added.weights": np.array([w for row in weights for w in row.values()], np.float32),
-        }
-        return self._meta(self.n + len(texts)), rows
-
-    @property
-    def n_fitted(self) -> int:
-        """Number of items when the model was fitted."""
-        return self.n - len(self.added.get("counts", ()))
-
-    @property
-    def new_idf(self) -> float:
-        """The `idf` of a word that no item had when the model was fitted."""
-        return 1.0
-
-    @cached_property
-    def _tail(self) -> tuple[FloatArray, IntArray, IntArray]:
-        """The weights, items and starts of the added items, ordered by term."""
-        terms, counts = self.added["terms"], self.added["counts"]
-        order = np.argsort(terms, kind="stable")
-        items = np.repeat(np.arange(self.n_fitted, self.n), counts)[order]
-        starts = np.searchsorted(terms[order], np.arange(len(self.vocabulary.terms) + 1))
-        return self.added["weights"][order], items, starts
-
-    def _meta(self, n: int) -> dict[str, Any]:
-        known = {"n": n, "tokenizer": self.vocabulary.tokenizer.name}
-        return known | ({} if self.mean_length is None else {"mean_length": self.mean_length})
+        number, tokens = _numbered(texts, tokenizer.split_items)
+        columns = np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(1, np.int64)
+        if number:
+            model = bm25s.BM25(k1=K1, b=B, method="lucene", dtype="float32", int_dtype="int32")
+            terms = list(range(len(number)))
+            built = model.build_index_from_ids(terms, tokens, show_progress=False)
+            columns = tuple(built[name] for name in ("data", "indices", "indptr"))
+        length = sum(map(len, tokens)) / len(texts) or 1.0
+        return cls(Vocabulary(list(number), tokenizer), len(texts), *columns, length)
 
     def of_all(self, queries: Queries) -> FloatArray:
         """Score all items (m, n), 0 for items that share no term with the query."""
@@ -130,11 +93,12 @@ class WordMatcher(AllScores):
         parts = [(self.weights, self.items, self.starts), *([self._tail] if self.added else [])]
         try:
             for row, text in zip(scores, queries.texts, strict=True):
-                for term, weight in self.query_weights(text).items():
+                split = self.vocabulary.tokenizer.split(text)
+                for term, count in self.vocabulary.counts(split).items():
                     for weights, items, starts in parts:
                         if term + 1 < len(starts):
                             where = slice(int(starts[term]), int(starts[term + 1]))
-                            row[items[where]] += np.float32(weight) * weights[where]
+                            row[items[where]] += np.float32(count) * weights[where]
         except IndexError as error:  # of somebody's folder
             raise IndexFormatError(
                 "the index is damaged: its words name items that it lacks; build or copy it again"
@@ -147,97 +111,63 @@ class WordMatcher(AllScores):
         scores[scores <= 0] = -np.inf
         return top_k(mask(scores, None, allowed), count)
 
+    def rows(self, texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the new `meta`, and the rows to append to the stored columns, for k more items."""
+        number, split = self.vocabulary.number, self.vocabulary.tokenizer.split_items
+        words = [split(text) for text in texts]
+        new = [*dict.fromkeys(w for row in words for w in row if w not in number)]
+        terms = Vocabulary([*self.vocabulary.terms, *new], self.vocabulary.tokenizer)
+        weights = [replace(self, vocabulary=terms)._item_weights(row) for row in words]
+        rows = {
+            "terms": new,
+            "added.counts": np.array([len(row) for row in weights], np.int64),
+            "added.terms": np.array([*chain.from_iterable(weights)], np.int64),
+            "added.weights": np.array([w for row in weights for w in row.values()], np.float32),
+        }
+        return self._meta(self.n + len(texts)), rows
+
+    def _item_weights(self, words: Sequence[str]) -> dict[int, float]:
+        # idf tf / (tf + k1 (1 - b + b length / mean length)), idf = ln(1 + (n - df + .5)/(df + .5))
+        weights, n = dict[int, float](), self.n - len(self.added.get("counts", ()))
+        for term, tf in self.vocabulary.counts(words).items():
+            df = 1
+            if term + 1 < len(self.starts):
+                df = int(self.starts[term + 1] - self.starts[term])
+            idf = math.log(1 + (n - df + 0.5) / (df + 0.5))
+            weights[term] = idf * tf / (tf + K1 * (1 - B + B * len(words) / self.mean_length))
+        return weights
+
+    @cached_property
+    def _tail(self) -> tuple[FloatArray, IntArray, IntArray]:
+        """The weights, items and starts of the added items, ordered by term."""
+        terms, counts = self.added["terms"], self.added["counts"]
+        order = np.argsort(terms, kind="stable")
+        items = np.repeat(np.arange(self.n - len(counts), self.n), counts)[order]
+        starts = np.searchsorted(terms[order], np.arange(len(self.vocabulary.terms) + 1))
+        return self.added["weights"][order], items, starts
+
+    def _meta(self, n: int) -> dict[str, Any]:
+        name = self.vocabulary.tokenizer.name
+        return {"n": n, "tokenizer": name, "mean_length": self.mean_length}
+
     def artifact(self) -> Artifact:
         """Convert to an artifact, as stored in the index."""
-        arrays = {key: getattr(self, key) for key in ("weights", "items", "starts", "idf")}
+        arrays = {key: getattr(self, key) for key in ("weights", "items", "starts")}
         arrays |= {f"added.{key}": values for key, values in self.added.items()}
         return Artifact(self._meta(self.n), {**arrays, "terms": self.vocabulary.terms})
 
     @classmethod
-    def of(cls, artifact: Artifact) -> Self:
+    def of(cls, artifact: Artifact) -> BM25:
         """Read from a stored artifact."""
-        read, vocabulary = artifact.arrays, stored_vocabulary(artifact)
-        postings = rows_of(read, "weights"), rows_of(read, "items")
+        read, meta = artifact.arrays, artifact.meta
+        postings = rows_of(read, "weights"), rows_of(read, "items"), read["starts"]
         added = {key[6:]: read[key] for key in read if key.startswith("added.")}
-        base = vocabulary, artifact.meta["n"], *postings, read["starts"], read["idf"]
-        return cls(*base, added, artifact.meta.get("mean_length"))
-
-
-K1, B = 1.5, 0.75
-
-
-class BM25(WordMatcher):
-    """BM25 with k1 = 1.5, which limits the effect of repeated words, and b = 0.75, which normalizes
-    by length."""
-
-    @classmethod
-    def fit(cls, texts: Sequence[str], tokenizer: Tokenizer = UNICODE) -> BM25:
-        """Compute the weights of n texts."""
-        import bm25s
-
-        number, tokens = _numbered(texts, tokenizer.split_items)
-        found = np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(1, np.int64)
-        if number:
-            model = bm25s.BM25(k1=K1, b=B, method="lucene", dtype="float32", int_dtype="int32")
-            terms = list(range(len(number)))
-            columns = model.build_index_from_ids(terms, tokens, show_progress=False)
-            found = tuple(columns[name] for name in ("data", "indices", "indptr"))
-        idf = np.ones(len(number), np.float32)  # it is part of the items' weights
-        length = sum(map(len, tokens)) / len(texts) or 1.0
-        vocabulary = Vocabulary(list(number), tokenizer)
-        return cls(vocabulary, len(texts), *found, idf, mean_length=length)
-
-    def query_weights(self, text: str) -> Mapping[int, float]:
-        """Weight each term by its number of repetitions in the query."""
-        return self.vocabulary.counts(self.vocabulary.tokenizer.split(text))
-
-    def item_words(self, text: str) -> list[str]:
-        """Split an item into words, including single characters."""
-        return self.vocabulary.tokenizer.split_items(text)
-
-    def item_weights(self, text: str) -> Mapping[int, float]:
-        """Compute idf tf / (tf + k1 (1 - b + b length / mean length)), with the idf of the fit,
-        ln(1 + (n - df + 0.5) / (df + 0.5))."""
-        if self.mean_length is None:
-            raise InputError("the word model was fitted by an older version: build the index again")
-        split, found = self.item_words(text), dict[int, float]()
-        for term, count in self.vocabulary.counts(split).items():
-            df = 1
-            if term + 1 < len(self.starts):
-                df = int(self.starts[term + 1] - self.starts[term])
-            idf = math.log(1 + (self.n_fitted - df + 0.5) / (df + 0.5))
-            found[term] = idf * count / (count + K1 * (1 - B + B * len(split) / self.mean_length))
-        return found
-
-
-class TFIDF(WordMatcher):
-    """Cosine similarity of TF-IDF vectors: idf = ln((1 + n) / (1 + df)) + 1, tf = 1 + ln(count)."""
-
-    @classmethod
-    def fit(cls, texts: Sequence[str], tokenizer: Tokenizer = UNICODE) -> TFIDF:
-        """Compute the weights of n texts; `InputError` if none of them contains a word."""
-        vocabulary, idf, weights = tfidf_of(texts, tokenizer)
-        columns = weights.tocsc()
-        return cls(vocabulary, len(texts), columns.data, columns.indices, columns.indptr, idf)
-
-    def query_weights(self, text: str) -> Mapping[int, float]:
-        """Compute the query's TF-IDF weights, scaled to unit length."""
-        return self.vocabulary.weights(text, self.idf)
-
-    @property
-    def new_idf(self) -> float:
-        """The idf of a word in one item: ln((1 + n) / 2) + 1."""
-        return math.log((1 + self.n_fitted) / 2) + 1
-
-
-def stored_vocabulary(artifact: Artifact) -> Vocabulary:
-    """Return the terms of a stored model and its tokenizer."""
-    tokenizer = tokenizer_named(artifact.meta.get("tokenizer"))
-    return Vocabulary(list(artifact.arrays["terms"]), tokenizer)
+        return cls(Vocabulary.of(artifact), meta["n"], *postings, meta["mean_length"], added)
 
 
 def tfidf_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Vocabulary, FloatArray, Any]:
-    """Return terms, idf (t,) and unit-length weights of the items, a (n, t) sparse matrix."""
+    """Return terms, idf (t,) and unit-length weights of the items, a (n, t) sparse matrix, with
+    idf = ln((1 + n) / (1 + df)) + 1 and tf = 1 + ln(count)."""
     from scipy.sparse import csr_array
 
     number, tokens = _numbered(texts, tokenizer.split)
@@ -302,8 +232,8 @@ class LSA:
         """Encode texts to unit vectors (m, d) float32, queries and items alike."""
         vectors = np.zeros((len(texts), self.components.shape[1]), np.float32)
         for row, text in zip(vectors, texts, strict=True):
-            for term, weight in self.vocabulary.weights(text, self.idf).items():
-                row += np.float32(weight) * self.components[term]
+            terms, weights = self.vocabulary.tfidf(text, self.idf)
+            row += weights @ self.components[terms]
         return _unit(vectors)
 
     def artifact(self) -> Artifact:
@@ -316,7 +246,7 @@ class LSA:
     def of(artifact: Artifact) -> LSA:
         """Read from a stored artifact."""
         read = artifact.arrays
-        return LSA(stored_vocabulary(artifact), read["idf"], read["components"])
+        return LSA(Vocabulary.of(artifact), read["idf"], read["components"])
 
 
 def _truncated_svd(weights: Any, d: int) -> tuple[FloatArray, FloatArray]:

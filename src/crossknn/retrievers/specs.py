@@ -126,7 +126,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
     if name not in have:
         raise SpecError(
             f"this index has no retriever {name!r}: {nearest(name, {*have, *index.late})} "
-            "(crossknn index prepare INDEX with --tfidf or --late MODEL adds others)"
+            "(crossknn index prepare INDEX --late MODEL adds another)"
         )
     if spec.options or (spec.args and name != "hybrid"):
         raise SpecError(f"retriever {str(spec)!r}: {name!r} takes no options")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
-import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +15,6 @@ from functools import cache, partial
 from importlib import import_module
 from itertools import groupby
 from operator import add, attrgetter
-from typing import Any
 
 from crossknn.errors import IndexFormatError, InputError
 
@@ -151,92 +148,56 @@ def words(text: str, *, characters: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Splits texts into words by `split`, and items for BM25 by `split_items`. An index stores the
-    `name` and is searched with the same tokenizer. `function` is the user's function, if there is
-    one."""
+    """Splits texts into words by `split`, and items for BM25 by `split_items`."""
 
     name: str
     split: Callable[[str], list[str]]
     split_items: Callable[[str], list[str]]
-    function: Callable[[str], Sequence[str]] | None = None
 
 
 # A query of one character, 猫, must match items that contain it in pairs.
 UNICODE = Tokenizer("unicode", words, partial(words, characters=True))
-TOKENIZERS = {"unicode": UNICODE, "whitespace": Tokenizer("whitespace", str.split, str.split)}
+_OWN = {"unicode": UNICODE, "whitespace": Tokenizer("whitespace", str.split, str.split)}
+TOKENIZERS = dict(_OWN)
 """Tokenizers by name; `as_tokenizer` adds the user's."""
 
 
 def as_tokenizer(given: str | Callable[[str], Sequence[str]]) -> Tokenizer:
     """Return the tokenizer of a name (`unicode`, `whitespace` or `package.module:function`), or of
-    a function from a text to its words; `InputError` if there is none.
-
-    A function that cannot be imported by its name, such as a lambda, is distinguished by random
-    digits after a `#`.
-    """
-    if isinstance(given, str):
-        if given in TOKENIZERS:
-            return TOKENIZERS[given]
-        try:
-            function, name = _imported(given), given
-        except Exception as error:  # whatever a module of somebody's does
-            raise InputError(
-                f"there is no tokenizer {given!r:.80} ({error}): give unicode, whitespace, or a "
-                "function of yours as package.module:function"
-            ) from error
-    else:
-        function, owner = given, getattr(given, "__qualname__", type(given).__qualname__)
-        name = f"{getattr(given, '__module__', None)}:{owner}"
-    if not callable(function):
+    a function from a text to its words that can be imported by its name; `InputError` otherwise."""
+    name = given if isinstance(given, str) else _name_of(given)
+    if name in _OWN:
+        return TOKENIZERS[name]
+    try:
+        module, _, attribute = name.partition(":")
+        function = attrgetter(attribute)(import_module(module))
+    except Exception as error:  # whatever a module of somebody's does
         raise InputError(
-            f"{given!r:.80} is not a tokenizer: give a function from a text to its words"
+            f"there is no tokenizer {name!r:.80} ({error}): give unicode, whitespace, or a "
+            "function that can be imported as package.module:function"
+        ) from error
+    if not callable(function) or not (isinstance(given, str) or function == given):
+        raise InputError(
+            f"{given!r:.80} is not a tokenizer: give a function from a text to its words that can "
+            "be imported by its name"
         )
-    for known in TOKENIZERS.values():
-        if known.function == function:
-            return known
     split = partial(_split, function, name)
-    if name in TOKENIZERS or not (isinstance(given, str) or _leads_to(name, function)):
-        name = f"{name}#{secrets.token_hex(4)}"
-    TOKENIZERS[name] = Tokenizer(name, split, split, function)
+    TOKENIZERS[name] = Tokenizer(name, split, split)
     return TOKENIZERS[name]
 
 
-def _imported(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    return attrgetter(attribute)(import_module(module))
+def _name_of(function: object) -> str:
+    owner = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None)}:{owner}"
 
 
-def _leads_to(name: str, function: object) -> bool:
-    """Whether importing the name `module:function` gives this function."""
-    module, _, attribute = name.partition(":")
-    try:
-        return attrgetter(attribute)(sys.modules[module]) is function
-    except (AttributeError, KeyError):
-        return False
-
-
-def same_function(one: str | None, two: str | None) -> bool:
-    """Whether two tokenizer names may mean the same function; digits after a `#` differ between
-    processes.
-
-    >>> same_function("a:<lambda>#0123abcd", "a:<lambda>"), same_function("a:f", "a:g")
-    (True, False)
-    """
-    return one is not None and two is not None and one.split("#")[0] == two.split("#")[0]
-
-
-def tokenizer_named(name: str | None) -> Tokenizer:
+def tokenizer_named(name: str) -> Tokenizer:
     """Return the tokenizer of a stored model; `IndexFormatError` if it is not registered in this
     process. A function is never imported just because a folder names it."""
     if name in TOKENIZERS:
         return TOKENIZERS[name]
-    if name is None:
-        raise IndexFormatError(
-            "the index's word models were built by an older version, which split only "
-            "European text: build the index again with  crossknn index build ITEMS INDEX"
-        )
-    if same_function(name, named := os.environ.get(TOKENIZER_VARIABLE)):
-        return as_tokenizer(str(named))
+    if name == os.environ.get(TOKENIZER_VARIABLE):
+        return as_tokenizer(name)
     raise IndexFormatError(
         f"the index's word models were built with the tokenizer {name}: give the same one, "
         f"tokenizer= of ItemIndex.load, or {TOKENIZER_VARIABLE}={name} in the environment"
@@ -244,13 +205,12 @@ def tokenizer_named(name: str | None) -> Tokenizer:
 
 
 def _split(function: Callable[[str], Sequence[str]], name: str, text: str) -> list[str]:
-    """Split a text with the user's function, checking the result."""
     try:
-        found = [*function(text)]
+        split = [*function(text)]
     except Exception as error:
         raise InputError(
             f"the tokenizer {name} failed on the text {text!r:.80}: {error}"
         ) from error
-    if not all(isinstance(word, str) for word in found):
-        raise InputError(f"the tokenizer {name} returned {found!r:.80}: return a list of words")
-    return found
+    if not all(isinstance(word, str) for word in split):
+        raise InputError(f"the tokenizer {name} returned {split!r:.80}: return a list of words")
+    return split

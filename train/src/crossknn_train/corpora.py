@@ -18,17 +18,20 @@ from torch.nn import functional
 from crossknn.data.dataset import Dataset
 from crossknn.data.queries import own_items, unmarked, without_own
 from crossknn.errors import InputError
+from crossknn.linalg import mask, top_k
 from crossknn.models.tokens import Row, token_batches
 from crossknn.retrievers.base import (
+    AllScores,
     ArrayStore,
     CandidateLists,
     DenseRetriever,
     RandomItems,
     Retriever,
 )
-from crossknn.retrievers.lexical import BM25, TFIDF
+from crossknn.retrievers.lexical import BM25, tfidf_of
+from crossknn.retrievers.words import UNICODE
 from crossknn.scorers.base import Encoder
-from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Queries
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
 from crossknn_train.loop import digest_of
 from crossknn_train.models.base import TorchModel
 from crossknn_train.reading import read_labelled
@@ -39,6 +42,28 @@ LISTS = "lists"
 UNIT_SCALE = 20.0
 """Factor of cosines in a softmax, which would be nearly flat for values between -1 and 1."""
 _QUERIES_AT_ONCE = 256
+
+
+class TFIDF(AllScores):
+    """Retrieves items by the cosine similarity of TF-IDF vectors; see `tfidf_of`."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.vocabulary, self.idf, weights = tfidf_of(texts, UNICODE)
+        self.columns = weights.tocsc()
+
+    def of_all(self, queries: Queries) -> FloatArray:
+        """Compute the similarities (m, n)."""
+        rows = []
+        for text in queries.texts:
+            terms, weights = self.vocabulary.tfidf(text, self.idf)
+            rows.append(self.columns[:, terms] @ weights)
+        return np.array(rows, np.float32)
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        """Return the best allowed items that share a word with the query; rows may be short."""
+        scores = self.of_all(queries)
+        scores[scores <= 0] = -np.inf
+        return top_k(mask(scores, None, allowed), count)
 
 
 class Corpora:
@@ -212,7 +237,7 @@ def _retriever(
     if kind == "random":
         return RandomItems(len(texts), seed), 1.0
     if kind in WORDS:
-        return (BM25.fit(texts), 1.0) if kind == "bm25" else (TFIDF.fit(texts), UNIT_SCALE)
+        return (BM25.fit(texts), 1.0) if kind == "bm25" else (TFIDF(texts), UNIT_SCALE)
     assert encoder is not None
     vectors = encoder.encode_items(texts)
     lengths = np.linalg.norm(vectors[:256].astype(np.float32), axis=1)

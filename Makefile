@@ -72,14 +72,14 @@ package:
 
 .venv-test/$(STAMP): pyproject.toml lab/pyproject.toml train/pyproject.toml
 	$(PYTHON) -m venv --clear .venv-test
-	.venv-test/bin/python -m pip install --quiet --editable '.[plots,dev]' --editable lab
+	.venv-test/bin/python -m pip install --quiet --editable '.[dev]' --editable lab
 	.venv-test/bin/python -m pip install --quiet --no-deps --editable train  # to be checked, without torch
 	touch $@
 
 .venv-torch/$(STAMP): pyproject.toml lab/pyproject.toml train/pyproject.toml requirements/torch.txt
 	$(PYTHON) -m venv --clear .venv-torch
 	.venv-torch/bin/python -m pip install --quiet --requirement requirements/torch.txt
-	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,ray,plots,dev,mteb]' --editable lab --editable train
+	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,ray,dev,mteb]' --editable lab --editable train
 	touch $@
 
 .venv-docs/$(STAMP): pyproject.toml requirements/docs.txt

@@ -43,8 +43,8 @@ IDEAS = {
     "scores.ray": "scoring on a cluster",
     "scores.upkeep": "the size of the store, old queries, and damage",
 }
-"""Modules that one other module imports, and the idea that each of them is. Commands, methods
-and the kinds of `plots` have one importer by design."""
+"""Modules that one other module imports, and the idea that each of them is. Commands and methods
+have one importer by design."""
 
 MOST_FILES = {"a query": 23, "an index with anchors and a prior": 31}
 """Files of crossknn that may be entered: by a search with the default method, and by building,
@@ -103,7 +103,7 @@ def test_a_module_of_one_user_is_an_idea():
     public = {getattr(getattr(ck, name), "__module__", "") for name in ck.__all__}
     single = {module for module, count in users.items() if count == 1} - public
     short = {module.removeprefix("crossknn.") for module in single}
-    rooms = {name for name in short if not name.startswith(("cli", "methods.", "plots."))}
+    rooms = {name for name in short if not name.startswith(("cli", "methods."))}
     assert rooms <= set(IDEAS)
 
 

@@ -11,22 +11,25 @@ from the Markdown; it loads nothing, and suits light and dark screens and printi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from markdown_it import MarkdownIt
 
 from crossknn.errors import visible
 from crossknn.files import make_folder, write_file
-from crossknn.plots import INK, OTHERS, PAPER, QUIET, RULE
 
 Cell: TypeAlias = str | int | float | None
 """A table cell: text, a formatted number, or nothing."""
+
+INK, QUIET, RULE, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
+
+OTHERS = ("#1476ba", "#b23b06", "#009e73", "#c75a9b", "#c98500", "#4f5764")
+"""Colours of bars, and of lines that are not methods, in order."""
 
 STYLE = files("crossknn").joinpath("page.css").read_text(encoding="utf-8")
 
@@ -80,18 +83,6 @@ class Page:
     title: str
     lead: str = ""
     sections: Sequence[Section] = ()
-
-
-def draw(
-    plot: Callable[..., None], shown: Any, /, *, alt: str, caption: str = "", **options: Any
-) -> Figure:
-    """Draw `shown` with a function of `crossknn.plots`.
-
-    Raises MissingExtraError without matplotlib.
-    """
-    file = BytesIO()
-    plot(shown, file, **options)
-    return Figure(svg=file.getvalue().decode(), alt=alt, caption=caption)
 
 
 def bars(groups: Mapping[str, Sequence[tuple[str, float]]]) -> Figure:

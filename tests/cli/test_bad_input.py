@@ -104,8 +104,6 @@ CASES = """
 2 leave --queries out: fit docs.index stored --queries queries.txt
 2 makes no item vectors: fit docs.index fusion --queries queries.txt --name x
 2 makes no item vectors: fit docs.index calibration --queries queries.txt --strategy i
-2 --plot applies only to calibration: fit docs.index fusion --queries queries.txt --plot r.png
-2 .png: fit docs.index calibration --queries queries.txt --qrels qrels.tsv --plot r.txt
 2 nothing to add was named: index prepare docs.index
 2 --name: index prepare docs.index --nearest --name x
 2 KEY=VALUE: SEARCH --scorer-option batch
@@ -116,9 +114,8 @@ CASES = """
 2 nothing to score: collect docs.index
 2 budgets: compare docs.index --queries queries.txt --budgets 5,0
 2 give --qrels FILE: compare docs.index --queries queries.txt --no-exact
-2 leave out -k, --plot: compare docs.index --queries queries.txt --qrels qrels.tsv --no-exact -k 1 --plot r.png
+2 leave out -k: compare docs.index --queries queries.txt --qrels qrels.tsv --no-exact -k 1
 2 quer: compare docs.index --queries queries.txt --qrels qrels.tsv -k 1
-2 .png: compare docs.index --queries queries.txt --plot r.txt
 2 --queries: compare docs.index
 4 cannot be reached: SEARCH --scorer http://127.0.0.1:9/rerank
 4 is the server running, and are host and port right?: SEARCH --scorer http://127.0.0.1:9
@@ -218,8 +215,8 @@ def _names(folder):
 
 def test_a_missing_extra_names_the_command_that_installs_it(folder, capsys, monkeypatch):
     monkeypatch.setattr(options, "find_spec", lambda name: None)
-    assert run(["compare", "docs.index", "--queries", "queries.txt", "--plot", "p.png"]) == 5
-    assert "--plot needs an extra: run  pip install 'crossknn[plots]'" in capsys.readouterr().err
+    assert run(["index", "build", "docs.jsonl", "new.index", "--nearest"]) == 5
+    assert "--nearest needs an extra: run  pip install 'crossknn[faiss]'" in capsys.readouterr().err
 
 
 def crossknn(where: Path, *arguments: str, **how):

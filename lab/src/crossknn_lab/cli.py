@@ -20,7 +20,6 @@ from crossknn.cli.options import (
     AsJson,
     Neighbours,
     Seed,
-    check_extra,
     check_path,
     neighbours,
     numbers,
@@ -242,7 +241,6 @@ def _report(
             f"there is no folder {folder}: give one that  crossknn-lab sweep  has written"
         )
     table = read_table(folder)
-    check_extra("report")
     from crossknn.page import write_page
     from crossknn_lab.sweep_report import sweep_page
 
@@ -338,7 +336,6 @@ def _analyze(
     m, n = (min(shape) for shape in zip(*(s.shape for s in matrices.values()), strict=True))
     k_qs = numbers(k_q, "k-q") if k_q else [s for s in SIZES if s <= 0.75 * m] or [1]
     k_is = numbers(k_i, "k-i") if k_i else [s for s in SIZES if s <= 0.5 * n] or [1]
-    check_extra("analyze")
     check_path("--out", folder, folder=True)
     sizes, k = (sorted(set(k_qs)), sorted(set(k_is))), min(10, n)
     options = {"k": k, "retrieved": min(500, max(k, n // 10)), "draws": draws, "seed": seed}
@@ -373,7 +370,7 @@ def _print_analysis(found: Mapping[str, Any], as_json: bool) -> None:
 def _draw_analysis(
     folder: Path, found: Mapping[str, Any], grids: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
-    from crossknn.plots import Curve, curves
+    from crossknn_lab.curves import Curve, curves
     from crossknn_lab.plots import heat_map, score_densities
 
     who = "oracle CUR" if options["oracle"] else "ANNCUR"

@@ -1,7 +1,6 @@
-"""Plots of score matrices and of what methods make of them, beyond `crossknn.plots`.
+"""Plots of score matrices and of what methods make of them, beyond `curves`.
 
-Each function takes arrays by name and where to save; all raise MissingExtraError without
-matplotlib.
+Each function takes arrays by name and where to save.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from crossknn.plots import OTHERS, PAPER, QUIET, Target, picture
+from crossknn.page import OTHERS, PAPER, QUIET
 from crossknn.types import FloatArray, IntArray
 from crossknn_lab.analysis import CurCell, ScoreDensity
+from crossknn_lab.curves import Target, picture
 
 RAMPS = {"recall": ("#eef5fb", "#08519c"), "error": ("#fef1e6", "#a63603")}
 """Few to many, of the maps."""

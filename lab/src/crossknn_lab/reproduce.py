@@ -12,11 +12,10 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from crossknn.errors import InputError, MissingExtraError
+from crossknn.errors import InputError
 from crossknn.page import Block, Cell, Page, Section, Table, write_page
 from crossknn.types import Progress
 from crossknn_lab import answers, figures, indexing, score_figures
@@ -112,11 +111,8 @@ def reproduce(
 
     Raises:
         InputError: for files that are no matrices.
-        MissingExtraError: without matplotlib.
     """
     began, folder = time.perf_counter(), Path(folder)
-    if find_spec("matplotlib") is None:  # before hours of searches, not after
-        raise MissingExtraError("reproduce", "plots")
     run = Experiment(matrices, folder / WORK, preset, workers=workers)
     run.run(dict.fromkeys(name for figure in wanted for name in figure.sweeps), progress)
     sections: dict[str, list[Section]] = {}

@@ -17,8 +17,7 @@ from crossknn.evaluation.measures import bootstrap, recall
 from crossknn.evaluation.outcome import truth_of
 from crossknn.linalg import inner, top_k
 from crossknn.methods import parse_method
-from crossknn.page import Block, Cell, Table, draw
-from crossknn.plots import curves
+from crossknn.page import Block, Cell, Table
 from crossknn.types import FloatArray
 from crossknn_lab import plots
 from crossknn_lab.analysis import (
@@ -32,6 +31,7 @@ from crossknn_lab.analysis import (
     summarize,
 )
 from crossknn_lab.cells import MatrixFile, divided
+from crossknn_lab.curves import curves, draw
 from crossknn_lab.experiment import Experiment, retrievers_of
 from crossknn_lab.figures import nearest_value, point_curve, points_of
 from crossknn_lab.replay import parts_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,7 +14,7 @@ from typer import Option
 from crossknn.cli import options as o
 from crossknn.cli.lists import add_lists, using_lists
 from crossknn.cli.output import note, out, print_json, progress, say
-from crossknn.errors import InputError, counted
+from crossknn.errors import InputError
 from crossknn.methods import DEFAULT, Method, parse_method, parse_methods
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from crossknn.types import FloatArray
 
 EPILOG = o.examples(
-    "crossknn compare docs.index --queries queries.jsonl --plot recall.png",
+    "crossknn compare docs.index --queries queries.jsonl -k 10",
     "crossknn compare docs.index --queries beir/ --qrels beir/qrels/test.tsv --budgets 50,100",
 )
 METHODS = f"rerank(retriever=bm25), rerank(retriever=hybrid), axn(rounds=10, ridge=0.3), {DEFAULT}"
@@ -69,22 +69,16 @@ class CompareOptions:
         int | None,
         Option(min=1, help="Use only this many queries, from the beginning of the file."),
     ] = None
-    plot: Annotated[
-        Path | None,
-        Option(help="Plot recall against scored pairs to this file; not with --no-exact."),
-    ] = None
 
     def check(self) -> None:
         """Raise `InputError` for options that contradict each other, before anything is read."""
-        o.check_picture("--plot", self.plot)
         if self.measures is not None and self.qrels is None:
             raise InputError("--measures needs relevance judgements: give --qrels FILE")
         if not self.no_exact:
             return
-        contrary = [name for name, given in (("-k", self.k), ("--plot", self.plot)) if given]
         todo = ["give --qrels FILE"] if self.qrels is None else []
-        if contrary:
-            todo.append(f"leave out {', '.join(contrary)}")
+        if self.k is not None:
+            todo.append("leave out -k")
         if todo:
             raise InputError(f"--no-exact gives no recall: {', and '.join(todo)}")
 
@@ -161,8 +155,6 @@ def command(
         show(table, evaluation.ks)
     if task is not None:
         _diagnose(evaluation, methods, budgets, searcher.fusion, json)
-    if options.plot is not None:
-        _plot(table, options.plot, f"{counted(index.n, 'item')}, {counted(len(queries), 'query')}")
 
 
 def _of_lists(
@@ -275,14 +267,6 @@ def _show_diagnosis(diagnosis: Diagnosis) -> None:
     say(str(diagnosis))
     out.print(Text(diagnosis.legend, "dim"))
     out.print(Text(diagnosis.sentence, "bold"))
-
-
-def _plot(table: Sequence[Sequence[RecallRow]], path: Path, data: str) -> None:
-    from crossknn.plots import recall_against_cost
-
-    rows = [replace(row, method=_name(row)) for row in chain(*table) if row.method != "exact"]
-    recall_against_cost(rows, path, note=f"{data}. Bands: 95% intervals.")
-    note(f"plot: {path}")
 
 
 def _name(row: RecallRow) -> str:

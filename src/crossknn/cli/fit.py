@@ -31,7 +31,6 @@ _METHOD = (
     "from --qrels."
 )
 _QUERIES = "Training queries: a file, or 'auto' to make some from the items. Not with stored."
-_PLOT = "With calibration: draw its reliability diagram to this file."
 _PER = "Items to score per query (100 if not given); with --strategy i queries per item (5)."
 _RETRIEVER = (
     "Retriever that selects the items of strategy q; with stored, the retrievers of the trends."
@@ -59,7 +58,6 @@ def command(
     *,
     queries: Annotated[str | None, Option(help=_QUERIES)] = None,
     qrels: Annotated[Path | None, Option(help="Judgements for fusion or calibration.")] = None,
-    plot: Annotated[Path | None, Option(help=_PLOT)] = None,
     per: Annotated[int | None, Option(min=1, help=_PER)] = None,
     count: Annotated[int | None, Option(min=1, help=_COUNT)] = None,
     fitted: VectorOptions,
@@ -82,7 +80,7 @@ def command(
     """
     from crossknn.index.item_index import ItemIndex
 
-    _check(method, queries, qrels, plot, fitted)
+    _check(method, queries, qrels, fitted)
     index = ItemIndex.load(folder)
     # Fitting may use all threads, but a search scores on one.
     threads = 1 if method in ("calibration", "stored") else o.threads(limits.workers)
@@ -95,10 +93,6 @@ def command(
     elif method in JUDGED:
         train, options["keep_own"] = _train_queries(index, str(queries), count, seed), keep_own
         found = _fit_judged(index, given, train, qrels, method, per, limits, options)
-        if plot is not None:
-            from crossknn.plots import reliability_plot
-
-            reliability_plot(found, plot)
     else:
         train, options["replace"] = _train_queries(index, str(queries), count, seed), replace
         options |= asdict(fitted) | {"per": per, "limits": limits.limits()}
@@ -112,7 +106,6 @@ def _check(
     method: str,
     queries: str | None,
     qrels: Path | None,
-    plot: Path | None,
     fitted: VectorOptions,
 ) -> None:
     """Raise `InputError` for options that exclude each other."""
@@ -128,9 +121,6 @@ def _check(
             f"fit {method} makes no item vectors: leave out --name, --vectors, --strategy and "
             "--retriever"
         )
-    if plot is not None and method != "calibration":
-        raise InputError(f"--plot applies only to calibration, not to {method}: leave it out")
-    o.check_picture("--plot", plot)
     if method == "calibration" and qrels is None:
         raise InputError("calibration needs relevance judgements: give --qrels FILE")
     known = (*METHODS, *JUDGED, "stored")

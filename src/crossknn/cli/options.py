@@ -396,17 +396,7 @@ def check_path(option: str, path: Path | None, *, folder: bool = False) -> None:
         raise InputError(f"{option} {path} is a {found}; give a {wanted}")
 
 
-def check_extra(needed_for: str, module: str = "matplotlib", extra: str = "plots") -> None:
+def check_extra(needed_for: str, module: str, extra: str) -> None:
     """Raise `MissingExtraError` if a module is not installed."""
     if find_spec(module) is None:
         raise MissingExtraError(needed_for, extra)
-
-
-def check_picture(option: str, path: Path | None) -> None:
-    """Check a picture's extra, suffix and folder before anything is scored."""
-    if path is None:
-        return
-    if path.suffix.lower() not in (".png", ".pdf", ".svg"):
-        raise InputError(f"{option} {path}: the name must end in .png, .pdf or .svg")
-    check_path(option, path)
-    check_extra(option)

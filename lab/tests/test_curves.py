@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from crossknn.methods import METHODS
-from crossknn.plots import (
+from crossknn.spec import parse
+from crossknn_lab.curves import (
     FAMILIES,
     LINES,
     Curve,
@@ -21,7 +22,6 @@ from crossknn.plots import (
     labels_of,
     styles_of,
 )
-from crossknn.spec import parse
 
 
 def test_every_method_has_a_colour_and_a_marker_of_its_own():

@@ -1,9 +1,7 @@
-"""Plots of measurements (extra `plots`): recall against scored pairs and offline cost, and training
-curves.
+"""Pictures of measurements, as lines over calls, rounds or ranks.
 
-Each function takes plain rows and the file to save (.png, .pdf, .svg, or an open file, which gets
-SVG), and raises MissingExtraError without matplotlib. Lines are named at their ends, and panels are
-stacked for phones. A method has the same colour and marker in all plots (`styles_of`).
+Lines are named at their ends, and panels are stacked for phones. A method has the same colour and
+marker in all pictures (`styles_of`).
 """
 
 from __future__ import annotations
@@ -11,28 +9,26 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, product
-from operator import attrgetter
+from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from textwrap import fill
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from crossknn.errors import SpecError, needs_extra
+from crossknn.errors import SpecError
 from crossknn.evaluation.measures import Estimate
-from crossknn.evaluation.outcome import RecallRow
+from crossknn.page import INK, OTHERS, PAPER, QUIET, RULE, Figure
 from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, parse
 
 Target: TypeAlias = str | Path | BinaryIO
 """The destination of a plot: a file, whose suffix sets the format, or an open file, which gets
 SVG."""
-
-INK, QUIET, RULE, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
 
 FAMILIES: Mapping[str, tuple[str, str]] = {
     "rerank": ("#4f5764", "s"),
@@ -55,9 +51,6 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "exact": ("#333a42", "|"),
 }
 """Colour and marker of each method, whatever its options."""
-
-OTHERS = ("#1476ba", "#b23b06", "#009e73", "#c75a9b", "#c98500", "#4f5764")
-"""Colours of lines that are not methods, in order."""
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.2, 1.4)), (0, (10, 3)), (0, (3, 5)))
 """Dashes of a method's variants, in order."""
@@ -104,27 +97,13 @@ class Curve:
         return cls(name=name, x=x, y=y, low=low, high=high)
 
 
-def recall_against_cost(
-    rows: Sequence[RecallRow],
-    path: Target,
-    *,
-    title: str = "What each method finds of exact search",
-    note: str = "",
-) -> None:
-    """Save a plot of recall over calls per query, with a panel for each k and a line for each
-    method.
-
-    A method that scores no pairs is a horizontal line (ANNCUR 3b, ADACUR 2, AXN 7).
-    """
-    panels: dict[str, list[Curve]] = {}
-    methods = dict.fromkeys(row.method for row in rows)
-    for k, name in product(sorted({row.k for row in rows}), methods):
-        line = [row for row in rows if (row.k, row.method) == (k, name)]
-        line.sort(key=attrgetter("budget"))
-        budgets = [row.budget or None for row in line]
-        estimates = [Estimate(row.recall, *row.ci) for row in line]
-        panels.setdefault(f"top {k}", []).append(Curve.through(name, budgets, estimates))
-    curves(panels, path, title=title, x_label="cross-encoder calls per query", note=note)
+def draw(
+    plot: Callable[..., None], shown: Any, /, *, alt: str, caption: str = "", **options: Any
+) -> Figure:
+    """Draw `shown` with a function that saves a picture, as one of a page."""
+    file = BytesIO()
+    plot(shown, file, **options)
+    return Figure(svg=file.getvalue().decode(), alt=alt, caption=caption)
 
 
 def curves(
@@ -239,19 +218,6 @@ def _logarithmic(panel: Any, low: float, high: float) -> None:
     panel.minorticks_off()
 
 
-def reliability_plot(found: Mapping[str, Any], path: Target, *, title: str = "Reliability") -> None:
-    """Save the result of `fit_calibration`: shares of relevant items against probabilities."""
-    kinds = {"calibrated": "reliability", "logistic of the score": "reliability_logistic"}
-    lines = []
-    for name, key in kinds.items():
-        means, shares, _ = np.transpose(found[key])
-        ece = 100 * found["ece" + key.removeprefix("reliability")]
-        lines.append(Curve(name=f"{name}: error {ece:.1f}", x=100 * means, y=shares))
-    lines.append(Curve(name="as predicted", x=(0, 100), y=(0, 1)))
-    options: dict[str, Any] = {"x_label": "predicted (%)", "y_label": "relevant", "log": False}
-    curves({"": lines}, path, title=title, **options)
-
-
 def family(name: str) -> str:
     """Return the method that a specification or a label begins with, as `parse_method` reads it; ""
     if none.
@@ -321,14 +287,15 @@ def picture(
 
     `note` stands below in small letters.
     """
-    with needs_extra("the plot", "plots"):
-        import matplotlib
-        from matplotlib.figure import Figure
+    import matplotlib.figure
+
     width, height = size or (WIDTH, 3.3 if panels == 1 else 2.4)
     columns = max(1, min(panels, int(WIDTH // width)))
     rows = -(-panels // columns)
     with matplotlib.rc_context(_RC):
-        figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+        figure = matplotlib.figure.Figure(
+            figsize=(width * columns, height * rows), layout="constrained"
+        )
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for unused in grid[panels:]:
             unused.remove()

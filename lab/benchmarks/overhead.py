@@ -37,7 +37,7 @@ SPECS = (
 
 BESIDE = (
     ("axn(retriever=dense, rounds=10, blend=0.5)", 0),
-    ("gp(mean=retriever, query=true)", 0),
+    ("kriging(use_anchors=false)", 0),
     ("auto", 100),
     ("auto", 0),
 )

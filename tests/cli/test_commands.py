@@ -278,7 +278,7 @@ def test_calibration_is_fitted_and_shown(build, command, folder, capsys):
 
 def test_all_items_above_a_score(build, command, capsys):
     build()
-    search = ("search", "docs.index", "about files", "--method", "gp(retriever=bm25)")
+    search = ("search", "docs.index", "about files", "--method", "kriging(retriever=bm25)")
     (whole,) = command(*search, "--budget", "20", "-k", "20")
     best = [hit["score"] for hit in whole["results"][0]["hits"]]
     (found,) = command(*search, "--budget", "20", "--min-score", str(best[6]))

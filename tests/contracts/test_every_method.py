@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,10 +13,11 @@ from synthetic import ALIGNED_METHODS, METHODS, aligned_matrix, matrix, permuted
 
 from crossknn.linalg import top_k
 from crossknn.methods import METHODS as REGISTRY
-from crossknn.methods import _plugins
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM
 
+LAB = Path(__file__).parents[2] / "lab" / "pyproject.toml"
+RIVALS = {*tomllib.loads(LAB.read_text())["project"]["entry-points"]["crossknn.methods"]}
 every_method = pytest.mark.parametrize("spec", METHODS + ALIGNED_METHODS)
 
 
@@ -23,7 +27,7 @@ def matrix_for(spec, **options):
 
 
 def test_the_suite_covers_every_registered_method():
-    calling = {name for name, kind in REGISTRY.items() if kind.calls} | {*_plugins()}
+    calling = {name for name, kind in REGISTRY.items() if kind.calls} | RIVALS
     assert {parse(spec).name for spec in METHODS} == calling
 
 

@@ -91,7 +91,6 @@ FREE = (
     "tour(retriever=dense, rounds=3, normalize=none)",
     "feedback(retriever=dense, normalize=none)",
     "refit(retriever=dense, normalize=first)",
-    "gp(retriever=dense, rounds=3)",
     "gar(retriever=dense, neighbours=4, batch=5)",
     "rerank(retriever=dense)",
     "exact",

@@ -16,7 +16,7 @@ from crossknn.search.fusion import Fusion
 @pytest.mark.parametrize("fused", [False, True])
 def test_scoring_on_demand_gives_the_measures_of_known_scores(world, fused):
     index, queries, scores, qrels = world
-    specs = "rerank(retriever=lsa), axn(retriever=bm25, rounds=4, ridge=0.3), gp(retriever=lsa, rounds=3)"
+    specs = "rerank(retriever=lsa), axn(retriever=bm25, rounds=4, ridge=0.3), kriging(retriever=lsa, rounds=3)"
     methods = parse_methods(f"{specs}, retrieve(retriever=bm25)")
     fusion = None
     if fused:

@@ -163,7 +163,7 @@ def test_fused_ways_are_those_of_a_fused_search(world):
     known, queries, scores, qrels = world
     index, scorer = ck.ItemIndex.build(known.items, lsa=6), MatrixScorer(scores)
     ck.fit_fusion(index, scorer, queries)
-    method = "gp(rounds=2, vectors=lsa)"
+    method = "kriging(rounds=2, vectors=lsa)"
     found = ck.diagnose(index, scorer, queries, qrels, budgets=[20], method=method)
     assert (found.retriever, len(found.figures[0].means)) == ("bm25", 6)
     task = TaskMeasures(Judgements.from_qrels(qrels, queries.ids, index.items.ids), ["nDCG@10"])

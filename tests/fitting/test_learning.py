@@ -68,7 +68,7 @@ def test_queries_scored_with_every_item_are_the_truth_of_a_comparison_and_not_le
 def test_anchors_of_another_cross_encoder_are_never_mixed_with_what_is_learned(library):
     index = library.index()
     collect_anchors(index, CallableScorer(library.score, "other"), library.texts(0, 4))
-    library.search(index, 10, 10 + FIRST_FIT, "gp")
+    library.search(index, 10, 10 + FIRST_FIT, "axn")
     assert learn(index, library.scorer).queries == FIRST_FIT
     assert stored_prior(index.for_scorer(library.scorer.fingerprint)).n_anchor_queries == 0
     assert stored_prior(index.for_scorer("other")) is None

@@ -47,8 +47,6 @@ gar(retriever=hybrid, graph=auto, neighbours=16, batch=16, affinity=score, set_s
     softmax=scaled)
 ladr(retriever=hybrid, graph=auto, neighbours=16, retriever_share=0.5, depth=50, mode=adaptive, batch=16)
 greedy(retriever=hybrid, graph=auto, neighbours=16, retriever_share=0.5, batch=16)
-gp(retriever=hybrid, rounds=10, kernel=rbf, scale=1.0, noise=0.05, mean=constant, beta=1.0,
-    query=false, vectors=auto, shortlist=none)
 kriging(retriever=hybrid, mean=none, rounds=10, use_anchors=true, vectors=auto, shortlist=none,
     target_recall=none, k=10)
 feedback(retriever=hybrid, retriever_share=0.5, rounds=1, a=1.0, b=1.0, c=1.0, pairs=none, vectors=auto,
@@ -110,14 +108,6 @@ greedy: none; retriever=dense, batch=5; retriever=bm25, batch=5;
     retriever=dense, graph=other, neighbours=4, retriever_share=0, batch=1;
     retriever=dense, neighbours=4, retriever_share=0.2, batch=3;
     retriever=dense, graph=scores, batch=5
-gp: none; retriever=dense, rounds=5; retriever=bm25, rounds=5; retriever=random, rounds=5;
-    retriever=dense, rounds=5, kernel=matern; retriever=dense, rounds=5, kernel=linear;
-    retriever=dense, rounds=5, mean=none; retriever=dense, rounds=5, mean=average;
-    retriever=dense, rounds=5, mean=retriever; retriever=hybrid, rounds=5, mean=retriever;
-    retriever=dense, rounds=5, scale=0.5, noise=0.2; retriever=dense, rounds=5, beta=0;
-    retriever=dense, rounds=5, query=true;
-    retriever=dense, rounds=5, vectors=other, query=true, beta=0.5;
-    retriever=hybrid, rounds=5, shortlist=120
 kriging: none; retriever=dense, rounds=5; retriever=bm25, rounds=5; retriever=random, rounds=5;
     retriever=hybrid(bm25, dense), rounds=5; retriever=dense, mean=hybrid, rounds=5;
     retriever=dense, mean=hybrid(bm25, other), rounds=5; retriever=dense, use_anchors=false;
@@ -153,7 +143,6 @@ refit: retriever=own, vectors=own
 gar: retriever=bm25, neighbours=4, batch=3; retriever=own, neighbours=4, batch=3, affinity=set
 ladr: retriever=own, neighbours=4, batch=3
 greedy: retriever=own, neighbours=4, batch=3
-gp: retriever=own, rounds=3
 kriging: retriever=bm25, rounds=3; retriever=own, rounds=3;
     retriever=own, mean=hybrid(bm25, own, views), rounds=3
 reformir: retriever=hybrid(bm25, own), batch=3

@@ -1,4 +1,4 @@
-"""Values of kriging and gp as they were before the code was rewritten: the net under a redesign.
+"""Values of kriging as they were before the code was rewritten: the net under a redesign.
 
 `kriging_values.json` holds rounded numbers for a cut of a matrix of real scores. All that knows the
 package's names is in the first part of this file.
@@ -136,10 +136,6 @@ SPECS = {
     "another mean": f"kriging(retriever=dense, mean={HYBRID}, rounds=3)",
     "content alone": "kriging(retriever=dense, rounds=4, use_anchors=false)",
     "shortlist": f"kriging(retriever={HYBRID}, rounds=4, shortlist=80)",
-    "gp": "gp(retriever=hybrid, rounds=4, query=false)",
-    "gp linear": "gp(retriever=dense, rounds=4, kernel=linear, mean=none, beta=0, query=false)",
-    "gp matern": "gp(retriever=bm25, rounds=4, kernel=matern, mean=average, beta=0.5, query=false)",
-    "gp first": "gp(retriever=hybrid, rounds=4, mean=retriever, query=true, shortlist=120, scale=2)",
 }
 
 
@@ -180,10 +176,7 @@ COMPUTED = {
         f"posterior, {name}": lambda spec=spec: posterior_numbers(spec)
         for name, spec in SPECS.items()
     },
-    **{
-        f"expected recall, {name}": lambda spec=SPECS[name]: recall_numbers(spec)
-        for name in ("plain", "gp")
-    },
+    "expected recall, plain": lambda: recall_numbers(SPECS["plain"]),
     "posterior, sparse": lambda: posterior_numbers(SPECS["plain"], sparse_fit(a_log(), 12)),
     "calibration": curve_numbers,
 }

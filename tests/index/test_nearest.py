@@ -213,7 +213,7 @@ def recall_of(index, method, queries, scores):
     return np.mean([np.isin(t, b).mean() for t, b in zip(truth, best, strict=True)])
 
 
-@pytest.mark.parametrize("method", ["kriging", "kriging(use_anchors=false)", "gp"])
+@pytest.mark.parametrize("method", ["kriging", "kriging(use_anchors=false)"])
 def test_a_pool_loses_nothing_against_all_items(method, tmp_path):
     n, m = 2000, 16
     values = NEAR[:n].astype(np.float32)

@@ -348,7 +348,7 @@ def test_lists_name_the_newest_item_of_an_id():
     assert lists.scores(Queries(["query"])).shape == (1, 5)
 
 
-@pytest.mark.parametrize("method", ["axn(rounds=4)", "gp", "kriging(mean=dense, retriever=dense)"])
+@pytest.mark.parametrize("method", ["axn(rounds=4)", "kriging(mean=dense, retriever=dense)"])
 def test_a_grown_index_is_searched_like_one_built_at_once(method):
     given = {"encoder": LengthEncoder(), "bm25": False}
     grown, at_once = ItemIndex.build(corpus(20), **given), ItemIndex.build(corpus(60), **given)

@@ -11,19 +11,8 @@ from synthetic import first_scores, matrix, run
 
 from crossknn.errors import InputError, SpecError
 from crossknn.methods import parse_method
-from crossknn.methods.base import equal_rounds
-from crossknn.methods.gp import GaussianProcess
-from crossknn.methods.plan import Plan, Stop
-from crossknn.methods.posterior import (
-    Directional,
-    LowRankPlusResidual,
-    Model,
-    Trend,
-    Whitened,
-)
-from crossknn.retrievers.specs import open_retriever
+from crossknn.methods.plan import Stop
 from crossknn.search.loop import simulate
-from crossknn.spec import parse
 from crossknn_lab.stored import StoredMatrix
 
 WITH, FUSED, *_ = SPECS = (
@@ -33,56 +22,6 @@ WITH, FUSED, *_ = SPECS = (
     "kriging(retriever=bm25, mean=bm25, use_anchors=false)",
 )
 every_spec = pytest.mark.parametrize("spec", SPECS)
-
-
-# What it is in the limit
-
-
-@pytest.mark.parametrize("rounds", [2, 4])
-@pytest.mark.parametrize("seed", range(3))
-def test_factors_of_uncentred_anchors_without_regression_and_noise_are_adacur(seed, rounds):
-    """Their covariance is R' R: the posterior mean is c pinv(R[:, S]) R."""
-    data = matrix(anchors=48, tests=8, noise=3.0, seed=seed)
-    data = replace(data, scores=data.scores - np.float32(data.anchors.center))  # ADACUR's centre
-    assert np.linalg.cond(data.scores[:48, :20]) < 30
-    index, queries, scores = data.rows(0, data.n_tests)
-    retriever = open_retriever(index, parse("dense"), 0)
-    kernel = LowRankPlusResidual(48, 1.0, 1e-6, Directional(2.0, 0.3, 0.5))
-    predictor = GaussianProcess(
-        arrays=[index.anchors.scores.T, index.vectors["dense"]],
-        model=Model(kernel=kernel, noise=0, centre=False),
-        retriever=retriever,
-        beta=0,
-        intercept=False,
-    )
-    batches = equal_rounds(20, rounds)
-    plan = Plan(retriever=retriever, predictor=predictor, batches=batches)
-    found = simulate(plan, queries, scores).picks()
-    adacur = run(f"adacur(retriever=dense, rounds={rounds})", data, 20).picks()
-    assert found.items.tolist() == adacur.items.tolist()
-    np.testing.assert_allclose(found.approx, adacur.approx, atol=2e-3)
-
-
-def test_trends_are_averaged_by_their_weights_which_averages_their_predictions():
-    rng = np.random.default_rng(0)
-    points, scores, basis = rng.normal(size=(9, 4)), rng.normal(size=9), rng.normal(size=(9, 4))
-    others, other_basis, basis[:, 0] = rng.normal(size=(5, 4)), rng.normal(size=(5, 4)), 1
-    kernel, trends = Directional(2.0, 0.3, 0.5), []
-    for columns in ([1, 0, 0, 0], [1, 1, 0, 1], [1, 1, 1, 1]):
-        root = rng.normal(size=(4, 4)) * np.array(columns) * [0, 1, 1, 1]
-        trends.append(Trend(np.array(columns, bool), rng.normal(size=4) * columns, root.T @ root))
-
-    def of(*trends):
-        found = Model(kernel=kernel, noise=0.1, trends=trends).posterior(points, scores, basis)
-        rows = Whitened(kernel.variance(others)).extended(found, kernel(points, others))
-        return found.weights, *found.at(rows, other_basis)
-
-    weights, mean, _ = of(*trends)
-    apart = [of(trend) for trend in trends]
-    np.testing.assert_allclose(weights, np.mean([each[0] for each in apart], axis=0))
-    np.testing.assert_allclose(mean, np.mean([each[1] for each in apart], axis=0))
-    assert not np.allclose(mean, apart[0][1])
-    np.testing.assert_allclose(of(*trends, *trends)[1], mean)
 
 
 # What it must not care about
@@ -202,11 +141,6 @@ def test_ends_of_options_budgets_and_anchors_are_borne(spec, data, budget):
         ("kriging(target_recall=0.9)", matrix(anchors=1), "on three anchor queries or more"),
         ("kriging(vectors=nope)", matrix(), "no item vectors 'nope'; it has dense"),
         (
-            "gp(retriever=bm25)",
-            replace(matrix(), dense_items=None, dense_queries=None),
-            "this index has no item vectors: build it with an encoder",
-        ),
-        (
             "kriging(use_anchors=false, target_recall=0.9)",
             matrix(),
             "on three anchor queries or more",
@@ -233,13 +167,10 @@ def test_a_single_anchor_is_searched_without():
 # Shortlists
 
 
-LINEAR, SMOOTH = Directional(2.0, 0.0, 0.5), Directional(2.0, 0.3, 0.0)
-
-
-@pytest.mark.parametrize("content", [LINEAR, SMOOTH])
+@pytest.mark.parametrize("without", ["SMOOTH", "LINEAR"])
 @pytest.mark.parametrize("anchors", ["true", "false"])
-def test_what_the_linear_part_ranks_first_joins_a_pool(monkeypatch, content, anchors):
-    monkeypatch.setattr("crossknn.methods.kriging.CONTENT", content)
+def test_what_the_linear_part_ranks_first_joins_a_pool(monkeypatch, without, anchors):
+    monkeypatch.setattr(f"crossknn.methods.posterior.{without}", 0.0)
     monkeypatch.setattr("crossknn.methods.kriging.BETA", 0.0)
     index, queries, scores = matrix(n=300).rows(0, 99)
     spec = f"kriging(retriever=dense, use_anchors={anchors}, shortlist=40)"
@@ -254,7 +185,7 @@ def test_what_the_linear_part_ranks_first_joins_a_pool(monkeypatch, content, anc
         assert len(set(items)) == 20
         assert allowed[items].all()
         assert not set(items) & set(row)
-    if content == LINEAR:  # where the linear part is all there is
+    if without == "SMOOTH":  # where the linear part is all there is
         whole = parse_method(spec.replace(", shortlist=40", "")).plan(index, 24, 0).predictor
         mean = whole.predict(whole.update(whole.start(queries), observed)).mean
         mean[:, ~allowed] = -np.inf

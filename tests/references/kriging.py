@@ -13,12 +13,33 @@ from itertools import product
 
 import numpy as np
 
-from .gaussian_process import squared_distances
 from .problem import Batch, FloatArray, Problem, Ranked, best_first, directions, observed
 
 RANK, SHARE = 100, 0.7
 SCALES = [2.0**power for power in range(-3, 5)]
 RIDGES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
+
+
+def squared_distances(X: FloatArray, Y: FloatArray) -> FloatArray:
+    """(m, b) |x - y|^2 of rows of X (m, d) and Y (b, d), from the differences themselves."""
+    return np.stack([((X - y) ** 2).sum(axis=1) for y in Y], axis=1)
+
+
+def universal(
+    k: FloatArray, K: FloatArray, own: FloatArray, H: FloatArray, H_b: FloatArray, y: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Universal kriging: means (n,), residuals r of y from the trend (b,), and variances (n,).
+
+    `k` (n, b) are covariances with what was observed, `K` (b, b) those within it and noise, `own`
+    (n,) each item's with itself. The variances take the coefficients as known.
+    """
+    weighted = np.linalg.solve(K, H_b)
+    # (H' K^-1 H)^-1 H' K^-1 y, of minimum norm where columns depend on each other
+    coefficients = np.linalg.lstsq(weighted.T @ H_b, weighted.T @ y, rcond=None)[0]
+    r = y - H_b @ coefficients
+    mean = H @ coefficients + k @ np.linalg.solve(K, r)  # 2.25, 2.41
+    variance = own - (k * np.linalg.solve(K, k.T).T).sum(axis=1)  # 2.26
+    return mean, r, np.maximum(variance, 0.0)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ that takes the query's own vector as an observation and assumes small slopes.
     trends [1, ...]   `Prior.trends`, or `flat_trends`       step 1
     G G'              `Prior.factor`                         step 2
     cokriging         `Prior.cokriging`                      step 3
-    covariance        `SHARE`, `CONTENT`, `NOISE`            step 4
+    covariance        `crossknn.methods.posterior.Kernel`    step 4
 
 Axes: m queries, n items, r factors, d dimensions.
 """
@@ -23,19 +23,27 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index, lacking
-from crossknn.linalg import standardised
+from crossknn.linalg import inner, mask, standardised, top_k
 from crossknn.methods.base import POOL, Method, option, pool_size
-from crossknn.methods.features import Affine, Feature, PointStore, Spread, of_retriever
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.plan import Plan, Stop
-from crossknn.methods.posterior import Directional, LowRankPlusResidual, Model
-from crossknn.methods.prior import NAME, Prior, flat_trends, stored_prior
+from crossknn.methods.posterior import Kernel, Model
+from crossknn.methods.prior import (
+    NAME,
+    Affine,
+    Column,
+    Prior,
+    Spread,
+    flat_trends,
+    of_retriever,
+    stored_prior,
+)
 from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
 from crossknn.retrievers.specs import (
     AUTO,
@@ -46,7 +54,7 @@ from crossknn.retrievers.specs import (
     stage_names,
 )
 from crossknn.spec import Spec, parse
-from crossknn.types import FloatArray, Queries
+from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
 
 FIRST_BATCH = 8
 """Minimum size of the first round: with fewer items the trend is unreliable, and the next rounds
@@ -55,14 +63,6 @@ depend on it."""
 PRIOR_POOL, PRIOR_PER_CALL = 4 * POOL, 8
 """Size of the pool with a prior: eight items per scored pair, up to 1,600. A pool of 400 lost more
 than half a point of recall."""
-
-SHARE = 0.7
-"""Weight of the covariance between items that other queries show, which some hundred queries
-overestimate."""
-
-CONTENT, NOISE = Directional(scale=2.0, smooth=0.3, linear=0.5), 0.25
-"""Covariance of two items by their vectors, 0.3 exp(-2 d^2) + 0.5 cosine, in units of the
-residuals' variance, and the unexplained variance as a share of it."""
 
 BETA = 1.0
 """Standard deviations added to a prediction if there are no scores of other queries. With such
@@ -243,30 +243,24 @@ def gaussian_process(
     one_place = ArrayStore(np.zeros((index.n, 1), np.float32))
     store: VectorStore = one_place if vectors is None else index.store(vectors)
     rank = 0 if prior is None else prior.factor.shape[1]
-    kernel = LowRankPlusResidual(
-        rank=rank,
-        share=SHARE,
-        amount=1.0 if prior is None else prior.variance or 1.0,
-        rest=CONTENT,
-    )
-    features = [of_retriever(stage, store, rank, partial(_spread, index)) for stage in stages]
-    own = None
+    columns = [of_retriever(stage, store, rank, partial(_spread, index)) for stage in stages]
     if prior is not None:
-        features += _learned_columns(index, prior, store.shape[1])
-    elif vectors is not None and index.has_query_vectors(vectors):
+        return GaussianProcess(
+            arrays=[prior.factor, store],
+            model=Model(Kernel(rank, prior.variance or 1.0), prior.trends, fitted=True),
+            retriever=retriever,
+            beta=0.0,
+            columns=[*columns, *_learned_columns(index, prior, store.shape[1])],
+        )
+    own = None
+    if vectors is not None and index.has_query_vectors(vectors):
         own = partial(index.query_vectors, name=vectors)
     return GaussianProcess(
-        arrays=[store] if prior is None else [prior.factor, store],
-        model=Model(
-            kernel=kernel,
-            noise=NOISE,
-            likely=True,
-            fitted=prior is not None,
-            trends=flat_trends(len(stages), lead) if prior is None else prior.trends,
-        ),
+        arrays=[store],
+        model=Model(Kernel(), flat_trends(len(stages), lead)),
         retriever=retriever,
-        beta=BETA if prior is None else 0.0,
-        features=features,
+        beta=BETA,
+        columns=columns,
         own=own,
     )
 
@@ -295,10 +289,10 @@ def _spread(index: Index, store: VectorStore) -> Spread:
     return index.cache.get(("spread", n), (store,), lambda: Spread.of(store.vectors, n))
 
 
-def _learned_columns(index: Index, prior: Prior, d: int) -> list[Feature]:
+def _learned_columns(index: Index, prior: Prior, d: int) -> list[Column]:
     """Return the columns learned from other queries: cokriging, if there is any, and the items'
     mean scores. Points are the prior's factors followed by vectors (d,)."""
-    mean, cokriging, features = prior.column, prior.cokriging, list[Feature]()
+    mean, cokriging, columns = prior.column, prior.cokriging, list[Column]()
     if cokriging is not None:
 
         def coordinates(queries: Queries) -> FloatArray:
@@ -312,9 +306,70 @@ def _learned_columns(index: Index, prior: Prior, d: int) -> list[Feature]:
         def likely(queries: Queries) -> FloatArray:
             return standardised(coordinates(queries) @ prior.factor.T)
 
-        features.append(Feature(of_all=likely, linear=linear))
+        columns.append(Column(of_all=likely, linear=linear))
 
     def average(queries: Queries) -> FloatArray:
         return np.broadcast_to(mean, (len(queries), len(mean)))
 
-    return [*features, Feature(of_all=average, fixed=mean)]
+    return [*columns, Column(of_all=average, fixed=mean)]
+
+
+@dataclass(frozen=True, eq=False)
+class PointStore:
+    """Searches items' points: factors (n, r), then vectors (n, d), then a column (n,); a
+    `VectorStore`.
+
+    It uses `lists`, an approximate index of these points, if given. Otherwise it multiplies all
+    points, or, if the vectors are in a store without an array, takes the best by vector and the
+    best by the other coordinates.
+    """
+
+    factor: FloatArray
+    items: VectorStore
+    column: FloatArray
+    lists: VectorStore | None = None
+
+    values = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, r + d + 1)"""
+        return len(self.column), self.factor.shape[1] + self.items.shape[1] + 1
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def __getitem__(self, items: Any) -> FloatArray:
+        """Return the points of items, by positions or a slice."""
+        where = np.arange(*items.indices(len(self))) if isinstance(items, slice) else items
+        return self.vectors(where)
+
+    def vectors(self, items: IntArray) -> FloatArray:
+        """See `VectorStore.vectors`."""
+        parts = self.factor[items], self.items.vectors(items), self.column[items][..., None]
+        return np.concatenate([part.astype(np.float32, copy=False) for part in parts], axis=-1)
+
+    def top(
+        self,
+        vectors: FloatArray,
+        count: int,
+        exclude: IntArray | None = None,
+        allowed: BoolArray | None = None,
+    ) -> Candidates:
+        """See `VectorStore.top`."""
+        if self.lists is not None:
+            return self.lists.top(vectors, count, exclude, allowed)
+        r = self.factor.shape[1]
+        rest = inner(vectors[:, :r], self.factor) + np.outer(vectors[:, -1], self.column)
+        own = vectors[:, r:-1]
+        if self.items.values is not None:
+            return top_k(mask(rest + inner(own, self.items.values), exclude, allowed), count)
+        found = self.items.top(own, count, exclude, allowed).items
+        others = top_k(mask(rest, exclude, allowed), count).items
+        rows = []
+        for vector, *both in zip(vectors, found, others, strict=True):
+            items = np.unique(np.concatenate(both))
+            items = items[items >= 0]
+            best = top_k((self.vectors(items) @ vector)[None], count)
+            rows.append((items[best.items[0]], best.scores[0]))
+        return Candidates.from_rows(rows)

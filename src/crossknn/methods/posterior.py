@@ -1,19 +1,23 @@
-"""Predict a query's unknown scores from its exact scores: the posterior of a Gaussian process.
+"""A query's scores as a Gaussian process: the posterior of the unknown scores given the known ones.
 
     score(x) = offset + h(x)' w + residual(x) + noise,   residual ~ GP(0, amplitude * k)
 
-Following Rasmussen and Williams 2006: mean and variance given b scores are in 2.2, the basis
-functions h in 2.7, kernels k in chapter 4. Geostatistics calls it simple, ordinary or universal
-kriging, depending on h.
+    symbol      here                                           Rasmussen and Williams 2006
+    h, w        `basis`, `weights`                             2.7, equation 2.42
+    K = L L'    covariance of the scored points, with noise    2.2; L is `factor`, L^-1 `inverse`
+    V           `Whitened`: L^-1 k(scored, others)             equations 2.25 and 2.26
 
-Axes: b scored points, c predicted points, p coordinates of a point, f basis functions.
+Geostatistics calls it universal kriging.
+
+Axes: b scored points, c predicted points, f basis functions, p coordinates of a point: r factors
+and d dimensions of a vector.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,150 +25,102 @@ from crossknn.errors import InputError
 from crossknn.linalg import lengths, solve_scaled
 from crossknn.types import BoolArray, FloatArray
 
-FLOOR = 1e-5
-"""Minimum noise as a share of the variance; less would vanish in single precision."""
+SHARE = 0.7
+"""Weight of the covariance between items that other queries show, which some hundred queries
+overestimate."""
+
+SMOOTH, SCALE, LINEAR = 0.3, 2.0, 0.5
+"""Covariance of two items by their vectors' directions x and y, 0.3 exp(-2 |x - y|^2) + 0.5 x . y,
+in units of the residuals' variance."""
+
+NOISE = 0.25
+"""The variance that the covariance by vectors does not explain, as a share of it."""
 
 PRIOR_SCORES = 10
-"""Number of scores that a fitted amplitude of the kernel weighs as much as."""
-
-
-class Kernel(Protocol):
-    """The covariance function of points, before the amplitude."""
-
-    def __call__(
-        self, left: FloatArray, right: FloatArray, lengths: FloatArray | None = None
-    ) -> FloatArray:
-        """Compute the covariances (a, c) of points (a, p) and (c, p), faster if their `lengths` are
-        given."""
-
-    def lengths(self, points: FloatArray) -> FloatArray | None:
-        """Precompute values (c,) of points (c, p)."""
-
-    def variance(self, points: FloatArray) -> FloatArray:
-        """Compute the variance (c,) of each point (c, p)."""
-
-    def unit(self, points: FloatArray) -> float:
-        """Return the mean variance of points, the unit of the noise."""
-
-    def direction(self, weights: FloatArray, points: FloatArray) -> FloatArray:
-        """Return the vector (p,) whose inner products approximate sum_b weights_b k(points_b, .) up
-        to a constant; exp(-scale s) is replaced by a line through its values at cosines of 0.6 and
-        0.8."""
+"""Number of scores that a fitted amplitude of the covariance weighs as much as."""
 
 
 @dataclass(frozen=True, slots=True)
-class Directional:
-    """The kernel `smooth` exp(-scale |x - y|^2) + `linear` cos(x, y), for x and y scaled to unit
-    length."""
+class Kernel:
+    """Covariances of points, which are factors g (rank,) followed by a vector v (d,):
+    0.7 g_x . g_y + `amount` (0.3 exp(-2 |x - y|^2) + 0.5 x . y), x and y the directions of v."""
 
-    scale: float
-    smooth: float = 1.0
-    linear: float = 0.0
-
-    def __call__(
-        self, left: FloatArray, right: FloatArray, lengths: FloatArray | None = None
-    ) -> FloatArray:
-        return self.at(squared_distances(left, right, lengths))
-
-    def lengths(self, points: FloatArray) -> FloatArray:
-        return lengths(points)
-
-    def at(self, distances: FloatArray) -> FloatArray:
-        """Compute covariances at squared distances, of the same shape."""
-        near: FloatArray = np.exp(-self.scale * distances)
-        if self.linear == 0 and self.smooth == 1:
-            return near
-        return self.smooth * near + self.linear * (1 - distances / 2)  # cos = 1 - |x - y|^2 / 2
-
-    def variance(self, points: FloatArray) -> FloatArray:
-        return np.full(len(points), self.smooth + self.linear, points.dtype)
-
-    def unit(self, points: FloatArray) -> float:
-        return self.smooth + self.linear or 1.0
-
-    def direction(self, weights: FloatArray, points: FloatArray) -> FloatArray:
-        near, far = self.at(np.array([0.4, 0.8]))  # cosines of 0.8 and 0.6
-        return (near - far) / 0.2 * ((weights / lengths(points)) @ points)
-
-
-@dataclass(frozen=True, slots=True)
-class LowRankPlusResidual:
-    """The kernel `share` <f_x, f_y> + `amount` `rest`(v_x, v_y), where a point is factors f (rank,)
-    followed by a vector v (d,). Its unit is that of `rest`."""
-
-    rank: int
-    share: float
-    amount: float
-    rest: Directional
+    rank: int = 0
+    amount: float = 1.0
 
     def __call__(
-        self, left: FloatArray, right: FloatArray, lengths: FloatArray | None = None
+        self, left: FloatArray, right: FloatArray, right_lengths: FloatArray | None = None
     ) -> FloatArray:
-        rest = self.amount * self.rest(left[:, self.rank :], right[:, self.rank :], lengths)
-        return rest + (self.share * left[:, : self.rank]) @ right[:, : self.rank].T
+        """Compute covariances of points: (a, p) and (c, p) -> (a, c)."""
+        r = self.rank
+        distances = squared_distances(left[:, r:], right[:, r:], right_lengths)
+        return self.amount * _by_distance(distances) + (SHARE * left[:, :r]) @ right[:, :r].T
 
     def lengths(self, points: FloatArray) -> FloatArray:
+        """Lengths (c,) of the points' vectors, which can be given to `__call__`."""
         return lengths(points[:, self.rank :])
 
     def variance(self, points: FloatArray) -> FloatArray:
-        known = np.square(points[:, : self.rank]).sum(axis=1)
-        return self.share * known + self.amount * self.rest.variance(points)
+        """Covariances (c,) of points with themselves."""
+        content = np.full(len(points), SMOOTH + LINEAR, points.dtype)
+        return SHARE * np.square(points[:, : self.rank]).sum(axis=1) + self.amount * content
 
-    def unit(self, points: FloatArray) -> float:
-        return self.amount * self.rest.unit(points)
+    @property
+    def noise(self) -> float:
+        """The variance of the noise, in units of these covariances."""
+        return NOISE * (self.amount * (SMOOTH + LINEAR))
 
     def direction(self, weights: FloatArray, points: FloatArray) -> FloatArray:
-        rest = self.amount * self.rest.direction(weights, points[:, self.rank :])
-        return np.concatenate([self.share * (weights @ points[:, : self.rank]), rest])
+        """Return the vector (p,) whose inner products approximate sum_b weights_b k(points_b, .) up
+        to a constant; covariances by vectors are replaced by a line through their values at cosines
+        of 0.6 and 0.8."""
+        near, far = _by_distance(np.array([0.4, 0.8]))  # |x - y|^2 = 2 - 2 cosine
+        factors, vectors = points[:, : self.rank], points[:, self.rank :]
+        slope = self.amount * ((near - far) / 0.2 * ((weights / lengths(vectors)) @ vectors))
+        return np.concatenate([SHARE * (weights @ factors), slope])
+
+
+def _by_distance(squared: FloatArray) -> FloatArray:
+    near: FloatArray = np.exp(-SCALE * squared)
+    return SMOOTH * near + LINEAR * (1 - squared / 2)  # cosine = 1 - |x - y|^2 / 2
 
 
 def squared_distances(
-    left: FloatArray, right: FloatArray, of_right: FloatArray | None = None
+    left: FloatArray, right: FloatArray, right_lengths: FloatArray | None = None
 ) -> FloatArray:
-    """Compute squared distances between the directions of vectors: (a, d) and (c, d) -> (a, c),
-    from 0 to 4; `of_right` are the lengths (c,) of the latter, if known."""
+    """Squared distances of the directions of vectors: (a, d) and (c, d) -> (a, c), from 0 to 4."""
     rows = left
     if len(left) > 1 and (odd := -len(left) % 4):  # OpenBLAS takes longer for 5 rows than for 8
         rows = np.vstack([left, np.zeros((odd, left.shape[1]), left.dtype)])
     cosines = (rows @ right.T)[: len(left)]
     cosines /= lengths(left)[:, None] / -2
-    cosines /= lengths(right) if of_right is None else of_right
+    cosines /= lengths(right) if right_lengths is None else right_lengths
     cosines += 2
     return np.maximum(cosines, 0, out=cosines)
 
 
 class Trend(NamedTuple):
-    """A model of the weights w: only the basis functions `columns` (f,) have weights, (0 or 1),
-    with a Gaussian prior of `mean` (f,) and `precision` (f, f), which is 0 for unknown weights."""
+    """A model of the weights w: only the basis functions `columns` (f,) have weights (0 or 1), with
+    a Gaussian prior of `mean` (f,) and `precision` (f, f), which is 0 for unknown weights."""
 
     columns: BoolArray
     mean: FloatArray
     precision: FloatArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Model:
     """Assumptions about a query's scores before any is known.
 
-    Args:
-        noise: variance that the kernel does not explain, as a share of its unit.
-        centre: subtract the mean of the scores first, so that a shift of all scores shifts every
-            prediction equally, even with fewer scores than basis functions.
-        likely: the amplitude is that of maximum likelihood, r' K^-1 r / (b - f), or, if the
-            kernel's own was fitted, (10 + r' K^-1 r) / (10 + b), with r = scores - offset - h w;
-            otherwise it is the mean square of r over the unit.
-        fitted: the kernel's amplitude was fitted to other queries' scores.
-        trends: w is the mean of these models' estimates. As predictions are linear in w, this is
-            also the mean of their predictions. Without trends, w is fitted by generalised least
-            squares.
+    w is the average of the estimates of the `trends`, which is the average of their predictions,
+    because these are linear in w. With r = scores - offset - h w, the amplitude is that of maximum
+    likelihood, r' K^-1 r / (b - f); if the kernel's own amplitude was `fitted` to other queries'
+    scores, (10 + r' K^-1 r) / (10 + b).
     """
 
     kernel: Kernel
-    noise: float
-    centre: bool = True
-    likely: bool = False
+    trends: Sequence[Trend]
     fitted: bool = False
-    trends: Sequence[Trend] = ()
 
     def posterior(
         self,
@@ -174,18 +130,17 @@ class Model:
         before: Posterior | None = None,
     ) -> Posterior:
         """Condition on `scores` (b,) at `points` (b, p) with basis functions `basis` (b, f);
-        `before` is the posterior of the first a ones. Raises `InputError` if the covariance is not
-        positive definite."""
+        `before` is the posterior given the first a of them."""
         exact, b, a = points.astype(np.float64), len(points), 0
-        factor, inverse, unit = np.zeros((b, b)), np.zeros((b, b)), self.kernel.unit(exact)
+        factor, inverse = np.zeros((b, b)), np.zeros((b, b))
         if before is not None:
-            a, unit = len(before.points), before.unit
+            a = len(before.points)
             factor[:a, :a], inverse[:a, :a] = before.factor, before.inverse
             factor[a:, :a] = self.kernel(exact[a:], exact[:a]) @ before.inverse.T
-        # Only the new rows of L are computed: L_21 = K_21 L_11^-T, and L_22 L_22' = K_22 - L_21
-        # L_21'.
+        # Only the new rows of L are computed: L_21 = K_21 L_11^-T, and
+        # L_22 L_22' = K_22 - L_21 L_21'.
         covariance = self.kernel(exact[a:], exact[a:]) - factor[a:, :a] @ factor[a:, :a].T
-        covariance[np.diag_indices_from(covariance)] += max(self.noise, FLOOR) * unit
+        covariance[np.diag_indices_from(covariance)] += self.kernel.noise
         try:
             factor[a:, a:] = np.linalg.cholesky(covariance)
         except np.linalg.LinAlgError:
@@ -193,57 +148,46 @@ class Model:
         if not np.isfinite(factor).all():
             raise InputError(
                 f"the covariance of {b} scored items is not positive definite: their vectors "
-                "contain a NaN or an infinity, or the kernel is not a covariance"
+                "contain a NaN or an infinity"
             )
         inverse[a:, a:] = np.linalg.inv(factor[a:, a:])
         inverse[a:, :a] = -inverse[a:, a:] @ factor[a:, :a] @ inverse[:a, :a]
-        offset = float(scores.mean()) if self.centre else 0.0
+        # Every trend has an intercept, so the offset changes nothing but the rounding.
+        offset = float(scores.mean())
         white = inverse @ np.column_stack([basis, scores - offset])
         weights = self._weights(white[:, :-1], white[:, -1])
         residual = white[:, -1] - white[:, :-1] @ weights
-        amplitude = np.square(scores - offset - basis @ weights).mean() / unit
-        if self.likely and not self.fitted:
-            amplitude = residual @ residual / max(b - basis.shape[1], 1)
-        elif self.likely:
+        amplitude = residual @ residual / max(b - basis.shape[1], 1)
+        if self.fitted:
             amplitude = (PRIOR_SCORES + residual @ residual) / (PRIOR_SCORES + b)
-        return Posterior(
-            *(points, scores, factor, inverse, residual, offset, weights, float(amplitude), unit),
-            kept={} if before is None else dict(before.kept),
-        )
+        kept = {} if before is None else dict(before.kept)
+        return Posterior(points, factor, inverse, residual, offset, weights, float(amplitude), kept)
 
     def _weights(self, basis: FloatArray, scores: FloatArray) -> FloatArray:
-        """Estimate w = (H'K^-1 H + B^-1)^-1 (H'K^-1 y + B^-1 b), 2.42, averaged over the trends;
-        without trends by least squares."""
-        if not self.trends:
-            return np.linalg.lstsq(basis, scores, rcond=1e-6)[0]
-        weights, products, known = np.zeros(basis.shape[1]), basis.T @ basis, basis.T @ scores
+        """w = (H'K^-1 H + B^-1)^-1 (H'K^-1 y + B^-1 b), 2.42, averaged over the trends."""
+        weights, products, pull = np.zeros(basis.shape[1]), basis.T @ basis, basis.T @ scores
         for trend in self.trends:
             used = np.flatnonzero(trend.columns)
             of = np.ix_(used, used)
-            wanted = (known + trend.precision @ trend.mean)[used]
+            wanted = (pull + trend.precision @ trend.mean)[used]
             weights[used] += solve_scaled((products + trend.precision)[of], wanted)
         return weights / len(self.trends)
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """The posterior given scores. With K = L L' the covariance of the scored `points` (b, p) plus
-    noise, `factor` is L (b, b), `inverse` L^-1 and `residual` (b,) L^-1 (`scores` - offset - h w).
-    `amplitude` multiplies K.
-
-    `kept` holds the `whitened` values of items predicted before, which the next rounds extend.
-    """
+    """The posterior given scores at `points` (b, p): L and L^-1 (b, b), the `residual` (b,)
+    L^-1 (scores - offset - h w), and the `amplitude` that multiplies K. `kept` holds the whitened
+    values of items predicted before, by the first item of each block."""
 
     points: FloatArray
-    scores: FloatArray
     factor: FloatArray
     inverse: FloatArray
     residual: FloatArray
     offset: float
     weights: FloatArray
     amplitude: float
-    unit: float
-    kept: dict[int | bytes, Whitened]
+    kept: dict[int, Whitened]
 
     @property
     def pull(self) -> FloatArray:
@@ -281,25 +225,20 @@ class Whitened:
         for block in self.blocks:
             blocks.append(np.hstack([block, rows[start : start + len(block)]]))
             start += len(block)
-        return Whitened(
-            np.append(self.variance, other.variance),
-            np.append(
-                np.broadcast_to(self.explained, self.variance.shape),
-                np.broadcast_to(other.explained, other.variance.shape),
-            ),
-            tuple(blocks),
-        )
+        explained = [np.broadcast_to(v.explained, v.variance.shape) for v in (self, other)]
+        variance = np.append(self.variance, other.variance)
+        return Whitened(variance, np.concatenate(explained), tuple(blocks))
 
     def extended(self, posterior: Posterior, covariances: FloatArray) -> Whitened:
         """Add the rows for newly scored points, given their covariances (b', c), which are
         overwritten: as L V = k, the new rows of V are L_22^-1 (k_2 - L_21 V_1)."""
         if not len(covariances):
             return self
-        known, single, start = self.count, covariances.dtype, 0
+        count, single, start = self.count, covariances.dtype, 0
         for rows in self.blocks:
-            below = posterior.factor[known:, start : start + len(rows)]
+            below = posterior.factor[count:, start : start + len(rows)]
             covariances -= below.astype(single) @ rows
             start += len(rows)
-        new = posterior.inverse[known:, known:].astype(single) @ covariances
+        new = posterior.inverse[count:, count:].astype(single) @ covariances
         explained = self.explained + np.einsum("bc,bc->c", new, new)
         return Whitened(self.variance, explained, (*self.blocks, new))

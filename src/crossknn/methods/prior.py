@@ -11,23 +11,24 @@ queries' weights give their prior, in two trends whose predictions are averaged:
 Residuals show which items score high for the same queries. Cokriging is the residual predicted from
 the queries' vectors, because queries with similar vectors prefer the same items.
 
-Axes: q queries, n items, s retrievers, g columns, t trends, r factors, d dimensions.
+Axes: m queries, q known queries, n items, c requested items, s retrievers, g columns, t trends,
+p coordinates of a point: r factors and d dimensions of a vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.linalg import standardised
-from crossknn.methods.features import Spread
 from crossknn.methods.posterior import Trend
-from crossknn.types import Artifact, BoolArray, FloatArray
+from crossknn.retrievers.base import DenseRetriever, Retriever, VectorStore
+from crossknn.types import Artifact, BoolArray, FloatArray, IntArray, Queries
 
 NAME = "kriging"
 """Name of the artifact in which an index stores a prior."""
@@ -35,6 +36,133 @@ NAME = "kriging"
 SLOPE = 1.0
 """Precision of a slope if there are no scores of other queries, in units of the residuals'
 variance."""
+
+SAMPLE, _BLOCK = 50_000, 16_384
+"""Number of vectors, at most, from which their mean and covariance are estimated."""
+
+Values: TypeAlias = Callable[[int, IntArray, FloatArray], FloatArray]
+"""Computes a column (c,) for a query at items (c,) with their points (c, p)."""
+
+
+class Affine(NamedTuple):
+    """An affine function of items' points x (p,) for m queries: `weights` (m, p) . x + `offsets`
+    (m,)."""
+
+    weights: FloatArray
+    offsets: FloatArray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Column:
+    """A column of the trends: a value for each query and item.
+
+    A search that predicts over a pool computes nothing for all n items, so a column is an affine
+    function of an item's point, or can be looked up.
+
+    Args:
+        of_all: Computes its values (m, n).
+        linear: The same as an affine function of points, if it is one.
+        given: Computes the values of given items, if there is no affine function.
+        fixed: The values (n,), if they are the same for all queries.
+        best: Finds the largest values (m,) without computing all, if possible.
+    """
+
+    of_all: Callable[[Queries], FloatArray]
+    linear: Callable[[Queries], Affine] | None = None
+    given: Callable[[Queries], Values] | None = None
+    fixed: FloatArray | None = None
+    best: Callable[[Queries], FloatArray] | None = None
+
+    def of_some(self, queries: Queries) -> Values:
+        """Compute the values of given items."""
+        if (fixed := self.fixed) is not None:
+            return lambda q, items, points: fixed[items]
+        if self.linear is not None:
+            weights, offsets = self.linear(queries)
+            return lambda q, items, points: points @ weights[q] + offsets[q]
+        if self.given is not None:
+            return self.given(queries)
+        values = self.of_all(queries)
+        return lambda q, items, points: values[q, items]
+
+    def highest(self, queries: Queries) -> FloatArray:
+        """The largest values (m,) over all items."""
+        return self.best(queries) if self.best else self.of_all(queries).max(axis=1)
+
+
+class Spread(NamedTuple):
+    """The mean (d,) and covariance (d, d) of vectors (n, d)."""
+
+    mean: FloatArray
+    covariance: FloatArray
+
+    @staticmethod
+    def of(take: Callable[[IntArray], FloatArray], n: int) -> Spread:
+        """Compute them from n vectors, read by `take` at positions; from 50,000 of them if there
+        are more."""
+        items = np.arange(n)
+        if n > SAMPLE:
+            items = np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
+        d = take(items[:1]).shape[1]
+        mean, products = np.zeros(d), np.zeros((d, d))
+        for start in range(0, len(items), _BLOCK):
+            vectors = take(items[start : start + _BLOCK]).astype(np.float64)
+            mean += vectors.sum(axis=0) / len(items)
+            products += vectors.T @ vectors
+        return Spread(mean, products / len(items) - np.outer(mean, mean))
+
+    def standardised(self, directions: FloatArray) -> Affine:
+        """Standardise the inner products with `directions` (m, d) to mean 0 and deviation 1 over
+        the vectors; 0 if the deviation is 0."""
+        means = directions @ self.mean
+        squares = np.einsum("md,de,me->m", directions, self.covariance, directions)
+        sizes = np.sqrt(np.maximum(squares, 0))
+        some = sizes > 1e-6 * np.maximum(np.abs(means), np.abs(directions).max(axis=1))
+        scale = np.where(some, 1 / np.where(some, sizes, 1), 0)
+        single = (directions * scale[:, None]).astype(np.float32)
+        return Affine(single, (-means * scale).astype(np.float32))
+
+
+def of_retriever(
+    retriever: Retriever,
+    vectors: VectorStore,
+    rank: int,
+    spread_of: Callable[[VectorStore], Spread],
+) -> Column:
+    """Make a column of a retriever's scores, standardised over all items.
+
+    Args:
+        retriever: The retriever.
+        vectors: The vectors in items' points, which follow `rank` factors.
+        rank: Number of factors.
+        spread_of: Computes the mean and covariance of a store's vectors.
+    """
+
+    def of_all(queries: Queries) -> FloatArray:
+        return standardised(retriever.scores(queries))
+
+    if not isinstance(retriever, DenseRetriever):
+        return Column(of_all=of_all)
+    store, encode = retriever.items, retriever.encode
+
+    def affine(queries: Queries) -> Affine:
+        return spread_of(store).standardised(encode(queries))
+
+    def linear(queries: Queries) -> Affine:
+        weights, offsets = affine(queries)
+        return Affine(np.pad(weights, ((0, 0), (rank, 0))), offsets)
+
+    def given(queries: Queries) -> Values:
+        weights, offsets = affine(queries)
+        return lambda q, items, _: store.vectors(items) @ weights[q] + offsets[q]
+
+    def best(queries: Queries) -> FloatArray:
+        weights, offsets = affine(queries)
+        return store.top(weights, 1).scores[:, 0] + offsets
+
+    if store is vectors:
+        return Column(of_all=of_all, linear=linear, best=best)
+    return Column(of_all=of_all, given=given, best=best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +188,7 @@ class Cokriging:
 
 
 def near(left: FloatArray, known: FloatArray, scale: float) -> FloatArray:
-    """Compute exp(-scale |v - v'|^2) between queries (a, d) and known ones (q, d): (a, q)."""
+    """Compute exp(-scale |v - v'|^2) between queries (m, d) and known ones (q, d): (m, q)."""
     centre = known.mean(axis=0, dtype=np.float64)
     size = np.sqrt(np.square(known - centre).sum(axis=1).mean()) or 1.0
     v, w = (left - centre) / size, (known - centre) / size
@@ -82,7 +210,7 @@ class Prior:
         retriever: Specification of the retrievers in whose scores the trends are linear.
         fingerprint: The fingerprint of the cross-encoder.
         queries, pairs: Numbers of scored queries and pairs; `n_anchor_queries` of them were scored
-        with every item.
+            with every item.
         added: Number of items, at the end, that came after the fit; their rows of `factor` and
             `mean` are predicted from their vectors (`crossknn.index.updates`).
     """
@@ -145,14 +273,9 @@ class Prior:
         scale, cokriging = meta.pop("query_scale", None), None
         if scale is not None:
             cokriging = Cokriging(arrays["known_queries"], arrays["solved"], scale)
-        trends = zip(*(arrays[name] for name in _TRENDS), strict=True)
-        return Prior(
-            factor=arrays["factor"],
-            mean=arrays["mean"],
-            trends=[Trend(*trend) for trend in trends],
-            cokriging=cokriging,
-            **meta,
-        )
+        trends = [Trend(*row) for row in zip(*(arrays[name] for name in _TRENDS), strict=True)]
+        both = {"factor": arrays["factor"], "mean": arrays["mean"]}
+        return Prior(**both, trends=trends, cokriging=cokriging, **meta)
 
 
 _ARRAYS = ("factor", "mean", "trends", "cokriging")

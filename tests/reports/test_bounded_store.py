@@ -1,5 +1,6 @@
 """The store of scores has a limit, can be pruned, and keeps no query's text if it is not to."""
 
+import datetime
 import json
 
 import numpy as np
@@ -94,19 +95,15 @@ def test_index_info_and_prune(used, capsys):
 
 
 def test_before_a_day(tmp_path, monkeypatch):
-    """Queries that were scored again later stay, and so does what has no known day."""
+    """Queries that were scored again later stay."""
     store = ScoreStore(tmp_path / "scores.db")
 
-    class Day:
+    class Day(datetime.date):
         now = "2026-01-01"
 
         @classmethod
         def today(cls):
-            return cls
-
-        @classmethod
-        def isoformat(cls):
-            return cls.now
+            return cls.fromisoformat(cls.now)
 
     monkeypatch.setattr("crossknn.scores.store.date", Day)
     put(store, "a", range(2), per=5)

@@ -39,11 +39,11 @@ def changed(path, *statements):
         ["DROP TABLE blocks", f"CREATE VIEW blocks AS {ENDLESS}"],
         [
             "CREATE TRIGGER grow AFTER INSERT ON blocks BEGIN "
-            "INSERT INTO texts (digest, text, crc) VALUES (zeroblob(9), zeroblob(800000000), 0); END"
+            "INSERT INTO items (digest, text, crc) VALUES (zeroblob(9), zeroblob(800000000), 0); END"
         ],
         ["CREATE VIEW more AS SELECT 1"],
         ["CREATE TABLE more (x)"],
-        ["CREATE INDEX more ON texts (text_crc(id, digest, text))"],
+        ["CREATE INDEX more ON items (text_crc(id, digest, text))"],
         ["DROP INDEX blocks_of"],
         [
             "DROP TABLE scorers",
@@ -73,8 +73,8 @@ def block(start, items, scores, query=1, fingerprint="ce"):
     head = fingerprint.encode() + struct.pack("<qq?", query, start, items is None)
     crc = zlib.crc32(scores, zlib.crc32(items or b"", zlib.crc32(head)))
     row = 1, query, start, items, scores, crc
-    names = "scorer, query, start, items, scores, crc"
-    return f"INSERT INTO blocks ({names}) VALUES (?, ?, ?, ?, ?, ?)", row
+    names = "scorer, query, day, start, items, scores, crc"
+    return f"INSERT INTO blocks ({names}) VALUES (?, ?, 1, ?, ?, ?, ?)", row
 
 
 ONE, TWO = struct.pack("<f", 1), struct.pack("<ff", 1, 2)
@@ -98,7 +98,7 @@ ONE, TWO = struct.pack("<f", 1), struct.pack("<ff", 1, 2)
         ("UPDATE blocks SET start = 'x', crc = -1", ()),
         ("UPDATE blocks SET scores = 'text', crc = -1", ()),
         ("UPDATE blocks SET scores = 7, crc = -1", ()),
-        ("UPDATE texts SET digest = 'text', crc = -1 WHERE id = 1", ()),
+        ("UPDATE queries SET digest = 'text', crc = -1", ()),
         ("UPDATE blocks SET query = 'x', crc = -1", ()),
     ],
 )

@@ -91,9 +91,9 @@ def test_pruning_a_store_with_odd_ids(tmp_path, query):
     """Queries of huge ids ended `index prune` with an IndexError."""
     with ScoreStore(tmp_path / "scores.db") as store:
         store.put("ce", ["q"], ["a", "b"], Pairs(np.zeros(2, int), np.arange(2)), [1.0, 2.0])
-        with store.table().file.writing() as db:
+        with store.table().writing() as db:
             db.execute("UPDATE blocks SET query = ?", (query,))
-            db.execute("INSERT INTO days VALUES (x'ff', 'x'), ('', 5)")
+            db.execute("UPDATE blocks SET day = 'x'")
         assert store.prune(before="2000-01-01") in (0, 1)
         assert store.prune(keep=0) in (0, 1)
         assert len(store) == 0
@@ -103,9 +103,9 @@ def test_a_store_whose_numbers_are_used_up(tmp_path):
     """Repair was advised, and mended nothing."""
     with ScoreStore(tmp_path / "scores.db") as store:
         store.put("ce", ["q"], ["a"], Pairs([0], [0]), [1.0])
-        with store.table().file.writing() as db:
-            db.execute("UPDATE texts SET id = ? WHERE id = 2", (2**31 - 1,))
+        with store.table().writing() as db:
+            db.execute("UPDATE items SET id = ? WHERE id = 1", (2**31 - 1,))
         with pytest.raises(StoreFullError, match="no ids are left for new texts"):
-            store.put("ce", ["other"], ["a"], Pairs([0], [0]), [1.0])
+            store.put("ce", ["other"], ["b"], Pairs([0], [0]), [1.0])
         assert store.verify(repair=True)
-        assert store.put("ce", ["other"], ["a"], Pairs([0], [0]), [1.0]) == 1
+        assert store.put("ce", ["other"], ["b"], Pairs([0], [0]), [1.0]) == 1

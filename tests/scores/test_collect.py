@@ -278,7 +278,7 @@ def test_a_pair_that_cannot_be_scored_fails_nothing(tmp_path):
 def test_a_file_that_cannot_be_written_costs_no_answer(tmp_path, caplog):
     scorer = StoredScorer(Counting().scorer, tmp_path / "c")
     # A database that may not grow stands in for a full disk.
-    with scorer.store.table().file.writing() as db:
+    with scorer.store.table().writing() as db:
         db.execute("PRAGMA max_page_count = 1")
     items = [f"{i}" * 3 for i in range(5000)]
     found = scores_of(scorer, row(range(5000)), items=items)

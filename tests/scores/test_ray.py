@@ -97,7 +97,7 @@ def test_a_model_is_opened_by_its_name(ray, tmp_path):
     for store, where in zip(stores, ("local", None), strict=True):
         limits = Limits(workers=1, ray=where)
         assert collect(store, "bundled", QUERIES[:2], ITEMS[:40], limits=limits).complete
-        [(fingerprint,)] = store.table().file.select("SELECT fingerprint FROM scorers")
+        [(fingerprint,)] = store.table().select("SELECT fingerprint FROM scorers")
     there, here = (store.rows(fingerprint, QUERIES[:2], ITEMS[:40]) for store in stores)
     np.testing.assert_allclose(there, here, rtol=0, atol=1e-5)
 

@@ -264,16 +264,15 @@ class LimitOptions:
     deadline: Deadline = None
     workers: Workers = None
 
-    def limits(self, *, calls: int = 0, seconds: float = 0.0, ray: str | None = None) -> Limits:
-        """Return the limits after subtracting the calls and seconds used so far; `ray` is the
-        cluster."""
+    def limits(self, ray: str | None = None) -> Limits:
+        """Return the limits of a collection; `ray` is the cluster."""
         from crossknn.scores.collect import Limits
 
         return Limits(
             workers=threads(self.workers),
             ray=ray,
-            max_calls=self.max_calls and max(0, self.max_calls - calls),
-            deadline=self.deadline and max(1e-3, self.deadline - seconds),
+            max_calls=self.max_calls,
+            deadline=self.deadline,
         )
 
 

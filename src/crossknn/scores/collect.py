@@ -27,7 +27,7 @@ from crossknn.files import LockedError, exclusive_lock, translate_os_errors
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import as_scorer
 from crossknn.scorers.streaming import Deadline, NothingScoredError
-from crossknn.scores.store import ScoreStore, ScoreTable
+from crossknn.scores.store import ScoreStore
 from crossknn.types import FloatArray, IntArray, Pairs, Progress, as_count, as_positive
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ def collect(
         InputError: The store is a file but the scorer has no fingerprint, or the disk is full.
         ScorerError: A score is not finite, or nothing can be scored.
     """
-    limits, name_or_scorer, scorer = limits or Limits(), scorer, as_scorer(scorer)
+    limits, source, scorer = limits or Limits(), scorer, as_scorer(scorer)
     fingerprint = fingerprint_of(scorer, store)
     _check_request(queries, items, pairs, store.table().limit)
     opened: AbstractContextManager[Scorer] = nullcontext(scorer)
@@ -120,16 +120,25 @@ def collect(
     if limits.ray is not None:
         from crossknn.scores.ray import scorer_on_ray
 
-        opened = scorer_on_ray(name_or_scorer, fingerprint, limits.workers, limits.ray)
+        opened = scorer_on_ray(source, fingerprint, limits.workers, limits.ray)
         block_size = _BLOCK_ON_RAY
-    run = _Collection(fingerprint, queries, items, pairs, limits, progress)
+    run = _Collection(store, fingerprint, queries, items, limits, progress)
     with _exclusive(store.path, run.deadline):
-        run.begin(store.table())
+        portions = run.portions(pairs)
         began = time.monotonic()
         with opened as scorer:
-            run.score(scorer, block_size)
-        run.report.seconds = time.monotonic() - began
-    return run.finished()
+            run.score(scorer, portions, block_size)
+    report = run.report
+    report.seconds = time.monotonic() - began
+    if run.failure and not report.scored + report.reused:
+        raise NothingScoredError(run.failure)
+    if report.failed:
+        logger.warning("%d pairs could not be scored; they stay unscored", report.failed)
+    if report.complete:
+        report.stopped_by = None
+    elif run.deadline.over():
+        report.stopped_by = "deadline"
+    return report
 
 
 def _check_request(
@@ -197,12 +206,12 @@ def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
 
 @dataclass
 class _Collection:
-    """The pairs of one collection, and its progress."""
+    """The texts of one collection, and its progress."""
 
+    store: ScoreStore
     fingerprint: str
     queries: Sequence[str]
     items: Sequence[str]
-    pairs: Pairs | None
     limits: Limits
     progress: Progress | None
 
@@ -211,23 +220,33 @@ class _Collection:
         self._lock, self._stop = threading.Lock(), threading.Event()
         self.deadline = Deadline(self.limits.deadline, self._stop)
 
-    def begin(self, table: ScoreTable) -> None:
-        """Count the pairs that already have scores; other processes may have added some."""
-        self._table = table
-        self._query_ids = table.ids(self.queries, add=True, keep=True)
-        self._item_ids = table.ids(self.items, add=True)
-        for pairs, missing in self._missing():
-            self.report.pairs += len(pairs)
-            self.report.reused += len(pairs) - len(missing)
-        self._count(0)
+    def portions(self, pairs: Pairs | None) -> Iterator[Pairs]:
+        """Count the distinct pairs of texts, and return an iterator that yields each of them
+        once, in order."""
+        self._table = self.store.table()
+        self._query_ids = self._table.ids("queries", self.queries, add=True, keep=True)
+        self._item_ids = self._table.ids("items", self.items, add=True)
+        if pairs is None:
+            rows, columns = _first(self._query_ids), _first(self._item_ids)
+            self.report.pairs = len(rows) * len(columns)
+            return (Pairs(np.full(len(columns), row), columns) for row in rows.tolist())
+        # Ids are below 2**31, so that a pair of them fits into one 64-bit integer.
+        chosen = _first((self._query_ids[pairs.query] << 32) + self._item_ids[pairs.item])
+        self.report.pairs = len(chosen)
+        return (pairs.take(chosen[at : at + _AT_ONCE]) for at in range(0, len(chosen), _AT_ONCE))
 
-    def score(self, scorer: Scorer, size: int) -> None:
+    def score(self, scorer: Scorer, portions: Iterator[Pairs], size: int) -> None:
         """Keep every worker busy with blocks of `size` pairs, until there are no more pairs or the
         time is up.
 
         After an error or an interrupt no block is started, and those in progress are waited for.
         """
-        blocks, running, workers = self._blocks(size), set[Future[None]](), self.limits.workers
+        blocks, running, workers = (
+            self._blocks(portions, size),
+            set[Future[None]](),
+            self.limits.workers,
+        )
+        self._count(0)
         with ThreadPoolExecutor(workers, "crossknn-scoring") as pool:
             try:
                 while True:
@@ -235,26 +254,31 @@ class _Collection:
                     for block in islice(blocks, room):
                         running.add(pool.submit(self._score, scorer, block))
                     if not running:
-                        return
+                        break
                     done, running = wait(running, return_when=FIRST_COMPLETED)
                     for job in done:
                         job.result()
+                for _ in blocks:  # counts the pairs that have scores
+                    pass
             except BaseException:
                 self._stop.set()
                 raise
 
-    def finished(self) -> CollectReport:
-        """Return the report; NothingScoredError if no pair has a score."""
-        report = self.report
-        if self.failure and not report.scored + report.reused:
-            raise NothingScoredError(self.failure)
-        if report.failed:
-            logger.warning("%d pairs could not be scored; they stay unscored", report.failed)
-        if report.complete:
-            report.stopped_by = None
-        elif self.deadline.over():
-            report.stopped_by = "deadline"
-        return report
+    def _blocks(self, portions: Iterator[Pairs], size: int) -> Iterator[Pairs]:
+        """Yield pairs (b,) without a score, in order, until `max_calls` is reached."""
+        left = math.inf if self.limits.max_calls is None else self.limits.max_calls
+        for pairs in portions:
+            ids = self._query_ids[pairs.query], self._item_ids[pairs.item]
+            scores = self._table.lookup(self.fingerprint, *ids)
+            missing = pairs.take(np.flatnonzero(np.isnan(scores)))
+            with self._lock:
+                self.report.reused += len(pairs) - len(missing)
+            if left < len(missing):
+                self.report.stopped_by = "max_calls"
+                missing = missing.take(slice(int(left)))
+            left -= len(missing)
+            for start in range(0, len(missing), size):
+                yield missing.take(slice(start, start + size))
 
     def _score(self, scorer: Scorer, block: Pairs) -> None:
         """Score a block, and store each batch as it arrives."""
@@ -278,39 +302,6 @@ class _Collection:
                 raise NothingScoredError(
                     f"no pair of {_HOPELESS} blocks in a row could be scored: {why}"
                 )
-
-    def _blocks(self, size: int) -> Iterator[Pairs]:
-        """Yield pairs (b,) without a score, in order, until `max_calls` is reached."""
-        left = math.inf if self.limits.max_calls is None else self.limits.max_calls
-        for _, missing in self._missing():
-            if left < len(missing):
-                self.report.stopped_by = "max_calls"
-                missing = missing.take(slice(int(left)))
-            left -= len(missing)
-            for start in range(0, len(missing), size):
-                yield missing.take(slice(start, start + size))
-            if self.report.stopped_by:
-                return
-
-    def _missing(self) -> Iterator[tuple[Pairs, Pairs]]:
-        """Yield distinct pairs of texts in portions, with those that have no score."""
-        for pairs in self._different():
-            ids = self._query_ids[pairs.query], self._item_ids[pairs.item]
-            scores = self._table.lookup(self.fingerprint, *ids)
-            yield pairs, pairs.take(np.flatnonzero(np.isnan(scores)))
-
-    def _different(self) -> Iterator[Pairs]:
-        """Yield each distinct pair of texts once, in order."""
-        if self.pairs is None:
-            items = _first(self._item_ids)
-            for query in _first(self._query_ids).tolist():
-                yield Pairs(np.full(len(items), query), items)
-            return
-        # Ids are below 2**31, so that a pair of them fits into one 64-bit integer.
-        key = (self._query_ids[self.pairs.query] << 32) + self._item_ids[self.pairs.item]
-        chosen = _first(key)
-        for start in range(0, len(chosen), _AT_ONCE):
-            yield self.pairs.take(chosen[start : start + _AT_ONCE])
 
     def _count(self, scored: int) -> None:
         with self._lock:

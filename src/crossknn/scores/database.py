@@ -2,11 +2,11 @@
 
 1. A killed process loses no transaction that it finished (WAL), and many processes of one host may
    read and write the file at the same time.
-2. A file of a stranger runs nothing: its tables must be those that crossknn makes, with no view
-   or trigger beside them, before anything is read from them.
+2. A stranger's file runs nothing: before anything is read, its tables must be exactly those that
+   crossknn makes, with no view or trigger beside them.
 3. Every text and every block of scores has a CRC-32, which is checked whenever it is read.
-4. Whatever goes wrong is one sentence: `StoredScoresError` where scores cannot be read,
-   `StoreFullError` where they cannot be written.
+4. Every fault is one sentence: `StoredScoresError` where scores cannot be read, `StoreFullError`
+   where they cannot be written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,32 +27,29 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.files import is_file
+from crossknn.files import is_file, text_digest
 from crossknn.linalg import running, usable
 from crossknn.types import FloatArray, IntArray
 
 LARGEST_ID = 2**31 - 1
-"""Upper bound of text ids, which blocks store in four bytes."""
+"""Upper bound of the ids of texts, which blocks store in four bytes."""
 
 _APPLICATION = 0x786B6E6E  # "xknn"
-_FORMAT = 4
+_FORMAT = 5
 _BUSY_SECONDS = 30.0
 _LONGEST_ROW = 2**27  # bytes: a block of 16 million scores
 _SCHEMA = f"""
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {_FORMAT};
-CREATE TABLE IF NOT EXISTS scorers (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS texts (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB,
+CREATE TABLE scorers (id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE);
+CREATE TABLE queries (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB,
     crc INTEGER NOT NULL);
-CREATE TABLE IF NOT EXISTS blocks (id INTEGER PRIMARY KEY, scorer INTEGER NOT NULL,
-    query INTEGER NOT NULL, start INTEGER NOT NULL, items BLOB, scores BLOB NOT NULL,
+CREATE TABLE items (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB,
     crc INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS blocks_of ON blocks (scorer, query);
-CREATE TABLE IF NOT EXISTS days (day TEXT PRIMARY KEY NOT NULL, block INTEGER NOT NULL)"""
-
-
-SIGN = "UPDATE texts SET crc = text_crc(id, digest, text) WHERE"
-"""Updates the checksums of the texts that a condition selects."""
+CREATE TABLE blocks (id INTEGER PRIMARY KEY, scorer INTEGER NOT NULL, query INTEGER NOT NULL,
+    day INTEGER NOT NULL, start INTEGER NOT NULL, items BLOB, scores BLOB NOT NULL,
+    crc INTEGER NOT NULL);
+CREATE INDEX blocks_of ON blocks (query, scorer)"""
 
 
 class StoredScoresError(InputError):
@@ -68,9 +65,8 @@ class ScoreFile:
     a database in memory."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.lock = path, threading.RLock()
-        self.replaced = False
-        """Whether the path now names another file, so that this connection is closed for good."""
+        self.path, self.replaced = path, False
+        self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._inode = self._process = 0  # of the connection
         self._read_only = False  # the connection
@@ -78,13 +74,10 @@ class ScoreFile:
 
     def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """Return all rows of a statement; none if there is no file yet."""
-        with running(), self.lock, self.errors(StoredScoresError, "cannot be read"):
-            self._check_not_replaced()
+        with self._using(StoredScoresError, "cannot be read"):
             if self._connection is None and self.path is not None and not self._exists():
                 if not self.path.absolute().parent.is_dir():
-                    raise StoredScoresError(
-                        f"there is no folder {self.path.parent} to keep scores in"
-                    )
+                    raise StoredScoresError(f"there is no folder {self.path.parent} for scores")
                 return []
             return self._open().execute(statement, values).fetchall()
 
@@ -96,8 +89,7 @@ class ScoreFile:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Hold a transaction, or join the one that this thread has begun."""
-        with running(), self.lock, self.errors(StoreFullError, "cannot be kept"):
-            self._check_not_replaced()
+        with self._using(StoreFullError, "cannot be kept"):
             if self._read_only:
                 self.close()
             db = self._open(write=True)
@@ -115,7 +107,7 @@ class ScoreFile:
 
     def shrink(self) -> None:
         """Return the space of deleted rows to the disk."""
-        with self.lock, self.errors(StoreFullError, "cannot be kept"):
+        with self._using(StoreFullError, "cannot be kept"):
             db = self._open(write=True)
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -127,9 +119,9 @@ class ScoreFile:
         )
         return (pages - free) * size
 
-    def look(self) -> bool:
-        """Check whether the path now names another file or none; if so, close this one."""
-        with running(), self.lock:
+    def is_replaced(self) -> bool:
+        """Whether the path now names another file or none; if so, this one is closed for good."""
+        with running(), self._lock:
             if self._connection is not None and not self._connection.in_transaction:
                 self.replaced = self.replaced or self._moved()
             if self.replaced:
@@ -138,40 +130,36 @@ class ScoreFile:
 
     def close(self) -> None:
         """Close the connection; the next statement opens it again."""
-        with self.lock:
+        with self._lock:
             if self._connection is not None:
                 self._connection.close()
             self._connection = None
 
-    def damaged(self, what: object) -> StoredScoresError:
+    def damaged(self, why: object) -> StoredScoresError:
         """Make the error that describes the damage and how to go on."""
-        why = " ".join(str(what).split())
         return StoredScoresError(
-            f"the scores in {self.path} are damaged ({why}): remove what is damaged with  "
+            f"the scores in {self.path} are damaged ({_line(why)}): remove what is damaged with  "
             "crossknn index verify --repair , or move the file away; it is scored again"
         )
 
     @contextmanager
-    def errors(self, kind: type[InputError], what: str) -> Iterator[None]:
-        """Turn SQLite's errors into one sentence: either damage, or that the scores cannot be read
-        or kept."""
+    def _using(self, kind: type[InputError], what: str) -> Iterator[None]:
+        """Hold the lock, and turn SQLite's errors into a sentence."""
         try:
-            yield
-        except sqlite3.IntegrityError as error:  # no text has an id above `LARGEST_ID`
-            raise StoreFullError(
-                f"the scores in {self.path} cannot be kept: no ids are left for new texts; "
-                "move the file away, and scores are computed again"
-            ) from error
-        except sqlite3.OperationalError as error:
-            why = " ".join(str(error).split())  # SQLite's messages have several lines
+            with running(), self._lock:
+                if self.replaced:
+                    raise StoredScoresError(
+                        f"the scores in {self.path} were removed or replaced during the "
+                        "operation: repeat it"
+                    )
+                yield
+        except (sqlite3.OperationalError, OSError) as error:
+            why = getattr(error, "strerror", None) or _line(error)
             raise kind(f"the scores in {self.path} {what}: {why}") from error
-        except OSError as error:
-            raise kind(f"the scores in {self.path} {what}: {error.strerror or error}") from error
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        except sqlite3.DatabaseError as error:
             raise self.damaged(error) from error
 
     def _moved(self) -> bool:
-        """Whether the path no longer names the opened file."""
         try:
             return self.path is not None and self.path.stat().st_ino != self._inode
         except FileNotFoundError:
@@ -179,56 +167,53 @@ class ScoreFile:
         except OSError:
             return False  # a file that cannot be looked at may still be there
 
-    def _check_not_replaced(self) -> None:
-        if self.replaced:
-            raise StoredScoresError(
-                f"the scores in {self.path} were removed or replaced during the operation: "
-                "repeat it"
-            )
-
     def _exists(self) -> bool:
-        """Whether the file exists; an empty one, which a full disk leaves, does not count.
-
-        Raises `InputError` if the file, or one of SQLite's files beside it, is not a regular file.
-        """
+        """Whether the file exists; an empty one, which a full disk leaves, does not count."""
         assert self.path is not None
         folder, name = self.path.absolute().parent, self.path.name
         for beside in ("-wal", "-shm", "-journal"):
-            is_file(folder, name + beside)
+            is_file(folder, name + beside)  # InputError for a link
         return is_file(folder, name) and self.path.stat().st_size > 0
 
     def _open(self, *, write: bool = False) -> sqlite3.Connection:
         """Return the connection, opened if necessary.
 
         Reading needs only the file itself, because a full disk or one without locks may refuse the
-        files that SQLite would create beside it. Turning on WAL does not wait for other processes
-        that are opening the file, so it is retried for a while.
+        files that SQLite would create beside it.
         """
         if self._connection is not None and self._process != os.getpid():
             self._parents.append(self._connection)
             self._connection = None
-        until, read_only = time.monotonic() + _BUSY_SECONDS, False
-        if self._connection is None and self.path is not None:
-            read_only = not _has_locks(self.path.absolute().parent)  # SQLite would wait for them
+        if self._connection is None:
+            # Where there are no locks, SQLite would wait for them.
+            read_only = self.path is not None and not _has_locks(self.path.absolute().parent)
             if read_only and (write or not self._exists()):
                 raise OSError(errno.ENOLCK, "its file system has no locks (No locks available)")
-        while self._connection is None:
+            try:
+                self._connection = self._connected(read_only)
+            except sqlite3.OperationalError:
+                if write or read_only or self.path is None or not self._exists():
+                    raise
+                read_only = True
+                self._connection = self._connected(read_only)
+            self._process, self._read_only = os.getpid(), read_only
+            self._inode = 0 if self.path is None else self.path.stat().st_ino
+        return self._connection
+
+    def _connected(self, read_only: bool) -> sqlite3.Connection:
+        """Connect. Turning on WAL does not wait for other processes that open the file, so it is
+        retried for a while."""
+        until = time.monotonic() + _BUSY_SECONDS
+        while True:
             db = self._connect(read_only)
             try:
                 self._prepare(db)
-                self._connection, self._process, self._read_only = db, os.getpid(), read_only
-                self._inode = 0 if self.path is None else self.path.stat().st_ino
+                return db
             except BaseException as error:
                 db.close()
-                locked = "locked" in str(error)
-                if locked and time.monotonic() < until:
-                    time.sleep(0.02)
-                    continue
-                refused = isinstance(error, sqlite3.OperationalError) and not locked
-                if not refused or write or read_only or self.path is None or not self._exists():
+                if "locked" not in str(error) or time.monotonic() > until:
                     raise
-                read_only = True
-        return self._connection
+            time.sleep(0.02)
 
     def _connect(self, read_only: bool) -> sqlite3.Connection:
         name = "file::memory:"
@@ -243,10 +228,7 @@ class ScoreFile:
                 unread = log.exists() and log.stat().st_size > 0
                 name += "?mode=ro" if unread else "?immutable=1"
         options: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
-        db = sqlite3.connect(name, timeout=_BUSY_SECONDS, uri=True, **options)
-        db.create_function("text_crc", 3, text_crc)
-        db.create_function("block_crc", 5, _checked_crc)
-        return db
+        return sqlite3.connect(name, timeout=_BUSY_SECONDS, uri=True, **options)
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         """Create the tables of a new file; `InputError` if an existing file has other tables."""
@@ -258,8 +240,9 @@ class ScoreFile:
         db.execute("COMMIT")
         if not any(signs):
             db.execute("BEGIN IMMEDIATE")
-            for statement in _SCHEMA.split(";"):
-                db.execute(statement)
+            if not _tables(db):
+                for statement in _SCHEMA.split(";"):
+                    db.execute(statement)
             db.execute("COMMIT")
             db.execute("PRAGMA journal_mode = WAL")
         elif signs[:2] != [_APPLICATION, _FORMAT]:
@@ -274,6 +257,11 @@ class ScoreFile:
             )
         # In WAL mode, NORMAL loses no finished transaction when a process dies.
         db.execute("PRAGMA synchronous = NORMAL")
+
+
+def _line(error: object) -> str:
+    """Join SQLite's messages, which have several lines."""
+    return " ".join(str(error).split())
 
 
 def _may_change(path: Path) -> bool:
@@ -297,59 +285,58 @@ def _tables(db: sqlite3.Connection) -> list[tuple[str, ...]]:
     """Return the definitions of all tables, indexes, views and triggers, with normalized
     spacing."""
     rows = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
-    return sorted(tuple(" ".join(str(value).split()) for value in row) for row in rows)
+    return sorted(tuple(_line(value) for value in row) for row in rows)
 
 
 @cache
 def _own_tables() -> list[tuple[str, ...]]:
-    """Return the definitions that `_SCHEMA` creates."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(_SCHEMA)
         return _tables(db)
 
 
-def parsed_block(start: Any, items: Any, scores: Any) -> tuple[IntArray, FloatArray] | None:
-    """Parse a block: its ids (b,), ascending, and scores (b,); None if it is invalid."""
+def parsed_block(
+    fingerprint: bytes, query: Any, start: Any, items: Any, scores: Any, crc: Any
+) -> tuple[IntArray, FloatArray] | None:
+    """Parse a block: its ids (b,), ascending, and scores (b,); None if it is damaged."""
     try:
-        values = np.frombuffer(scores, "<f4")
-        if not 1 <= start <= LARGEST_ID - len(values) + 1:
-            return None
-        ids = start + np.arange(len(values))
+        values, ids = np.frombuffer(scores, "<f4"), np.empty(0, np.int64)
         if items is not None:
             ids = np.frombuffer(items, "<i4").astype(np.int64)
-            if len(ids) != len(values) or ids[0] != start or (np.diff(ids) < 1).any():
-                return None
-    except (TypeError, ValueError, LookupError):
-        return None
-    return (ids, values) if len(values) and usable(values).all() else None
-
-
-def _checked_crc(fingerprint: Any, query: Any, start: Any, items: Any, scores: Any) -> int | None:
-    """Compute `block_crc` of a valid block; None for an invalid one."""
-    parsed = parsed_block(start, items, scores)
-    with suppress(UnicodeDecodeError):
-        return (
-            None if parsed is None else block_crc(fingerprint.decode(), query, start, items, scores)
+        elif 1 <= start <= LARGEST_ID - len(values) + 1:
+            ids = start + np.arange(len(values))
+        whole = (
+            block_crc(fingerprint, query, start, items, scores) == crc
+            and len(ids) == len(values) > 0
+            and start == ids[0] >= 1
+            and (items is None or (np.diff(ids) >= 1).all())
+            and usable(values).all()
         )
-    return None
+    except (TypeError, ValueError, struct.error):  # damaged values have other types
+        return None
+    return (ids, values) if whole else None
 
 
 def block_crc(
-    fingerprint: str, query: int, start: int, items: bytes | None, scores: bytes
-) -> int | None:
+    fingerprint: bytes, query: int, start: int, items: bytes | None, scores: bytes
+) -> int:
     """Compute the checksum of a block, including its fingerprint and query."""
-    with suppress(TypeError, AttributeError, struct.error):  # damaged values have other types
-        head = fingerprint.encode() + struct.pack("<qq?", query, start, items is None)
-        return zlib.crc32(scores, zlib.crc32(items or b"", zlib.crc32(head)))
-    return None
+    head = fingerprint + struct.pack("<qq?", query, start, items is None)
+    return zlib.crc32(scores, zlib.crc32(items or b"", zlib.crc32(head)))
 
 
-def text_crc(number: int, digest: bytes, text: bytes | None) -> int | None:
-    """Compute the checksum of a text and its id; None if it is invalid."""
-    with suppress(TypeError):
-        if 1 <= number < LARGEST_ID and len(digest) == 16:
-            return zlib.crc32(text or b"", zlib.crc32(digest, number & 0xFFFFFFFF))
-    return None
+def text_crc(number: int, digest: bytes) -> int:
+    """Compute the checksum of a text's id and digest."""
+    return zlib.crc32(digest, number)
+
+
+def is_whole_text(number: int, digest: Any, text: Any, crc: Any) -> bool:
+    """Whether the row of a text is undamaged: a stored text has the digest of its row."""
+    try:
+        known = text is None or text_digest(text.decode("utf-8", "surrogatepass")) == digest
+        return known and 1 <= number < LARGEST_ID and text_crc(number, digest) == crc
+    except (TypeError, AttributeError, UnicodeDecodeError):  # damaged values have other types
+        return False
 
 
 def _has_locks(folder: Path) -> bool:

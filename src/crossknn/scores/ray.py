@@ -29,44 +29,63 @@ _PATIENCE = 5.0
 
 @contextmanager
 def scorer_on_ray(source: Any, fingerprint: str, workers: int, address: str) -> Iterator[Scorer]:
-    """Make a scorer that distributes calls over processes of one CPU each; Ray is shut down with
-    it.
+    """Make a scorer that distributes calls over `workers` processes of one CPU each, on the cluster
+    at an address or, for "local", on this machine.
 
-    Raises InputError if the cluster cannot be reached, has too few CPUs or has another version of
-    the cross-encoder; MissingExtraError without Ray. The scorer raises ScorerError if a worker is
-    lost repeatedly.
-
-    Args:
-        source: The name or folder of the cross-encoder, or one that can be pickled.
-        fingerprint: The cross-encoder's fingerprint, which every worker's must equal.
-        workers: Number of processes.
-        address: Address of a cluster, or "local" to start Ray on this machine.
+    `source` is the name or folder of the cross-encoder, or one that can be pickled; every worker's
+    must have this fingerprint.
     """
-    with _ray(workers, None if address == "local" else address) as ray:
+    with needs_extra("scoring on Ray", "ray"):
+        ray: Any = import_module("ray")
+    started_here = not ray.is_initialized()
+    if started_here:
+        _start(ray, workers, address)
+    try:
+        cpus = int(ray.cluster_resources().get("CPU", 0))
+        if cpus < workers:
+            raise InputError(f"the Ray cluster has {cpus} CPUs, too few for {workers} workers")
         remote = _Remote(ray, source, fingerprint, workers)
         try:
             yield remote
         finally:
             for actor in remote.actors:
                 ray.kill(actor)
+    finally:
+        if started_here:
+            ray.shutdown()
+
+
+def _start(ray: Any, workers: int, address: str) -> None:
+    """Start Ray here, or join a cluster."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    own = {"num_cpus": workers, "include_dashboard": False} if address == "local" else {}
+    quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
+    try:
+        if place := re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address):
+            # Without this check, Ray would wait for minutes.
+            socket.create_connection((place[1], int(place[2])), _PATIENCE).close()
+        ray.init(address=address, **quiet, **own)
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise InputError(f"no Ray cluster answers at {address}: {why}") from error
 
 
 class _Worker:
     """A process that holds the cross-encoder, opened at the first call."""
 
     def __init__(self, source: Any, fingerprint: str) -> None:
-        self._source, self._fingerprint, self._opened = source, fingerprint, False
+        self._source, self._fingerprint = source, fingerprint
 
     def score(self, *given: Any) -> list[tuple[IntArray, FloatArray]]:
         """Return all batches of `Scorer.score`."""
         from crossknn.scorers.opening import CrossEncoder
 
-        if not self._opened and isinstance(self._source, str | Path):
+        if isinstance(self._source, str | Path):
             try:
                 self._source = CrossEncoder(self._source, cores=1)
             except MissingExtraError as error:  # it could not be sent back
                 raise InputError(str(error)) from None
-        self._opened = True
         if self._source.fingerprint != self._fingerprint:
             raise InputError(
                 f"a worker opened the model {self._source.fingerprint}, but "
@@ -109,38 +128,7 @@ class _Remote:
                 raise error.cause from None
             raise ScorerError(f"a worker failed: {error.cause!r}") from error
         except errors.RayError as error:
-            raise ScorerError(
-                "a worker could not start, or was lost (perhaps it ran out of memory): "
-                f"{str(error).strip().splitlines()[-1]}"
-            ) from error
+            why = str(error).strip().splitlines()[-1]
+            raise ScorerError(f"a worker was lost (perhaps it ran out of memory): {why}") from error
         finally:
             self._free.put(actor)
-
-
-@contextmanager
-def _ray(workers: int, address: str | None) -> Iterator[Any]:
-    """Return Ray: running in this process, or started or joined here and shut down at exit."""
-    with needs_extra("scoring on Ray", "ray"):
-        ray: Any = import_module("ray")
-    ours = not ray.is_initialized()
-    if ours:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        own = {} if address else {"num_cpus": workers, "include_dashboard": False}
-        quiet = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
-        try:
-            if place := re.fullmatch(r"(?:ray://)?\[?(.+?)\]?:(\d+)", address or ""):
-                # Without this check, Ray would wait for minutes.
-                socket.create_connection((place[1], int(place[2])), _PATIENCE).close()
-            ray.init(address=address or "local", **quiet, **own)
-        except (OSError, OverflowError, RuntimeError, ValueError) as error:
-            what = f"no Ray cluster answers at {address}" if address else "Ray does not start"
-            raise InputError(f"{what}: {str(error).splitlines()[0]}") from error
-    try:
-        cpus = int(ray.cluster_resources().get("CPU", 0))
-        if cpus < workers:
-            raise InputError(f"the Ray cluster has {cpus} CPUs, too few for {workers} workers")
-        yield ray
-    finally:
-        if ours:
-            ray.shutdown()

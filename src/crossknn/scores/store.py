@@ -11,13 +11,12 @@ Axes: q queries, n items, t texts, p pairs, b scores of a block.
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -25,10 +24,11 @@ from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, text_digest
 from crossknn.linalg import usable
 from crossknn.scores.database import (
-    SIGN,
+    LARGEST_ID,
     ScoreFile,
-    StoredScoresError,
+    StoreFullError,
     block_crc,
+    is_whole_text,
     parsed_block,
     text_crc,
 )
@@ -40,6 +40,8 @@ LIMIT = 2 * 2**30
 """Maximum size of a store in bytes; when it is full, the queries with the oldest scores are
 dropped. `CROSSKNN_STORE_LIMIT` in the environment sets another limit, in MB."""
 
+TextTable = Literal["queries", "items"]
+TEXTS: tuple[TextTable, ...] = ("queries", "items")
 _SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 _VARIABLES = 500  # of one statement
 _SMALL, _MANY = 8_192, 32  # this many blocks of a query with fewer scores become one
@@ -59,64 +61,65 @@ class Block(NamedTuple):
         into[here] = self.scores[at[here]]
 
 
-class ScoreTable:
-    """The texts and blocks of scores in a file, or in memory if the path is None."""
+class ScoreTable(ScoreFile):
+    """The texts and blocks of scores in an opened file. Ids belong to this file: after it was
+    replaced by another, reading and writing raise `StoredScoresError`."""
 
     def __init__(self, path: Path | None) -> None:
+        super().__init__(path)
         self.limit = _size_limit()
-        self.file = ScoreFile(path)
 
-    def ids(self, texts: Sequence[str], *, add: bool = False, keep: bool = False) -> IntArray:
-        """Return the ids (t,) of texts; negative for a text that has none.
-
-        Args:
-            texts: t texts.
-            add: Assign ids to texts that have none.
-            keep: Store the texts as well as digests, as for queries.
-        """
+    def ids(
+        self, table: TextTable, texts: Sequence[str], *, add: bool = False, keep: bool = False
+    ) -> IntArray:
+        """Return the ids (t,) of texts, negative for a text that has none; `add` assigns ids, and
+        `keep` stores new texts as well as their digests."""
         kept = (text.encode("utf-8", "surrogatepass") if keep else None for text in texts)
-        return self.digest_ids(list(zip(map(text_digest, texts), kept, strict=True)), add)
+        return self.digest_ids(table, list(zip(map(text_digest, texts), kept, strict=True)), add)
+
+    def digest_ids(
+        self, table: TextTable, texts: Sequence[tuple[bytes, bytes | None]], add: bool
+    ) -> IntArray:
+        """Return ids, as `ids` does, for pairs (digest, text to store or None)."""
+        digests = [digest for digest, _ in texts]
+        ids = self._find(table, digests)
+        if add and any(digest not in ids for digest in digests):
+            with self.writing() as db:
+                ids = self._find(table, digests)  # another process may have added some
+                (largest,) = db.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()
+                new = [row for row in dict(texts).items() if row[0] not in ids]
+                rows = [(id, *row, text_crc(id, row[0])) for id, row in enumerate(new, largest + 1)]
+                if largest + len(rows) >= LARGEST_ID:
+                    raise StoreFullError(
+                        f"the scores in {self.path} cannot be kept: no ids are left for new texts; "
+                        "move the file away, and scores are computed again"
+                    )
+                db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
+                ids |= {digest: number for number, digest, *_ in rows}
+        numbers = {digest: -1 - place for place, digest in enumerate(digests)} | ids
+        return np.array([numbers[digest] for digest in digests], np.int64)
 
     def pair_ids(
         self,
         queries: Sequence[str],
         items: Sequence[str],
         pairs: Pairs,
+        *,
         add: bool = False,
         keep: bool = False,
     ) -> tuple[IntArray, IntArray]:
         """Return the ids (p,) of the queries and of the items of p pairs, as from `ids`; `keep`
         stores the queries' texts."""
-        query_rows, query = np.unique(pairs.query, return_inverse=True)
-        item_rows, item = np.unique(pairs.item, return_inverse=True)
-        query_ids = self.ids([str(queries[q]) for q in query_rows.tolist()], add=add, keep=keep)
-        return query_ids[query], self.ids([str(items[i]) for i in item_rows.tolist()], add=add)[
-            item
-        ]
-
-    def digest_ids(self, texts: Sequence[tuple[bytes, bytes | None]], add: bool) -> IntArray:
-        """Return ids, as `ids` does, for pairs (digest, text to store or None)."""
-        ids = self._find(texts)
-        lacking = [row for row in texts if row[0] not in ids]
-        if add and lacking:
-            with self.file.writing() as db:
-                db.executemany(
-                    "INSERT INTO texts (digest, text, crc) VALUES (?, ?, 0) "
-                    "ON CONFLICT DO UPDATE SET text = coalesce(text, excluded.text)",
-                    lacking,
-                )
-                db.executemany(f"{SIGN} digest = ?", [row[:1] for row in lacking])
-                ids |= self._find(lacking)
-        numbers = {digest: -1 - place for place, (digest, _) in enumerate(texts)} | ids
-        return np.array([numbers[digest] for digest, _ in texts], dtype=np.int64)
+        rows, query = np.unique(pairs.query, return_inverse=True)
+        query_ids = self.ids(
+            "queries", [str(queries[q]) for q in rows.tolist()], add=add, keep=keep
+        )
+        rows, item = np.unique(pairs.item, return_inverse=True)
+        item_ids = self.ids("items", [str(items[i]) for i in rows.tolist()], add=add)
+        return query_ids[query], item_ids[item]
 
     def lookup(self, fingerprint: str, queries: IntArray, items: IntArray) -> FloatArray:
-        """Look up exact scores (p,) by the ids (p,) of their texts, NaN if there is none.
-
-        Args:
-            fingerprint: The cross-encoder's fingerprint.
-            queries, items: Ids from `pair_ids`.
-        """
+        """Look up exact scores (p,) by the ids (p,) of their texts, NaN if there is none."""
         scores = np.full(len(queries), np.nan, np.float32)
         for query, places in _grouped(queries):
             row = scores[places]
@@ -128,23 +131,14 @@ class ScoreTable:
     def insert(
         self, fingerprint: str, queries: IntArray, items: IntArray, scores: FloatArray
     ) -> int:
-        """Store scores in one transaction, and return the number of new pairs.
-
-        Existing scores are kept. If the store is full, the queries with the oldest are dropped.
-
-        Args:
-            fingerprint: The cross-encoder's fingerprint.
-            queries, items: Ids (p,) from `pair_ids`.
-            scores: Raw logits (p,).
-        """
+        """Store scores (p,) by the ids (p,) of their texts in one transaction, and return the
+        number of new pairs. Existing scores are kept."""
         values = np.asarray(scores, np.float32)
         if len(bad := values[~usable(values)]):
             raise ScorerError(f"a score is {bad[0]}: it cannot be kept")
         added = 0
-        with self.file.writing() as db:
+        with self.writing() as db:
             db.execute("INSERT OR IGNORE INTO scorers (fingerprint) VALUES (?)", (fingerprint,))
-            newest = "SELECT ?, coalesce(max(id), 0) + 1 FROM blocks"
-            db.execute(f"INSERT OR IGNORE INTO days {newest}", (date.today().isoformat(),))
             for query, places in _grouped(queries):
                 ids, first = np.unique(items[places], return_index=True)
                 before, blocks = np.full(len(ids), np.nan), list(self.blocks(fingerprint, query))
@@ -153,40 +147,37 @@ class ScoreTable:
                 new = np.isnan(before)
                 added += int(new.sum())
                 if new.any():
-                    self._add(db, fingerprint, query, blocks, ids[new], values[places][first[new]])
-            if added and self.file.used_bytes() > self.limit:
-                make_room(self.file, db, self.limit)
+                    self._add(fingerprint, query, blocks, ids[new], values[places][first[new]])
+            if added and self.used_bytes() > self.limit:
+                make_room(self, db, self.limit)
         return added
 
     def blocks(self, fingerprint: str, query: int) -> Iterator[Block]:
         """Read the blocks of a query and check them."""
         if not isinstance(query, int):
-            raise self.file.damaged("a block has no query")
-        if query < 0:
-            return
-        for row, start, items, scores, crc in self.file.select(
+            raise self.damaged("a block has no query")
+        rows = self.select(
             "SELECT id, start, items, scores, crc FROM blocks "
             f"WHERE scorer = {_SCORER} AND query = ? ORDER BY id",
             (fingerprint, query),
-        ):
-            if block_crc(fingerprint, query, start, items, scores) != crc:
-                raise self.file.damaged("checksum mismatch in a block of scores")
-            if (parsed := parsed_block(start, items, scores)) is None:
-                raise self.file.damaged("a block of scores has impossible contents")
+        )
+        for row, *stored in rows if query > 0 else ():
+            if (parsed := parsed_block(fingerprint.encode(), query, *stored)) is None:
+                raise self.damaged("checksum mismatch in a block of scores")
             yield Block(row, *parsed)
 
-    def texts(self, where: str, values: Sequence[Any]) -> Iterator[tuple[int, bytes, bytes | None]]:
+    def texts(
+        self, table: TextTable, where: str = "TRUE", values: Sequence[int] = ()
+    ) -> Iterator[tuple[int, bytes, bytes | None]]:
         """Read and check (id, digest, stored text or None) of texts that a condition selects."""
-        for *row, crc in self.file.select(
-            f"SELECT id, digest, text, crc FROM texts WHERE {where} ORDER BY id", values
-        ):
-            if text_crc(*row) != crc:
-                raise self.file.damaged("checksum mismatch in a text")
-            yield row[0], row[1], row[2]
+        rows = f"SELECT id, digest, text, crc FROM {table} WHERE {where} ORDER BY id"
+        for row in self.select(rows, values):
+            if not is_whole_text(*row):
+                raise self.damaged("checksum mismatch in a text")
+            yield row[:3]
 
     def _add(
         self,
-        db: sqlite3.Connection,
         fingerprint: str,
         query: int,
         blocks: Sequence[Block],
@@ -194,30 +185,34 @@ class ScoreTable:
         scores: FloatArray,
     ) -> None:
         """Add a block of scores (b,) of new items of a query, merging many small blocks."""
-        small = [block for block in blocks if len(block.scores) < _SMALL]
-        if len(small) >= _MANY:
-            ids = np.concatenate([ids, *(block.ids for block in small)])
-            scores = np.concatenate([scores, *(block.scores for block in small)])
-            db.executemany("DELETE FROM blocks WHERE id = ?", [(block.row,) for block in small])
-        order = np.argsort(ids)
-        ids, start = ids[order], int(ids.min())
-        dense = int(ids[-1]) - start + 1 == len(ids)  # then the ids need not be kept
-        items = None if dense else ids.astype("<i4").tobytes()
-        row = query, start, items, scores[order].astype("<f4").tobytes()
-        db.execute(
-            "INSERT INTO blocks (scorer, query, start, items, scores, crc) "
-            f"VALUES ({_SCORER}, ?, ?, ?, ?, ?)",
-            (fingerprint, *row, block_crc(fingerprint, *row)),
-        )
+        with self.writing() as db:
+            small = [block for block in blocks if len(block.scores) < _SMALL]
+            if len(small) >= _MANY:
+                ids = np.concatenate([ids, *(block.ids for block in small)])
+                scores = np.concatenate([scores, *(block.scores for block in small)])
+                db.executemany("DELETE FROM blocks WHERE id = ?", [(b.row,) for b in small])
+            order = np.argsort(ids)
+            ids, start = ids[order], int(ids.min())
+            dense = int(ids[-1]) - start + 1 == len(ids)  # then the ids need not be kept
+            items = None if dense else ids.astype("<i4").tobytes()
+            row = start, items, scores[order].astype("<f4").tobytes()
+            crc = block_crc(fingerprint.encode(), query, *row)
+            db.execute(
+                "INSERT INTO blocks (scorer, query, day, start, items, scores, crc) "
+                f"VALUES ({_SCORER}, ?, ?, ?, ?, ?, ?)",
+                (fingerprint, query, date.today().toordinal(), *row, crc),
+            )
 
-    def _find(self, texts: Sequence[tuple[bytes, bytes | None]]) -> dict[bytes, int]:
-        """Find the ids of texts by digest; a text that should be stored is found only if it is."""
+    def _find(self, table: TextTable, digests: Sequence[bytes]) -> dict[bytes, int]:
         ids: dict[bytes, int] = {}
-        for start in range(0, len(texts), _VARIABLES):
-            asked = dict(texts[start : start + _VARIABLES])
-            rows = self.texts(f"digest IN ({','.join('?' * len(asked))})", list(asked))
-            wanted = (row for row in rows if row[2] is not None or asked.get(row[1]) is None)
-            ids |= {digest: number for number, digest, _ in wanted}
+        for start in range(0, len(digests), _VARIABLES):
+            asked = digests[start : start + _VARIABLES]
+            places = ",".join("?" * len(asked))
+            statement = f"SELECT id, digest, NULL, crc FROM {table} WHERE digest IN ({places})"
+            for row in self.select(statement, asked):
+                if not is_whole_text(*row):
+                    raise self.damaged("checksum mismatch in a text")
+                ids[row[1]] = row[0]
         return ids
 
 
@@ -246,21 +241,20 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def table(self) -> ScoreTable:
         """The table of the file that is now at the path, or will be created with the next score."""
         with self._lock:
-            if self._table.file.look():
+            if self._table.is_replaced():
                 self._table = ScoreTable(self.path)
             return self._table
 
     def close(self) -> None:
         """Close the file; it is opened again when the store is used again."""
-        self._table.file.close()
+        self._table.close()
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:
         """Number of scores, of all cross-encoders."""
-        size = "SELECT coalesce(sum(length(scores)), 0) FROM blocks"
-        return self.table().file.number(size) // 4
+        return self.table().number("SELECT coalesce(sum(length(scores)), 0) FROM blocks") // 4
 
     def put(
         self,
@@ -279,7 +273,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             scores: Their scores (p,), raw logits.
         """
         table = self.table()
-        with table.file.writing():
+        with table.writing():
             ids = table.pair_ids(queries, items, pairs, add=True, keep=not self.private)
             return table.insert(fingerprint, *ids, scores)
 
@@ -304,8 +298,11 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             queries, items: Texts (q) and (n).
         """
         table = self.table()
-        ids, scores = table.ids(items), np.full((len(queries), len(items)), np.nan, np.float32)
-        for row, query in enumerate(table.ids(queries).tolist()):
+        ids, scores = (
+            table.ids("items", items),
+            np.full((len(queries), len(items)), np.nan, np.float32),
+        )
+        for row, query in enumerate(table.ids("queries", queries).tolist()):
             for block in table.blocks(fingerprint, query):
                 block.find(ids, scores[row])
         return scores
@@ -322,11 +319,11 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """
         texts = sorted(self.queries(fingerprint)) if queries is None else list(queries)
         table = self.table()
-        ids, none = table.ids(items), np.empty(0, np.int64)
+        ids, none = table.ids("items", items), np.empty(0, np.int64)
         by_id = np.argsort(ids, kind="stable")
         ordered = ids[by_id]
         rows, columns, scores = [none], [none], [none.astype(np.float32)]
-        for row, query in enumerate(table.ids(texts).tolist()):
+        for row, query in enumerate(table.ids("queries", texts).tolist()):
             for block in table.blocks(fingerprint, query):
                 # Items `by_id[first:first + count]` have the same text as an entry of the block.
                 first = np.searchsorted(ordered, block.ids)
@@ -341,9 +338,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def query_counts(self, fingerprint: str) -> tuple[IntArray, IntArray]:
         """Return the ids (q,) of scored queries whose texts are stored, oldest first, and each
         one's number of scores (q,)."""
-        rows = self.table().file.select(
-            "SELECT query, coalesce(sum(length(scores)) / 4, 0) FROM blocks JOIN texts "
-            f"ON texts.id = query WHERE scorer = {_SCORER} AND text IS NOT NULL "
+        rows = self.table().select(
+            "SELECT query, coalesce(sum(length(scores)) / 4, 0) FROM blocks JOIN queries "
+            f"ON queries.id = query WHERE scorer = {_SCORER} AND text IS NOT NULL "
             "GROUP BY query ORDER BY query",
             (fingerprint,),
         )
@@ -353,9 +350,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def query_texts(self, ids: IntArray) -> list[str]:
         """Return the texts of queries, by ids from `query_counts`."""
         table = self.table()
-        texts = [text for query in ids.tolist() for *_, text in table.texts("id = ?", [query])]
-        with table.file.errors(StoredScoresError, "cannot be read"):
-            return [text.decode("utf-8", "surrogatepass") for text in texts if text is not None]
+        rows = (row for query in ids.tolist() for row in table.texts("queries", "id = ?", [query]))
+        return [text.decode("utf-8", "surrogatepass") for *_, text in rows if text is not None]
 
     def queries(self, fingerprint: str) -> list[str]:
         """Return the texts of queries that have scores and stored texts, oldest first."""
@@ -371,52 +367,63 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             before: Drop queries whose scores were all stored before this day, such as "2026-11-30".
             private: Drop the texts of all queries, too, and keep their digests.
         """
-        table = self.table()
-        return prune(table.file, keep, before, private) if len(self) else 0
+        return prune(self.table(), keep, before, private) if len(self) else 0
 
     def add_all(self, other: ScoreStore) -> None:
         """Copy all scores of another store into this one."""
         table, source = self.table(), other.table()
-        texts = list(source.texts("TRUE", []))
-        theirs = np.array([number for number, *_ in texts], np.int64)
-        own = table.digest_ids([(digest, text) for _, digest, text in texts], add=True)
-        for scorer, fingerprint in source.file.select("SELECT id, fingerprint FROM scorers"):
-            scored = "SELECT DISTINCT query FROM blocks WHERE scorer = ?"
-            for (query,) in source.file.select(scored, (scorer,)):
-                for block in source.blocks(fingerprint, query):
-                    named = np.append(query, block.ids)
-                    at = np.minimum(np.searchsorted(theirs, named), len(theirs) - 1)
-                    if not np.array_equal(theirs[at], named):
-                        raise source.file.damaged("a block refers to a text that does not exist")
-                    queries = np.full(len(block.scores), own[at[0]])
-                    table.insert(fingerprint, queries, own[at[1:]], block.scores)
+        queries, items = (_renumbered(source, table, of) for of in TEXTS)
+        scored = source.select(
+            "SELECT DISTINCT fingerprint, query FROM blocks JOIN scorers ON scorers.id = scorer"
+        )
+        for fingerprint, query in scored:
+            for block in source.blocks(fingerprint, query):
+                query_ids = queries(np.full(len(block.ids), query))
+                table.insert(fingerprint, query_ids, items(block.ids), block.scores)
 
     def sizes(self) -> dict[str, int]:
         """Return the numbers of `scores`, of `queries` with scores, of stored `texts` of these
         queries, the `bytes` in use, and the `limit` of bytes."""
-        file, scored = self.table().file, "FROM texts WHERE id IN (SELECT query FROM blocks)"
+        table, scored = self.table(), "FROM queries WHERE id IN (SELECT query FROM blocks)"
         return {
             "scores": len(self),
-            "queries": file.number(f"SELECT count(*) {scored}"),
-            "texts": file.number(f"SELECT count(text) {scored}"),
-            "bytes": file.used_bytes(),
-            "limit": self._table.limit,
+            "queries": table.number(f"SELECT count(*) {scored}"),
+            "texts": table.number(f"SELECT count(text) {scored}"),
+            "bytes": table.used_bytes(),
+            "limit": table.limit,
         }
 
     def verify(self, *, repair: bool = False) -> list[str]:
         """Check every row, and return one sentence per kind of damage. `repair` removes damaged
         rows, so that they are scored again; `InputError` if the file itself is damaged."""
-        return verify(self.table().file, repair)
+        return verify(self.table(), repair)
+
+
+def _renumbered(
+    source: ScoreTable, target: ScoreTable, table: TextTable
+) -> Callable[[IntArray], IntArray]:
+    """Copy all texts of a table, and return the function from ids of the source to those of the
+    target."""
+    rows = list(source.texts(table))
+    theirs = np.array([number for number, *_ in rows], np.int64)
+    own = target.digest_ids(table, [(digest, text) for _, digest, text in rows], add=True)
+
+    def renumbered(ids: IntArray) -> IntArray:
+        at = np.minimum(np.searchsorted(theirs, ids), len(theirs) - 1)
+        if not np.array_equal(theirs[at], ids):
+            raise source.damaged("a block refers to a text that does not exist")
+        return own[at]
+
+    return renumbered
 
 
 def _size_limit() -> int:
-    """Return `LIMIT`, or the limit set in the environment."""
-    given = os.environ.get("CROSSKNN_STORE_LIMIT")
-    if given is None:
+    megabytes = os.environ.get("CROSSKNN_STORE_LIMIT")
+    if megabytes is None:
         return LIMIT
-    if not given.isdecimal() or not int(given):
-        raise InputError(f"CROSSKNN_STORE_LIMIT is {given!r}; give a number of MB, 1 or more")
-    return int(given) * 2**20
+    if not megabytes.isdecimal() or not int(megabytes):
+        raise InputError(f"CROSSKNN_STORE_LIMIT is {megabytes!r}; give a number of MB, 1 or more")
+    return int(megabytes) * 2**20
 
 
 def _grouped(queries: IntArray) -> Iterator[tuple[int, IntArray]]:

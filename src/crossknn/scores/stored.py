@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.errors import CrossknnError, InputError
+from crossknn.errors import InputError
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import Call, Deadline, NothingScoredError
 from crossknn.scores.collect import fingerprint_of
-from crossknn.scores.database import StoredScoresError, StoreFullError
+from crossknn.scores.database import StoreFullError
 from crossknn.scores.store import ScoreStore
 from crossknn.types import FloatArray, IntArray, Pairs
 
@@ -38,8 +38,7 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
 class StoredScorer:
     """Looks scores up in `store`; computes the missing ones with `scorer`, and stores every batch.
 
-    Many threads may share one object, and many processes the store. A pair is scored twice only if
-    two of them request it at the same time.
+    Many threads may share one object, and many processes the store.
 
     Args:
         scorer: The cross-encoder, in any form that `Searcher` accepts.
@@ -72,7 +71,7 @@ class StoredScorer:
 
     @property
     def truncated(self) -> int:
-        """Pairs the scorer had to cut so far (0 if it does not say)."""
+        """Number of pairs that the scorer had to cut so far."""
         return int(getattr(self.scorer, "truncated", 0))
 
     def score(
@@ -98,41 +97,41 @@ class StoredScorer:
             # `first` (u,) are the distinct pairs; `of` (p,) maps each pair to its distinct one.
             _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
             scores = table.lookup(self.fingerprint, query[first], item[first])
-        except (StoredScoresError, InputError) as error:  # it is a folder or a link now, say
+        except InputError as error:
             if self.required:
                 raise
             self._warn(error)
             first = of = np.arange(len(call.pairs))
             scores = np.full(len(first), np.nan, np.float32)
         missing = np.flatnonzero(np.isnan(scores))
-        missing = missing[np.argsort(first[missing])]  # in the order in which they are asked
-        known = np.flatnonzero(~np.isnan(scores[of]))
-        if len(known):
-            yield known, scores[of[known]]
+        missing = missing[np.argsort(first[missing])]  # in the order of the call
+        stored = np.flatnonzero(~np.isnan(scores[of]))
+        if len(stored):
+            yield stored, scores[of[stored]]
         if not len(missing) or call.deadline.over():
             return
         asked = call.pairs.take(first[missing])
         computing = self.scorer.score(asked, call.queries, call.items, **call.deadline.rest())
-        pending, kept = list[tuple[IntArray, FloatArray]](), time.monotonic()
+        pending, written = list[tuple[IntArray, FloatArray]](), time.monotonic()
         try:
             for where, batch in computing:
                 pending.append((where, batch))
-                if (now := time.monotonic()) >= kept + self.every:
-                    self._keep(call, asked, pending)
-                    kept = now
+                if (now := time.monotonic()) >= written + self.every:
+                    self._write(call, asked, pending)
+                    written = now
                 stream.computed += len(where)
                 scores[missing[where]] = batch
                 places = np.flatnonzero(np.isin(of, missing[where]))
                 yield places, scores[of[places]]
         except NothingScoredError as error:
-            if not len(known):
+            if not len(stored):
                 raise
             logger.warning("%s", error)
         finally:
             getattr(computing, "close", lambda: None)()
-            self._keep(call, asked, pending)
+            self._write(call, asked, pending)
 
-    def _keep(self, call: Call, pairs: Pairs, pending: list[tuple[IntArray, FloatArray]]) -> None:
+    def _write(self, call: Call, pairs: Pairs, pending: list[tuple[IntArray, FloatArray]]) -> None:
         """Move scores from `pending` to the store. If they cannot be written, the search continues,
         since the scores are still usable."""
         if not pending:
@@ -141,13 +140,13 @@ class StoredScorer:
         try:
             self.store.put(self.fingerprint, call.queries, call.items, pairs.take(where), scores)
             pending.clear()  # not before: after an interrupt they are put once more
-        except (StoredScoresError, InputError) as error:
+        except InputError as error:
             pending.clear()
             if self.required and not isinstance(error, StoreFullError):
                 raise
             self._warn(error)
 
-    def _warn(self, error: CrossknnError) -> None:
+    def _warn(self, error: InputError) -> None:
         if not self._warned:
             logger.warning("%s", error)
         self._warned = True

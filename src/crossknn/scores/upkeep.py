@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
+from datetime import date
 
 import numpy as np
 
-from crossknn.scores.database import LARGEST_ID, SIGN, ScoreFile
-from crossknn.types import BoolArray
+from crossknn.scores.database import (
+    LARGEST_ID,
+    ScoreFile,
+    is_whole_text,
+    parsed_block,
+    text_crc,
+)
 
 _FILLED = 0.9
 
@@ -28,75 +34,64 @@ def make_room(file: ScoreFile, db: sqlite3.Connection, limit: int) -> None:
 
 def prune(file: ScoreFile, keep: int | None, before: str | None, private: bool) -> int:
     """Drop the scores of old queries, and return their number; see `ScoreStore.prune`."""
+    first_day = 0 if before is None else date.fromisoformat(before).toordinal()
     with file.writing() as db:
         db.execute("PRAGMA secure_delete = ON")
         rows = db.execute(
-            "SELECT query, max(id) FROM blocks GROUP BY query ORDER BY max(id)"
+            "SELECT query, max(day) < ? FROM blocks GROUP BY query ORDER BY max(id)", (first_day,)
         ).fetchall()
         excess = 0 if keep is None else max(0, len(rows) - keep)
-        dropped = {query for query, _ in rows[:excess]}
-        if before is not None:
-            # The first block of each day: a query is older than a day if all its blocks are.
-            days = db.execute(
-                "SELECT day, block FROM days WHERE typeof(day) = 'text' "
-                "AND typeof(block) = 'integer' ORDER BY day"
-            ).fetchall()
-            first = next((block for day, block in days if day >= before), rows[-1][1] + 1)
-            dropped |= {query for query, newest in rows if newest < first}
-        _drop(db, [*dropped])
+        dropped = [query for place, (query, old) in enumerate(rows) if old or place < excess]
+        _drop(db, dropped)
         if private:
-            db.execute("UPDATE texts SET text = NULL WHERE text IS NOT NULL")
-            db.execute(f"{SIGN} 1")
+            db.execute("UPDATE queries SET text = NULL WHERE text IS NOT NULL")
     file.shrink()
     return len(dropped)
 
 
 def _drop(db: sqlite3.Connection, queries: Sequence[int]) -> None:
-    """Drop the scores of queries, and their texts unless they are also items of other scores."""
-    scorers = [scorer for (scorer,) in db.execute("SELECT id FROM scorers").fetchall()]
-    pairs = ((scorer, query) for query in queries for scorer in scorers)
-    db.executemany("DELETE FROM blocks WHERE scorer = ? AND query = ?", pairs)
-    # Keep the largest id in use: otherwise a new text would get an id that another process may
-    # still use for the old text.
-    (largest,) = db.execute("SELECT coalesce(max(id), 0) FROM texts").fetchone()
-    ordered = np.sort(np.array([q for q in queries if isinstance(q, int)], np.int64))
-    used: BoolArray = ordered == largest
-    for start, items, size in db.execute("SELECT start, items, length(scores) FROM blocks"):
-        with suppress(TypeError, ValueError, OverflowError):  # what is no block names no text
-            if items is None:
-                used |= (ordered >= start) & (ordered < start + size // 4)
-            else:
-                used |= np.isin(ordered, np.frombuffer(items, "<i4"))
-    unused = [(query,) for query in ordered[~used].tolist()]
-    db.executemany("DELETE FROM texts WHERE id = ?", unused)
-    kept = [(query,) for query in ordered[used].tolist()]
-    db.executemany("UPDATE texts SET text = NULL WHERE id = ?", kept)
-    db.executemany(f"{SIGN} id = ?", kept)
+    rows = [(query,) for query in queries]
+    db.executemany("DELETE FROM blocks WHERE query = ?", rows)
+    # Keep the largest id: otherwise a new query would get an id that another process may still use
+    # for the old one.
+    last = "(SELECT max(id) FROM queries)"
+    db.executemany(f"DELETE FROM queries WHERE id = ? AND id < {last}", rows)
+    db.executemany("UPDATE queries SET text = NULL WHERE id = ?", rows)
 
 
 def verify(file: ScoreFile, repair: bool) -> list[str]:
     """Check every row; see `ScoreStore.verify`."""
-    for (said,) in file.select("PRAGMA quick_check"):
-        if said != "ok":
-            raise file.damaged(said)
-    texts = file.select("SELECT id FROM texts WHERE crc IS NOT text_crc(id, digest, text)")
-    blocks = file.select(
-        "SELECT blocks.id FROM blocks LEFT JOIN scorers ON scorers.id = scorer "
-        "LEFT JOIN texts ON texts.id = query WHERE fingerprint IS NULL "
-        "OR texts.crc IS NOT text_crc(texts.id, digest, text) "
-        "OR blocks.crc IS NOT block_crc(CAST(fingerprint AS BLOB), query, start, items, scores)"
-    )
-    if repair and (texts or blocks):
+    for (problem,) in file.select("PRAGMA quick_check"):
+        if problem != "ok":
+            raise file.damaged(problem)
+    damaged: dict[str, list[int]] = {}
+    for table in ("queries", "items"):
+        rows = file.select(f"SELECT id, digest, text, crc FROM {table}")
+        damaged[table] = [row[0] for row in rows if not is_whole_text(*row)]
+    blocks = [row for (row,) in file.select("SELECT id FROM blocks")]
+    damaged["blocks"] = [row for row in blocks if not _is_whole_block(file, row)]
+    if repair and any(damaged.values()):
         with file.writing() as db:
-            db.executemany("DELETE FROM blocks WHERE id = ?", blocks)
-            db.execute(f"DELETE FROM texts WHERE id NOT BETWEEN 1 AND {LARGEST_ID - 1}")
-            # Keep the row, because blocks may refer to the text's id.
-            other = "UPDATE texts SET digest = randomblob(16), text = NULL WHERE id = ?"
-            db.executemany(other, texts)
-            db.executemany(f"{SIGN} id = ?", texts)
-    damages = ("texts", texts), ("blocks", blocks)
+            db.executemany("DELETE FROM blocks WHERE id = ?", [(r,) for r in damaged["blocks"]])
+            for table in ("queries", "items"):
+                db.execute(f"DELETE FROM {table} WHERE id NOT BETWEEN 1 AND {LARGEST_ID - 1}")
+                for row in damaged[table]:  # keep the row, because blocks may refer to its id
+                    digest = os.urandom(16)
+                    changed = f"UPDATE {table} SET digest = ?, text = NULL, crc = ? WHERE id = ?"
+                    db.execute(changed, (digest, text_crc(row, digest), row))
     return [
-        f"{len(rows)} of the {what} of scores in {file.path} are damaged"
-        for what, rows in damages
+        f"{len(rows)} of the {table} of scores in {file.path} are damaged"
+        for table, rows in damaged.items()
         if rows
     ]
+
+
+def _is_whole_block(file: ScoreFile, block: int) -> bool:
+    [row] = file.select(
+        "SELECT CAST(fingerprint AS BLOB), query, start, items, scores, blocks.crc, "
+        "queries.id, digest, text, queries.crc FROM blocks "
+        "LEFT JOIN scorers ON scorers.id = scorer LEFT JOIN queries ON queries.id = query "
+        "WHERE blocks.id = ?",
+        [block],
+    )
+    return parsed_block(*row[:6]) is not None and is_whole_text(*row[6:])

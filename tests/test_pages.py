@@ -13,7 +13,7 @@ import typer.main
 
 import crossknn as ck
 from crossknn.cli.app import app
-from crossknn.data.dataset import Dataset
+from crossknn.data.layouts import write_beir
 
 DOCS = Path(__file__).parent.parent / "docs"
 ELSEWHERE = {
@@ -77,9 +77,8 @@ def world(tmp_path, monkeypatch):
         Path(f"{name}.jsonl").write_text(
             json.dumps({"id": "0" if name == "changed" else "x", "text": name})
         )
-    Dataset(name="scifact", items=index.items, queries=queries, qrels=qrels).save(
-        "scifact", split="test"
-    )
+    texts = dict(zip(index.items.ids, index.items.texts, strict=True))
+    write_beir(Path("scifact"), texts, dict(zip(queries.ids, asked, strict=True)), qrels)
     return {
         "ck": ck,
         "index": index,

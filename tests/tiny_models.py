@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from crossknn.data.dataset import Dataset
 from crossknn.data.items import read_items
 from crossknn.data.queries import QuerySet
 from crossknn.types import Pairs
@@ -157,6 +156,8 @@ def labelled(texts, queries, positives, name="woods", ids=None):
     asked = QuerySet(tuple(ids or (f"{name}{q}" for q in range(len(queries)))), tuple(queries))
     right = zip(asked.ids, positives, strict=True)
     qrels = {query: {f"i{place}": 1 for place in places} for query, places in right}
+    from crossknn_train.reading import Dataset
+
     return Dataset(name=name, items=items, queries=asked, qrels=qrels)
 
 

@@ -24,10 +24,6 @@ from importlib.machinery import ExtensionFileLoader, PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crossknn.data.dataset import Dataset
-from crossknn.data.items import items_from
-from crossknn.data.queries import QuerySet
-from crossknn.data.records import given_records
 from crossknn.types import Progress
 
 SEARCHES = (
@@ -122,7 +118,15 @@ def merge_identical(items: Sequence[DocItem]) -> list[DocItem]:
     return sorted(by_text.values(), key=lambda item: item.name)
 
 
-def build_corpus(items: Sequence[DocItem]) -> Dataset:
+class Corpus(NamedTuple):
+    """Texts of items and of queries by id, and judgements."""
+
+    items: dict[str, str]
+    queries: dict[str, str]
+    qrels: dict[str, dict[str, int]]
+
+
+def build_corpus(items: Sequence[DocItem]) -> Corpus:
     """Use held-out first sentences as queries; all items that begin with one are relevant to it.
 
     If one of these items has fewer than 8 more words, they keep their text and there is no query.
@@ -132,20 +136,15 @@ def build_corpus(items: Sequence[DocItem]) -> Dataset:
     for name, (sentence, _) in split.items():
         if is_held_out(sentence) and 3 <= len(sentence.split()) <= 60:
             groups.setdefault(_words(sentence), []).append(name)
-    texts = {item.name: item.item_text for item in items}
-    qrels, queries = {}, []
+    corpus = Corpus({item.name: item.item_text for item in items}, {}, {})
     for group in groups.values():
         if all(len(split[name][1].split()) >= 8 for name in group):
-            qrels[f"q:{group[0]}"] = dict.fromkeys(group, 1)
-            queries.append(split[group[0]][0])
+            query = f"q:{group[0]}"
+            corpus.queries[query] = split[group[0]][0]
+            corpus.qrels[query] = dict.fromkeys(group, 1)
             for item in (item for item in items if item.name in group):
-                texts[item.name] = item._replace(text=split[item.name][1]).item_text
-    return Dataset(
-        name="docstrings",
-        items=items_from(given_records([{"id": i, "text": text} for i, text in texts.items()])),
-        queries=QuerySet(tuple(qrels), tuple(queries)),
-        qrels=qrels,
-    )
+                corpus.items[item.name] = item._replace(text=split[item.name][1]).item_text
+    return corpus
 
 
 def python_files(root: Path, package: str = "") -> list[tuple[str, Path]]:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossknn.data.dataset import read_dataset
-from crossknn.data.qrels import Qrels
-from crossknn.data.queries import QuerySet
+from crossknn.data.items import read_items
+from crossknn.data.qrels import Qrels, read_qrels
+from crossknn.data.queries import QuerySet, read_queries
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.models.folder import bundled_folder
@@ -50,12 +50,12 @@ class Sample:
 
 def sample() -> Sample:
     """Open the package's sample, in a second or two: index, queries, judgements, stored scores."""
-    data = read_dataset(FOLDER, split="test")
+    items, queries = read_items(FOLDER), read_queries(FOLDER)
     scores = np.load(FOLDER / "scores.npy").astype(np.float32)
     vectors = np.load(FOLDER / "vectors.npy").astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    row = {text: q for q, text in enumerate(data.queries.texts)}
-    column = {text: i for i, text in enumerate(data.items.texts)}
+    row = {text: q for q, text in enumerate(queries.texts)}
+    column = {text: i for i, text in enumerate(items.texts)}
 
     def stored(pairs: Sequence[tuple[str, str]]) -> FloatArray:
         try:
@@ -66,6 +66,6 @@ def sample() -> Sample:
                 "queries, or use a real cross-encoder such as ck.CrossEncoder()"
             ) from None
 
-    index = ItemIndex.build(data.items, encoder="bundled", vectors={"dense": vectors})
+    index = ItemIndex.build(items, encoder="bundled", vectors={"dense": vectors})
     scorer = CallableScorer(stored, "the sample's stored scores")
-    return Sample(index, data.queries, data.qrels, scorer, scores)
+    return Sample(index, queries, read_qrels(FOLDER), scorer, scores)

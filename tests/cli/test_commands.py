@@ -20,7 +20,7 @@ from crossknn import demo
 from crossknn.cli import app as application
 from crossknn.cli import output as printing
 from crossknn.cli.app import run
-from crossknn.data.dataset import Dataset
+from crossknn.data.layouts import write_beir
 
 TOPICS = ("archives", "threads", "files", "strings", "queues")
 N = 40
@@ -581,12 +581,11 @@ def test_try_ends_with_a_verdict_and_scores_no_pair_twice(folder, capsys):
 def test_try_takes_the_queries_and_judgements_of_a_beir_folder(folder, capsys):
     own_texts(folder)
     items = ck.read_items("own.jsonl", **FIELDS)
-    queries = ck.QuerySet(
-        [f"q{i}" for i in range(6)], [f"what is thing {i} made of" for i in range(6)]
-    )
+    texts = dict(zip(items.ids, items.texts, strict=True))
+    queries = {f"q{i}": f"what is thing {i} made of" for i in range(6)}
     judged = {f"q{i}": {f"i{i}": 1} for i in range(5)}
-    Dataset(name="mini", items=items, queries=queries, qrels=judged).save("mini", split="dev")
-    Dataset(name="mini", items=items, queries=queries, qrels=judged).save("mini", split="train")
+    for split in ("dev", "train"):
+        write_beir(Path("mini"), texts, queries, judged, split)
     mini = ["try", "mini", *TRY[2:], "--encoder", "none"]
     assert run(mini) == 2
     said = "mini has judgements of dev, train: name one, such as --qrels mini/qrels/dev.tsv"

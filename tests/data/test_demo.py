@@ -49,13 +49,13 @@ def test_identical_docstrings_keep_the_shortest_public_name():
 def test_items_that_share_a_sentence_share_the_query_or_have_none():
     items = [DocItem(name, "(x)", f"{HELD}\n\n{REST} {name}") for name in ("m.f", "m.g")]
     corpus = build_corpus([*items, DocItem("m.o", "", f"{OTHER}\n\n{REST}")])
-    assert dict(zip(corpus.queries.ids, corpus.queries.texts, strict=True)) == {"q:m.f": HELD}
+    assert corpus.queries == {"q:m.f": HELD}
     assert corpus.qrels == {"q:m.f": {"m.f": 1, "m.g": 1}}
-    assert corpus.items.texts[0] == f"m.f(x)\n{REST} m.f"
-    assert corpus.items.texts[2] == f"m.o\n{OTHER}\n\n{REST}"
+    assert corpus.items["m.f"] == f"m.f(x)\n{REST} m.f"
+    assert corpus.items["m.o"] == f"m.o\n{OTHER}\n\n{REST}"
     items.append(DocItem("m.h", "", f"{HELD} Short rest."))
     corpus = build_corpus(items)
-    assert (len(corpus), list(corpus.items.texts)) == (0, [item.item_text for item in items])
+    assert corpus == ({item.name: item.item_text for item in items}, {}, {})
 
 
 def test_a_package_is_read_without_importing_it(tmp_path):
@@ -99,13 +99,13 @@ def test_a_package_is_read_without_importing_it(tmp_path):
 @pytest.mark.slow
 def test_the_standard_library():
     corpus = build_corpus(standard_library_items())
-    texts = dict(zip(corpus.items.ids, corpus.items.texts, strict=True))
+    texts = corpus.items
     wanted = "json.loads math.sqrt builtins.str.split collections.OrderedDict.popitem struct.pack"
     assert set(wanted.split()) <= set(texts)
     assert len(texts) > 4000
     assert not any(re.search(r"(^|\.)_|^(test|idlelib|lib2to3)\.", name) for name in texts)
-    assert len(corpus) > 150
-    for query, text in zip(corpus.queries.ids, corpus.queries.texts, strict=True):
+    assert len(corpus.queries) > 150
+    for query, text in corpus.queries.items():
         assert is_held_out(text)
         rests = [texts[name].partition("\n")[2] for name in corpus.qrels[query]]
         assert all(len(rest.split()) >= 8 and first_sentence(rest)[0] != text for rest in rests)

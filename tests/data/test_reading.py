@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_data_values import SAMPLES, write
 
-from crossknn.data.dataset import read_dataset
+import crossknn as ck
 from crossknn.data.items import read_items
-from crossknn.data.queries import ITEM_TEMPLATE, item_as_query, marked_query, unmarked
+from crossknn.data.queries import unmarked
 from crossknn.errors import InputError
-from crossknn_train.reading import read_labelled
+from crossknn_lab.collecting import item_as_query
+from crossknn_train.reading import ITEM_TEMPLATE, marked_query, read_labelled
 
 BEIR, TREC = (SAMPLES[name] for name in ("beir", "trec"))
 
@@ -54,7 +55,8 @@ def test_csv_fields_may_be_long_and_items_are_found_by_id(tmp_path):
     [
         ("a.jsonl", b'{"id": 1, "text": "x"}\n{"t": "\xe9"}\n', "line 2 is not UTF-8 .byte 30 "),
         ("zipped.txt.gz", b"not gzip", "cannot be read"),
-        ("corpus.parquet", b"x", "unknown file type '.parquet'"),
+        ("corpus.parquet", b"x", "cannot be read as Parquet"),
+        ("corpus.xlsx", b"x", "unknown file type '.xlsx'"),
     ],
 )
 def test_bytes_that_cannot_be_read(tmp_path, name, content, sentence):
@@ -63,19 +65,13 @@ def test_bytes_that_cannot_be_read(tmp_path, name, content, sentence):
         read_items(tmp_path / name)
 
 
-def test_the_format_is_seen_or_said(tmp_path):
-    folder = write(tmp_path, BEIR | {"topics.train.tsv": "1\tone\n"})
-    with pytest.raises(InputError, match=r"looks like beir and trec: say which .format="):
-        read_dataset(folder)
-    assert len(read_dataset(folder, format="beir", split="train").queries) > 1
-
-
 NO_RUN = {name: text for name, text in TREC.items() if "run" not in name}
 
 
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
+        (BEIR | {"topics.train.tsv": "1\tone\n"}, r"looks like BEIR and TREC"),
         (NO_RUN | {"qrels.robust.tsv": "1 0 d1 1\n"}, "qrels.robust.* hold the same: keep one"),
         (NO_RUN | {"qrels.robust.txt": "1 0 d1 0\n"}, "split robust: no query has a relevant item"),
         (NO_RUN, "split robust: no lists of candidates"),
@@ -90,14 +86,25 @@ def test_folders_that_lack_something_or_have_too_much(tmp_path, files, sentence)
 def test_which_part_of_a_folder_must_be_clear(tmp_path):
     write(tmp_path, NO_RUN | {"topics.dev.tsv": "9\tx\n", "topics.train.tsv": "8\ty\n"})
     with pytest.raises(InputError, match="no judgements qrels for the split 'train'"):
-        read_dataset(tmp_path, split="train")
+        ck.read_qrels(tmp_path, split="train")
 
 
-def test_what_does_not_fit_together_is_logged_and_kept(tmp_path, caplog):
-    found = read_dataset(write(tmp_path, BEIR), split="train")
-    assert len(found.findings) == 4
-    for finding in found.findings:
-        assert f"{tmp_path.name}: {finding}" in caplog.text
+RECORDS = [{"id": "d1", "title": "Oak", "text": "a tree"}, {"id": "d2", "text": "the sea"}]
+JUDGED = [{"qid": 1, "docno": "d1", "label": 1.0}, {"qid": 1, "docno": "d2", "label": 0.0}]
+
+
+def test_parquet_and_judgements_in_named_columns(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, records in (("items", RECORDS), ("qrels", JUDGED)):
+        pq.write_table(pa.Table.from_pylist(records), tmp_path / f"{name}.parquet")
+    assert [*ck.read_items(tmp_path / "items.parquet").texts] == ["Oak\na tree", "the sea"]
+    assert ck.read_queries(tmp_path / "items.parquet").ids == ("d1", "d2")
+    write(tmp_path, {"q.jsonl": lines(*JUDGED), "q.csv": "QID,docno,label\n1,d1,1\n1,d2,0\n"})
+    for name in ("qrels.parquet", "q.jsonl", "q.csv"):
+        assert ck.read_qrels(tmp_path / name) == {"1": {"d1": 1, "d2": 0}}
+    write(tmp_path, {"q.csv": "qid,docno,label\n1,d1,good\n"})
+    with pytest.raises(InputError, match="line 2 is not a judgement"):
+        ck.read_qrels(tmp_path / "q.csv")
 
 
 PLAIN = st.text("abc XY.,", max_size=12)
@@ -113,10 +120,4 @@ def test_marks_come_off_again(left, mention, right):
     item = ITEM_TEMPLATE.format(title=mention, text=right)
     assert unmarked(item).split() == f"{mention} {right}".split()
     assert item_as_query(item) == marked_query("", mention, right)
-
-
-def test_marks_by_hand():
-    assert item_as_query("Oak [ENT]") == "[Ms] Oak [Me]"
-    assert item_as_query("plain text") == "plain text"
-    with pytest.raises(InputError, match="the mention is empty"):
-        marked_query("left", " ", "right")
+    assert item_as_query(right) == right

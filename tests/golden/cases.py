@@ -14,7 +14,6 @@ import numpy as np
 from late_helpers import WordStates, vector
 
 import crossknn as ck
-from crossknn.data.queries import item_as_query
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.kriging import fit_prior
 from crossknn.index.vectors import ItemVectors
@@ -25,6 +24,7 @@ from crossknn.scores.store import ScoreStore
 from crossknn.search.loop import Search
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM, Scale
+from crossknn_lab.collecting import item_as_query
 from crossknn_lab.rivals.item_scores import ITEM_SCORES, item_scores_artifact
 from crossknn_lab.stored import StoredMatrix
 

@@ -11,8 +11,8 @@ from typing import Any
 from recorded import check
 
 from crossknn import demo
-from crossknn.data import dataset, qrels
 from crossknn.data.items import Items, read_items
+from crossknn.data.qrels import read_qrels, read_run
 from crossknn.data.queries import QuerySet, read_queries
 from crossknn.errors import CrossknnError
 from crossknn.types import Candidates
@@ -46,10 +46,9 @@ def labelled(*source: Any, **options: Any) -> list[Any]:
 READERS: dict[str, Callable[..., Any]] = {
     "items": read_items,
     "queries": read_queries,
-    "qrels": qrels.read_qrels,
-    "dataset": dataset.read_dataset,
+    "qrels": read_qrels,
     "labelled": labelled,
-    "run": qrels.read_run,
+    "run": read_run,
 }
 
 
@@ -68,9 +67,6 @@ def told(value: Any) -> Any:
         return list(zip(value.ids, value.titles, value.texts, value.extra, strict=True))
     if isinstance(value, QuerySet):
         return list(zip(value.ids, value.texts, strict=True))
-    if isinstance(value, dataset.Dataset):
-        parts = (value.items, value.queries, value.qrels, value.candidates)
-        return [str(value), *map(told, parts)]
     return [told(part) for part in value] if isinstance(value, list) else value
 
 
@@ -125,7 +121,7 @@ def test_given_items_and_queries():
     check("data_given.json", found)
 
 
-def test_splits_and_docstrings():
+def test_docstrings():
     sentences = ["Return a new list.", "Open a file.", "Convert text, e.g. Latin, to bytes. Rest."]
     documents = [
         demo.DocItem(f"m.f{n}", "(x)", f"Turn number {n} into words.\n\n{'and more ' * 5}")
@@ -135,12 +131,9 @@ def test_splits_and_docstrings():
     check(
         "data_splits.json",
         {
-            "split": {
-                k: v.tolist() for k, v in dataset.split(20, {"a": 5, "b": 7}, seed=3).items()
-            },
             "first_sentence": [demo.first_sentence(s) for s in sentences],
             "sentence_bucket": [demo.sentence_bucket(s) for s in sentences],
-            "queries": dict(zip(corpus.queries.ids, corpus.queries.texts, strict=True)),
-            "items": list(corpus.items.texts[:8]),
+            "queries": corpus.queries,
+            "items": list(corpus.items.values())[:8],
         },
     )

@@ -10,7 +10,7 @@ from tiny_models import jsonl
 
 import crossknn as ck
 from crossknn.cli.app import run
-from crossknn.data.dataset import read_dataset
+from crossknn.data.layouts import write_beir
 from crossknn.data.qrels import read_run
 
 ID = " d1 "
@@ -27,12 +27,11 @@ def test_outer_blanks_of_a_beir_folder(tmp_path):
     jsonl(tmp_path / "queries.jsonl", [{"_id": "q 1 ", "text": "tree"}])
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\nq 1 \t{ID}\t1\n")
-    data = read_dataset(tmp_path)
-    assert data.findings == ()
-    assert data.qrels == {"q 1 ": {ID: 1}}
-    assert [*data.items.ids] == [ID, "d1"]
-    data.save(tmp_path / "again")
-    assert read_dataset(tmp_path / "again").qrels == data.qrels
+    assert ck.read_queries(tmp_path, split="test").ids == ("q 1 ",)
+    assert [*ck.read_items(tmp_path).ids] == [ID, "d1"]
+    write_beir(tmp_path / "again", {ID: "a tree"}, {"q 1 ": "tree"}, {"q 1 ": {ID: 1}})
+    for folder in (tmp_path, tmp_path / "again"):
+        assert ck.read_qrels(folder) == {"q 1 ": {ID: 1}}
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv"])
@@ -74,8 +73,8 @@ def test_a_list_of_ids(tmp_path, capsys):
 
 def test_lists_of_candidates(tmp_path):
     """A run in columns of MS MARCO keeps ids exactly."""
-    (tmp_path / "top1000.dev").write_text(f"q 1 \t{ID}\tquery\ttext\n")
-    assert read_run(tmp_path / "top1000.dev") == {"q 1 ": [(ID, -1.0)]}
+    (tmp_path / "run.tsv").write_text(f"q 1 \t{ID}\t1\n")
+    assert read_run(tmp_path / "run.tsv") == {"q 1 ": [(ID, -1.0)]}
 
 
 @pytest.mark.parametrize("value", [7, np.int64(7), np.uint8(7), "7", np.str_("7")], ids=repr)

@@ -13,7 +13,7 @@ import stat
 import pytest
 
 import crossknn as ck
-from crossknn.data.dataset import Dataset
+from crossknn.data.layouts import write_beir
 from crossknn.errors import CrossknnError
 from crossknn.extend import Pairs, ScoreStore
 from crossknn.index.storage import MANIFEST, checksum_of
@@ -237,18 +237,19 @@ def test_a_pipe_among_a_model_s_files_does_not_hang(tmp_path):
 def test_what_writes_into_a_folder_follows_no_link(tmp_path, victim):
     """Pages, data sets and score matrices."""
     index = ck.ItemIndex.build(TEXTS)
-    data = Dataset(
-        items=index.items, queries=ck.QuerySet(("q",), ("zip",)), qrels={"q": {"0": 1}}, name="n"
-    )
+
+    def save(folder):
+        write_beir(folder, {"0": "zip a file"}, {"q": "zip"}, {"q": {"0": 1}})
+
     for name in ("page.md", "index.html", "corpus.jsonl", "queries.jsonl", "m.npz"):
         (tmp_path / name).symlink_to(victim)
     write_page(Page(title="A page"), tmp_path)
-    data.save(tmp_path)
-    collect_matrix(tmp_path / "m.npz", index, ck.CrossEncoder(), data.queries, replace=True)
+    save(tmp_path)
+    collect_matrix(tmp_path / "m.npz", index, ck.CrossEncoder(), ["zip"], replace=True)
     for name in ("page.md", "index.html", "corpus.jsonl", "queries.jsonl", "m.npz"):
         assert stat.S_ISREG((tmp_path / name).lstat().st_mode)
     assert victim.read_bytes() == PRECIOUS
-    for name, write in (("images", lambda f: write_page(Page(title="A"), f)), ("qrels", data.save)):
+    for name, write in (("images", lambda f: write_page(Page(title="A"), f)), ("qrels", save)):
         folder, outside = tmp_path / f"of {name}", tmp_path / f"outside {name}"
         folder.mkdir()
         outside.mkdir()

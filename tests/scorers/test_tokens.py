@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import CONTENT, tokenizer
 
-from crossknn.data.queries import ITEM_TEMPLATE, MARKS, marked_query
+from crossknn.data.queries import MARKS
 from crossknn.errors import InputError
 from crossknn.models.tokens import Encoding, Tokenizer, Window, around, token_batches
 from crossknn.types import Pairs
+from crossknn_train.reading import ITEM_TEMPLATE, marked_query
 
 PLAIN, MARKED = Tokenizer(tokenizer()), Tokenizer(tokenizer(MARKS))
 START, END, ENTITY = MARKED.marks

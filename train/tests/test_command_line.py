@@ -65,8 +65,6 @@ def place(tmp_path_factory):
     save_bert(where / "bert", positions=128)
     write_zeshel(where / "zeshel")
     write_beir(where / "beir")
-    (mentions,) = (where / "zeshel" / "processed" / "valid_worlds").glob("*")
-    (where / "zeshel" / "mentions.jsonl").write_text(mentions.read_text())
     Path("good.toml").write_text(CROSS)
     assert run(*TRAIN, "good.toml", "--out", "model") == 0
     yield where
@@ -123,7 +121,8 @@ def test_a_trained_model_is_indexed_searched_and_exported(place, capsys):
     assert run(*found) == 0
     answer = json.loads(capsys.readouterr().out)
     export = ["export", "model", "onnx", "--items", items, *template, "--json"]
-    assert run(*export, "--queries", "zeshel/mentions.jsonl") == 0
+    Path("marked.txt").write_text(f"{query}\n")
+    assert run(*export, "--queries", "marked.txt") == 0
     agreement = json.loads(capsys.readouterr().out)["agreement"]
     assert agreement["spearman_lowest"] > 0.999
     assert agreement["largest_difference"] < 1e-4

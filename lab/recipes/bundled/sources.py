@@ -15,7 +15,6 @@ from pathlib import Path
 
 from questions import question
 
-from crossknn.data.dataset import Dataset
 from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
 from crossknn.demo import (
     DocItem,
@@ -27,7 +26,7 @@ from crossknn.demo import (
     source_items,
     standard_library_items,
 )
-from crossknn_train.reading import read_labelled
+from crossknn_train.reading import Dataset, read_labelled
 
 SEED = 13
 

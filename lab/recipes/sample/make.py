@@ -14,6 +14,7 @@ meanings and was not trained on artifacts (docs/how-to/training.md says how to t
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import re
 from pathlib import Path
@@ -21,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import crossknn as ck
-from crossknn.data.dataset import Dataset
+from crossknn.data.layouts import write_beir
 from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
 from crossknn.extend import ScoreStore
 from crossknn.sample import FOLDER
@@ -55,19 +56,15 @@ def main() -> None:
         rows.append(exact_scores(store, scorer, [query], texts)[0])
         print(f"{number} of {len(queries)}: {query}", flush=True)
 
-    records = [{"id": i, "title": words, "text": definition} for i, words, definition in items]
+    records = [{"_id": i, "title": words, "text": definition} for i, words, definition in items]
     ids = [f"s{number}" for number, _ in enumerate(sentences, start=1)]
     asked = [f"{left}[{word}]{right}".strip() for _, left, word, right in sentences]
     right = {i: {items[item][0]: 1} for i, (item, *_) in zip(ids, sentences, strict=True)}
-    data = Dataset(
-        name="sample",
-        items=ck.read_items(records),
-        queries=ck.QuerySet(tuple(ids), tuple(asked)),
-        qrels=right,
-    )
-    data.save(arguments.out)
+    write_beir(arguments.out, {}, dict(zip(ids, asked, strict=True)), right)
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+    (arguments.out / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
     np.save(arguments.out / "scores.npy", np.array(rows, np.float16))
-    vectors = ck.DualEncoder().encode_items(data.items.texts)
+    vectors = ck.DualEncoder().encode_items(ck.read_items(records).texts)
     largest = np.abs(vectors).max(1, keepdims=True)
     np.save(arguments.out / "vectors.npy", np.round(127 * vectors / largest).astype(np.int8))
 

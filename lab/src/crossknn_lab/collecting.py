@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.data.qrels import Qrels, given_qrels, judged
-from crossknn.data.queries import QuerySet, Texts, item_as_query, query_set
+from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START, QuerySet, Texts, query_set
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, digest, new_file, translate_os_errors
 from crossknn.index.item_index import ItemIndex
@@ -88,6 +88,15 @@ def collect_matrix(
         arrays |= {"item_score_items": chosen, "item_scores": rows[q:]}
     _write(file, arrays)
     return report
+
+
+def item_as_query(item: str) -> str:
+    """Use an item as a query: `[Ms] title [Me] description`; an unmarked text is unchanged (ANNCUR,
+    A.2)."""
+    title, mark, description = item.partition(ENTITY)
+    parts = (MENTION_START, title, MENTION_END, description)
+    marked = " ".join(part.strip() for part in parts if part.strip())
+    return marked if mark and title.strip() else item
 
 
 def _check_complete(report: CollectReport) -> None:

@@ -152,6 +152,8 @@ def python_index(folder: Path, first: Callable[[Sequence[str], bool], None] | No
     Before encoding it calls `first` with the texts, and with whether they are encoded already.
     """
     from crossknn import demo
+    from crossknn.data.items import read_items
+    from crossknn.data.layouts import write_beir
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.storage import MANIFEST
 
@@ -162,14 +164,15 @@ def python_index(folder: Path, first: Callable[[Sequence[str], bool], None] | No
             first(ItemIndex.load(saved).items.texts, True)
     else:
         with progress("reading the standard library", "modules") as report:
-            data = demo.build_corpus(demo.standard_library_items(report))
-        data.save(texts)
+            corpus = demo.build_corpus(demo.standard_library_items(report))
+        write_beir(texts, *corpus)
+        items = read_items(texts)
         if first is not None:
-            first(data.items.texts, False)
-        note(f"{len(data.items):,} documented things are encoded, once")
+            first(items.texts, False)
+        note(f"{len(items):,} documented things are encoded, once")
         with progress("encoding", "items") as report:
             how: dict[str, Any] = {"encoder": "bundled", "folder": saved}
-            ItemIndex.build(data.items, **how, progress=report).save(saved)
+            ItemIndex.build(items, **how, progress=report).save(saved)
         note(f"index: {saved} ({time.perf_counter() - began:.0f} s)")
     return saved
 
@@ -177,8 +180,8 @@ def python_index(folder: Path, first: Callable[[Sequence[str], bool], None] | No
 def _live(
     search: str | None, budget: int, folder: Path, n_queries: int, seed: int, json: bool
 ) -> None:
-    from crossknn.data.dataset import read_dataset
-    from crossknn.data.queries import query_set
+    from crossknn.data.qrels import read_qrels
+    from crossknn.data.queries import query_set, read_queries
     from crossknn.demo import SEARCHES
     from crossknn.index.item_index import ItemIndex
     from crossknn.scorers import CrossEncoder
@@ -197,7 +200,7 @@ def _live(
 
     saved = python_index(folder, first if search is None else None)
     texts = saved.parent
-    data, index = read_dataset(texts, split="test"), ItemIndex.load(saved)
+    made, index = read_queries(texts), ItemIndex.load(saved)
     scorer = CrossEncoder(max_length=96, threads=1)  # most docstrings say early what they do
     stored = StoredScorer(scorer, index.scores)
     show(Searcher(index, stored).search(asked, k=5 if search else 2, budget=budget), json)
@@ -205,8 +208,8 @@ def _live(
         return
     # Take the first queries of a fixed order, so that a longer run reuses the scores of a shorter
     # one.
-    order = np.random.default_rng(seed).permutation(len(data))
-    queries = data.queries.take(order[:n_queries].tolist())
+    order = np.random.default_rng(seed).permutation(len(made))
+    queries = made.take(order[:n_queries].tolist())
     note(
         f"for the comparison, all items are scored for {counted(len(queries), 'sentence')} "
         f"from docstrings: {len(queries) * index.n:,} pairs, stored in the index"
@@ -215,7 +218,9 @@ def _live(
         limits = Limits(workers=cores)
         given = index.scores, scorer, queries.texts, index.items.texts
         scores = exact_scores(*given, limits=limits, progress=report)
-    trial = Trial.run(index, queries, scores, data.qrels, budget=budget, seed=seed, made_up=True)
+    trial = Trial.run(
+        index, queries, scores, read_qrels(texts), budget=budget, seed=seed, made_up=True
+    )
     shown.show(trial, json)
     lead = (
         f"{index.n:,} documented things of Python {platform.python_version()}, the bundled models."

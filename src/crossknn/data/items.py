@@ -17,29 +17,28 @@ from typing import TypeVar
 
 import numpy as np
 
-from crossknn.data.layouts import layout_at
+from crossknn.data.layouts import folder_at
 from crossknn.data.records import Entries, Record, Records, given_records, read_records
 from crossknn.data.text_files import is_id_name
 from crossknn.errors import InputError
-from crossknn.types import BoolArray, IntArray, json_value
+from crossknn.types import BoolArray, IntArray, as_count, json_value
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-ADVICE = (
+_ADVICE = (
     "if the text is in another field, name it with --text-field, and the id with --id-field "
     "(text_field= and id_field= in Python)"
 )
-
 DEFAULT_TEMPLATE = "{title}\n{text}"
 """Default template of title and text; the ends are stripped, so either may be empty."""
 
-ID_FIELDS = ("id", "_id", "docno", "doc_id", "document_id", "docid", "passage_id", "pid")
+_ID_FIELDS = ("id", "_id", "docno", "doc_id", "document_id", "docid", "passage_id", "pid")
 
 _FIELD = re.compile(r"\{([^\W\d][\w-]*)\}")
 
-BARE_FIELDS = (("id", "text"), ("id", "url", "title", "text"))
+_BARE_FIELDS = (("id", "text"), ("id", "url", "title", "text"))
 """Fields of a TSV without a header, by their number: passages and documents of MS MARCO."""
 
 
@@ -148,22 +147,20 @@ def read_items(
     template: str = DEFAULT_TEMPLATE,
     limit: int | None = None,
 ) -> Items:
-    """Read items from a file, a data folder, or a container of Python.
-
-    Files are JSON lines or a JSON array (`.jsonl`, `.ndjson`, `.json`), `.csv` and `.tsv` (which
-    knows no quotes), or `.txt` with an item per line; each may end in `.gz`. Blank lines are
-    skipped. Containers are lists of texts or records, mappings from ids to them, data frames of
-    pandas or polars, and Series of pandas.
+    """Read items from a file, a data folder, or a container of Python (docs/how-to/data.md).
 
     Fields that are not named are found under their usual names, in any case: `id`, `_id`, `docno`,
     `doc_id`, `document_id`, `docid`, `passage_id` or `pid`; `title`, which may be absent; `text`.
-    Ids are taken exactly as they are. If the first record has no id, no record may have one, and
-    ids are line numbers from 1 (positions from 0 for Python sequences, the index of a data frame).
-    NaN and NaT are null, and null is an empty text. All further fields become `extra`, as JSON has
-    them.
+    All further fields become `extra`, as JSON has them. Ids are taken exactly as they are. If the
+    first record has no id, no record may have one, and ids are line numbers from 1 (positions from
+    0 for Python sequences, the index of a data frame). NaN and NaT are null, and null is an empty
+    text.
 
     Args:
-        source: The file, the folder, or a container of texts or records.
+        source: JSON lines or a JSON array (`.jsonl`, `.ndjson`, `.json`), `.csv`, `.tsv` (which
+            knows no quotes), `.parquet`, or `.txt` with an item per line; a text file may end in
+            `.gz`. Or a folder, or a list of texts or records, a mapping from ids to them, or a data
+            frame.
         id_field: The field that holds the id.
         title_field: The field that holds the title.
         text_field: The field that holds the text.
@@ -174,12 +171,12 @@ def read_items(
         InputError: The corpus is empty, an id comes twice, a text is empty, a field is missing or a
             line cannot be read; the message names file and line.
     """
-    if limit is not None and limit < 1:
-        raise InputError(f"limit is {limit}; it must be at least 1")
+    if limit is not None:
+        as_count(limit, "limit")
     if isinstance(source, (str, Path)):
-        layout = layout_at(source)
-        named = [field for field in (id_field, title_field, text_field) if field]
-        records = item_records(Path(source) if layout is None else layout.items(), named)
+        folder = folder_at(source)
+        path = Path(source) if folder is None else folder.items()
+        records = item_records(path, *filter(None, (id_field, title_field, text_field)))
     else:
         records = given_records(source)
     records = records._replace(rows=islice(records.rows, limit))
@@ -188,9 +185,9 @@ def read_items(
     )
 
 
-def item_records(path: Path, named: Iterable[str] = ()) -> Records:
+def item_records(path: Path, *named: str) -> Records:
     """Read the records of a file of items; `named` are field names besides the usual ones."""
-    return read_records(path, known=(*ID_FIELDS, "title", "text", *named), bare=BARE_FIELDS)
+    return read_records(path, (*_ID_FIELDS, "title", "text", *named), _BARE_FIELDS)
 
 
 def items_from(
@@ -204,15 +201,15 @@ def items_from(
 ) -> Items:
     """Make items from records, as `read_items` does; with `allow_empty` texts may be empty."""
     names = _template_fields(template)
-    ids: dict[str, int] = {}
+    ids: dict[str, None] = {}
     texts: list[str] = []
     titles: list[str] = []
     extra: list[Mapping[str, object]] = []
     id_name: str | None = None
-    known: list[str] | None = None
+    columns: list[str] | None = None
     for record in records.rows:
-        if known != (known := [*record.fields]):  # mostly they are those of the record before
-            own = id_field or record.first_of(ID_FIELDS)
+        if columns != (columns := [*record.fields]):  # mostly they are those of the record before
+            own = id_field or record.first_of(_ID_FIELDS)
             title = title_field or record.first_of(("title",))
             body = text_field or record.first_of(("text",)) or "text"
         if not ids:
@@ -221,10 +218,10 @@ def items_from(
             if id_name is None:
                 raise InputError(f"{record.place} has an {own!r}, but the first record has none")
             own = id_name
-        record.add_id(record.id(own), ids)
+        record.add_id(own, ids)
         values = {"title": "" if title is None else record.text(title).strip()}
         for name in names:
-            values[name] = record.text(body if name == "text" else name, ADVICE).strip()
+            values[name] = record.text(body if name == "text" else name, _ADVICE).strip()
         text = template.format_map(values).strip()
         if not (allow_empty or text):
             raise InputError(f"{record.place} has an empty text")
@@ -234,13 +231,12 @@ def items_from(
     if not ids:
         raise InputError(f"{records.source} holds no items")
     if id_name is None and (unused := next(filter(is_id_name, extra[0]), None)):
-        said = "%s: items are numbered; if %r is their id, name it with --id-field (id_field=)"
-        logger.warning(said, records.source, unused)
+        message = "%s: items are numbered; if %r is their id, name it with --id-field (id_field=)"
+        logger.warning(message, records.source, unused)
     return Items(ids=list(ids), texts=texts, titles=titles, extra=extra, template=template)
 
 
 def _further(record: Record, used: set[str | None]) -> dict[str, object]:
-    """Return the fields other than id, title and text, as JSON values."""
     try:
         return {str(k): json_value(v) for k, v in record.fields.items() if k not in used}
     except RecursionError:

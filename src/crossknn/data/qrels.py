@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, repeat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.data.layouts import layout_at
-from crossknn.data.records import as_id
+from crossknn.data.layouts import folder_at
+from crossknn.data.records import NAMED_TYPES, as_id, file_type, read_records
 from crossknn.data.text_files import is_header, read_lines
 from crossknn.errors import InputError
 from crossknn.types import is_whole
@@ -27,14 +26,29 @@ minutes, and larger ones overflow."""
 Run: TypeAlias = dict[str, list[tuple[str, float]]]
 """Query id -> (item id, score), best first."""
 
+_COLUMNS = (
+    ("query-id", "query_id", "qid", "query", "topic_id", "topic"),
+    ("corpus-id", "corpus_id", "doc_id", "docno", "docid", "document_id", "item_id", "item", "pid"),
+    ("score", "relevance", "rel", "label", "grade", "rating"),
+)
+_GRADE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
+_GRADE_NAME = re.compile(
+    "gain|grade|judge?ment|label|rel(evanc[ey])?([ _-]?(score|label|grade))?|rating|score",
+    re.IGNORECASE,
+)
+_ITEM_NAME = re.compile("corpus|doc|item|passage|pid|entity", re.IGNORECASE)
+_NUMBER = (bool, float, np.floating, np.bool_)
+_ADVICE = "give a mapping {query id: {item id: grade}}"
+
 
 def read_qrels(
     path: str | Path | Mapping[Any, Mapping[Any, Any]], *, split: str | None = None
 ) -> Qrels:
-    """Read judgements from a BEIR file (query, item, grade; header optional) or a TREC file.
+    """Read judgements: query, item and grade, a whole number (`1.0` is one, too).
 
-    TREC lines have four columns, the second of which is ignored. A grade is a whole number, `1.0`
-    is one, too.
+    TREC lines have four columns, the second of which is ignored; a table of three, as in BEIR, may
+    have a header. Columns of CSV, JSON and Parquet are named: `query-id` (`query_id`, `qid`),
+    `corpus-id` (`doc_id`, `docno`), `score` (`relevance`, `label`, `grade`).
 
     Args:
         path: The file; or a data folder (docs/how-to/data.md), or a mapping
@@ -43,40 +57,48 @@ def read_qrels(
     """
     if not isinstance(path, str | Path):
         return given_qrels(path)
-    layout = layout_at(path)
-    return _file_qrels(Path(path) if layout is None else layout.judgements(layout.split(split)))
-
-
-def _file_qrels(path: Path) -> Qrels:
-    """Read the judgements of a file."""
+    folder = folder_at(path)
+    path = Path(path) if folder is None else folder.judgements(folder.split(split))
     qrels: Qrels = {}
-    lines = ((number, line.rstrip("\r\n")) for number, line in read_lines(path) if line.strip())
-    for first, (number, line) in zip(chain([True], repeat(False)), lines, strict=False):
-        place = f"{path}, line {number}"
-        row = line.rstrip("\t").split("\t") if "\t" in line.strip() else line.split()
-        names = [name.strip("\"'# ") for name in row]
-        if first and _GRADE_NAME.fullmatch(names[-1]) and is_header(names[:1]):
-            if len(names) > 2 and _ITEM_NAME.match(names[0]) and not _ITEM_NAME.match(names[-2]):
-                raise InputError(f"{place} names {names[0]} first: put the queries first")
-            continue
-        grade = _GRADE.fullmatch(row[-1].strip())
-        if len(row) not in (3, 4) or grade is None or not all(map(str.strip, row)):
-            raise InputError(
-                f"{place} is not a judgement: expected query, item and a whole number (BEIR), or "
-                "query, 0, item and a whole number (TREC)"
-            )
-        _judge(qrels, row[0], row[-2], int(grade[1]), place)
+    rows = _records(path) if file_type(path) in NAMED_TYPES else _lines(path)
+    for place, query, item, value in rows:
+        grade = _GRADE.fullmatch(value)
+        if grade is None:
+            raise _no_judgement(place)
+        _judge(qrels, query, item, int(grade[1]), place)
     if not qrels:
         raise InputError(f"{path} holds no judgements")
     return qrels
 
 
-_GRADE = re.compile(r"([+-]?[0-9]{1,18})(?:\.0*)?")
-_GRADE_NAME = re.compile(
-    "gain|grade|judge?ment|label|rel(evanc[ey])?([ _-]?(score|label|grade))?|rating|score",
-    re.IGNORECASE,
-)
-_ITEM_NAME = re.compile("corpus|doc|item|passage|pid|entity", re.IGNORECASE)
+def _records(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    for record in read_records(path).rows:
+        query, item, grade = (record.first_of(names) or names[0] for names in _COLUMNS)
+        yield record.place, record.id(query), record.id(item), record.text(grade).strip()
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str, str, str]]:
+    is_first = True
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        place, line = f"{path}, line {number}", line.rstrip("\t\r\n")
+        row = line.split("\t") if "\t" in line.strip() else line.split()
+        names, was_first, is_first = [name.strip("\"'# ") for name in row], is_first, False
+        if was_first and _GRADE_NAME.fullmatch(names[-1]) and is_header(names[:1]):
+            if len(names) > 2 and _ITEM_NAME.match(names[0]) and not _ITEM_NAME.match(names[-2]):
+                raise InputError(f"{place} names {names[0]} first: put the queries first")
+            continue
+        if len(row) not in (3, 4) or not all(map(str.strip, row)):
+            raise _no_judgement(place)
+        yield place, row[0], row[-2], row[-1].strip()
+
+
+def _no_judgement(place: str) -> InputError:
+    return InputError(
+        f"{place} is not a judgement: expected query, item and a whole number (BEIR), or query, 0, "
+        "item and a whole number (TREC)"
+    )
 
 
 def _judge(qrels: Qrels, query: str, item: str, grade: int, place: str) -> None:
@@ -92,11 +114,11 @@ def given_qrels(judgements: Mapping[Any, Mapping[Any, Any]]) -> Qrels:
     grades."""
     qrels: Qrels = {}
     if not isinstance(judgements, Mapping):
-        raise InputError(f"the judgements are {judgements!r:.80}; {_QRELS}")
+        raise InputError(f"the judgements are {judgements!r:.80}; {_ADVICE}")
     for query, row in judgements.items():
         place = f"the judgements of query {query!r:.80}"
         if not isinstance(row, Mapping):
-            raise InputError(f"{place} are {row!r:.80}; {_QRELS}")
+            raise InputError(f"{place} are {row!r:.80}; {_ADVICE}")
         name = as_id(query, place)
         qrels.setdefault(name, {})
         for item, grade in row.items():
@@ -105,15 +127,6 @@ def given_qrels(judgements: Mapping[Any, Mapping[Any, Any]]) -> Qrels:
                 raise InputError(f"{place} have the grade {grade!r:.80}; it must be a whole number")
             _judge(qrels, name, as_id(item, place), int(grade), place)
     return qrels
-
-
-_QRELS = "give a mapping {query id: {item id: grade}}"
-_NUMBER = (bool, float, np.floating, np.bool_)
-
-
-def relevant(qrels: Qrels, query: str) -> list[str]:
-    """Return the ids of a query's relevant items: those with a grade above 0."""
-    return [item for item, grade in qrels.get(query, {}).items() if grade > 0]
 
 
 def by_position(
@@ -132,36 +145,30 @@ def judged(qrels: Qrels, query_ids: Iterable[str]) -> list[dict[str, int]]:
     `InputError` if no query is judged (then the ids do not match), and for a grade above
     `LARGEST_GRADE`.
     """
-    found = [qrels.get(query, {}) for query in query_ids]
-    if not any(found):
+    rows = [qrels.get(query, {}) for query in query_ids]
+    if not any(rows):
         raise InputError("the qrels judge none of the queries: do their ids agree?")
-    largest = max((grade for row in found for grade in row.values()), key=abs)
+    largest = max((grade for row in rows for grade in row.values()), key=abs)
     if abs(largest) > LARGEST_GRADE:
         raise InputError(f"the qrels have the grade {largest}; it must be {LARGEST_GRADE} at most")
-    return found
+    return rows
 
 
 def read_run(path: str | Path) -> Run:
-    """Read ranked lists from a TREC run (query, Q0, item, rank, score, tag) or one of MS MARCO.
+    """Read ranked lists from a TREC run (query, Q0, item, rank, score, tag), or tab-separated as of
+    MS MARCO (query, item, rank; the score is -rank), in any order of lines.
 
-    MS MARCO has tab-separated lines query, item, rank, or (`top1000`) query id, item id, query,
-    text, in any order. The score is -rank; without ranks the order of lines is used. Lists are
-    returned sorted by score, ties by rank.
+    Lists are returned sorted by score, ties by rank.
     """
     path = Path(path)
-    found: dict[str, dict[str, tuple[float, int]]] = {}
+    lists: dict[str, dict[str, tuple[float, int]]] = {}
     ranks = set[tuple[str, int]]()
     for number, line in read_lines(path):
         if not line.strip():
             continue
         row = line.rstrip("\r\n").split("\t")
         try:
-            if len(row) == 4 and (row[1] in ("0", "Q0") and row[3].strip().isdecimal()):
-                raise ValueError("a judgement")
-            if len(row) == 4:
-                query, item, rank = row[0], row[1], len(found.get(row[0], ())) + 1
-                score = -float(rank)
-            elif len(row) == 3:
+            if len(row) == 3:
                 query, item, rank, score = row[0], row[1], int(row[2]), -float(row[2])
             else:
                 query, _, item, place, value, _ = line.split()
@@ -171,9 +178,9 @@ def read_run(path: str | Path) -> Run:
         except ValueError:
             raise InputError(
                 f"{path}, line {number} is not a line of a TREC run: expected query, Q0, item, "
-                "rank, score, tag (MS MARCO: query, item, rank, or query id, item id, query, text)"
+                "rank, score, tag, or query, item, rank with tabs (MS MARCO)"
             ) from None
-        ranked = found.setdefault(query, {})
+        ranked = lists.setdefault(query, {})
         if item in ranked:
             raise InputError(f"{path}, line {number} lists item {item!r} twice for {query!r}")
         if len(row) == 3 and (query, rank) in ranks:
@@ -183,9 +190,9 @@ def read_run(path: str | Path) -> Run:
             )
         ranks.add((query, rank))
         ranked[item] = (-score, rank)
-    if not found:
+    if not lists:
         raise InputError(f"{path} holds no ranked lists")
     return {
         query: [(i, -ranked[i][0]) for i in sorted(ranked, key=ranked.__getitem__)]
-        for query, ranked in found.items()
+        for query, ranked in lists.items()
     }

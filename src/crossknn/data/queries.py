@@ -1,9 +1,9 @@
-"""Queries and marked mentions, which are read completely or not at all.
+"""Queries, which are read completely or not at all.
 
-Marked mentions express entity linking as text pairs: a query is a sentence whose mention stands
-between `[Ms]` and `[Me]`; an item is its title, `[ENT]`, and its description (ANNCUR, Yadav et al.
-2022, A.2). Both are plain strings: a model whose tokenizer knows the marks
-(`crossknn.models.tokens`) reads each mark as one token.
+Marks express entity linking as text pairs: a query is a sentence whose mention stands between
+`[Ms]` and `[Me]`; an item is its title, `[ENT]`, and its description (ANNCUR, Yadav et al. 2022,
+A.2). Both are plain strings: a model whose tokenizer knows the marks (`crossknn.models.tokens`)
+reads each mark as one token.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from typing import TypeAlias
 
 import numpy as np
 
-from crossknn.data.layouts import Layout, layout_at
+from crossknn.data.layouts import folder_at
 from crossknn.data.qrels import Qrels, read_qrels
 from crossknn.data.records import (
+    NAMED_TYPES,
     Entries,
     Record,
     Records,
+    file_type,
     given_records,
     is_container,
     read_records,
@@ -31,16 +33,11 @@ from crossknn.data.text_files import read_lines
 from crossknn.errors import InputError
 from crossknn.types import NO_ITEM, IntArray, whole_text
 
-ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "topic_id", "mention_id")
-TEXT_FIELDS = ("query", "text")
-"""A record with all of these fields is a row of search results: the query, and a result's text."""
-ADVICE = "call the field that holds the query 'text' or 'query'"
+_ID_FIELDS = ("id", "_id", "qid", "query_id", "query-id", "topic_id", "mention_id")
+_TEXT_FIELDS = ("query", "text")
+_ADVICE = "call the field that holds the query 'text' or 'query'"
 
-MENTION_START, MENTION_END, ENTITY = "[Ms]", "[Me]", "[ENT]"
-MARKS = (MENTION_START, MENTION_END, ENTITY)
-
-ITEM_TEMPLATE = f"{{title}} {ENTITY} {{text}}"
-"""The template of a marked item."""
+MARKS = MENTION_START, MENTION_END, ENTITY = "[Ms]", "[Me]", "[ENT]"
 
 _OLD_TOPIC = re.compile(r"<top>(.*?)</top>", re.DOTALL)
 # A field ends at the next tag of topics: a title may hold a "<" of its own.
@@ -83,19 +80,17 @@ def query_set(queries: Texts) -> QuerySet:
     """Return queries with ids, texts unchanged; `InputError` if there are none, or for an empty
     one."""
     if isinstance(queries, str):
-        found = QuerySet(("0",), (whole_text(queries),), numbered=True)
-    elif isinstance(queries, QuerySet):
-        found = queries
-    elif is_container(queries):
-        found = queries_from(given_records(queries), as_given=True)
-    else:
-        raise InputError(f"the queries are {queries!r:.80}; give a text or a list of texts")
-    for position, text in enumerate(found.texts):
+        queries = QuerySet(("0",), (whole_text(queries),), numbered=True)
+    elif not isinstance(queries, QuerySet):
+        if not is_container(queries):
+            raise InputError(f"the queries are {queries!r:.80}; give a text or a list of texts")
+        queries = queries_from(given_records(queries), as_given=True)
+    for position, text in enumerate(queries.texts):
         if not isinstance(text, str) or not text.strip():
             raise InputError(
                 f"query {position} is {text!r}; a query must be a text that is not empty"
             )
-    return found
+    return queries
 
 
 def read_queries(
@@ -107,9 +102,8 @@ def read_queries(
     """Read queries from a file, a data folder (docs/how-to/data.md), or a container as of
     `read_items`.
 
-    Records have the fields `id` (`_id`, `qid`, `query_id`) and `query` or `text`, or are mentions
-    in context (`mention_id`, `context_left`, `mention`, `context_right`), which become marked
-    queries. Ids that are absent are line numbers from 1 (positions from 0 for Python sequences).
+    Records have the fields `id` (`_id`, `qid`, `query_id`) and `query` or `text`. Ids that are
+    absent are line numbers from 1 (positions from 0 for Python sequences).
 
     Args:
         source: The file, the folder, or a container of texts or records.
@@ -120,77 +114,52 @@ def read_queries(
         InputError: A query is empty or cannot be read, or an id comes twice; the message names file
             and line.
     """
-    layout = layout_at(source) if isinstance(source, str | Path) else None
-    if layout is not None:
-        queries = split_queries(layout, split)
-    elif split is not None:
+    folder = folder_at(source) if isinstance(source, str | Path) else None
+    if folder is None and split is not None:
         raise InputError(f"split {split!r} needs a data folder such as a BEIR folder, not {source}")
-    elif isinstance(source, str | Path):
-        queries = queries_from(query_records(Path(source)))
-    else:
+    if not isinstance(source, str | Path):
         queries = queries_from(given_records(source))
+    elif folder is None:
+        queries = _file_queries(Path(source))
+    elif not folder.is_beir:
+        queries = _file_queries(folder.queries(folder.split(split)))
+    else:
+        queries = _file_queries(folder.queries(""))
+        if split is not None:
+            queries = _judged(queries, folder.judgements(folder.split(split)))
     return queries.take(range(len(queries))[:limit])
 
 
-def split_queries(layout: Layout, split: str | None) -> QuerySet:
-    """Read the queries of a split; without one, all of a common file, or those of the default
-    split."""
-    if split is None and layout.judged_only:
-        return queries_from(query_records(layout.queries("")))
-    split = layout.split(split)
-    queries = queries_from(query_records(layout.queries(split)))
-    if not layout.judged_only:
-        return queries
-    qrels = read_qrels(layout.judgements(split))
+def _file_queries(path: Path) -> QuerySet:
+    if file_type(path) not in NAMED_TYPES:
+        start = next((line for _, line in read_lines(path) if line.strip()), "")
+        if start.lstrip().startswith("<"):
+            return queries_from(Records(str(path), _topics(path)))
+    return queries_from(read_records(path, (*_ID_FIELDS, *_TEXT_FIELDS), (("id", "text"),)))
+
+
+def _judged(queries: QuerySet, path: Path) -> QuerySet:
+    qrels = read_qrels(path)
     judged = [row for row, query in enumerate(queries.ids) if query in qrels]
     if not judged:
         raise InputError(
-            f"{layout.path}, split {split}: none of the queries is judged: the judgements name "
-            f"{next(iter(qrels))!r}, and the first query is {queries.ids[0]!r}"
+            f"{path} judges none of the queries: it names {next(iter(qrels))!r}, and the first "
+            f"query is {queries.ids[0]!r}"
         )
     return queries.take(judged)
 
 
-def marked_query(left: str, mention: str, right: str) -> str:
-    """Return `left [Ms] mention [Me] right`, without the empty parts."""
-    if not mention.strip():
-        raise InputError("the mention is empty")
-    parts = (left, MENTION_START, mention, MENTION_END, right)
-    return " ".join(part.strip() for part in parts if part.strip())
-
-
-def item_as_query(item: str) -> str:
-    """Use an item as a query: `[Ms] title [Me] description`; an unmarked text is unchanged
-    (A.2)."""
-    title, mark, description = item.partition(ENTITY)
-    return marked_query("", title, description) if mark and title.strip() else item
-
-
-def unmarked(text: str) -> str:
-    """Return a marked query or item as plain text, for models that do not know the marks."""
-    for mark in MARKS:
-        text = text.replace(mark, " ")
-    return " ".join(text.split())
-
-
-def query_records(path: Path) -> Records:
-    """Read the records of a file of queries."""
-    start = next((line for _, line in read_lines(path) if line.strip()), "").lstrip()
-    if start.startswith("<"):
-        return Records(str(path), _topics(path))
-    return read_records(path, known=(*ID_FIELDS, *TEXT_FIELDS[::-1]), bare=(("id", "text"),))
-
-
 def queries_from(records: Records, *, as_given: bool = False) -> QuerySet:
-    """Make queries from records; `InputError` for a repeated id, no queries, or an empty one. Texts
-    taken `as_given` keep their outer blanks and may be empty."""
-    ids: dict[str, int] = {}
+    """Make queries from records. Texts taken `as_given` keep their outer blanks and may be
+    empty."""
+    ids: dict[str, None] = {}
     texts, numbered = [], True
     for record in records.rows:
-        name = record.first_of(ID_FIELDS)
+        name = record.first_of(_ID_FIELDS)
         numbered &= name is None and record.key is None
-        record.add_id(record.id(name), ids)
-        text = _text(record)
+        record.add_id(name, ids)
+        # A record with both fields is a row of search results: the query, and a result's text.
+        text = record.text(record.first_of(_TEXT_FIELDS) or "text", _ADVICE)
         if not (as_given or text.strip()):
             raise InputError(f"{record.place} has an empty query")
         texts.append(text if as_given else text.strip())
@@ -199,21 +168,11 @@ def queries_from(records: Records, *, as_given: bool = False) -> QuerySet:
     return QuerySet(tuple(ids), tuple(texts), numbered)
 
 
-def _text(record: Record) -> str:
-    """Return the query's text; a mention in its context is marked."""
-    if "context_document_id" in record.fields:
-        raise InputError(
-            f"{record.place} is a mention without its context: read the folder that has documents/ "
-            "too"
-        )
-    name = record.first_of(TEXT_FIELDS)
-    if name is not None or "mention" not in record.fields:
-        return record.text(name or "text", ADVICE)
-    parts = ("context_left", "mention", "context_right")
-    left, mention, right = (record.text(part) if part in record.fields else "" for part in parts)
-    if not mention.strip():
-        raise InputError(f"{record.place} has an empty mention")
-    return marked_query(left, mention, right)
+def unmarked(text: str) -> str:
+    """Return a marked query or item as plain text, for models that do not know the marks."""
+    for mark in MARKS:
+        text = text.replace(mark, " ")
+    return " ".join(text.split())
 
 
 def _topics(path: Path) -> Iterator[Record]:
@@ -226,8 +185,8 @@ def _topics(path: Path) -> Iterator[Record]:
     text = "".join(line for _, line in read_lines(path))
     if text.lstrip().startswith("<top>"):
         topics = [dict(reversed(_OLD_FIELD.findall(topic))) for topic in _OLD_TOPIC.findall(text)]
-        if rest := _OLD_TOPIC.sub("", text).strip():
-            raise InputError(f"{path} holds {rest[:40]!r} outside of <top> ... </top>")
+        if outside := _OLD_TOPIC.sub("", text).strip():
+            raise InputError(f"{path} holds {outside[:40]!r} outside of <top> ... </top>")
     else:
         try:
             topics = [_topic_fields(topic) for topic in ET.fromstring(text).iter("topic")]
@@ -261,15 +220,15 @@ def own_items(queries: QuerySet, item_ids: Iterable[str], qrels: Qrels | None = 
     Returns:
         Positions (m,), `NO_ITEM` for a query that is no item.
     """
-    found = np.full(len(queries), NO_ITEM, np.int64)
+    own = np.full(len(queries), NO_ITEM, np.int64)
     if queries.numbered:
-        return found
+        return own
     rows = {name: row for row, name in enumerate(queries.ids)}
     for position, name in enumerate(item_ids):
         row = rows.get(name)
         if row is not None and (qrels or {}).get(name, {}).get(name, 0) <= 0:
-            found[row] = position
-    return found
+            own[row] = position
+    return own
 
 
 def without_own(items: IntArray, own: IntArray) -> IntArray:

@@ -17,13 +17,17 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from crossknn.data.text_files import Fields, read_lines, read_table
+from crossknn.data.text_files import read_lines, read_table
 from crossknn.errors import InputError, nearest
+from crossknn.files import open_given
 from crossknn.types import LARGEST, is_missing, is_whole, whole_text
 
 logger = logging.getLogger(__name__)
 
-FILE_TYPES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".txt")
+JSON_TYPES = (".jsonl", ".ndjson", ".json")
+NAMED_TYPES = (*JSON_TYPES, ".csv", ".parquet")
+"""Types of files whose fields always have names."""
+FILE_TYPES = (*NAMED_TYPES, ".tsv", ".txt")
 
 
 class Frame(Protocol):
@@ -41,6 +45,7 @@ _RECORD_FIELDS = frozenset({"id", "_id", "title", "text", "query"})
 _FEW = 20
 """A mapping with at most this many entries and one of these keys is one record, not a mapping from
 ids."""
+_FRACTIONS = (float, np.floating, Decimal)
 
 
 class Record(NamedTuple):
@@ -55,14 +60,11 @@ class Record(NamedTuple):
     place: str
     key: str | None = None
 
-    def first_of(self, names: Iterable[str]) -> str | None:
+    def first_of(self, names: Sequence[str]) -> str | None:
         """Return the first of the field names that the record has, ignoring case if necessary."""
-        names = tuple(names)
-        found = next((name for name in names if name in self.fields), None)
-        if found is not None:
-            return found
         folded = {str(name).casefold(): name for name in reversed([*self.fields])}
-        return next((folded[name] for name in names if name in folded), None)
+        in_any_case = (folded.get(name) for name in names)
+        return next(filter(self.fields.__contains__, chain(names, in_any_case)), None)
 
     def field(self, name: str, advice: str = "") -> object:
         """Return a field's value; if it is missing, `InputError` with the nearest name and
@@ -79,15 +81,16 @@ class Record(NamedTuple):
         """Return a field's value as text; numbers are written out, null is empty."""
         value = self.field(name, advice)
         if isinstance(value, str):
-            return _checked(value, self.place)
+            return _whole(value, self.place)
         if is_missing(value):
             return ""
-        if isinstance(value, bool) or not (is_whole(value) or isinstance(value, _FRACTIONS)):
-            raise InputError(f"{self.place}: field {name!r} is a {type(value).__name__}, not text")
-        if is_whole(value) and abs(value) >= LARGEST:
-            raise InputError(f"{self.place}: field {name!r} is a number of over 4000 digits")
-        if not (is_whole(value) or math.isfinite(value)):
-            raise InputError(f"{self.place}: field {name!r} is {value}, not text")
+        shown: object = f"a {type(value).__name__}"
+        if is_whole(value):
+            shown = None if abs(value) < LARGEST else "a number of over 4000 digits"
+        elif isinstance(value, _FRACTIONS):
+            shown = None if math.isfinite(value) else value
+        if shown is not None:
+            raise InputError(f"{self.place}: field {name!r} is {shown}, not text")
         return str(value)
 
     def id(self, name: str | None) -> str:
@@ -101,14 +104,12 @@ class Record(NamedTuple):
             )
         return self.key
 
-    def add_id(self, value: str, seen: dict[str, int]) -> None:
-        """Add this record's id to `seen`; `InputError` if another record has it."""
-        if value in seen:
+    def add_id(self, name: str | None, ids: dict[str, None]) -> None:
+        """Add this record's id to `ids`; `InputError` if another record has it."""
+        value = self.id(name)
+        if value in ids:
             raise InputError(f"{self.place} repeats the id {value!r}; ids must differ")
-        seen[value] = self.number
-
-
-_FRACTIONS = (float, np.floating, Decimal)
+        ids[value] = None
 
 
 class Records(NamedTuple):
@@ -120,40 +121,43 @@ class Records(NamedTuple):
 
 def as_id(value: object, place: str) -> str:
     """Return an id unchanged: an integer, or a string without tabs."""
-    if is_whole(value):
-        if abs(value) >= LARGEST:
-            raise InputError(f"{place} has an id of over 4000 digits")
+    if is_whole(value) and abs(value) < LARGEST:
         return str(value)
-    text = _checked(value, place) if isinstance(value, str) else ""
+    text = _whole(value, place) if isinstance(value, str) else ""
     if not text.strip() or text.splitlines() != [text] or "\t" in text:
-        raise InputError(
-            f"{place} has the id {value!r:.80}; an id is a non-empty string or an integer"
-        )
+        shown = "an id of over 4000 digits" if is_whole(value) else f"the id {value!r:.80}"
+        raise InputError(f"{place} has {shown}; an id is a non-empty string or an integer")
     return text
 
 
+def file_type(path: Path) -> str:
+    """Return the ending of a file without `.gz`, in lower case."""
+    return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
+
+
 def read_records(
-    path: Path, known: Sequence[str] = (), bare: Sequence[tuple[str, ...]] = ()
+    path: Path, usual: Sequence[str] = (), bare: Sequence[tuple[str, ...]] = ()
 ) -> Records:
     """Read the records of a file by its type; a line of a `.txt` file becomes the field `text`.
 
-    A `.tsv` whose first row has none of the `known` names has no header: its fields are the entry
+    A `.tsv` whose first row has none of the `usual` names has no header: its fields are the entry
     of `bare` with the same number of fields.
     """
-    ending = (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
+    ending, name = file_type(path), str(path)
     if ending not in FILE_TYPES:
         raise InputError(
             f"{path} has the unknown file type {ending or '(none)'!r}; "
             f"known: {', '.join(FILE_TYPES)}, or a BEIR folder"
         )
-    if ending not in (".txt", ".tsv", ".csv"):
-        return Records(str(path), _json_records(path))
+    if ending in JSON_TYPES:
+        return Records(name, _json_records(path))
+    if ending == ".parquet":
+        return Records(name, _parquet_records(path))
     if ending == ".txt":
         lines = ((number, line.strip()) for number, line in read_lines(path))
-        rows: Fields = ((number, {"text": line}) for number, line in lines if line)
+        rows: Iterator[tuple[int, Any]] = ((n, {"text": line}) for n, line in lines if line)
     else:
-        rows = read_table(path, ending == ".tsv", known, bare)
-    name = str(path)
+        rows = read_table(path, ending == ".tsv", usual, bare)
     return Records(name, (Record(row, number, f"{name}, line {number}") for number, row in rows))
 
 
@@ -162,8 +166,8 @@ def is_container(source: object) -> bool:
     text nor a table of an unknown package."""
     if isinstance(source, str | bytes | set | frozenset) or not getattr(source, "ndim", True):
         return False
-    known = any(hasattr(source, name) for name in ("to_pylist", "to_dicts", "to_dict"))
-    return known or (isinstance(source, Iterable) and not hasattr(source, "columns"))
+    is_table = any(hasattr(source, name) for name in ("to_pylist", "to_dicts", "to_dict"))
+    return is_table or (isinstance(source, Iterable) and not hasattr(source, "columns"))
 
 
 def given_records(source: Entries) -> Records:
@@ -181,9 +185,7 @@ def _entries(source: Any) -> Iterator[Record]:
                 f"{dict(source)!r:.80} is one record: give a list of texts or mappings, or a "
                 "mapping from ids to them"
             )
-        for number, (key, entry) in enumerate(source.items()):
-            place = f"entry {key!r:.80}"
-            yield _record(entry, number, place, as_id(key, place))
+        yield from _by_id(source, "entry")
         return
     labels: Iterable[Any] = count()
     rows = source
@@ -191,14 +193,20 @@ def _entries(source: Any) -> Iterator[Record]:
     names = [*(source.columns if is_pandas else getattr(source, "column_names", None) or ())]
     if len({*names}) < len(names):
         raise InputError("the table has two columns of the same name: rename one")
-    if listed := getattr(source, "to_dicts", None) or getattr(source, "to_pylist", None):
-        rows = listed()  # of polars, of pyarrow
+    if to_list := getattr(source, "to_dicts", None) or getattr(source, "to_pylist", None):
+        rows = to_list()  # of polars, of pyarrow
     elif is_pandas:
         labels, rows = source.index, source.to_dict("records")
     elif hasattr(source, "index") and hasattr(source, "to_frame"):  # pandas.Series
         labels, rows = source.index, source.tolist()
     for label, entry in zip(labels, rows, strict=False):
         yield _record(entry, label, f"entry {label!r:.80}")
+
+
+def _by_id(entries: Mapping[Any, Any], place: str) -> Iterator[Record]:
+    for key, entry in entries.items():
+        of_key = f"{place} {key!r:.80}"
+        yield _record(entry, key, of_key, as_id(key, of_key))
 
 
 def _record(entry: object, number: object, place: str, key: str | None = None) -> Record:
@@ -210,83 +218,71 @@ def _record(entry: object, number: object, place: str, key: str | None = None) -
     return Record(fields, number, place, key)
 
 
+def _parquet_records(path: Path) -> Iterator[Record]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ModuleNotFoundError:
+        raise InputError(f"reading {path} needs pyarrow: run  pip install pyarrow") from None
+    try:
+        with open_given(path) as file:
+            batches = parquet.ParquetFile(file).iter_batches()
+            rows = chain.from_iterable(batch.to_pylist() for batch in batches)
+            for number, row in enumerate(rows, start=1):
+                yield Record(row, number, f"{path}, row {number}")
+    except (ArrowException, OSError) as error:
+        raise InputError(f"{path} cannot be read as Parquet: {error}") from None
+
+
 def _json_records(path: Path) -> Iterator[Record]:
-    """Read JSON lines, or a file that is one array or has objects over several lines."""
+    """Read JSON lines, or else the whole file as JSON."""
     lines = ((number, line) for number, line in read_lines(path) if line.strip())
     first, second = next(lines, None), next(lines, None)
     if first is None:
         return
-    if second is None or not _begins_json_lines(first[1]):
-        yield from _document(path)
-        return
-    for number, line in chain((first, second), lines):
-        yield _object(_decoded(path, number, line), path, number)
-
-
-def _begins_json_lines(line: str) -> bool:
     try:
-        return isinstance(json.loads(line), dict)
+        is_lines = second is not None and isinstance(json.loads(first[1]), dict)
     except (ValueError, RecursionError):
-        return False
-
-
-def _document(path: Path) -> Iterator[Record]:
-    """Read JSON that is not one object per line: an array, a mapping from ids to records, or
-    objects over several lines."""
-    text = "".join(line for _, line in read_lines(path))
-    decode, number, at = json.JSONDecoder().raw_decode, 1, 0
-    values = list[tuple[int, Any]]()
-    while (start := _BLANK.match(text, at).end()) < len(text):  # type: ignore[union-attr]
-        number += text.count("\n", at, start)
+        is_lines = False
+    if not is_lines:
+        yield from _json_document(path)
+        return
+    for number, line in chain((first, second), lines):  # type: ignore[misc]
         try:
-            value, at = decode(text, start)
+            value = json.loads(line)
         except (ValueError, RecursionError) as error:
-            line = text[start:].partition("\n")[0]
-            if not values and line.strip() != "{" and not line.startswith("["):
-                _decoded(path, number, line)  # the first of JSON lines is what is wrong
-            raise _not_json(path, getattr(error, "lineno", number), error) from None
-        values.append((number, value))
-        number += text.count("\n", start, at)
-    whole = values[0][1] if len(values) == 1 else None
-    if isinstance(whole, list):
-        for place, entry in enumerate(whole, start=1):
-            yield _record(entry, place, f"{path}, entry {place}")
-    elif isinstance(whole, dict) and whole and all(isinstance(v, dict) for v in whole.values()):
-        for key, entry in whole.items():
-            at_key = f"{path}, entry {key!r:.80}"
-            yield _record(entry, key, at_key, as_id(key, at_key))
-    else:
-        for place, (number, value) in enumerate(values, start=1):
-            yield _object(value, path, number)._replace(number=place)
+            raise _not_json(path, number, error) from None
+        yield _record(value, number, f"{path}, line {number}")
 
 
-_BLANK = re.compile(r"\s*")
-
-
-_DECODE = json.JSONDecoder().decode
-
-
-def _decoded(path: Path, number: int, line: str) -> Any:
+def _json_document(path: Path) -> Iterator[Record]:
+    """Read an array, a mapping from ids to records, or objects one after another."""
+    text, at = "".join(line for _, line in read_lines(path)), 0
+    decode, values = json.JSONDecoder().raw_decode, list[Any]()
     try:
-        return _DECODE(line)
+        while (at := _AFTER_BLANKS.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+            value, at = decode(text, at)
+            values.append(value)
     except (ValueError, RecursionError) as error:
-        raise _not_json(path, number, error) from None
+        line = 1 + text.count("\n", 0, at)
+        raise _not_json(path, getattr(error, "lineno", line), error) from None
+    whole = values[0] if len(values) == 1 else None
+    if isinstance(whole, dict) and whole and all(isinstance(v, dict) for v in whole.values()):
+        yield from _by_id(whole, f"{path}, entry")
+        return
+    for number, entry in enumerate(whole if isinstance(whole, list) else values, start=1):
+        yield _record(entry, number, f"{path}, entry {number}")
 
 
-def _not_json(path: Path, number: int, error: Exception) -> InputError:
+_AFTER_BLANKS = re.compile(r"\s*")
+
+
+def _not_json(path: Path, line: int, error: Exception) -> InputError:
     # Report only the reason: the line itself may be a megabyte long.
     reason = getattr(error, "msg", error)
-    return InputError(f"{path}, line {number} is not valid JSON: {reason}")
+    return InputError(f"{path}, line {line} is not valid JSON: {reason}")
 
 
-def _object(value: Any, path: Path, number: int) -> Record:
-    if not isinstance(value, dict):
-        kind = type(value).__name__
-        raise InputError(f"{path}, line {number} holds a JSON {kind} where an object is expected")
-    return Record(value, number, f"{path}, line {number}")
-
-
-def _checked(text: str, place: str) -> str:
+def _whole(text: str, place: str) -> str:
     """Replace halves of surrogate pairs, which JSON can express but UTF-8 files and tokenizers
     cannot."""
     if (whole := whole_text(text)) != text:

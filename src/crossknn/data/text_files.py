@@ -9,7 +9,6 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +23,9 @@ MOST_UNFOLDED = 200
 Fields: TypeAlias = Iterator[tuple[int, dict[str, object]]]
 """(line, fields) of each record."""
 
+_GZIP = b"\x1f\x8b"
+_UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|.\x00|\x00", re.DOTALL)
+
 
 def existing(path: Path) -> Path:
     """Return `path`, or raise the error that it does not exist."""
@@ -35,83 +37,53 @@ def existing(path: Path) -> Path:
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield (number, line with its end) of a UTF-8 file, perhaps `.gz`; a byte order mark is
     dropped."""
-    existing(path)
     start = 0
     try:
-        with _opened_lines(path) as lines:
-            for number, line in enumerate(_of_old_macs(lines), start=1):
-                try:
-                    text = line.decode("utf-8")
-                    if number == 1 and "\0" in text[:2]:
-                        raise UnicodeDecodeError("utf-8", line, line.index(b"\0"), len(line), "0")
-                except UnicodeDecodeError as error:
-                    what = "UTF-16, not" if number == 1 and _UTF_16.match(line) else "not"
-                    raise InputError(
-                        f"{path}, line {number} is {what} UTF-8 (byte {start + error.start} of the "
-                        "file); convert the file to UTF-8 first"
-                    ) from None
-                yield number, text.removeprefix("\ufeff") if number == 1 else text
-                start += len(line)
+        for number, line in enumerate(_byte_lines(existing(path)), start=1):
+            try:
+                if number == 1 and _UTF_16.match(line):
+                    raise UnicodeDecodeError("UTF-16", line, 0, 1, "")
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                what = "UTF-16, not" if error.encoding == "UTF-16" else "not"
+                raise InputError(
+                    f"{path}, line {number} is {what} UTF-8 (byte {start + error.start} of the "
+                    "file); convert the file to UTF-8 first"
+                ) from None
+            yield number, text.removeprefix("\ufeff") if number == 1 else text
+            start += len(line)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be read: {reason}") from error
 
 
-_UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|.\x00|\x00", re.DOTALL)
-
-
-def _of_old_macs(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines, splitting those of a file whose lines end with a carriage return alone, as
-    old Macs and their Excel write them."""
-    first = next(lines, b"")
-    if b"\r" in first and not first.endswith(b"\n"):
-        yield from first.splitlines(keepends=True)
-    elif first:
-        yield first
-    yield from lines
-
-
-_GZIP = b"\x1f\x8b"
-
-
-@contextmanager
-def _opened_lines(path: Path) -> Iterator[Iterator[bytes]]:
-    """Yield the lines of a file with their ends, decompressing gzip up to `MOST_UNFOLDED` times the
-    file's size. `InputError` for a longer content, a line above `LONGEST` bytes, a device and a
-    pipe."""
-    with ExitStack() as held:
-        file: Any = held.enter_context(open_given(path))
-        most = math.inf
+def _byte_lines(path: Path) -> Iterator[bytes]:
+    most, size = math.inf, 0
+    with open_given(path) as raw:
+        file: Any = raw
         if path.suffix.lower() == ".gz" or file.peek(2)[:2] == _GZIP:
             most = SURPLUS + MOST_UNFOLDED * os.fstat(file.fileno()).st_size
-            file = held.enter_context(gzip.GzipFile(fileobj=file))
-
-        def lines() -> Iterator[bytes]:
-            read = 0
-            while line := file.readline(LONGEST + 1):
-                read += len(line)
-                if len(line) > LONGEST:
-                    raise InputError(
-                        f"{path} has a line of more than {LONGEST >> 20} MB: is it text?"
-                    )
-                if read > most:
-                    raise InputError(
-                        f"{path} unfolds to more than {MOST_UNFOLDED} times its size: if you trust "
-                        "it, unpack it first (gunzip)"
-                    )
-                yield line
-
-        yield lines()
+            file = gzip.GzipFile(fileobj=file)
+        while line := file.readline(LONGEST + 1):
+            size += len(line)
+            if len(line) > LONGEST:
+                raise InputError(f"{path} has a line of more than {LONGEST >> 20} MB: is it text?")
+            if size > most:
+                raise InputError(
+                    f"{path} unfolds to more than {MOST_UNFOLDED} times its size: if you trust "
+                    "it, unpack it first (gunzip)"
+                )
+            # Old Macs, and their Excel, end lines with a carriage return alone.
+            is_mac = size == len(line) and b"\r" in line and not line.endswith(b"\n")
+            yield from line.splitlines(keepends=True) if is_mac else (line,)
 
 
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, fields) of each row that is not blank; a TSV has no quotes."""
     lines = ((number, line) for number, line in read_lines(path) if line.strip())
     return ((number, line.rstrip("\r\n").split("\t")) for number, line in lines)
 
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield (last line, fields) of each row that is not blank."""
     csv.field_size_limit(2**31 - 1)
     reader = csv.reader((line for _, line in read_lines(path)), strict=True)
     try:
@@ -121,29 +93,28 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_table(
-    path: Path, tabs: bool, known: Sequence[str] = (), bare: Sequence[tuple[str, ...]] = ()
+    path: Path, tabs: bool, usual: Sequence[str], bare: Sequence[tuple[str, ...]]
 ) -> Fields:
-    """Read the rows of a CSV, or of a TSV (`tabs`), by the names in its first row.
+    """Yield (last line, fields) of the rows of a CSV, or of a TSV (`tabs`), which has no quotes.
 
-    A TSV whose first row has none of the `known` names has no header: its fields are the entry of
-    `bare` with the same number of fields.
+    Fields are named by the first row. A TSV whose first row has none of the `usual` names has no
+    header: its fields are the entry of `bare` with the same number of fields.
     """
     rows = _tsv(path) if tabs else _csv(path)
     first = next(rows, None)
     if first is None:
         return
     names: Sequence[str] = [name.strip() for name in first[1]]
-    folded = {*names, *map(str.casefold, names)}
-    if tabs and bare and not (folded & {*known} or is_header(names)):
-        width, rows = len(names), chain([first], rows)
-        names = next((usual for usual in bare if len(usual) == width), ())
+    if tabs and bare and not (has_name(names, usual) or is_header(names)):
+        rows = chain([first], rows)
+        names = next((columns for columns in bare if len(columns) == len(names)), ())
         if not names:
-            usual = " or ".join(", ".join(fields) for fields in bare)
+            columns = " or ".join(map(", ".join, bare))
             raise InputError(
-                f"{path}, line 1 has {width} fields and names none of {', '.join(known)}; a table "
-                f"without a header has the fields {usual}"
+                f"{path}, line 1 has {len(first[1])} fields and names none of {', '.join(usual)}; "
+                f"a table without a header has the fields {columns}"
             )
-    elif len(set(names)) < len(names):
+    elif len({*names}) < len(names):
         raise InputError(f"{path}, line 1 names a column twice: {', '.join(names)}")
     for number, row in rows:
         if len(row) != len(names):
@@ -151,6 +122,11 @@ def read_table(
                 f"{path}, line {number} has {len(row)} fields, line 1 has {len(names)}"
             )
         yield number, dict(zip(names, row, strict=True))
+
+
+def has_name(names: Sequence[str], usual: Sequence[str]) -> bool:
+    """Whether one of the usual names is among the names, in any case."""
+    return bool({name.casefold() for name in names} & {*usual})
 
 
 _ID_NAME = re.compile(

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from crossknn.data.items import Items, items_from
-from crossknn.data.layouts import Beir
+from crossknn.data.layouts import DataFolder
 from crossknn.data.qrels import Qrels, read_qrels
-from crossknn.data.queries import QuerySet, read_queries, split_queries
+from crossknn.data.queries import QuerySet, read_queries
 from crossknn.data.records import given_records
 from crossknn.demo import first_sentence
 from crossknn.errors import InputError
@@ -52,13 +52,12 @@ class TrialData:
             n_queries: Number of queries to make from items.
             seed: Seed of that draw.
         """
-        folder = Beir(place)
         if any(place.glob("queries.jsonl*")):
             if qrels is not None:
                 of = f" of {place}, judged by {qrels}"
                 given = read_qrels(qrels)
-                return cls(items=items, queries=split_queries(folder, None), qrels=given, origin=of)
-            return cls._of_folder(items, folder, place)
+                return cls(items=items, queries=read_queries(place), qrels=given, origin=of)
+            return cls._of_folder(items, place)
         if queries is not None:
             judged = None if qrels is None else read_qrels(qrels)
             return cls(items=items, queries=read_queries(queries), qrels=judged)
@@ -67,11 +66,11 @@ class TrialData:
         return questions_from(items, n_queries, seed)
 
     @classmethod
-    def _of_folder(cls, items: Items, folder: Beir, place: Path) -> TrialData:
+    def _of_folder(cls, items: Items, place: Path) -> TrialData:
+        folder = DataFolder(place)
         splits = folder.splits()
         if not splits:
-            queries = split_queries(folder, None)
-            return cls(items=items, queries=queries, qrels=None, origin=f" of {place}")
+            return cls(items=items, queries=read_queries(place), qrels=None, origin=f" of {place}")
         if len(splits) > 1 and "test" not in splits:
             raise InputError(
                 f"{place} has judgements of {', '.join(splits)}: name one, such as --qrels "
@@ -79,7 +78,7 @@ class TrialData:
             )
         split = folder.split(None)
         of = f" of {place}, judged by its split {split}"
-        queries, qrels = split_queries(folder, split), read_qrels(folder.judgements(split))
+        queries, qrels = read_queries(place, split=split), read_qrels(place, split=split)
         return cls(items=items, queries=queries, qrels=qrels, origin=of)
 
     @property

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from crossknn.data.dataset import Dataset
 from crossknn.data.queries import own_items, unmarked, without_own
 from crossknn.errors import InputError
 from crossknn.linalg import mask, top_k
@@ -34,7 +33,7 @@ from crossknn.scorers.base import Encoder
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
 from crossknn_train.loop import digest_of
 from crossknn_train.models.base import TorchModel
-from crossknn_train.reading import read_labelled
+from crossknn_train.reading import Dataset, read_labelled
 from crossknn_train.settings import NegativesSettings, RunSettings
 
 WORDS = ("bm25", "tfidf")

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from crossknn.data.dataset import Dataset
 from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.token_models import TokenEncoder
@@ -25,6 +24,7 @@ from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs
 from crossknn_train.corpora import UNIT_SCALE, Corpora, in_passes, nearest_wrong, retrieved
 from crossknn_train.loop import Measures, Task, kept
 from crossknn_train.models.dual_encoder import DualEncoderModel
+from crossknn_train.reading import Dataset
 
 RELATIONS = 10.0
 """Weight of similarities within a batch relative to single vectors."""

@@ -1,21 +1,78 @@
-"""Labelled data for training: data folders as `ck.read_dataset` reads them, and ZESHEL's worlds."""
+"""Labelled data for training: data folders (docs/how-to/data.md), and ZESHEL's worlds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from crossknn.data.dataset import Dataset, dataset_at
-from crossknn.data.items import items_from
-from crossknn.data.qrels import Qrels
-from crossknn.data.queries import ITEM_TEMPLATE, queries_from
+import numpy as np
+
+from crossknn.data.items import Items, item_records, items_from
+from crossknn.data.layouts import DataFolder
+from crossknn.data.qrels import Qrels, Run, read_qrels, read_run
+from crossknn.data.queries import (
+    ENTITY,
+    MENTION_END,
+    MENTION_START,
+    QuerySet,
+    queries_from,
+    read_queries,
+)
 from crossknn.data.records import Record, Records, read_records
 from crossknn.data.text_files import existing
 from crossknn.errors import InputError, nearest
 from crossknn.files import as_path
+from crossknn.types import IntArray
 
 SPLITS = ("train", "valid", "test")
 """Of ZESHEL."""
+ITEM_TEMPLATE = f"{{title}} {ENTITY} {{text}}"
+"""The template of a marked item."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A corpus of items with m labelled queries; a grade above 0 is relevant.
+
+    `candidates` are the ranked lists that come with some data.
+    """
+
+    name: str
+    items: Items
+    queries: QuerySet
+    qrels: Qrels
+    candidates: Run | None = None
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def take(self, rows: Iterable[int]) -> Dataset:
+        """Select queries at some positions, in this order, with all items."""
+        return replace(self, queries=self.queries.take(map(int, rows)))
+
+    def sample(self, count: int, seed: int) -> Dataset:
+        """Select `count` random queries (at most all), in their order here."""
+        return self.take(np.sort(np.random.default_rng(seed).permutation(len(self))[:count]))
+
+    @cached_property
+    def positives(self) -> tuple[IntArray, ...]:
+        """Positions (p,) of each query's relevant items; `InputError` if one is missing."""
+        positions = []
+        for query in self.queries.ids:
+            grades = self.qrels.get(query, {})
+            try:
+                positions.append(self.items.positions(i for i in grades if grades[i] > 0))
+            except InputError as error:
+                raise InputError(f"query {query!r}: {error}") from None
+        return tuple(positions)
+
+
+def marked_query(left: str, mention: str, right: str) -> str:
+    """Return `left [Ms] mention [Me] right`, without the empty parts."""
+    parts = (left, MENTION_START, mention, MENTION_END, right)
+    return " ".join(part.strip() for part in parts if part.strip())
 
 
 def read_labelled(
@@ -37,14 +94,26 @@ def read_labelled(
     if (path / "documents").is_dir():
         datasets = _zeshel(path, split)
     else:
-        datasets = [dataset_at(path, split, lists=lists)]
+        datasets = [_of_folder(DataFolder(path), split, lists)]
     return [_labelled(data, place, lists) for data in datasets]
+
+
+def _of_folder(folder: DataFolder, split: str, lists: bool) -> Dataset:
+    run = folder.lists(folder.split(split)) if lists else None
+    return Dataset(
+        name=folder.path.name,
+        items=items_from(item_records(folder.items()), allow_empty=True),
+        queries=read_queries(folder.path, split=split),
+        qrels=read_qrels(folder.path, split=split),
+        candidates=None if run is None else read_run(run),
+    )
 
 
 def _labelled(data: Dataset, place: str, lists: bool) -> Dataset:
     if unknown := set(data.qrels).difference(data.queries.ids):
         raise InputError(f"{place}: the judged query {min(unknown)!r} is not among the queries")
-    judged = data.judged()
+    relevant = {query for query, grades in data.qrels.items() if max(grades.values()) > 0}
+    judged = data.take(row for row, query in enumerate(data.queries.ids) if query in relevant)
     try:
         positives = judged.positives
     except InputError as error:
@@ -106,12 +175,9 @@ def _mentions(path: Path, split: str) -> Iterator[tuple[str, Iterable[Record]]]:
             yield record.text("corpus"), [record]
 
 
-_IN_CONTEXT = ("mention_id", "context_left", "mention", "context_right")
-
-
 def _as_processed(mentions: Iterable[Record]) -> Iterator[Record]:
     for record in mentions:
-        yield record._replace(fields={name: record.field(name) for name in _IN_CONTEXT})
+        yield _marked(record, *map(record.text, ("context_left", "mention", "context_right")))
 
 
 def _placed(mentions: Iterable[Record], documents: Iterable[Record]) -> Iterator[Record]:
@@ -127,6 +193,11 @@ def _placed(mentions: Iterable[Record], documents: Iterable[Record]) -> Iterator
                 f"{record.place}: the mention {record.field('text')!r} is not the words {given[0]} "
                 f"to {given[1]} of the document {record.text('context_document_id')!r}"
             )
-        left, right = " ".join(words[:start]), " ".join(words[end + 1 :])
-        values = (record.field("mention_id"), left, mention, right)
-        yield record._replace(fields=dict(zip(_IN_CONTEXT, values, strict=True)))
+        yield _marked(record, " ".join(words[:start]), mention, " ".join(words[end + 1 :]))
+
+
+def _marked(record: Record, left: str, mention: str, right: str) -> Record:
+    if not mention.strip():
+        raise InputError(f"{record.place} has an empty mention")
+    fields = {"id": record.field("mention_id"), "text": marked_query(left, mention, right)}
+    return record._replace(fields=fields)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from crossknn import __version__
-from crossknn.data.dataset import Dataset
 from crossknn.errors import InputError, nearest
 from crossknn.models.folder import KINDS
 from crossknn.scorers.base import Encoder
@@ -25,6 +24,7 @@ from crossknn_train.late_interaction import LateInteractionTask
 from crossknn_train.models.cross_encoder import CrossEncoderModel
 from crossknn_train.models.dual_encoder import DualEncoderModel
 from crossknn_train.models.late import LateInteractionModel
+from crossknn_train.reading import Dataset
 from crossknn_train.settings import (
     CrossEncoderSettings,
     DualEncoderSettings,

@@ -18,7 +18,6 @@ PARTS = {
     "picks": lambda search: search.picks(),
     "best": lambda search: search.best(5),
     "n_scored": lambda search: search.n_scored,
-    "n_backfilled": lambda search: search.n_backfilled,
     "stopped": lambda search: search.stopped,
     "unfinished": lambda search: search.unfinished,
 }

@@ -48,11 +48,6 @@ def show(results: Results, json: bool) -> None:
         notes.append(
             f"{counted(results.truncated, 'pair')} truncated to the model's maximum length"
         )
-    if results.n_backfilled:
-        notes.append(
-            f"{counted(results.n_backfilled, 'item')} in index order, because the retriever "
-            "returned too few"
-        )
     out.print(Text("; ".join(notes), style="dim"))
 
 

@@ -8,9 +8,9 @@ Axes: m queries, n items, b pairs asked of a query so far, p pairs, s items of a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -44,8 +44,6 @@ class RoundState:
         picks: The pairs asked so far (m, b), in order. A score is NaN until `tell` records it in
             place, the only array that is modified, because scores arrive in many small batches.
         stopped: Mask (m,) of the queries that were ended before their budget was spent.
-        backfilled: (m,) number of items picked in item order because a retriever or a shortlist had
-            too few.
         scored: (m,) number of pairs that had a score when this round began.
         failed: (m,) number of pairs asked in earlier rounds that never got a score.
         number: Rounds begun so far.
@@ -58,7 +56,6 @@ class RoundState:
 
     picks: Ranking
     stopped: BoolArray
-    backfilled: IntArray
     scored: IntArray
     failed: IntArray
     number: int = 0
@@ -109,7 +106,6 @@ class Search:
         self._state = RoundState(
             picks=Ranking.empty(m),
             stopped=np.zeros(m, np.bool_),
-            backfilled=np.zeros(m, np.int64),
             scored=np.zeros(m, np.int64),
             failed=np.zeros(m, np.int64),
         )
@@ -123,12 +119,6 @@ class Search:
     def n_scored(self) -> IntArray:
         """(m,) number of distinct pairs with an exact score."""
         return np.count_nonzero(~np.isnan(self._state.picks.scores), axis=1)
-
-    @property
-    def n_backfilled(self) -> IntArray:
-        """(m,) number of items picked in item order because a retriever or a shortlist had too
-        few."""
-        return self._state.backfilled.copy()
 
     @property
     def n_failed(self) -> int:
@@ -264,13 +254,12 @@ class Search:
             wanted, predictor = self._wanted(state), self.plan.predictor
             count = int(wanted.max())
             candidates = predictor.top(state.belief, count, seen, self.allowed, state.pool)
-        backfilled = state.backfilled.copy()
         new = Ranking.empty(len(wanted), int(wanted.max()))
         for q in np.flatnonzero(wanted).tolist():
             items, approx, std = _first(candidates, q, int(wanted[q]))
             if lacking := int(wanted[q]) - len(items):
                 more = np.flatnonzero(self._free(np.append(seen[q], items)))[:lacking]
-                items, backfilled[q] = np.append(items, more), backfilled[q] + len(more)
+                items = np.append(items, more)
             new.items[q, : len(items)], new.rounds[q, : len(items)] = items, state.number
             new.approx[q, : len(approx)], new.std[q, : len(std)] = approx, std
         query, column = np.nonzero(new.items != NO_ITEM)
@@ -280,7 +269,7 @@ class Search:
         asked = zip(query.tolist(), pairs.item.tolist(), strict=True)
         columns = dict(zip(asked, (state.begin + column).tolist(), strict=True))
         picks = state.picks.beside(new)
-        return replace(state, picks=picks, columns=columns, backfilled=backfilled), pairs
+        return replace(state, picks=picks, columns=columns), pairs
 
     def _retrieve(self, wanted: int) -> Candidates:
         """Retrieve candidates for the first round, for a shortlist and for `first`."""
@@ -369,69 +358,6 @@ def joined(pool: IntArray, *more: IntArray) -> IntArray:
         _, first = np.unique(items, return_index=True)
         rows.append(items[np.sort(first)])
     return Candidates.from_rows([(row, np.zeros(len(row))) for row in rows]).items
-
-
-class SearchGroup:
-    """Several searches, each of a few queries, which are asked in turn and scored together.
-
-    Args:
-        starts: Position of each search's first query.
-        options: Options of `Search`.
-    """
-
-    def __init__(
-        self, plan: Plan, texts: Sequence[str], n: int, *, starts: Sequence[int], **options: Any
-    ) -> None:
-        ends = pairwise([*starts, len(texts)])
-        self.searches = [Search(plan, Queries(texts[a:b]), n, **options) for a, b in ends]
-        self._starts = np.array(starts, np.int64)
-        self.round, self._next = 0, 0
-        self.asked, self.begun = set[int](), set[int]()
-        """Positions of the searches that took part in this round, and of those that have begun."""
-
-    def each(self, name: str) -> Any:
-        """Join the searches' arrays of this name to one array (m,) for all queries."""
-        return np.concatenate([getattr(search, name) for search in self.searches])
-
-    def not_begun(self) -> IntArray:
-        """Number of queries whose searches have not begun."""
-        begun = [number in self.begun for number in range(len(self.searches))]
-        return np.flatnonzero(np.repeat(~np.array(begun), [len(s.queries) for s in self.searches]))
-
-    def ask(self, go_on: Callable[[bool], bool] = lambda some: True) -> Pairs:
-        """Begin the next round of all searches, or only of the first ones if `go_on` returns false;
-        its argument says whether there are pairs already. The remaining searches come first in the
-        next call."""
-        self.round, self.asked, found = self.round + 1, set(), list[Pairs]()
-        for _ in self.searches:
-            if not go_on(bool(found)):
-                break
-            search, start = self.searches[self._next], self._starts[self._next]
-            self.asked.add(self._next)
-            if search.plan.batches:
-                self.begun.add(self._next)
-            if len(pairs := search.ask()):
-                found.append(Pairs(pairs.query + start, pairs.item))
-            self._next = (self._next + 1) % len(self.searches)
-        found = found or [NO_PAIRS]
-        query, item = (np.concatenate([getattr(p, of) for p in found]) for of in ("query", "item"))
-        return Pairs(query, item)
-
-    def tell(self, pairs: Pairs, scores: FloatArray) -> None:
-        """Record exact scores (p,); see `Search.tell`."""
-        if len(self.searches) == 1:
-            self.searches[0].tell(pairs, scores)
-            return
-        owner = np.searchsorted(self._starts, pairs.query, side="right") - 1
-        for number in np.unique(owner).tolist():
-            own = np.flatnonzero(owner == number)
-            part = Pairs(pairs.query[own] - self._starts[number], pairs.item[own])
-            self.searches[number].tell(part, np.asarray(scores)[own])
-
-    def end(self, query: int) -> None:
-        """End the query at this position: ask no more of its pairs."""
-        number = int(np.searchsorted(self._starts, query, side="right")) - 1
-        self.searches[number].end(query - int(self._starts[number]))
 
 
 def drive(search: Search, score: Callable[[Pairs], FloatArray]) -> Search:

@@ -83,7 +83,6 @@ class Results:
         n_calls: Pairs computed by the cross-encoder, over all queries.
         n_scored: Pairs whose score was used, including stored scores.
         n_failed: Pairs that could not be scored.
-        n_backfilled: Items picked in item order.
         truncated: Pairs of which the model read only the beginning (including other threads' pairs
             if the scorer is shared).
         seconds: Duration of the whole search.
@@ -107,7 +106,6 @@ class Results:
     n_calls: int = 0
     n_scored: int = 0
     n_failed: int = 0
-    n_backfilled: int = 0
     truncated: int = 0
     seconds: float = 0.0
     scoring_seconds: float = 0.0
@@ -179,7 +177,7 @@ class Results:
                 steps = ("round", "id", "approx", "std", "score")
                 entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in self.trace[q]]
             answers.append(entry)
-        counts = ("n_calls", "n_scored", "n_failed", "n_backfilled", "truncated")
+        counts = ("n_calls", "n_scored", "n_failed", "truncated")
         how = ("stopped_by", "error", "seconds", "scoring_seconds")
         names = ("method", "budget", *counts, *how)
         whole = {name: getattr(self, name) for name in names} | {"results": answers}
@@ -209,7 +207,7 @@ REASONS = "cancelled", "deadline", "store", "scorer", "budget", "target"
 def merged(parts: Sequence[Results]) -> Results:
     """Merge the results of several searches for different queries."""
     lists = ("queries", "query_ids", "hits", "errors", "best_scores", "trace", "none_relevant")
-    counts = ("n_calls", "n_scored", "n_failed", "n_backfilled", "truncated", "scoring_seconds")
+    counts = ("n_calls", "n_scored", "n_failed", "truncated", "scoring_seconds")
     first, whole = parts[0], dict[str, Any]()
     if len(parts) == 1:
         return first

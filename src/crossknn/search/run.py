@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -32,15 +34,9 @@ from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
 from crossknn.search.calibration import CONTEXT, Calibration
 from crossknn.search.fusion import Fusion
-from crossknn.search.loop import Search, SearchGroup
+from crossknn.search.loop import Search
 from crossknn.search.results import EqualTexts, Hit, Results, hits_of, merged
-from crossknn.types import (
-    BoolArray,
-    FloatArray,
-    Pairs,
-    Progress,
-    Ranking,
-)
+from crossknn.types import BoolArray, FloatArray, Pairs, Progress, Queries, Ranking
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
@@ -55,17 +51,22 @@ AT_ONCE = 1 << 26
 """Maximum number of approximate scores held at once (m x n), 256 MB; further queries are searched
 afterwards."""
 QUERIES, CHARACTERS, CELLS = 8, 8_192, 1 << 21
-"""Maximum work between two checks of the clock: queries, characters of their texts, and approximate
-scores (m x n)."""
+"""With a deadline, at most so many queries, characters of their texts, and approximate scores
+(m x n) are searched at once, since the first stage does not look at the clock."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SearchRequest:
-    """The arguments of a search, checked; see `Searcher.search` for the fields.
+    """The arguments of a search, checked (see `Searcher.search`), and the data that it reads.
 
-    `pairs` is the budget per query, and `allowed` the mask (n,) of the filter.
+    `index` is the index as it was at the start, with the fits of one scorer, `pairs` the budget per
+    query, and `allowed` the mask (n,) of the filter.
     """
 
+    index: ItemIndex
+    scorer: Scorer | None
+    fusion: Fusion | None
+    calibration: Calibration | None
     queries: QuerySet
     method: Method
     k: int
@@ -80,36 +81,40 @@ class SearchRequest:
     on_round: OnRound | None = None
     fallback: bool = False
 
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Snapshot:
-    """The data that a search reads: the index as it was at the start, with the fits of one
-    scorer."""
-
-    index: ItemIndex
-    scorer: Scorer | None
-    fusion: Fusion | None
-    calibration: Calibration | None
-
-    def plan(self, request: SearchRequest) -> Plan:
-        """Return the method's plan; with fusion, it searches for the top k by final score."""
-        plan = planned(request.method, self.index, request.pairs, request.seed)
-        if plan.stop is not None and request.k > plan.stop.k:
+    @cached_property
+    def plan(self) -> Plan:
+        """The method's plan; with fusion, it searches for the top k by final score."""
+        plan = planned(self.method, self.index, self.pairs, self.seed)
+        if plan.stop is not None and self.k > plan.stop.k:
             raise InputError(
-                f"k is {request.k}, but the method's target_recall refers to the top "
-                f"{plan.stop.k}: give the method k={request.k}, too"
+                f"k is {self.k}, but the method's target_recall refers to the top "
+                f"{plan.stop.k}: give the method k={self.k}, too"
             )
         return plan if self.fusion is None else self.fusion.plan(plan)
 
-    def equal_texts(self, request: SearchRequest) -> EqualTexts:
-        """Return the items that share the score of another item with the same text."""
+    @cached_property
+    def equal_texts(self) -> EqualTexts:
+        """The items that share the score of another item with the same text."""
         items, none = self.index.items, np.zeros(0, np.int64)
-        fits = request.allowed is None or request.allowed.shape == (len(items),)
-        reads_texts = request.method.calls and getattr(self.scorer, "reads_texts", True)
+        fits = self.allowed is None or self.allowed.shape == (len(items),)
+        reads_texts = self.method.calls and getattr(self.scorer, "reads_texts", True)
         # Texts in a database are not compared. `Search` refuses a mask of the wrong length.
         if not fits or not reads_texts or isinstance(items.texts, Column):
             return EqualTexts(none, none)
-        return EqualTexts.among(items.alike, request.allowed)
+        return EqualTexts.among(items.alike, self.allowed)
+
+    def starts(self) -> Sequence[int]:
+        """Return the positions of the queries at which the parts of the search begin."""
+        texts, n = self.queries.texts, self.index.n
+        if self.deadline is None and self.cancel is None:
+            return range(0, len(texts), max(1, AT_ONCE // n))
+        most, starts, length = max(1, min(QUERIES, CELLS // max(n, 1))), [0], 0
+        for q, text in enumerate(texts):
+            if q - starts[-1] >= most or (q > starts[-1] and length + len(text) > CHARACTERS):
+                starts.append(q)
+                length = 0
+            length += len(text)
+        return starts
 
 
 class FailurePolicy:
@@ -121,32 +126,24 @@ class FailurePolicy:
     """
 
     def __init__(self, request: SearchRequest) -> None:
-        self.deadline, self.cancel = Deadline(request.deadline, request.cancel), request.cancel
+        self.cancel, self.whole = request.cancel, Deadline(request.deadline, request.cancel)
+        self.deadline = self.whole
+        """The end of the current part of the search; `whole` is that of all parts."""
         self.first_error: Exception | None = None
         self.down: str | None = None
         """Why no more pairs are asked for."""
-        self._in_a_row = 0
+        self.down_by, self._in_a_row = "scorer", 0
 
-    @property
-    def watches(self) -> bool:
-        """Whether a search may have to end before its budget is spent."""
-        return self.deadline.limited or self.cancel is not None
+    def share(self, parts: int) -> None:
+        """Give the current part an equal share of the remaining time, of which `parts` are left."""
+        if parts > 1 and self.whole.limited:
+            self.deadline = Deadline(self.whole.left() / parts, self.cancel)
 
     def stop(self, ahead: float = 0.0) -> str | None:
         """Return the reason to stop now, or `ahead` seconds from now; None if there is none."""
         if self.deadline.left() > ahead:
             return None
         return "cancelled" if self.cancel is not None and self.cancel.is_set() else "deadline"
-
-    def half_the_time(self) -> Callable[[bool], bool]:
-        """Return a function that allows a group to ask one more search while half of the remaining
-        time suffices; the first is always allowed before the deadline."""
-        until = time.monotonic() + self.deadline.left() / 2
-
-        def go_on(some: bool) -> bool:
-            return self.deadline.left() > 0 and not (some and time.monotonic() > until)
-
-        return go_on if self.watches else lambda some: True
 
     def scored(self) -> None:
         """Note that a pair was scored."""
@@ -155,6 +152,7 @@ class FailurePolicy:
     def store_failed(self, error: StoreError) -> None:
         """Note that the items' database failed, so that no more pairs are asked for."""
         self.first_error, self.down = self.first_error or error, str(error)
+        self.down_by = "store"
 
     def query_failed(self, error: Exception, *, scored: bool) -> str:
         """Count an error of the scorer; `scored` says whether the same call had scored pairs.
@@ -169,71 +167,66 @@ class FailurePolicy:
         return str(error)
 
 
-def few_at_a_time(texts: Sequence[str], n: int) -> list[int]:
-    """Return the position of each search's first query in a group.
-
-    The first stage, encoding queries and predicting for many queries take longer than a deadline
-    allows, so each search must be small enough for a check of the clock in between.
-    """
-    most, starts, length = max(1, min(QUERIES, CELLS // max(n, 1))), [0], 0
-    for q, text in enumerate(texts):
-        if q - starts[-1] >= most or (q > starts[-1] and length + len(text) > CHARACTERS):
-            starts.append(q)
-            length = 0
-        length += len(text)
-    return starts
-
-
 class SearchRun:
-    """One execution of a request, for queries that fit into memory together.
+    """One execution of a part of a request: of the queries at `rows`, which are searched together.
 
-    `told` is the number of the request's pairs that were scored before.
+    `parts` is the number of parts to come, this one included; `rounds` and `n_scored` count the
+    rounds and scores of the whole request.
     """
 
     def __init__(
         self,
-        snapshot: Snapshot,
         request: SearchRequest,
-        queries: QuerySet,
         policy: FailurePolicy,
-        told: int,
+        rows: range,
+        parts: int,
+        previous: SearchRun | None,
     ) -> None:
-        self.snapshot, self.request, self.policy, self.told = snapshot, request, policy, told
-        self.queries, m, n = queries, len(queries), snapshot.index.n
-        self.equal_texts = snapshot.equal_texts(request)
-        with one_thread(m * n):
-            plan = snapshot.plan(request)
+        self.request, self.policy, self.rows, self.parts = request, policy, rows, parts
+        self.rounds: int = 0 if previous is None else previous.rounds
+        self.n_scored: int = 0 if previous is None else previous.n_scored
+        self.queries, m, n = request.queries.take(rows), len(rows), request.index.n
+        self.cells = m * n  # of a product
+        with one_thread(self.cells):
             # Random items, or items that are the same for all queries, are no answer.
-            drawn = isinstance(plan.retriever, ItemPriors | RandomItems)
+            drawn = isinstance(request.plan.retriever, ItemPriors | RandomItems)
             self.fallback = request.fallback and not drawn
-            self.divided = m > 1 and policy.watches
-            self.group = SearchGroup(
-                plan,
-                queries.texts,
+            self.search = Search(
+                request.plan,
+                Queries(self.queries.texts),
                 n,
-                starts=few_at_a_time(queries.texts, n) if self.divided else [0],
-                allowed=self.equal_texts.left_out(n, request.allowed),
+                allowed=request.equal_texts.left_out(n, request.allowed),
                 depth=request.k if self.fallback else 0,
             )
-        self.cells = m * n // len(self.group.searches)  # of a product
         self.errors: list[str | None] = [None] * m
         self.unscored = np.zeros(m, np.int64)  # pairs asked since the last scored one
         self.n_calls, self.scoring_seconds = 0, 0.0
 
     def results(self) -> Results:
         """Run the search and return its results."""
-        truncated = getattr(self.snapshot.scorer, "truncated", 0)
+        policy, truncated = self.policy, getattr(self.request.scorer, "truncated", 0)
+        policy.deadline = policy.whole
+        late = policy.stop() if self.parts > 1 or self.rows.start else None
+        if late or (policy.down is not None and not self.fallback):
+            said = policy.down or "the time was up before this query was searched"
+            self.errors = [said for _ in self.rows]
+            return self._answer([[] for _ in self.rows], late or policy.down_by)
         stopped_by = self._drive()
+        if policy.down is not None:
+            self._end(range(len(self.queries)), policy.down)
+        if any(self.errors):
+            stopped_by = stopped_by or "scorer"
         with one_thread(self.cells):
-            found = self._answered(stopped_by)
-        return replace(found, truncated=getattr(self.snapshot.scorer, "truncated", 0) - truncated)
+            results = self._ranked(stopped_by)
+        return replace(results, truncated=getattr(self.request.scorer, "truncated", 0) - truncated)
 
     def _drive(self) -> str | None:
         """Ask for and score pairs until all queries are finished; return the reason if it stopped
         earlier."""
-        group, policy = self.group, self.policy
+        search, policy = self.search, self.policy
         stopped_by = policy.stop()
-        while stopped_by is None and policy.down is None:
+        # Without a scorer, the first stage may still answer.
+        while stopped_by is None and (policy.down is None or (self.fallback and not search.round)):
             began = time.perf_counter()
             try:
                 with one_thread(self.cells):
@@ -241,24 +234,27 @@ class SearchRun:
             except StoreError as error:
                 policy.store_failed(error)
                 return "store"
-            if not len(pairs):
-                return policy.stop() if group.each("unfinished").any() else None
+            if not len(pairs) or policy.down is not None:
+                break
+            if search.round == 1:
+                policy.share(self.parts)
             choosing = time.perf_counter() - began
             stopped_by = policy.stop() or self._score(pairs)
+            self.rounds += 1
             if self.request.on_round is not None:
-                self.request.on_round(group.round, self._latest())
-            if stopped_by is None and group.round > 1:
-                # The next round takes as long to choose as this one, unless the group checks the
-                # clock.
-                late = policy.stop(0.0 if self.divided else choosing)
-                stopped_by = late if late and group.each("unfinished").any() else None
+                hits = [list[Hit]() for _ in self.request.queries.texts]
+                hits[self.rows.start : self.rows.stop] = self._hits(search.latest())
+                self.request.on_round(self.rounds, hits)
+            # The next round takes as long to choose as this one.
+            if stopped_by is None and search.round > 1 and search.unfinished.any():
+                stopped_by = policy.stop(choosing)
         return stopped_by
 
     def _ask(self) -> Pairs:
         """Return the next pairs and read their texts; items of a database with empty texts are left
         out."""
-        items, go_on = self.snapshot.index.items, self.policy.half_the_time
-        while len(pairs := self.group.ask(go_on())) and isinstance(items.texts, Column):
+        items = self.request.index.items
+        while len(pairs := self.search.ask()) and isinstance(items.texts, Column):
             asked = np.unique(pairs.item)  # read at once, not one by one
             empty = asked[[not text for text in items.texts.fetch(asked.tolist())]]
             if len(empty):
@@ -275,15 +271,15 @@ class SearchRun:
         which query failed, queries are asked one by one. A query with scores continues even if none
         of a round's pairs can be scored, unless `FAILURES_IN_A_ROW` pairs failed in a row.
         """
-        waiting, stopped_by, before = [pairs], None, self.group.each("n_scored")
+        waiting, stopped_by, before = [pairs], None, self.search.n_scored
         asked = np.bincount(pairs.query, minlength=len(self.queries))
         while waiting and stopped_by is None and self.policy.down is None:
-            part = waiting.pop()
-            scored = np.zeros(len(part), np.bool_)
+            batch = waiting.pop()
+            scored = np.zeros(len(batch), np.bool_)
             try:
-                stopped_by = self._stream(part, scored)
+                stopped_by = self._stream(batch, scored)
             except Exception as error:
-                left = part.take(np.flatnonzero(~scored))
+                left = batch.take(np.flatnonzero(~scored))
                 if isinstance(error, NothingScoredError):
                     # A round may be a single pair, whose failure is not enough to end a query with
                     # scores.
@@ -300,7 +296,7 @@ class SearchRun:
                 if len(others := left.take(np.flatnonzero(~np.isin(left.query, faulty)))):
                     waiting.append(others)
         if stopped_by is None:
-            some = self.group.each("n_scored") > before
+            some = self.search.n_scored > before
             self.unscored = np.where(some, 0, self.unscored + asked)
             for query in np.flatnonzero(self.unscored >= GIVE_UP_AFTER).tolist():
                 count = self.unscored[query]
@@ -309,19 +305,18 @@ class SearchRun:
 
     def _stream(self, pairs: Pairs, scored: BoolArray) -> str | None:
         """Score pairs batch by batch, marking the finished ones in `scored` (p,)."""
-        scorer, items = self.snapshot.scorer, self.snapshot.index.items.texts
+        request, scorer = self.request, self.request.scorer
         assert scorer is not None  # only a method that makes no calls does without
-        began, stopped_by = time.perf_counter(), None
-        stream = scorer.score(pairs, self.queries.texts, items, **self.policy.deadline.rest())
+        began, stopped_by, texts = time.perf_counter(), None, request.index.items.texts
+        stream = scorer.score(pairs, self.queries.texts, texts, **self.policy.deadline.rest())
         try:
             for positions, scores in stream:
-                self.group.tell(pairs.take(positions), scores)
+                self.search.tell(pairs.take(positions), scores)
                 scored[positions] = True
                 self.policy.scored()
-                self.told += len(positions)
-                if self.request.progress is not None:
-                    budget = self.group.searches[0].budget
-                    self.request.progress(self.told, len(self.request.queries) * budget)
+                self.n_scored += len(positions)
+                if request.progress is not None:
+                    request.progress(self.n_scored, len(request.queries) * self.search.budget)
                 if stopped_by := self.policy.stop():
                     break
         finally:
@@ -332,108 +327,83 @@ class SearchRun:
 
     def _end(self, queries: Iterable[int], sentence: str) -> None:
         """End these queries, unless they have ended already."""
-        unfinished = self.group.each("unfinished")
+        unfinished = self.search.unfinished
         for query in queries:
             if self.errors[query] is None and unfinished[query]:
                 self.errors[query] = sentence
-                self.group.end(query)
+                self.search.end(query)
 
-    def _latest(self) -> list[list[Hit]]:
-        """Return each query's hits that were scored in the last round."""
-        found = list[list[Hit]]()
-        for number, search in enumerate(self.group.searches):
-            asked = number in self.group.asked
-            found += self._hits(search.latest() if asked else Ranking.empty(len(search.queries)))
-        return found
+    def _ranked(self, stopped_by: str | None) -> Results:
+        """Return the results: the k best scored items of each query, followed by predicted ones if
+        the budget was less than k, or the first stage's hits where nothing was scored."""
+        request, search, calibration = self.request, self.search, self.request.calibration
+        in_time = stopped_by is None or (stopped_by != "store" and self.policy.stop() is None)
+        fill = request.min_score is None and request.k > request.pairs and in_time
+        ranking = search.filled(request.k) if fill else search.best(request.k)
+        ranking, calibrated = request.equal_texts.put_back(ranking, request.k), None
+        final, none_relevant = ranking.final, None
+        if calibration is not None:
+            context = search.best(CONTEXT).final.astype(np.float64)
+            scores = np.where(np.isnan(final), ranking.approx, final).astype(np.float64)
+            calibrated = calibration.probabilities(scores, context)
+            none_relevant = _or_none(calibration.none_relevant(context))
+        best_scores = _or_none(np.fmax.reduce(final, axis=1, initial=-np.inf))
+        if request.min_score is not None:
+            ranking = ranking.where(final >= request.min_score)
+        hits = self._hits(ranking, calibrated)
+        if self.fallback and not all(hits):
+            first, lacking = search.first(request.k), np.array([not own for own in hits])
+            kept = np.broadcast_to(lacking[:, None], first.items.shape)
+            others = self._hits(first.where(kept))
+            hits = [own or other for own, other in zip(hits, others, strict=True)]
+        stopped_by = stopped_by or ("target" if search.stopped.all() else "budget")
+        trace = tuple(self._hits(search.picks())) if request.trace else None
+        return replace(
+            self._answer(hits, stopped_by),
+            trace=trace,
+            best_scores=best_scores,
+            none_relevant=none_relevant,
+        )
 
-    def _answered(self, stopped_by: str | None) -> Results:
-        """Return the results, given the reason for stopping, if there is one."""
-        request, group, policy = self.request, self.group, self.policy
-        if policy.down is not None:
-            self._end(range(len(self.queries)), policy.down)
-        if any(self.errors):
-            stopped_by = stopped_by or "scorer"
-        hits, trace = list[list[Hit]](), list[list[Hit]]()
-        best_scores, none_relevant = list[float | None](), list[float | None]()
-        for number, search in enumerate(group.searches):
-            ranking = self._ranking(number, stopped_by)
-            ranking, calibrated = self.equal_texts.put_back(ranking, request.k), None
-            final, calibration = ranking.final, self.snapshot.calibration
-            if calibration is not None:
-                context = search.best(CONTEXT).final.astype(np.float64)
-                scores = np.where(np.isnan(final), ranking.approx, final).astype(np.float64)
-                calibrated = calibration.probabilities(scores, context)
-                none_relevant += _or_none(calibration.none_relevant(context))
-            best_scores += _or_none(np.fmax.reduce(final, axis=1, initial=-np.inf))
-            if request.min_score is not None:
-                ranking = ranking.where(final >= request.min_score)
-            hits += self._with_fallback(search, self._hits(ranking, calibrated))
-            trace += self._hits(search.picks()) if request.trace else ()
-        if self.divided and len(late := group.not_begun()):
-            stopped_by = stopped_by or policy.stop() or "deadline"
-            for query in late.tolist():
-                said = "the time was up before this query was searched"
-                self.errors[query] = self.errors[query] or said
+    def _answer(self, hits: list[list[Hit]], stopped_by: str) -> Results:
+        request, search, none = self.request, self.search, (None,) * len(hits)
         return Results(
             queries=self.queries.texts,
             query_ids=self.queries.ids,
             numbered=self.queries.numbered,
             hits=tuple(hits),
             method=str(request.method),
-            budget=min(request.pairs, group.searches[0].budget),
-            stopped_by=stopped_by or ("target" if group.each("stopped").all() else "budget"),
+            budget=min(request.pairs, search.budget),
+            stopped_by=stopped_by,
             errors=tuple(self.errors),
             n_calls=self.n_calls,
-            n_scored=int(group.each("n_scored").sum()),
-            n_failed=sum(search.n_failed for search in group.searches),
-            n_backfilled=int(group.each("n_backfilled").sum()),
+            n_scored=int(search.n_scored.sum()),
+            n_failed=search.n_failed,
             scoring_seconds=self.scoring_seconds,
-            trace=tuple(trace) if request.trace else None,
+            trace=tuple([] for _ in hits) if request.trace else None,
             min_score=request.min_score,
-            best_scores=tuple(best_scores),
-            none_relevant=None if self.snapshot.calibration is None else tuple(none_relevant),
+            best_scores=none,
+            none_relevant=None if request.calibration is None else none,
         )
 
-    def _ranking(self, number: int, stopped_by: str | None) -> Ranking:
-        """Return the k best items of each query of one search, followed by predicted ones if the
-        budget was less than k; nothing if the deadline came before its first stage."""
-        request, search, left = self.request, self.group.searches[number], self.policy.deadline.left
-        if not search.plan.batches:
-            if self.divided and left() <= 0:
-                return Ranking.empty(len(search.queries))
-            self.group.begun.add(number)
-        in_time = left() > 0 or (stopped_by is None and not self.divided)
-        fill = request.min_score is None and request.k > request.pairs and stopped_by != "store"
-        return search.filled(request.k) if fill and in_time else search.best(request.k)
-
-    def _with_fallback(self, search: Search, hits: list[list[Hit]]) -> list[list[Hit]]:
-        """Return the hits, or those of the first stage if there are none."""
-        if not self.fallback or all(hits):
-            return hits
-        first, lacking = search.first(self.request.k), np.array([not own for own in hits])
-        others = self._hits(first.where(np.broadcast_to(lacking[:, None], first.items.shape)))
-        return [own or other for own, other in zip(hits, others, strict=True)]
-
     def _hits(self, ranking: Ranking, calibrated: FloatArray | None = None) -> list[list[Hit]]:
-        return hits_of(self.snapshot.index.items, ranking, self.request.method.name, calibrated)
+        return hits_of(self.request.index.items, ranking, self.request.method.name, calibrated)
 
 
-def _or_none(values: FloatArray) -> list[float | None]:
-    return [value if np.isfinite(value) else None for value in values.tolist()]
+def _or_none(values: FloatArray) -> tuple[float | None, ...]:
+    return tuple(value if np.isfinite(value) else None for value in values.tolist())
 
 
-def execute(snapshot: Snapshot, request: SearchRequest) -> Results:
-    """Execute a request, for as many queries at once as fit into memory.
+def execute(request: SearchRequest) -> Results:
+    """Execute a request, for as many queries at once as memory and a deadline allow.
 
     Raises the first error of the scorer or a store if no pair could be scored.
     """
     began, policy, parts = time.perf_counter(), FailurePolicy(request), list[Results]()
-    m = len(request.queries)
-    at_once = m if policy.deadline.limited else max(1, AT_ONCE // snapshot.index.n)
-    for start in range(0, m, at_once):
-        queries = request.queries.take(range(start, min(start + at_once, m)))
-        told = sum(part.n_scored for part in parts)
-        parts.append(SearchRun(snapshot, request, queries, policy, told).results())
+    starts, run = [*request.starts(), len(request.queries)], None
+    for number, (start, stop) in enumerate(pairwise(starts), start=1):
+        run = SearchRun(request, policy, range(start, stop), len(starts) - number, run)
+        parts.append(run.results())
     results, error = merged(parts), policy.first_error
     forgiven = request.fallback and isinstance(error, ScorerError)
     if error is not None and not results.n_scored and not forgiven:

@@ -21,7 +21,7 @@ from crossknn.scorers.base import Scorer
 from crossknn.search.calibration import CALIBRATION, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.results import Results
-from crossknn.search.run import OnRound, SearchRequest, Snapshot, execute
+from crossknn.search.run import OnRound, SearchRequest, execute
 from crossknn.types import BoolArray, Progress, as_count, as_positive
 
 if TYPE_CHECKING:
@@ -153,12 +153,10 @@ class Searcher:
                 stage's hits (`round` is 0) instead of raising the scorer's error.
         """
         chosen = self.method if method is None else parse_method(method)
-        snapshot, asked = self._snapshot(chosen), query_set(queries)
         limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
-        request = self._request(snapshot, asked, k, limits, min_score, filter, chosen, seed)
+        request = self._request(query_set(queries), chosen, k, limits, min_score, filter, seed)
         how: dict[str, Any] = {"trace": trace, "progress": progress, "cancel": cancel}
-        how |= {"on_round": on_round, "fallback": fallback}
-        return execute(snapshot, replace(request, **how))
+        return execute(replace(request, **how, on_round=on_round, fallback=fallback))
 
     async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:
         """Run `search` in a worker thread; cancelling the task stops it at the next batch.
@@ -206,30 +204,21 @@ class Searcher:
                 f"collect or fit with this one, too, or search with {method.fallback}"
             )
 
-    def _snapshot(self, method: Method) -> Snapshot:
-        """Take a snapshot for a new search; the fusion is opened again after items were added."""
-        index, fusion = self.of_scorer(), self.fusion
-        if index.items is not self._items:
-            fusion = open_fusion(index, self._fuse, self.seed)
-        calibration = None
-        if self.scorer is not None and method.calls and CALIBRATION in index.artifacts:
-            calibration = open_calibration(index, fusion, self.scorer.fingerprint)
-        return Snapshot(index=index, scorer=self.scorer, fusion=fusion, calibration=calibration)
-
     def _request(
         self,
-        snapshot: Snapshot,
         queries: QuerySet,
+        method: Method,
         k: int | None,
         limits: Budget,
         min_score: float | None,
         filter: Filter | None,
-        method: Method,
         seed: int | None,
     ) -> SearchRequest:
         """Check the arguments and make the request."""
-        n = len(snapshot.index)
-        if not n:
+        index, fusion, calibration = self.of_scorer(), self.fusion, None
+        if index.items is not self._items:  # items were added
+            fusion = open_fusion(index, self._fuse, self.seed)
+        if not (n := len(index)):
             raise InputError("every item of the index is deleted: add items first")
         if min_score is None:
             k = K if k is None else k
@@ -245,13 +234,19 @@ class Searcher:
         if isinstance(method, Kriging) and method.target_recall is not None:
             from crossknn.fitting.stopping import calibrate
 
-            calibrate(snapshot.index, method, pairs, chosen_seed)
+            calibrate(index, method, pairs, chosen_seed)
+        if self.scorer is not None and method.calls and CALIBRATION in index.artifacts:
+            calibration = open_calibration(index, fusion, self.scorer.fingerprint)
         return SearchRequest(
+            index=index,
+            scorer=self.scorer,
+            fusion=fusion,
+            calibration=calibration,
             queries=queries,
             method=method,
             k=n if k is None else k,
             pairs=pairs,
-            allowed=_mask(filter, snapshot.index),
+            allowed=_mask(filter, index),
             seed=chosen_seed,
             deadline=limits.deadline,
             min_score=min_score,

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,6 @@ from crossknn.data.records import Entries, Record, Records, given_records, read_
 from crossknn.data.text_files import is_id_name
 from crossknn.errors import InputError
 from crossknn.types import BoolArray, IntArray, as_count, json_value
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -42,14 +40,13 @@ _BARE_FIELDS = (("id", "text"), ("id", "url", "title", "text"))
 """Fields of a TSV without a header, by their number: passages and documents of MS MARCO."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One item; `text` is made by the template, `extra` has the record's other fields."""
 
     id: str
     text: str
-    title: str = ""
-    extra: Mapping[str, object] = field(default_factory=dict)
+    title: str
+    extra: Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -78,12 +75,8 @@ class Items:
         return len(self.ids)
 
     def __getitem__(self, position: int) -> Item:
-        return Item(
-            id=self.ids[position],
-            text=self.texts[position],
-            title=self.titles[position],
-            extra=self.extra[position],
-        )
+        at = position
+        return Item(self.ids[at], self.texts[at], self.titles[at], self.extra[at])
 
     @cached_property
     def _position(self) -> dict[str, int]:
@@ -109,8 +102,7 @@ class Items:
         return item_id in self._position
 
     def position(self, item_id: str) -> int:
-        """Return the position, 0 to n - 1, of the item with an id; `InputError` if there is
-        none."""
+        """Return the position of the item with an id; `InputError` if there is none."""
         if item_id not in self._position:
             hint = f" (ids look like {self.ids[0]!r})" if len(self) else ""
             raise InputError(f"there is no item with the id {item_id!r}{hint}")
@@ -119,22 +111,15 @@ class Items:
     def take(self, positions: Sequence[int]) -> Items:
         """Select items at some positions, in this order."""
 
-        def at(column: Sequence[T]) -> list[T]:
-            return [column[position] for position in positions]
-
         alive = None if self.alive is None else self.alive[list(positions)]
-        return replace(
-            self,
-            ids=at(self.ids),
-            texts=at(self.texts),
-            titles=at(self.titles),
-            extra=at(self.extra),
-            alive=None if alive is None or alive.all() else alive,
-        )
+        columns: dict[str, Any] = {
+            name: [getattr(self, name)[position] for position in positions]
+            for name in ("ids", "texts", "titles", "extra")
+        }
+        return replace(self, **columns, alive=None if alive is None or alive.all() else alive)
 
     def positions(self, item_ids: Iterable[str]) -> IntArray:
-        """Return the positions (p,) of the items with these ids; `InputError` names an unknown
-        one."""
+        """Return the positions (p,) of the items with these ids."""
         return np.array([self.position(item_id) for item_id in item_ids], dtype=np.int64)
 
 
@@ -157,19 +142,16 @@ def read_items(
     text.
 
     Args:
-        source: JSON lines or a JSON array (`.jsonl`, `.ndjson`, `.json`), `.csv`, `.tsv` (which
-            knows no quotes), `.parquet`, or `.txt` with an item per line; a text file may end in
-            `.gz`. Or a folder, or a list of texts or records, a mapping from ids to them, or a data
+        source: A file (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, or `.txt` with an item per
+            line), a folder, a list of texts or records, a mapping from ids to them, or a data
             frame.
-        id_field: The field that holds the id.
-        title_field: The field that holds the title.
-        text_field: The field that holds the text.
+        id_field, title_field, text_field: The fields that hold id, title and text.
         template: How an item's text is made of its fields: `{title}`, `{text}` and any other.
         limit: Maximum number of items, from the beginning.
 
     Raises:
-        InputError: The corpus is empty, an id comes twice, a text is empty, a field is missing or a
-            line cannot be read; the message names file and line.
+        InputError: There are no items, an id comes twice, a text is empty, or a line cannot be
+            read; the message names file and line.
     """
     if limit is not None:
         as_count(limit, "limit")
@@ -244,8 +226,7 @@ def _further(record: Record, used: set[str | None]) -> dict[str, object]:
 
 
 def _template_fields(template: str) -> list[str]:
-    """Return the names that the template uses, except `title`; attributes, indexes and formats are
-    refused."""
+    """Return the names that the template uses, except `title`."""
     names = _FIELD.findall(template)
     if not names or set("{}") & set(_FIELD.sub("", template)):
         raise InputError(

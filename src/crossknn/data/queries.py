@@ -77,8 +77,7 @@ Texts: TypeAlias = str | Entries | QuerySet
 
 
 def query_set(queries: Texts) -> QuerySet:
-    """Return queries with ids, texts unchanged; `InputError` if there are none, or for an empty
-    one."""
+    """Return queries with ids, texts unchanged; `InputError` for none, or an empty one."""
     if isinstance(queries, str):
         queries = QuerySet(("0",), (whole_text(queries),), numbered=True)
     elif not isinstance(queries, QuerySet):
@@ -109,10 +108,6 @@ def read_queries(
         source: The file, the folder, or a container of texts or records.
         split: The split of a folder; by default all queries of a BEIR folder are read.
         limit: Maximum number of queries, from the beginning.
-
-    Raises:
-        InputError: A query is empty or cannot be read, or an id comes twice; the message names file
-            and line.
     """
     folder = folder_at(source) if isinstance(source, str | Path) else None
     if folder is None and split is not None:
@@ -150,8 +145,7 @@ def _judged(queries: QuerySet, path: Path) -> QuerySet:
 
 
 def queries_from(records: Records, *, as_given: bool = False) -> QuerySet:
-    """Make queries from records. Texts taken `as_given` keep their outer blanks and may be
-    empty."""
+    """Make queries; texts taken `as_given` keep their outer blanks and may be empty."""
     ids: dict[str, None] = {}
     texts, numbered = [], True
     for record in records.rows:

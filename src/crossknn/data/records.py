@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,15 +30,7 @@ NAMED_TYPES = (*JSON_TYPES, ".csv", ".parquet")
 FILE_TYPES = (*NAMED_TYPES, ".tsv", ".txt")
 
 
-class Frame(Protocol):
-    """A data frame of pandas or polars."""
-
-    @property
-    def columns(self) -> Any:
-        """The names of its columns."""
-
-
-Entries: TypeAlias = Iterable[str | Mapping[str, Any]] | Mapping[Any, Any] | Frame
+Entries: TypeAlias = Iterable[str | Mapping[str, Any]] | Mapping[Any, Any] | Any
 """Texts or records: a list of them, a mapping from ids to them, a data frame, a pandas Series."""
 
 _RECORD_FIELDS = frozenset({"id", "_id", "title", "text", "query"})
@@ -67,8 +59,7 @@ class Record(NamedTuple):
         return next(filter(self.fields.__contains__, chain(names, in_any_case)), None)
 
     def field(self, name: str, advice: str = "") -> object:
-        """Return a field's value; if it is missing, `InputError` with the nearest name and
-        `advice`."""
+        """Return a field's value; if it is missing, raise `InputError` with `advice`."""
         if name not in self.fields:
             hint = nearest(name, map(str, self.fields))
             error = InputError(f"{self.place} has no field {name!r} ({hint})")

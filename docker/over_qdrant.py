@@ -5,8 +5,8 @@ from typing import Any
 
 import crossknn as ck
 from crossknn.cli.serve import keys_of
-from crossknn.service.address import listening
 from crossknn.service.app import serve
+from crossknn.service.connections import listening
 from crossknn.service.engine import Engine
 
 

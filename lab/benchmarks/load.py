@@ -50,8 +50,8 @@ def cheap(pairs: list[tuple[str, str]]) -> list[float]:
 
 def serve_cheap(folder: Path, port: int) -> None:
     """The service with a scorer that costs nothing; in a process of its own."""
-    from crossknn.service.address import listening
     from crossknn.service.app import serve
+    from crossknn.service.connections import listening
     from crossknn.service.engine import Engine
 
     engine = Engine({"docs": ck.ItemIndex.load(folder)}, ck.CallableScorer(cheap, "cheap"))

@@ -207,17 +207,6 @@ def _beginning(value: object, most: int = 60) -> str:
     return said
 
 
-def wrong_fields(errors: Sequence[Mapping[str, Any]], given: object) -> list[tuple[str, str]]:
-    """Apply `wrong_field` to each wrong field, or to each wrong entry of a list."""
-    places = [_place(error, given) for error in errors]
-    whole = {place[0] for place in places if len(place) == 1}
-    groups: dict[tuple[int | str, ...], list[Mapping[str, Any]]] = {}
-    for error, place in zip(errors, places, strict=True):
-        entry = len(place) > 1 and isinstance(place[1], int) and place[0] not in whole
-        groups.setdefault(place[: 1 + entry], []).append(error)
-    return [wrong_field(own, given) for own in groups.values()]
-
-
 def _place(error: Mapping[str, Any], given: object) -> tuple[int | str, ...]:
     """Return the fields that lead to an error, without the names of kinds between them."""
     place, here = list[int | str](), given

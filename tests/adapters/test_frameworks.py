@@ -47,3 +47,10 @@ def test_embeddings_of_documents_choose_what_is_scored(framework):
     wanted = reranked(12, vectors=vectors, query_vector=embedding(QUERY))
     assert ids_and_scores(framework.rerank(overlap, budget=12, vectors=True)) == wanted
     assert wanted != reranked(12)
+
+
+def test_none_is_the_default_of_every_argument(framework):
+    """As a pipeline's YAML says it, or a searcher whose method is None."""
+    searcher = ck.Searcher(ck.ItemIndex.build(TEXTS[:3], lsa=2), overlap, None)
+    assert len(framework.retrieve(searcher, None, None, None)) == 3
+    assert len(framework.rerank(None, None, None, texts=TEXTS[:3])) == 3

@@ -131,9 +131,20 @@ def test_fields_of_any_kind_can_be_read():
     assert read["metadata"] == {"url": "x", "day": "2026-01-02", "half": "a\ufffd"}
 
 
+def test_nulls_for_arguments(searcher):
+    """Models fill in all arguments, with null where they have nothing to say."""
+    nulls = {"query": "sort a list", "k": None, "filter": None}
+    found, read = ask(searcher, ("search", nulls), ("fetch", {"id": "zip-file", "offset": None}))[0]
+    assert len(body(found)["results"]) == 10
+    assert body(read)["title"] == "zip file"
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
+        ("search", {"query": None}, "query is missing"),
+        ("search", {"query": "a", "top_k": 3}, "'top_k' is not known here"),
+        ("search", {"query": "word " * 10_000}, "query may have at most 32,768 characters"),
         ("search", {"query": ""}, "empty"),
         ("search", {"query": "a", "k": 0}, "k must be 1 or more"),
         ("search", {"query": "a", "k": "many"}, 'k must be a whole number, not "many"'),

@@ -74,9 +74,12 @@ def test_mteb_evaluates_it(kind):
 
 
 def test_empty_documents_are_indexed():
-    model = CrossknnSearch(overlap, budget=12)
-    model.index([*TEXTS, {"id": "none", "title": "", "text": ""}])
-    assert len(model.search([{"id": "q1", "text": "sort"}], top_k=1000)["q1"]) == len(TEXTS) + 1
+    model = CrossknnSearch(overlap, method=None, budget=None)
+    null = [{"id": "a", "text": None, "title": float("nan")}, {"id": "b", "title": None}]
+    model.index([*TEXTS[:3], {"id": "none", "title": "", "text": ""}, *null])
+    found = model.search([{"id": "q", "text": "zip file", "instruction": None}], top_k=9)["q"]
+    assert len(found) == 6
+    assert next(iter(found)) == "zip-file"
 
 
 @pytest.mark.parametrize("ranked", [None, {"q1": [TEXTS[0]["id"]], "q2": [TEXTS[1]["id"]]}])

@@ -64,7 +64,7 @@ def test_items_are_added_and_deleted(client, folder):
     assert first[0] == "new"
     assert gone not in first
     assert client.get("/items/new").json()["text"] == NEW["text"]
-    assert client.get("/indexes").json()["indexes"] == [{"name": "docs", "items": 40}]
+    assert client.get("/indexes").json()["indexes"][0]["items"] == 40
     assert client.get("/readyz").json()["status"] == "ready"
 
 

@@ -1,4 +1,5 @@
-"""Connections that ask for nothing, never end, or are never read: the service goes on."""
+"""Connections that ask for nothing, never end, or are never read: the service goes on. And a
+service that cannot listen: one sentence, exit code 7, nothing served."""
 
 from __future__ import annotations
 
@@ -25,11 +26,13 @@ from service_helpers import (
 )
 
 import crossknn as ck
+from crossknn.errors import AddressError
 from crossknn.service import connections
 
 HEAD = b"POST /search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
-DROPPED = "crossknn_dropped_connections_total"
+SLOW = 'crossknn_dropped_connections_total{why="slow"}'
+DISPLACED = 'crossknn_dropped_connections_total{why="displaced"}'
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +63,7 @@ def test_idle_connections_give_way(most, begun):
             with suppress(ConnectionError):  # it has given way already
                 connection.sendall(begun)
         check_health(f"http://127.0.0.1:{port}", 5)
-        assert counted(port, f'{DROPPED}{{why="displaced"}}') >= 48
+        assert counted(port, DISPLACED) >= 48
         assert counted(port, "crossknn_connections") <= 12
         assert read_all(idle[0]) == b""
 
@@ -83,7 +86,7 @@ def test_a_request_under_way_stays(most):
 
 def test_a_client_that_never_reads_is_dropped_and_counted(monkeypatch):
     """An answer of 8 MB that nobody takes is kept for a stated time, here half a second."""
-    monkeypatch.setitem(connections.MAX_SECONDS, "answer", 0.5)
+    monkeypatch.setattr(connections, "MAX_WAIT", 0.5)
     items = [{"id": f"d{n}", "text": f"page {n} " + "x" * 100_000} for n in range(80)]
     body = {"query": "page", "k": 80, "budget": 2, "method": "retrieve"}
     with running({"docs": ck.ItemIndex.build(items, encoder=None, lsa=0)}) as port:
@@ -92,7 +95,7 @@ def test_a_client_that_never_reads_is_dropped_and_counted(monkeypatch):
                 never.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 never.connect(("127.0.0.1", port))
                 send(never, body, Connection=close)
-                until(lambda wanted=count: counted(port, f'{DROPPED}{{why="answer"}}') == wanted)
+                until(lambda wanted=count: counted(port, SLOW) == wanted)
                 assert len(read_all(never)) < 7_000_000
         with connect(port) as slow:  # but takes it bit by bit
             send(slow, body)
@@ -100,33 +103,28 @@ def test_a_client_that_never_reads_is_dropped_and_counted(monkeypatch):
             left = int(re.search(rb"content-length: (\d+)", first)[1]) - len(first)
             while left > 0:
                 time.sleep(0.03)
-                part = slow.recv(1 << 18)
-                assert part
-                left -= len(part)
+                taken = slow.recv(1 << 18)
+                assert taken
+                left -= len(taken)
 
 
-def test_what_is_no_request_is_logged_rarely(port, caplog):
-    """Fifty connections of nonsense are fifty refusals, and one line of log."""
+def test_nonsense_is_refused_and_a_web_socket_is_answered_as_any_request(port, caplog):
+    """Fifty connections of nonsense fill no log; an upgraded one would have none of the limits."""
     for n in range(50):
         with connect(port) as wrong:
             wrong.sendall(b"\x16\x03\x01 nonsense\r\n\r\n" if n % 2 else b"A: " + b"b" * 70_000)
             answer = read_all(wrong)
             assert not answer or answer.startswith(b"HTTP/1.1 400")
-    assert sum("nvalid HTTP" in record.getMessage() for record in caplog.records) <= 1
-
-
-def test_no_connection_is_upgraded(port):
-    """A web socket would have none of these limits: the request is answered as any other."""
     key = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     with connect(port) as upgrading:
         upgrading.sendall(HEALTH + b"Connection: Upgrade\r\nUpgrade: websocket\r\n" + key)
         assert upgrading.recv(65536).startswith(b"HTTP/1.1 200")
+    assert caplog.records == []
 
 
 def test_heads_and_bodies_that_do_not_come_are_hung_up(port, monkeypatch):
     """A head, a body, and the second head of a connection that stop in the middle."""
-    for what in ("head", "body"):
-        monkeypatch.setitem(connections.MAX_SECONDS, what, 0.2)
+    monkeypatch.setattr(connections, "MAX_WAIT", 0.2)
     for begun in (HEAD, HEAD + b"Content-Length: 100\r\n\r\n{"):
         with connect(port) as slow:
             slow.sendall(begun)
@@ -149,16 +147,22 @@ def test_bodies_in_chunks_have_a_limit_too(port):
         assert b"413" in large.recv(65536).split(b"\r\n")[0]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("served")
+    docs()["docs"].save(folder / "docs")
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sets a limit of open files")
-def test_more_connections_than_the_process_may_have_files(tmp_path):
+def test_more_connections_than_the_process_may_have_files(folder):
     """600 idle connections and 256 files: the service stopped for ten seconds at a time, and wrote
     tens of thousands of lines."""
     import resource
 
-    docs()["docs"].save(tmp_path / "docs")
     limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))  # noqa: E731
-    with command(tmp_path, "docs", "--port", "0", preexec_fn=limit) as process:
+    with command(folder, "docs", "--port", "0", preexec_fn=limit) as process:
         url = url_of(process)
         with ExitStack() as opened:
             for _ in range(600):
@@ -169,3 +173,48 @@ def test_more_connections_than_the_process_may_have_files(tmp_path):
         process.terminate()
         _, log = process.communicate(timeout=20)
     assert log.count("\n") < 20
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("localhost", "it is in use: stop what"),  # one of its two families of addresses
+        ("203.0.113.7", "give an address of this machine"),  # an address for documentation
+        ("no-such-host.invalid", "'no-such-host.invalid'"),
+        ("a" * 80, "give an address"),
+        ("", "the host is empty"),
+        ("127.0.0.1:8000", "give an address"),
+        ("::ffff:127.0.0.1", "give an address"),
+    ],
+)
+def test_an_address_that_is_taken_or_of_no_machine(host, message):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(AddressError, match=message),
+        connections.listening(host, other.getsockname()[1]),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_two_services_at_one_port(folder):
+    """The second is refused, the first serves on, at the free port that it says it has."""
+    with command(folder, "docs", "--port", "0") as first:
+        url = url_of(first)
+        with command(folder, "docs", "--port", url.rsplit(":", 1)[1]) as second:
+            _, message = second.communicate(timeout=60)
+        assert second.returncode == 7
+        assert message.startswith("crossknn: the service cannot listen on '127.0.0.1', port")
+        assert message.count("\n") == 1
+        assert ask(f"{url}/search", {"query": "sort a list", "budget": 5})["n_scored"] == 5
+
+
+@pytest.mark.slow
+def test_an_address_of_ipv6_is_written_for_a_browser(folder):
+    """`--host ::1` is served at http://[::1]:PORT."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with command(folder, "docs", "--host", "::1", "--port", "0") as process:
+        assert url_of(process).startswith("http://[::1]:")

@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from fastapi.testclient import TestClient
 
 import crossknn as ck
-from crossknn.service.address import listening
 from crossknn.service.app import create_app
-from crossknn.service.connections import BoundedServer
+from crossknn.service.connections import BoundedServer, listening
 from crossknn.service.engine import Engine
 
 TEXTS = [
@@ -70,7 +69,7 @@ def served(indexes=None, fn=None, *, keys=(), **settings):
 def running(indexes=None, fn=None, *, keys=(), **settings):
     """The port of a service that a thread runs."""
     engine = Engine(indexes or docs(), ck.CallableScorer(fn or Words(), "words"), **settings)
-    server = BoundedServer(create_app(engine, keys=keys), engine.metrics)
+    server = BoundedServer(create_app(engine, keys=keys), engine)
     with listening("127.0.0.1", 0) as sockets:
         thread = threading.Thread(target=server.run, args=(sockets,))
         thread.start()

@@ -126,21 +126,13 @@ def test_requests_hold_the_pairs_of_one_query_and_are_as_many_as_allowed(shared)
     assert most == 2
 
 
-@pytest.mark.parametrize(
-    ("scores", "said"),
-    [
-        (np.zeros(11), "11 scores of 10 pairs"),
-        (np.zeros(1), "1 scores of 10 pairs"),
-        (0.3, "1 scores of 10 pairs"),
-        (np.full(10, np.nan), "a score of nan"),
-    ],
-)
-def test_wrong_scores_are_not_told(shared, scores, said):
+@pytest.mark.parametrize("scores", [np.zeros(11), np.zeros(1), 0.3])
+def test_another_number_of_scores_is_an_error(shared, scores):
     class Wrong(Streaming):
         def score(self, pairs, queries, items, **_):
             yield np.arange(len(pairs)), scores
 
-    with pytest.raises(ScorerError, match=said):
+    with pytest.raises(ScorerError, match="the scorer was asked for the scores of 10 pairs"):
         collect(shared(Wrong()), grid(1, 10), QUERIES, ITEMS)
 
 

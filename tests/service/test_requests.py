@@ -1,5 +1,4 @@
-"""Keys, items and other routes. `reports/test_service_messages.py` has
-the messages about wrong fields."""
+"""Keys, items and other routes. `reports/test_service_bodies.py` has wrong bodies."""
 
 from __future__ import annotations
 
@@ -21,12 +20,6 @@ def test_without_a_k_a_small_index_is_returned_whole(shared_client):
 def test_a_filter_that_allows_no_item_is_answered_with_none(shared_client):
     answer = shared_client.post("/search", json={"query": "a", "filter": {"lang": "fr"}})
     assert (answer.status_code, answer.json()["results"][0]["hits"]) == (200, [])
-
-
-def test_routes_and_items_that_are_not_there(shared_client):
-    assert refusal(shared_client.get("/nowhere"), 404)
-    assert refusal(shared_client.get("/search"), 405)
-    assert "no item" in refusal(shared_client.get("/items/nobody"), 404)
 
 
 def test_keys(indexes, words):
@@ -57,7 +50,6 @@ def test_a_local_service_answers_under_its_own_names(indexes, words):
 @pytest.mark.parametrize(
     ("scorer", "name"),
     [
-        (lambda: ck.CrossEncoder(), "crossknn-mini-cross-encoder"),
         (lambda: ck.HttpScorer("http://127.0.0.1:9/a/rerank"), "an endpoint at 127.0.0.1"),
         (lambda: ck.CallableScorer(len, "/home/me/models/mine"), "mine"),
         (lambda: ck.CallableScorer(len, "org/model // [2]"), "org/model // [2]"),
@@ -65,20 +57,24 @@ def test_a_local_service_answers_under_its_own_names(indexes, words):
 )
 def test_the_page_names_the_scorer_without_its_path(indexes, scorer, name):
     engine = Engine(indexes, scorer())
-    assert engine.scorer_name == name
+    assert engine.described()["scorer"] == name
     engine.close()
 
 
 def test_items_and_indexes(shared_client):
     known = shared_client.get("/indexes").json()
-    assert known["indexes"] == [{"name": "docs", "items": 40}, {"name": "faq", "items": 9}]
+    example = {"example": "how to zip a file fast"}
+    assert known["indexes"] == [
+        {"name": "docs", "items": 40} | example,
+        {"name": "faq", "items": 9} | example,
+    ]
     assert "exact" not in known["methods"]
-    assert known["menu"] == ["auto", "rerank", "retrieve"]
-    assert known["scorer"] == "words"
-    assert [*known["examples"]] == ["docs", "faq"]
+    assert (known["menu"], known["scorer"]) == (["auto", "rerank", "retrieve"], "words")
     assert shared_client.get("/items/zip file").json() == {
         "id": "zip file",
         "title": "",
         "text": TEXTS[0]["text"].strip(),
         "extra": {"lang": "de", "year": 2000},
     }
+    for path, status in (("/nowhere", 404), ("/search", 405), ("/items/nobody", 404)):
+        assert refusal(shared_client.get(path), status)

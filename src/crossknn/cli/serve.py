@@ -64,22 +64,21 @@ def command(
     page, and /openapi.json documents the rest. The name of an index is that of its folder.
     """
     with needs_extra("crossknn serve", "serve"):
-        from crossknn.service import address, app, engine
+        from crossknn.service import app, connections, engine
 
     api_keys = keys_of(keys)
     if private:  # indexes are opened again when they change
         os.environ["CROSSKNN_PRIVATE"] = "1"
     for spec in (method, *(offer or ())):
         parse_method(spec)  # before an index is made or opened
-    with address.listening(host, port) as sockets:
+    with connections.listening(host, port) as sockets:
         limits: dict[str, Any] = {"budget": budget, "most_pairs": most_pairs, "deadline": deadline}
-        served = engine.Engine(
-            _open(folders), scorer.open(), method=method, methods=offer or (), **limits
-        )
-        url = address.url(host, sockets)
+        indexes = _open(folders)
+        served = engine.Engine(indexes, scorer.open(), method=method, methods=offer or (), **limits)
+        url = connections.url_of(host, sockets)
         if not api_keys and host not in app.LOCAL:
             note(f"anyone who can reach {url} may search: give --keys or {KEYS_VARIABLE}")
-        note(f"serving {', '.join(served.searchers)} at {url}")
+        note(f"serving {', '.join(indexes)} at {url}")
         # Let searches yield to the thread that answers, which otherwise waited for each of them in
         # turn.
         sys.setswitchinterval(0.001)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
 from socket import socket
-from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi.exceptions import RequestValidationError
@@ -22,10 +20,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crossknn import __version__
 from crossknn.errors import CrossknnError
-from crossknn.service import answers
+from crossknn.service.answers import ErrorAnswer, answer_error
 from crossknn.service.connections import BoundedServer
 from crossknn.service.engine import Engine
-from crossknn.service.routes import router
+from crossknn.service.routes import health, router
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
 MAX_BYTES = 8 << 20  # of a request's body
@@ -50,7 +48,7 @@ def create_app(engine: Engine, *, keys: Sequence[str] = (), local: bool = False)
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        responses=answers.DESCRIBED,
+        responses={"default": {"model": ErrorAnswer, "description": "What went wrong."}},
         telemetry=None,
     )
     app.state.engine = engine
@@ -58,8 +56,9 @@ def create_app(engine: Engine, *, keys: Sequence[str] = (), local: bool = False)
     if local:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOCAL, "[::1]"])
     for kind in (RequestValidationError, HTTPException, CrossknnError, Exception):
-        app.add_exception_handler(kind, answers.answer_error)
+        app.add_exception_handler(kind, answer_error)
     app.include_router(router)
+    app.include_router(health)
     page = Path(str(files("crossknn.service"))) / "page"
     app.mount("/page", StaticFiles(directory=page), name="page")
 
@@ -74,19 +73,8 @@ def create_app(engine: Engine, *, keys: Sequence[str] = (), local: bool = False)
 def serve(
     engine: Engine, sockets: list[socket], *, keys: Sequence[str] = (), local: bool = False
 ) -> None:
-    """Serve on sockets until a signal comes; then running searches end with the best hits so far
-    and are answered. `local`: see `create_app`."""
-
-    class Stopping(BoundedServer):
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            if self.should_exit:  # for the second time: what is cut short then is no error
-                logging.getLogger("uvicorn.error").disabled = True
-            engine.stop()
-            super().handle_exit(sig, frame)
-
-    app = create_app(engine, keys=keys, local=local)
-    patience = int(engine.deadline) + 2
-    Stopping(app, engine.metrics, timeout_graceful_shutdown=patience).run(sockets)
+    """Serve on sockets until a signal comes; see `create_app` and `BoundedServer`."""
+    BoundedServer(create_app(engine, keys=keys, local=local), engine).run(sockets)
 
 
 class Guard:
@@ -121,18 +109,20 @@ class Guard:
             await send(message)
 
         try:
-            await (self._refusal(scope) or self.app)(scope, limited, noted)
+            if self._allows(scope):
+                await self.app(scope, limited, noted)
+            else:
+                message = "give an API key in the header  Authorization: Bearer KEY"
+                refusal = HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
+                await (await answer_error(None, refusal))(scope, limited, noted)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self.engine.metrics.request(route, status, time.monotonic() - arrived)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _allows(self, scope: Scope) -> bool:
         path = scope["path"]
         if not self.keys or path == "/" or path.startswith(_OPEN):
-            return None
+            return True
         kind, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
         same = [hmac.compare_digest(key.strip(), each) for each in self.keys]
-        if kind.lower() == b"bearer" and any(same):
-            return None
-        message = "give an API key in the header  Authorization: Bearer KEY"
-        return answers.error(401, message, {"WWW-Authenticate": "Bearer"})
+        return kind.lower() == b"bearer" and any(same)

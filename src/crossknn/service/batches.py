@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from crossknn.scorers.streaming import (
     Call,
     Deadline,
     NothingScoredError,
+    as_scores,
     start_thread,
 )
 from crossknn.search.run import FAILURES_IN_A_ROW
@@ -28,6 +28,7 @@ from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
 
+BATCH = 64  # pairs
 MIN_SHARE = 8  # pairs: smaller shares of a batch would only cost more rounds of answers
 _PATIENCE = 10.0  # seconds: calls without a deadline are ordered as if they had this one
 _POLL = 0.1  # seconds between two looks of a waiting search at its deadline and its scores
@@ -55,7 +56,7 @@ class _PendingCall(Call):
         self.until = time.monotonic() + (_PATIENCE if left == np.inf else left)
 
     def take(self) -> list[tuple[IntArray, FloatArray]]:
-        """The scores that have come since; an error is kept for `check`."""
+        """Return the scores that have come since; an error is kept for `check`."""
         scored = []
         while not self.answers.empty():
             positions, outcome = self.answers.get()
@@ -86,10 +87,8 @@ class _Batch:
         self.position = np.concatenate([np.array(own, np.int64) for own in shares.values()])
         self.unscored = np.ones(len(self.position), np.bool_)
 
-    def scores(
-        self, scorer: Scorer, cancel: threading.Event
-    ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Yields places in the batch, and their scores, as they come."""
+    def score(self, scorer: Scorer, cancel: threading.Event) -> None:
+        """Score the batch, and give the calls their scores as they come."""
         both = zip(self.call_of.tolist(), self.position.tolist(), strict=True)
         texts = [self.calls[number].pair_texts[position] for number, position in both]
         queries = {text: q for q, text in enumerate(dict.fromkeys(query for query, _ in texts))}
@@ -97,13 +96,12 @@ class _Batch:
         pairs, items = Pairs(query, np.arange(len(texts))), [item for _, item in texts]
         left = max(call.deadline.left() for call in self.calls)
         limit = None if left == np.inf else max(left, 0.0)
-        for places, values in scorer.score(
+        for places, scores in scorer.score(
             pairs, [*queries], items, time_left=limit, cancel=cancel
         ):
-            yield _checked(places, values)
+            self._answer(places, as_scores(scores, len(places), "the scorer"))
 
-    def answer(self, places: IntArray, scores: FloatArray) -> None:
-        """Give the calls their scores; one whose pairs are all scored is told at once."""
+    def _answer(self, places: IntArray, scores: FloatArray) -> None:
         self.unscored[places] = False
         for number, call in enumerate(self.calls):
             own = self.call_of[places] == number
@@ -113,7 +111,7 @@ class _Batch:
                     call.ready.set()
 
     def missing(self) -> dict[_PendingCall, IntArray]:
-        """Positions without a score, of each call that has some."""
+        """Return the positions without a score, of each call that has some."""
         rows = [self.unscored & (self.call_of == number) for number in range(len(self.calls))]
         both = zip(self.calls, rows, strict=True)
         return {call: self.position[own] for call, own in both if own.any()}
@@ -130,12 +128,12 @@ class SharedScorer:
     gets the error.
     """
 
-    def __init__(self, scorer: Scorer, metrics: Metrics, *, batch: int = 64) -> None:
+    def __init__(self, scorer: Scorer, metrics: Metrics) -> None:
         self.workers = max(1, getattr(scorer, "workers", 0))
         self.per_request: int | None = getattr(scorer, "per_request", None)
         if isinstance(scorer, BatchedScorer):
             scorer = scorer.one_by_one()
-        self.scorer, self.metrics, self.batch = scorer, metrics, batch
+        self.scorer, self.metrics = scorer, metrics
         self.fingerprint = scorer.fingerprint
         self.failure: str | None = None  # why nothing was scored lately, if so
         self._failures_in_a_row = 0
@@ -167,8 +165,7 @@ class SharedScorer:
         cancel: threading.Event | None = None,
     ) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yields (positions (b,), scores (b,)) as they come; see `Scorer.score`."""
-        call = _PendingCall(pairs, queries, items, Deadline(time_left, cancel))
-        return self._stream(call)
+        return self._stream(_PendingCall(pairs, queries, items, Deadline(time_left, cancel)))
 
     def _stream(self, call: _PendingCall) -> Iterator[tuple[IntArray, FloatArray]]:
         over = False
@@ -209,20 +206,17 @@ class SharedScorer:
                 self._changed.wait()
                 self._idle -= 1
             waiting.sort(key=lambda call: call.until)
-            if self.per_request is None:
-                shares = self._shares(waiting)
-            else:
-                shares = self._request(waiting, min(self.batch, self.per_request))
+            shares = self._shares(waiting) if self.per_request is None else self._request(waiting)
             for call in shares:
                 call.running += 1
             if any(call.unassigned for call in waiting):
                 self._changed.notify()
         return _Batch(shares)
 
-    def _request(self, waiting: list[_PendingCall], most: int) -> dict[_PendingCall, list[int]]:
-        """Return at most this many pairs, all of one query."""
+    def _request(self, waiting: list[_PendingCall]) -> dict[_PendingCall, list[int]]:
+        """Return pairs of one query."""
         call = min(waiting, key=lambda call: call.running)
-        query, unassigned = call.pairs.query, call.unassigned
+        query, unassigned, most = call.pairs.query, call.unassigned, self.per_request or 1
         taken = [unassigned.popleft()]
         while unassigned and query[unassigned[0]] == query[taken[0]] and len(taken) < most:
             taken.append(unassigned.popleft())
@@ -234,7 +228,7 @@ class SharedScorer:
         places = -(-pairs // (1 + self._idle))
         if not self._idle:  # other threads will soon end their batches
             places = max(2 * MIN_SHARE, -(-pairs // self.workers))
-        places = min(self.batch, places)
+        places = min(BATCH, places)
         share = max(MIN_SHARE, places // len(waiting))
         taken: dict[_PendingCall, list[int]] = {call: [] for call in waiting}
         for most in (share, places):
@@ -247,50 +241,33 @@ class SharedScorer:
     def _score(self, batch: _Batch) -> None:
         """Score a batch, and give its calls their scores or the error."""
         began = time.perf_counter()
-        failure: Exception | None = None
+        failure: ScorerError | None = None
         try:
-            for places, scores in batch.scores(self.scorer, self._closed):
-                self.failure, self._failures_in_a_row = None, 0
-                batch.answer(places, scores)
+            batch.score(self.scorer, self._closed)
         except Exception as error:  # whatever a model or an endpoint raises
-            failure = error
-            logger.debug("a batch of %d pairs failed", len(batch.position), exc_info=error)
+            failure = error if isinstance(error, ScorerError) else scorer_failure(error)
         n_scored = int((~batch.unscored).sum())
         self.metrics.batch(n_scored, len(batch.calls), time.perf_counter() - began)
+        if n_scored:
+            self.failure, self._failures_in_a_row = None, 0
         missing = batch.missing()
         if failure is not None:
-            self._failures_in_a_row = 1 if n_scored else self._failures_in_a_row + 1
+            self._failures_in_a_row += 1
             if len(missing) > 1 and self._failures_in_a_row < FAILURES_IN_A_ROW:
                 for call, positions in missing.items():
                     self._score(_Batch({call: positions}))
                 return
             if self.failure is None:
-                logger.warning("the scorer fails: %s", _message(failure))
-            self.failure = _message(failure)
+                logger.warning("the scorer fails: %s", failure)
+            self.failure = str(failure)
         for call, positions in missing.items():
-            call.answers.put((positions, _error_of(failure, call.pairs.query[positions])))
+            call.answers.put((positions, failure and _for_one(failure, call, positions)))
             call.ready.set()
 
 
-def _checked(positions: Any, scores: Any) -> tuple[IntArray, FloatArray]:
-    """Check a scorer's answer; `ScorerError` unless each position has a finite score."""
-    where, values = np.asarray(positions, np.int64), np.asarray(scores, np.float32)
-    if values.shape != where.shape:
-        raise ScorerError(f"the scorer gave {values.size} scores of {where.size} pairs")
-    if not np.isfinite(values).all():
-        raise ScorerError(f"the scorer gave a score of {values[~np.isfinite(values)][0]}")
-    return where, values
-
-
-def _message(error: Exception) -> str:
-    return str(error if isinstance(error, ScorerError) else scorer_failure(error))
-
-
-def _error_of(failure: Exception | None, queries: IntArray) -> ScorerError | None:
-    """Make the error for a call whose pairs of these queries were not scored."""
-    if failure is None:
-        return None
+def _for_one(failure: ScorerError, call: _PendingCall, positions: IntArray) -> ScorerError:
+    """Make the error for a call whose pairs at these positions were not scored."""
     kind = NothingScoredError if isinstance(failure, NothingScoredError) else ScorerError
-    error, different = kind(_message(failure)), np.unique(queries)
-    error.query = int(different[0]) if len(different) == 1 else None
+    error, queries = kind(str(failure)), np.unique(call.pairs.query[positions])
+    error.query = int(queries[0]) if len(queries) == 1 else None
     return error

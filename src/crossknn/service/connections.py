@@ -1,68 +1,107 @@
-"""Limits on the service's connections: their number, and how long each may keep it waiting.
+"""The service's sockets and connections, and how long a client may keep a connection waiting.
 
 If there are too many connections, a new one displaces the one that has waited longest for its
-client (to send a head or a body, or to read). So a service that is flooded with idle connections
-still answers. Connections whose requests are being answered stay.
+client (to send a head or a body, or to read), so that a service flooded with idle connections still
+answers. Connections whose requests are being answered stay.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from socket import socket
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from crossknn.service.address import BACKLOG
-from crossknn.service.metrics import Metrics
+from crossknn.errors import AddressError
+from crossknn.service.engine import Engine
 
 MAX_CONNECTIONS = 500
-KEEP_ALIVE = 5  # seconds between two requests of a connection
-MAX_HEAD = 16 << 10  # bytes
-LOG_SECONDS = 10.0  # in which a message is logged once
+MAX_WAIT = 20.0  # seconds for a head or a body to arrive, or for 64 KiB of an answer to be read
+BACKLOG = 2048  # connections that the system keeps until they are accepted
+_ADVICE = {
+    errno.EADDRINUSE: "it is in use: stop what listens there, or give another --port",
+    errno.EACCES: "ports below 1024 need rights that this user lacks: give another --port",
+}
+_ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}  # of an address, such as of IPv6
 
-Waits: TypeAlias = Literal["head", "body", "answer"]
-MAX_SECONDS: dict[Waits, float] = {"head": 10.0, "body": 20.0, "answer": 20.0}
-"""Seconds for the head or the body of a request to arrive, and for a part of an answer to be
-read."""
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
+    """Open sockets on all addresses of a host name; with port 0 all get the same free port.
+
+    Raises `AddressError` if the name is unknown, or none of its addresses can be used.
+    """
+    sockets, failure = list[socket.socket](), OSError(errno.EADDRNOTAVAIL, "")
+    with ExitStack() as opened:
+        try:
+            if not host.strip():
+                raise OSError("the host is empty")
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+                try:
+                    server = socket.create_server((address[0], port, *address[2:]), family=family)
+                except OSError as error:
+                    if error.errno not in _ABSENT:
+                        raise
+                    failure = error
+                else:
+                    sockets.append(opened.enter_context(server))
+                    port = server.getsockname()[1]
+            if not sockets:
+                raise failure
+        except (OSError, UnicodeError) as error:
+            why = _ADVICE.get(getattr(error, "errno", None) or 0)
+            if why is None:
+                reason = getattr(error, "strerror", None) or error
+                why = f"{reason}: give an address of this machine with --host"
+            message = f"the service cannot listen on {host!r:.80}, port {port}: {why}"
+            raise AddressError(message) from error
+        yield sockets
+
+
+def url_of(host: str, sockets: list[socket.socket]) -> str:
+    """Return the address for a browser."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{sockets[0].getsockname()[1]}"
 
 
 class BoundedServer(Server):
-    """uvicorn with limited connections; see `MAX_CONNECTIONS` and `MAX_SECONDS`.
+    """uvicorn with limited connections. At a signal, running searches end with the best hits so
+    far and are answered."""
 
-    Args:
-        app: What it serves.
-        metrics: Count the connections, and those that are dropped.
-        options: Of `uvicorn.Config`.
-    """
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, **options: Any) -> None:
-        most = _max_connections()
-        connection = partial(Connection, most=most, dropped=metrics.connection_dropped)
+    def __init__(self, app: ASGIApp, engine: Engine) -> None:
+        self.engine, most = engine, _max_connections()
+        dropped = engine.metrics.connection_dropped
         super().__init__(
             Config(
                 app,
-                http=connection,  # type: ignore[arg-type]
+                http=partial(Connection, most=most, dropped=dropped),  # type: ignore[arg-type]
                 ws="none",  # an upgraded connection would have none of these limits
                 # asyncio accepts so many at once: fewer than there are files left to open.
                 backlog=min(100, max(1, most // 4)),
-                timeout_keep_alive=KEEP_ALIVE,
-                h11_max_incomplete_event_size=MAX_HEAD,
-                log_level="warning",
+                # Anybody can cause uvicorn's warnings, one for each connection.
+                log_level="error",
                 server_header=False,
-                **options,
+                timeout_graceful_shutdown=int(engine.deadline) + 2,
             )
         )
-        metrics.connections.set_function(lambda: len(self.server_state.connections))
-        for name in ("asyncio", "uvicorn.error", "crossknn.service.answers"):
-            logging.getLogger(name).addFilter(_RARELY)
+        engine.metrics.connections.set_function(lambda: len(self.server_state.connections))
 
-    async def startup(self, sockets: list[socket] | None = None) -> None:
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Stop the searches; what a second signal cuts short is no error."""
+        if self.should_exit:
+            logging.getLogger("uvicorn.error").disabled = True
+        self.engine.stop()
+        super().handle_exit(sig, frame)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to serve; the system queues more connections than asyncio accepts at once."""
         await super().startup(sockets)
         for each in sockets or ():
@@ -77,8 +116,7 @@ class BoundedServer(Server):
 
 
 def _max_connections() -> int:
-    """Return how many connections leave half of the files that the process may open for other
-    uses."""
+    """Leave half of the files that the process may open for other uses."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
@@ -88,69 +126,38 @@ def _max_connections() -> int:
 
 
 class Connection(H11Protocol):
-    """A connection that may be displaced by others, and is dropped if its client is too slow."""
+    """A connection that others may displace, and that is dropped if its client is too slow."""
 
     def __init__(
         self, *args: Any, most: int, dropped: Callable[[str], object], **options: Any
     ) -> None:
         super().__init__(*args, **options)
         self.most, self.dropped = most, dropped
-        self.since = time.monotonic()
-        self.state: object = None
+        self.since, self.state = time.monotonic(), tuple[Any, ...]()
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) <= self.most:
-            return
-        others: set[Any] = self.connections - {self}
-        idle = [each for each in others if each.waits_for() is not None]
-        if idle:
-            longest = min(idle, key=lambda each: each.since)
-            self.connections.discard(longest)  # the loop tells it later that it is gone
-            longest.transport.abort()
-            self.dropped("displaced")
-        else:
-            transport.close()
-            self.dropped("refused")
+        if len(self.connections) > self.most:
+            connections: set[Any] = self.connections
+            waiting = [each for each in connections if each.waits_for_client()]
+            min(waiting, key=lambda each: each.since).drop("displaced")
 
-    def waits_for(self) -> Waits | None:
-        """Return what the client has to do next; None if it is the service's turn."""
-        if self.transport.get_write_buffer_size():
-            return "answer"
-        if self.cycle is None or self.cycle.response_complete:
-            return "head"
-        return "body" if self.cycle.more_body else None
+    def waits_for_client(self) -> bool:
+        """Whether the client has to send a head or a body, or to read."""
+        between = self.cycle is None or self.cycle.response_complete
+        return bool(self.transport.get_write_buffer_size()) or between or self.cycle.more_body
 
     def check(self) -> None:
         """Drop the connection if its client has been idle for too long."""
-        waits, now = self.waits_for(), time.monotonic()
+        waits, now = self.waits_for_client(), time.monotonic()
         state = waits, self.cycle, self.transport.get_write_buffer_size()
         if state != self.state:
             self.state, self.since = state, now
-        elif waits is not None and now - self.since > MAX_SECONDS[waits]:
-            self.dropped(waits)
-            if waits == "answer":
-                self.transport.abort()  # what is unread would keep it open
-            else:
-                self.transport.close()
+        elif waits and now - self.since > MAX_WAIT:
+            self.drop("slow")
 
-
-class _Rarely(logging.Filter):
-    """Lets a message through once in `LOG_SECONDS`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._until: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        kind = record.exc_info[0] if record.exc_info else None
-        message, now = f"{kind} {str(record.msg)[:200]}", time.monotonic()
-        if now < self._until.get(message, 0.0):
-            return False
-        if len(self._until) > 100:
-            self._until.clear()
-        self._until[message] = now + LOG_SECONDS
-        return True
-
-
-_RARELY = _Rarely()
+    def drop(self, why: str) -> None:
+        """Close the connection at once; what its client has not read would keep it open."""
+        self.connections.discard(self)  # the loop reports later that it is gone
+        self.transport.abort()
+        self.dropped(why)

@@ -17,8 +17,6 @@ from urllib.parse import urlsplit
 import numpy as np
 from starlette.exceptions import HTTPException
 
-from crossknn.data.items import Items
-from crossknn.demo import first_sentence
 from crossknn.errors import InputError, nearest
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import available_threads
@@ -27,17 +25,12 @@ from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.fresh import FreshSearcher
 from crossknn.search.rerank import Reranked, rerank
-from crossknn.search.results import Hit, Results
+from crossknn.search.results import Results
 from crossknn.search.run import OnRound
 from crossknn.search.searcher import Budget, K, Searcher
 from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics
-from crossknn.service.shapes import (
-    RerankBody,
-    SearchBody,
-    budget_of,
-    search_answer,
-)
+from crossknn.service.shapes import RerankBody, SearchBody, budget_of
 
 T = TypeVar("T")
 
@@ -45,9 +38,7 @@ MAX_HITS = 10_000  # of a request
 MAX_TEXT = 1 << 18  # characters of its queries
 MAX_REQUESTS = 64  # at once
 AT_ONCE = 4  # searches for each core, or for each batch that the scorer runs at once
-RETRY_AFTER = "1"  # seconds
 DEPTH = 1000  # how far down the first stage's ranking an explanation looks
-_FIRST_STAGE = "retrieve"
 _MIN_SECONDS = 0.1  # that a search needs besides scoring, on busy cores
 _ANSWER_SECONDS, _HIT_SECONDS = 0.06, 5e-5  # that an answer takes on busy cores, and each hit of it
 _STORED = 0.2  # seconds in which the batches of a call are stored together
@@ -55,7 +46,7 @@ _STORED = 0.2  # seconds in which the batches of a call are stored together
 
 def busy(message: str = "the service has more requests than it takes: come again") -> HTTPException:
     """Make the error for a request that may be sent again later."""
-    return HTTPException(429, message, {"Retry-After": RETRY_AFTER})
+    return HTTPException(429, message, {"Retry-After": "1"})
 
 
 class Engine:
@@ -88,10 +79,10 @@ class Engine:
         self.shared = SharedScorer(scorer, self.metrics)
         named = [name for name in (DEFAULT, *METHODS) if name != "exact"]
         self.methods = list(dict.fromkeys([*named, method, *methods]))
-        for spec in self.methods:
-            parse_method(spec)
         # Of these the ones that the page offers.
-        self.menu = list(dict.fromkeys([method, *methods, DEFAULT, "rerank", _FIRST_STAGE]))
+        self.menu = list(dict.fromkeys([method, *methods, DEFAULT, "rerank", "retrieve"]))
+        for spec in self.menu:
+            parse_method(spec)
         self._served = {
             name: FreshSearcher(Searcher(index, self._scorer(index), method))
             for name, index in indexes.items()
@@ -108,24 +99,32 @@ class Engine:
             return self.shared
         return StoredScorer(self.shared, index.scores, required=False, every=_STORED)
 
-    @property
-    def scorer_name(self) -> str:
-        """The cross-encoder's name, without the path of a folder or of an endpoint."""
+    def described(self) -> dict[str, Any]:
+        """Return what the service offers, for its page; call it outside the event loop."""
+        indexes = []
+        for name in self._served:
+            index = self.searcher(name).index
+            first_words = index.items.texts[0].removeprefix(index.items.titles[0]).split()[:8]
+            example = " ".join(first_words)
+            indexes.append({"name": name, "items": len(index), "example": example})
+        return {
+            "indexes": indexes,
+            "methods": self.methods,
+            "menu": self.menu,
+            "scorer": self._scorer_name(),
+            "method": self.method,
+            "budget": self.budget,
+            "most_pairs": self.most_pairs,
+            "deadline_ms": self.deadline * 1000,
+        }
+
+    def _scorer_name(self) -> str:
+        """Return the cross-encoder's name, without the path of a folder or of an endpoint."""
         scorer = self.shared.scorer
         name = str(getattr(scorer, "name", None) or type(scorer).__name__)
         if self.shared.per_request is not None:
             return f"an endpoint at {urlsplit(name).hostname}"
         return Path(name).name if Path(name).is_absolute() else name
-
-    def examples(self) -> dict[str, str]:
-        """Return an example query for each index, made from an item; call it outside the event
-        loop."""
-        return {name: _example(each.opened.index.items) for name, each in self._served.items()}
-
-    @property
-    def searchers(self) -> Mapping[str, Searcher]:
-        """The searchers by the names of their indexes, as they were opened last."""
-        return {name: served.opened for name, served in self._served.items()}
 
     def name_of(self, name: str | None) -> str:
         """Return the name of a served index, by default the first; 404 if unknown."""
@@ -135,8 +134,8 @@ class Engine:
         return next(iter(self._served)) if name is None else name
 
     def searcher(self, name: str | None) -> Searcher:
-        """Return the searcher of an index, opening it if necessary; call it outside the event
-        loop."""
+        """Return the searcher of an index, which is opened again if it was changed; call it outside
+        the event loop."""
         return self._served[self.name_of(name)].now()
 
     def problems(self) -> list[str]:
@@ -174,33 +173,23 @@ class Engine:
     def check(self, body: SearchBody) -> None:
         """Refuse a search that exceeds the service's limits, or names an unknown index."""
         self.name_of(body.index)
-        queries = body.texts
-        if (length := sum(map(len, queries))) > MAX_TEXT:
-            raise HTTPException(
-                413,
-                f"the queries have {length:,} characters, and those of a request may have "
-                f"{MAX_TEXT:,}: send fewer at once",
-            )
-        if (hits := (body.k or K) * len(queries)) > MAX_HITS:
-            raise InputError(
-                f"k is {body.k} for {len(queries)} queries: {hits:,} hits, and an "
-                f"answer holds {MAX_HITS:,}"
-            )
+        n_queries, length = len(body.texts), sum(map(len, body.texts))
+        if length > MAX_TEXT:
+            most = f"the queries have {length:,} characters, and may have {MAX_TEXT:,} together"
+            raise HTTPException(413, f"{most}: send fewer at once")
+        if (hits := (body.k or K) * n_queries) > MAX_HITS:
+            raise InputError(f"the request asks for {hits:,} hits; an answer holds {MAX_HITS:,}")
         budget = budget_of(body.budget, None, self.budget)
-        self.check_pairs((budget.per_query or 0) * len(queries))
+        self.check_pairs((budget.per_query or 0) * n_queries)
         if body.method is not None and body.method not in self.methods:
-            raise InputError(
-                f"this service does not offer the method {body.method!r:.80}: "
-                f"{nearest(body.method, self.methods)}"
-            )
+            hint = nearest(body.method, self.methods)
+            raise InputError(f"the method {body.method!r:.80} is not offered here: {hint}")
 
     def check_pairs(self, pairs: int) -> None:
         """Refuse a request for too many calls."""
         if pairs > self.most_pairs:
-            raise InputError(
-                f"the request asks for {pairs:,} calls; this service gives up to "
-                f"{self.most_pairs:,}"
-            )
+            most = f"this service gives up to {self.most_pairs:,}"
+            raise InputError(f"the request asks for {pairs:,} calls; {most}")
 
     def search(
         self,
@@ -209,16 +198,11 @@ class Engine:
         cancel: threading.Event,
         on_round: OnRound | None = None,
     ) -> dict[str, Any]:
-        """Return the `SearchAnswer` to a request. Queries that cannot be scored, or not in time,
-        are answered by the first stage."""
+        """Return the answer to a request: `Results.to_dict`, whether it is `degraded`, and with
+        `explain` the `first_rank` of each hit. Queries that cannot be scored, or not in time, are
+        answered by the first stage."""
         began, searcher = time.monotonic(), self.searcher(body.index)
         budget = budget_of(body.budget, body.deadline_ms, self.budget)
-
-        def counted(round: int, picks: list[list[Hit]]) -> None:
-            self.metrics.rounds.inc()
-            if on_round is not None:
-                on_round(round, picks)
-
         results = searcher.search(
             body.texts,
             body.k,
@@ -227,29 +211,30 @@ class Engine:
             method=body.method or self.method,
             trace=bool(body.explain),
             cancel=cancel,
-            on_round=counted,
+            on_round=on_round,
             fallback=True,
         )
         gone = cancel.is_set() and not self.closing
-        ends = self._ends(budget, arrived)
-        if not all(results.hits) and results.stopped_by == "scorer":
-            # A method whose first items are fixed, or drawn, has not asked the first stage.
-            plain = _first_stage(searcher, body, body.k, ends)
-            both = zip(results.hits, plain, strict=True)
-            results = replace(results, hits=tuple(hits or first for hits, first in both))
-        ranks = None
-        if body.explain and not gone:
-            depth = min(DEPTH, len(searcher.index))
-            ranks = _ranks(results, _first_stage(searcher, body, depth, ends))
         degraded = _degraded(results)
         self.metrics.search(results, began - arrived, degraded=degraded and not gone)
-        return search_answer(results, degraded, ranks)
+        answer = {"degraded": degraded} | results.to_dict()
+        left = self._ends(budget, arrived) - time.monotonic()
+        if body.explain and left > 0 and not gone:
+            first = searcher.search(
+                body.texts, DEPTH, Budget(deadline=left), method="retrieve", filter=body.filter
+            )
+            for entry, hits in zip(answer["results"], first, strict=True):
+                ranks = {hit.id: rank for rank, hit in enumerate(hits, 1)}
+                for hit in entry["hits"]:
+                    hit["first_rank"] = ranks.get(hit["id"])
+        return answer
 
     def rerank(
-        self, body: RerankBody, arrived: float, cancel: threading.Event, *, return_documents: bool
+        self, body: RerankBody, arrived: float, cancel: threading.Event, *, shown: bool
     ) -> tuple[Reranked, bool]:
-        """Order documents; also return whether that was less than requested. The scores are not
-        stored, because the documents belong to no index."""
+        """Order documents, which are part of the answer if they are to be `shown`; also return
+        whether that was less than requested. The scores are not stored, because the documents
+        belong to no index."""
         began = time.monotonic()
         budget = budget_of(body.budget, body.deadline_ms, self.budget)
         documents = [
@@ -263,7 +248,7 @@ class Engine:
             self._in_time(budget, arrived),
             scorer=self.shared,
             top_k=body.top_n,
-            return_documents=return_documents,
+            return_documents=shown,
             method="exact" if at_once else None,  # rounds serve a deadline alone
             cancel=cancel,
         )
@@ -272,9 +257,9 @@ class Engine:
         return ranked, degraded
 
     def _in_time(self, budget: Budget, arrived: float, hits: int = 0) -> Budget:
-        """The budget with what is left of its deadline, or of the service's, for the search alone:
-        less what an answer of so many hits takes. Raises `busy` if the request has waited so long
-        that its answer would be late."""
+        """Return the budget with the time left for the search alone, less what an answer of so many
+        hits takes. Raises `busy` if the request has waited so long that its answer would be
+        late."""
         ends, now = self._ends(budget, arrived), time.monotonic()
         limit, left = ends - arrived, ends - now
         if left < min(_MIN_SECONDS, limit / 2):
@@ -290,35 +275,6 @@ class Engine:
         return arrived + min(budget.deadline or np.inf, self.deadline)
 
 
-def _first_stage(
-    searcher: Searcher, body: SearchBody, k: int | None, ends: float
-) -> Sequence[list[Hit]]:
-    """Return the first stage's hits of each query; none for queries without time left."""
-    left = ends - time.monotonic()
-    if left <= 0:
-        return [[] for _ in body.texts]
-    budget = Budget(deadline=left)
-    return searcher.search(body.texts, k, budget, method=_FIRST_STAGE, filter=body.filter).hits
-
-
-def _ranks(results: Results, first_stage: Sequence[Sequence[Hit]]) -> list[list[int | None]]:
-    """Return each hit's rank in the first stage, if it has one."""
-    ranks = [{hit.id: rank for rank, hit in enumerate(hits, 1)} for hits in first_stage]
-    return [[own.get(hit.id) for hit in hits] for own, hits in zip(ranks, results, strict=True)]
-
-
 def _degraded(results: Results) -> bool:
     """Whether an answer is less than was requested."""
     return results.stopped_by not in ("budget", "target") or results.n_failed > 0
-
-
-def _example(items: Items) -> str:
-    """Return the title or the first sentence of an item, in a few words; empty if none has one."""
-    for position in np.linspace(0, len(items) - 1, min(len(items), 20)).astype(int).tolist():
-        if items.alive is None or items.alive[position]:
-            title, text = items.titles[position].strip(), items.texts[position]
-            if len(title.split()) < 2:
-                title, _ = first_sentence(text.removeprefix(title or items.ids[position]))
-            if 8 <= len(title) <= 80:
-                return title.rstrip(".")
-    return ""

@@ -17,25 +17,19 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         own: Any = {"registry": self._registry}
+        of_route: Any = {"labelnames": ["route"], "buckets": _SECONDS} | own
         self._requests = Counter("crossknn_requests", "HTTP requests.", ["route", "status"], **own)
-        self._latency = Histogram(
-            "crossknn_request_seconds", "Seconds of a request.", ["route"], buckets=_SECONDS, **own
-        )
+        self._latency = Histogram("crossknn_request_seconds", "Seconds of a request.", **of_route)
         self._calls = Counter("crossknn_calls", "Pairs that the scorer scored.", **own)
         self._hits = Counter("crossknn_store_hits", "Scores read from the store.", **own)
         self._batches = Counter("crossknn_batches", "Batches by the requests in it.", ["of"], **own)
         self._steps = Counter("crossknn_seconds", "Seconds of searches by step.", ["step"], **own)
         self._stops = Counter("crossknn_searches", "Searches by what ended them.", ["by"], **own)
         self._degraded = Counter("crossknn_degraded", "Answers of less than was asked for.", **own)
-        self._dropped = Counter(
-            "crossknn_dropped_connections", "Connections dropped, by reason.", ["why"], **own
-        )
-        self.rounds = Counter("crossknn_rounds", "Rounds of searches.", **own)
+        self._dropped = Counter("crossknn_dropped_connections", "Dropped ones.", ["why"], **own)
         self.queue = Gauge("crossknn_queue", "Pairs that wait for the scorer.", **own)
         self.live = Gauge("crossknn_live", "Requests under way.", **own)
         self.connections = Gauge("crossknn_connections", "Connections.", **own)
-        for step in ("waiting", "choosing", "scoring", "scorer"):
-            self._steps.labels(step)
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count an HTTP request."""
@@ -58,8 +52,7 @@ class Metrics:
         self._degraded.inc(degraded)
 
     def connection_dropped(self, why: str) -> None:
-        """Count a dropped connection: its `head` or `body` did not arrive, its `answer` was not
-        read, it was `displaced` by another one, or `refused`."""
+        """Count a connection that another one has `displaced`, or whose client was `slow`."""
         self._dropped.labels(why).inc()
 
     def text(self) -> bytes:

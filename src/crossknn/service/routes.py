@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Request, Response, Security
+from fastapi import APIRouter, Depends, Header, Request, Response, Security
 from fastapi.security import HTTPBearer
 from fastapi.sse import format_sse_event
 from starlette.exceptions import HTTPException
@@ -21,34 +21,33 @@ from crossknn.search.results import Hit
 from crossknn.service.answers import error_body
 from crossknn.service.bodies import CheckedRoute
 from crossknn.service.engine import Engine
-from crossknn.service.shapes import (
-    RankBody,
-    RerankAnswer,
-    RerankBody,
-    SearchAnswer,
-    SearchBody,
-    rerank_answer,
-    round_event,
-)
+from crossknn.service.shapes import RerankBody, SearchBody, rerank_answer
 from crossknn.types import json_value
 
 EVENTS = "text/event-stream"
-router = APIRouter(route_class=CheckedRoute)
-_KEY = [Security(HTTPBearer(auto_error=False))]  # for /openapi.json: `Guard` checks the key
-_STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {EVENTS: {}}, "description": "The answer, or its rounds."}
-}
+_PICKED = ("id", "title", "approx", "std", "score", "final_score", "source")
 
 
-@router.post("/search", response_model=SearchAnswer, responses=_STREAM, dependencies=_KEY)
+async def _engine(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+Served = Annotated[Engine, Depends(_engine)]
+health = APIRouter()
+# The security is for /openapi.json: `Guard` checks the key.
+router = APIRouter(route_class=CheckedRoute, dependencies=[Security(HTTPBearer(auto_error=False))])
+
+
+@router.post("/search", responses={200: {"content": {EVENTS: {}}}})
 async def search(
-    body: SearchBody, request: Request, accept: Annotated[str, Header()] = ""
+    body: SearchBody, request: Request, engine: Served, accept: Annotated[str, Header()] = ""
 ) -> Response:
     """The k best items by cross-encoder score, under a budget of calls.
 
     As server-sent events it sends `round` after each round, then `result`, or `error`.
     """
-    engine, arrived = _engine(request), request.state.arrived
+    arrived = request.state.arrived
     engine.check(body)
     if body.stream or EVENTS in accept:
         # Without these headers a proxy keeps the rounds until the search has ended.
@@ -57,13 +56,12 @@ async def search(
     return await _answer(request, lambda cancel: engine.search(body, arrived, cancel))
 
 
-@router.post("/rerank", response_model=RerankAnswer | list[RankBody], dependencies=_KEY)
-@router.post("/v1/rerank", response_model=RerankAnswer | list[RankBody], dependencies=_KEY)
-@router.post("/v2/rerank", response_model=RerankAnswer | list[RankBody], dependencies=_KEY)
-async def rerank(body: RerankBody, request: Request) -> Response:
+@router.post("/rerank")
+@router.post("/v1/rerank")
+@router.post("/v2/rerank")
+async def rerank(body: RerankBody, request: Request, engine: Served) -> Response:
     """Order given documents, scoring at most a budget of them: for clients of Cohere (/v2/rerank),
     Jina (/v1/rerank), infinity and Text Embeddings Inference (/rerank)."""
-    engine, arrived = _engine(request), request.state.arrived
     engine.check_pairs(body.budget or 0)
     path = request.scope["route"].path
     shown = body.return_text if body.documents is None else body.return_documents
@@ -71,40 +69,21 @@ async def rerank(body: RerankBody, request: Request) -> Response:
         shown = body.documents is not None and path == "/v1/rerank"
 
     def work(cancel: threading.Event) -> Any:
-        ranked, degraded = engine.rerank(body, arrived, cancel, return_documents=bool(shown))
+        ranked, degraded = engine.rerank(body, request.state.arrived, cancel, shown=bool(shown))
         return rerank_answer(body, ranked, degraded, strings=path == "/rerank")
 
     return await _answer(request, work)
 
 
-@router.get("/indexes", dependencies=_KEY)
-async def indexes(request: Request) -> Response:
+@router.get("/indexes")
+async def indexes(engine: Served) -> Response:
     """List the indexes, the methods, and the default cost of a request."""
-    engine = _engine(request)
-    await asyncio.to_thread(engine.problems)  # opens what was changed
-    examples = await asyncio.to_thread(engine.examples)
-    return JSONResponse(
-        {
-            "indexes": [
-                {"name": name, "items": len(searcher.index)}
-                for name, searcher in engine.searchers.items()
-            ],
-            "examples": examples,
-            "methods": engine.methods,
-            "menu": engine.menu,
-            "scorer": engine.scorer_name,
-            "method": engine.method,
-            "budget": engine.budget,
-            "most_pairs": engine.most_pairs,
-            "deadline_ms": engine.deadline * 1000,
-        }
-    )
+    return JSONResponse(await asyncio.to_thread(engine.described))
 
 
-@router.get("/items/{item_id:path}", dependencies=_KEY)
-async def item(request: Request, item_id: str, index: str | None = None) -> Response:
+@router.get("/items/{item_id:path}")
+async def item(engine: Served, item_id: str, index: str | None = None) -> Response:
     """Return an item: its title, text and further fields."""
-    engine = _engine(request)
     name = engine.name_of(index)
 
     def read() -> JSONResponse:  # perhaps of a database
@@ -117,17 +96,22 @@ async def item(request: Request, item_id: str, index: str | None = None) -> Resp
     return await asyncio.to_thread(read)
 
 
-@router.get("/healthz")
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(engine: Served) -> Response:
+    """Counters in Prometheus' format."""
+    return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+@health.get("/healthz")
 async def healthz() -> Response:
     """Report that the process is alive."""
     return JSONResponse({"status": "ok"})
 
 
-@router.get("/readyz")
-async def readyz(request: Request) -> Response:
+@health.get("/readyz")
+async def readyz(engine: Served) -> Response:
     """Report that the service accepts requests; `scorer` is `failing` if nothing was scored lately
     (see the log). 503 if an index was removed or damaged."""
-    engine = _engine(request)
     if engine.closing:
         raise HTTPException(503, "the service is stopping")
     if problems := await asyncio.to_thread(engine.problems):
@@ -135,21 +119,11 @@ async def readyz(request: Request) -> Response:
     return JSONResponse({"status": "ready", "scorer": "failing" if engine.shared.failure else "ok"})
 
 
-@router.get("/metrics", response_class=PlainTextResponse, dependencies=_KEY)
-async def metrics(request: Request) -> Response:
-    """Counters in Prometheus' format."""
-    return Response(_engine(request).metrics.text(), media_type="text/plain; version=0.0.4")
-
-
-def _engine(request: Request) -> Engine:
-    engine: Engine = request.app.state.engine
-    return engine
-
-
 async def _answer(request: Request, work: Callable[[threading.Event], Any]) -> Response:
     """Run `work` on a thread of the engine, which also writes its result as JSON, since a long
     answer would block the event loop. `work` is told when the client has disconnected."""
-    future, cancel = _engine(request).submit(lambda cancel: JSONResponse(work(cancel)))
+    engine: Engine = request.app.state.engine
+    future, cancel = engine.submit(lambda cancel: JSONResponse(work(cancel)))
     answer = asyncio.wrap_future(future)
     gone = asyncio.create_task(_gone(request))
     either: set[asyncio.Future[Any]] = {answer, gone}
@@ -176,7 +150,8 @@ def _rounds(engine: Engine, body: SearchBody, arrived: float) -> AsyncIterator[b
         loop.call_soon_threadsafe(events.put_nowait, lines)
 
     def on_round(round: int, picks: list[list[Hit]]) -> None:
-        send("round", round_event(round, picks))
+        shown = [[{name: getattr(hit, name) for name in _PICKED} for hit in own] for own in picks]
+        send("round", {"round": round, "picks": shown})
 
     def work(cancel: threading.Event) -> None:
         try:

@@ -396,7 +396,7 @@ function offer(method) {
 }
 
 function example() {
-  const said = service.examples[$("#index").value];
+  const said = service.indexes.find((each) => each.name === $("#index").value)?.example;
   $("#example").hidden = !said || !!$("#query").value;
   $("#example button").textContent = said;
 }

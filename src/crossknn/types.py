@@ -3,8 +3,6 @@
 Axis letters, everywhere: m queries, n items, b scored items per query, d dimensions, p pairs.
 Queries and items are named by position (0-based) inside the core; ids live in the index.
 With late interaction: c candidates per query, t states of a text, s states in all.
-
-The module also defines which values count as missing, and how values become JSON.
 """
 
 from __future__ import annotations
@@ -33,21 +31,13 @@ LateKind = Literal["cmc", "poly", "som", "deformer", "mixencoder"]
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with (done, total) during long operations."""
 
-Neighbours: TypeAlias = NDArray[np.int32]
-"""Each item's nearest other items, nearest first, as positions (n, k); `NO_ITEM` ends a row."""
-
 NO_ITEM = -1
 """Pads the rows of ragged arrays of item positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """p query-item pairs, by position.
-
-    Args:
-        query: Positions (p,) of the queries.
-        item: Positions (p,) of the items.
-    """
+    """p query-item pairs: positions (p,) of the queries and of the items."""
 
     query: IntArray
     item: IntArray
@@ -62,7 +52,7 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """At most c items of each query, best first. Rows may be short; they are padded to c.
+    """At most c items of each query, best first.
 
     Args:
         items: Positions (m, c); `NO_ITEM` (-1) where a row has ended.
@@ -76,8 +66,7 @@ class Candidates:
 
     @staticmethod
     def from_rows(rows: Sequence[tuple[IntArray, FloatArray]]) -> Candidates:
-        """Make candidates (m, longest c) from rows (items (c,), scores (c,)), one per query, best
-        first."""
+        """Make candidates from rows (items (c,), scores (c,)), one per query, best first."""
         width = max((len(items) for items, _ in rows), default=0)
         items = np.full((len(rows), width), NO_ITEM, dtype=np.int64)
         scores = np.full((len(rows), width), -np.inf, dtype=np.float32)
@@ -92,10 +81,9 @@ class Observed:
     """The exact scores so far of m queries.
 
     Args:
-        items: Positions (m, b) of the scored items, in the order in which they were scored. Query r
-            has `counts[r]` of them, at the beginning of its row; the rest of the row is padding.
+        items: Positions (m, b) of the scored items, in the order in which they were scored.
         scores: Their exact scores (m, b).
-        counts: Number of scored items of each query (m,).
+        counts: (m,) number of them; what follows in a row is padding.
     """
 
     items: IntArray
@@ -103,8 +91,7 @@ class Observed:
     counts: IntArray
 
     def rows(self) -> Iterator[tuple[int, IntArray, FloatArray]]:
-        """Return (query, items (b,), exact scores (b,)) for each query that has scores, without
-        padding."""
+        """Return (query, items (b,), scores (b,)) of each query that has any, without padding."""
         for r, count in enumerate(self.counts):
             if count:
                 yield r, self.items[r, :count], self.scores[r, :count]
@@ -112,11 +99,8 @@ class Observed:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class States:
-    """States (vectors) of n texts, one or several of each, as a late-interaction model reads them.
-
-    `values` (s, d) are float32 or float16 and perhaps memory-mapped; those of text i are at
-    `starts[i]` to `starts[i + 1]`: (n + 1,).
-    """
+    """States (vectors) of n texts, one or several of each, as a late-interaction model reads them:
+    `values` (s, d), float32 or float16, those of text i at `starts[i]` to `starts[i + 1]`."""
 
     values: FloatArray
     starts: IntArray
@@ -126,7 +110,7 @@ class States:
 
     @property
     def counts(self) -> IntArray:
-        """The number of states (n,) of each text."""
+        """(n,) number of states of each text."""
         return np.diff(self.starts)
 
     def take(self, start: int, stop: int) -> States:
@@ -135,12 +119,8 @@ class States:
         return States(self.values[starts[0] : starts[-1]], starts - starts[0])
 
     def padded(self, texts: IntArray) -> tuple[FloatArray, BoolArray]:
-        """Return the states of texts at positions (...,), which may repeat, with `NO_ITEM` for
-        none.
-
-        Returns values (..., t, d) float32, zero where masked, and the mask (..., t); t is the
-        largest number of states of these texts, at least 1.
-        """
+        """Return the states of texts at positions (...,), `NO_ITEM` for none: values (..., t, d)
+        float32, zero where masked, and the mask (..., t); t is the largest number of states."""
         first = self.starts[texts]
         count = self.starts[texts + (texts != NO_ITEM)] - first
         t = max(1, int(count.max(initial=1)))
@@ -152,10 +132,8 @@ class States:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Artifact:
-    """The result of a fit as stored in an index: metadata `meta` for JSON, and named `arrays`.
-
-    An array may also be a sequence of texts. Arrays of a saved index are memory-mapped.
-    """
+    """The result of a fit as stored in an index: metadata `meta` for JSON, and named `arrays` or
+    sequences of texts, memory-mapped if the index is saved."""
 
     meta: Mapping[str, Any]
     arrays: Mapping[str, Any]
@@ -166,8 +144,8 @@ class Queries:
     """A batch of m queries.
 
     Args:
-        texts: Their texts (m).
-        vectors: Their vectors (m, d) by name, cached here so that each query is encoded once.
+        texts: m texts.
+        vectors: Vectors (m, d) by name, cached here so that each query is encoded once.
         states: The same for the states of late-interaction models.
     """
 
@@ -180,12 +158,11 @@ class Queries:
 
     def take(self, rows: IntArray) -> Queries:
         """Select queries at some positions, in this order, with their cached vectors."""
-        vectors = {name: known[rows] for name, known in self.vectors.items()}
+        vectors = {name: values[rows] for name, values in self.vectors.items()}
         return Queries([self.texts[row] for row in rows], vectors)
 
     def generator(self, query: int, seed: int) -> np.random.Generator:
-        """Make a random generator from `seed` and a query's text, so that the query gets the same
-        one in every batch."""
+        """Make a random generator that is the same for a query's text in every batch."""
         return np.random.default_rng([seed, zlib.crc32(self.texts[query].encode())])
 
 
@@ -210,10 +187,8 @@ class Scale:
 
 
 class Cache:
-    """Values computed from an index and kept in memory with it.
-
-    A value is kept as long as the objects that it was computed from stay the same.
-    """
+    """Values computed from an index, each kept as long as the objects that it was computed from
+    stay the same."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, tuple[tuple[object, ...], Any]] = {}
@@ -230,9 +205,7 @@ class Cache:
 @dataclass(frozen=True, slots=True)
 class Anchors:
     """R_anc: exact scores (k_q, n) of anchor (train) queries against every item (ANNCUR 2.2).
-
-    CUR has no intercept, so the location of zero matters: methods subtract `center` first.
-    """
+    CUR has no intercept, so methods subtract `center` first."""
 
     scores: FloatArray
     center: float = 0.0
@@ -241,13 +214,12 @@ class Anchors:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Ranked items of m queries, up to k of each: all arrays are (m, k).
+    """Ranked items of m queries, up to k of each: all arrays are (m, k), padded as in `PADDING`.
 
     `rounds` is the round (from 1) in which an item was picked, `approx` its predicted score then
-    (in round 1, the retriever's score), and `std` the standard deviation of that prediction, NaN if
-    unknown. The final score is the sum of the exact `scores` and of the `added` retrievers' scores
-    of a fusion, 0 without fusion. In the answer of a retriever alone, `scores` and `approx` are its
-    own scores, and `rounds` are 0. Short rows are padded with the values of `PADDING`.
+    (in round 1, the retriever's), and `std` the standard deviation of that, NaN if unknown. `added`
+    are the retrievers' scores that a fusion adds to the exact `scores`. In the answer of a
+    retriever alone, `scores` and `approx` are its own scores, and `rounds` are 0.
     """
 
     items: IntArray
@@ -341,10 +313,9 @@ LARGEST = 10**4000
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value is an integer of Python or NumPy; NumPy's durations, which count as integers
-    there, are none."""
-    kinds = int | np.integer
-    return isinstance(value, kinds) and not isinstance(value, bool | np.timedelta64)
+    """Whether a value is an integer of Python or NumPy."""
+    whole = isinstance(value, int | np.integer)
+    return whole and not isinstance(value, bool | np.timedelta64)  # which NumPy counts as integers
 
 
 def is_missing(value: object) -> bool:

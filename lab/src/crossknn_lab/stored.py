@@ -37,11 +37,10 @@ from crossknn.types import (
     Cache,
     FloatArray,
     IntArray,
-    Neighbours,
     Queries,
     Scale,
 )
-from crossknn_lab.rivals.graphs import check_neighbours
+from crossknn_lab.rivals.graphs import Neighbours, check_neighbours
 from crossknn_lab.rivals.item_scores import ITEM_SCORES, item_scores_artifact
 
 DUAL_ENCODER = "dense"

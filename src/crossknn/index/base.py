@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from crossknn.errors import counted
 from crossknn.retrievers.base import VectorStore
 from crossknn.retrievers.specs import Searchable
-from crossknn.types import Anchors, Artifact, Cache, Scale
+from crossknn.types import Anchors, Cache, Scale
 
 
 def lacking(index: Index, name: str) -> str:
@@ -30,10 +29,6 @@ class Index(Searchable, Protocol):
     @property
     def anchors(self) -> Anchors | None:
         """Return the scores of the anchor queries, if the index has them."""
-
-    @property
-    def artifacts(self) -> Mapping[str, Artifact]:
-        """The results of fits, by name."""
 
     def lists(self, name: str, rows: Any = None) -> VectorStore | None:
         """Return the approximate index of the item vectors `name`, or of `rows` (n, p) that the

@@ -242,7 +242,7 @@ class IndexView:
         return name in self.vectors and self._encoder(name) is not None
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
-        """See `Embedded.query_vectors`."""
+        """See `Searchable.query_vectors`."""
         d, encode = self._parts.open("vectors", name).values.shape[1], self._encoder(name)
         if name in queries.vectors:
             made = queries.vectors[name]

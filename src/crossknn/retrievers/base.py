@@ -1,9 +1,5 @@
 """The interfaces of retrievers and vector stores, and all retrievers except word models.
 
-A late-interaction model encodes queries and items separately, and compares a query with a whole
-list of items at once (CMC: Song et al. 2024, section 3). Its scores may depend on the list, so they
-are never cached per pair nor merged across lists.
-
 Axes: m queries, n items, c items of each query, e excluded items, d dimensions.
 """
 
@@ -63,9 +59,8 @@ class Retriever(Protocol):
         """
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Compute approximate scores (m, c), float32, of the `items` (m, c) at these positions;
-        values for `NO_ITEM` (-1) are arbitrary. Without `items`, compute scores of all items (m,
-        n), which callers request only if they fit into memory."""
+        """Compute approximate scores (m, c), float32, of `items` (m, c), arbitrary for `NO_ITEM`
+        (-1); or of all items (m, n), which callers request only if they fit into memory."""
 
 
 @runtime_checkable
@@ -160,7 +155,9 @@ class DenseRetriever:
 
 @runtime_checkable
 class LateEncoder(Protocol):
-    """A model that compares the states of a query with those of a list of items.
+    """A model that compares the states of a query with those of a whole list of items at once (CMC:
+    Song et al. 2024, section 3). Its scores may depend on the list, so they are never cached per
+    pair nor merged across lists.
 
     `kind` is one of `LateKind`, or your own name; `fingerprint` identifies everything that scores
     depend on, or is None if that cannot be known; `dimensions` is the length of the items' states.
@@ -182,8 +179,8 @@ class LateEncoder(Protocol):
         """Encode n texts to states, float16."""
 
     def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
-        """Score each query with its list: scores (m, c), float32, for positions (m, c) in `items`,
-        in any order; -inf for `NO_ITEM`. Raises `InputError` if a list does not fit into memory."""
+        """Score each query with its list of positions (m, c) in `items`: (m, c) float32, -inf for
+        `NO_ITEM`. Raises `InputError` if a list does not fit into memory."""
 
 
 class Late(NamedTuple):
@@ -224,9 +221,7 @@ class RandomItems(AllScores):
 
 
 class ItemPriors(AllScores):
-    """One number per item (n,), the same for every query, such as its number of views. After
-    `index.add_retriever("views", ItemPriors(views))`, `kriging` can predict from it with
-    `mean=hybrid(bm25, views)`."""
+    """One number per item (n,), the same for every query, such as its number of views."""
 
     def __init__(self, values: FloatArray) -> None:
         try:
@@ -255,34 +250,29 @@ class Ranked(AllScores):
         """Score given items (m, c) by the first 10,000 of the ranking, or all items (m, n)."""
         if items is None:
             return self.of_all(queries)
-        found, rows = self.top(queries, RANKED), []
-        for q, other in enumerate(self.others(found).tolist()):
-            ranked = zip(found.items[q].tolist(), found.scores[q].tolist(), strict=True)
-            known = dict(ranked)
-            rows.append([known.get(item, other) for item in items[q].tolist()])
+        ranking, rows = self.top(queries, RANKED), []
+        for q, other in enumerate(self.others(ranking).tolist()):
+            score = dict(zip(ranking.items[q].tolist(), ranking.scores[q].tolist(), strict=True))
+            rows.append([score.get(item, other) for item in items[q].tolist()])
         return np.array(rows, np.float32)
 
-    def others(self, found: Candidates) -> FloatArray:
+    def others(self, ranking: Candidates) -> FloatArray:
         """Return the score (m,) of items outside the ranking: the lowest score in it, at most 0."""
-        return np.where(np.isfinite(found.scores), found.scores, 0).min(axis=1, initial=0)
+        return np.where(np.isfinite(ranking.scores), ranking.scores, 0).min(axis=1, initial=0)
 
-    def spread(self, found: Candidates, n: int) -> FloatArray:
+    def spread(self, ranking: Candidates, n: int) -> FloatArray:
         """Expand a ranking to the scores (m, n) of all items."""
-        scores = np.repeat(self.others(found)[:, None].astype(np.float32), n, axis=1)
-        rows, places = np.nonzero(found.items != NO_ITEM)
-        scores[rows, found.items[rows, places]] = found.scores[rows, places]
+        scores = np.repeat(self.others(ranking)[:, None].astype(np.float32), n, axis=1)
+        rows, places = np.nonzero(ranking.items != NO_ITEM)
+        scores[rows, ranking.items[rows, places]] = ranking.scores[rows, places]
         return scores
 
 
 class CandidateLists(Ranked):
     """Ranked lists of items by query text.
 
-    A list without scores is scored 1 / rank. Items outside the list get the lowest score in it, at
-    most 0.
-
-    Args:
-        lists: Maps a query's text to item ids or pairs (id, score); each id once.
-        ids: The ids (n,) of the items.
+    `lists` maps a text to item ids, which are scored 1 / rank, or to pairs (id, score), each id
+    once; `ids` (n,) are those of the items. Items outside a list get its lowest score, at most 0.
     """
 
     def __init__(self, lists: Mapping[str, RankedIds], ids: Sequence[str]) -> None:
@@ -358,11 +348,11 @@ def _fused(rankings: Sequence[IntArray], count: int) -> Candidates:
     """Return the `count` items with the largest sums over rankings (m, c)."""
     rows = []
     for ranked in zip(*rankings, strict=True):
-        found = [row[row != NO_ITEM] for row in ranked]
-        items, where = np.unique(np.concatenate(found), return_inverse=True)
-        parts = [1 / (61 + np.arange(len(row))) for row in found]
+        rankings_of_query = [row[row != NO_ITEM] for row in ranked]
+        items, where = np.unique(np.concatenate(rankings_of_query), return_inverse=True)
+        terms = [1 / (61 + np.arange(len(row))) for row in rankings_of_query]
         sums = np.zeros(len(items), np.float32)
-        np.add.at(sums, where, np.concatenate(parts).astype(np.float32))
+        np.add.at(sums, where, np.concatenate(terms).astype(np.float32))
         best = np.lexsort((items, -sums))[:count]
         rows.append((items[best], sums[best]))
     return Candidates.from_rows(rows)
@@ -378,13 +368,8 @@ class WeightedSum(AllScores):
     def of_all(self, queries: Queries) -> FloatArray:
         """Compute the weighted sums (m, n)."""
         both = zip(self.weights, self.stages, strict=True)
-        parts = [np.float32(weight) * stage.scores(queries) for weight, stage in both]
-        return np.sum(parts, axis=0, dtype=np.float32)
-
-
-def stages_of(retriever: Retriever) -> Sequence[Retriever]:
-    """Return the stages of a fusion, or a list of the single retriever."""
-    return retriever.stages if isinstance(retriever, RankFusion | WeightedSum) else (retriever,)
+        weighted = [np.float32(weight) * stage.scores(queries) for weight, stage in both]
+        return np.sum(weighted, axis=0, dtype=np.float32)
 
 
 @dataclass(eq=False)
@@ -402,8 +387,8 @@ class LateRetriever(Ranked):
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """Return the best items by the model, then by the stage; see `Retriever.top`."""
-        found = self._candidates(queries, max(count, self.depth), allowed).items
-        lists, below = np.split(found, [self.depth], axis=1)
+        candidates = self._candidates(queries, max(count, self.depth), allowed).items
+        lists, below = np.split(candidates, [self.depth], axis=1)
         scores = np.full(lists.shape, -np.inf, np.float32)
         if (lists != NO_ITEM).any():
             scores = self.model.compare(queries.states[self.name], self.states, lists)
@@ -414,13 +399,13 @@ class LateRetriever(Ranked):
 
     def of_all(self, queries: Queries) -> FloatArray:
         """Score all items (m, n); after the candidates, scores fall by 1 in the stage's order."""
-        found, n = self.top(queries, self.depth), len(self.states)
-        others = mask(self.stage.scores(queries).copy(), found.items, None)
-        return self.spread(_extended(found, top_k(others, n).items), n)
+        compared, n = self.top(queries, self.depth), len(self.states)
+        others = mask(self.stage.scores(queries).copy(), compared.items, None)
+        return self.spread(_extended(compared, top_k(others, n).items), n)
 
-    def others(self, found: Candidates) -> FloatArray:
+    def others(self, ranking: Candidates) -> FloatArray:
         """Return the score (m,) for items after the candidates: one below the lowest."""
-        return _lowest(found) - 1
+        return _lowest(ranking) - 1
 
     def _candidates(self, queries: Queries, count: int, allowed: BoolArray | None) -> Candidates:
         """Retrieve the stage's candidates while encoding the queries in parallel (CMC 3.3)."""
@@ -428,20 +413,20 @@ class LateRetriever(Ranked):
             return self.stage.top(queries, count, allowed)
         with ThreadPoolExecutor(1, "crossknn-late") as pool:
             encoding = pool.submit(self.model.encode_queries, queries.texts)
-            found = self.stage.top(queries, count, allowed)
+            candidates = self.stage.top(queries, count, allowed)
             queries.states[self.name] = encoding.result()
-        return found
+        return candidates
 
 
-def _extended(found: Candidates, below: IntArray, count: int | None = None) -> Candidates:
+def _extended(ranking: Candidates, below: IntArray, count: int | None = None) -> Candidates:
     """Append other items (m, e) to a ranking, with scores falling by 1, up to `count` in all."""
-    under = _lowest(found)[:, None] - 1 - np.arange(below.shape[1])
+    under = _lowest(ranking)[:, None] - 1 - np.arange(below.shape[1])
     under[below == NO_ITEM] = -np.inf
-    items = np.concatenate([found.items, below], axis=1)[:, :count]
-    scores = np.concatenate([found.scores, under.astype(np.float32)], axis=1)[:, :count]
+    items = np.concatenate([ranking.items, below], axis=1)[:, :count]
+    scores = np.concatenate([ranking.scores, under.astype(np.float32)], axis=1)[:, :count]
     return Candidates(items, scores)
 
 
-def _lowest(found: Candidates) -> FloatArray:
-    lowest = found.scores.min(axis=1, initial=np.inf, where=found.items != NO_ITEM)
+def _lowest(ranking: Candidates) -> FloatArray:
+    lowest = ranking.scores.min(axis=1, initial=np.inf, where=ranking.items != NO_ITEM)
     return np.where(np.isinf(lowest), 0, lowest)

@@ -35,8 +35,8 @@ AT_ONCE = 2**25
 """Maximum number of scores (queries times items) that a fit computes at once."""
 
 
-class Embedded(Protocol):
-    """Items with vectors."""
+class Searchable(Protocol):
+    """The interface of an index from which retrievers are opened."""
 
     @property
     def vectors(self) -> Mapping[str, FloatArray]:
@@ -52,10 +52,6 @@ class Embedded(Protocol):
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether queries can be encoded into the space of `vectors[name]`."""
-
-
-class Searchable(Embedded, Protocol):
-    """The interface of an index from which retrievers are opened."""
 
     @property
     def n(self) -> int:
@@ -94,20 +90,14 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
     """Open the retriever that `spec` names, such as `hybrid(bm25, dense)`.
 
     `auto` is `fused` if a fusion was fitted, and otherwise the retriever of `first_stage`. Plain
-    `hybrid` fuses `bm25` and the unfitted vectors by rank, so it does not depend on later fits;
-    `fused` is the weighted sum from `fit_fusion`. An index may offer its own retrievers through a
-    method `offered(spec, seed)`.
+    `hybrid` fuses `bm25` and the unfitted vectors by rank; `fused` is the weighted sum from
+    `fit_fusion`. An index may offer its own retrievers through a method `offered(spec, seed)`.
+    `SpecError` if the index has no such retriever, or if it does not take the options.
 
     Args:
         index: The index to search.
         spec: The retriever's name, with options in brackets.
         seed: Seed of `random`.
-
-    Returns:
-        The retriever.
-
-    Raises:
-        SpecError: The index has no such retriever, or it does not take the options.
     """
     spec = parse(spec) if isinstance(spec, str) else spec
     offered: Any = getattr(index, "offered", lambda spec, seed: None)
@@ -121,7 +111,8 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
         stage = open_retriever(index, over.retriever, seed)
         return LateRetriever(stage, *index.late[name], over.depth, name)
     if name == "auto":
-        return open_retriever(index, _auto(index), seed)
+        default = FUSED if FUSION in index.artifacts else first_stage(index)
+        return open_retriever(index, default, seed)
     have = {*index.retrievers, *index.vectors, "random", "fixed", "hybrid", FUSED}
     if name not in have:
         raise SpecError(
@@ -131,7 +122,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
     if spec.options or (spec.args and name != "hybrid"):
         raise SpecError(f"retriever {str(spec)!r}: {name!r} takes no options")
     if name == "hybrid":
-        return RankFusion([open_retriever(index, part, seed) for part in _stages(index, spec)])
+        return RankFusion([open_retriever(index, stage, seed) for stage in _stages(index, spec)])
     if name == FUSED:
         return open_weighted(index, None, seed)
     if name == "random":
@@ -154,10 +145,6 @@ def first_stage(index: Searchable) -> str:
     return vectors or "hybrid"  # which says what is missing
 
 
-def _auto(index: Searchable) -> str:
-    return FUSED if FUSION in index.artifacts else first_stage(index)
-
-
 def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: int) -> WeightedSum:
     """Open a weighted sum of retrievers, in units of the exact score; `weights` are in standard
     deviations, by default the fitted ones.
@@ -172,13 +159,13 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
             f"cross-encoder's, which the index lacks: {how}"
         )
     deviations = fitted.meta["deviations"]
-    known = deviations.keys() - {"exact"}
+    names = deviations.keys() - {"exact"}
     weights = fitted.meta["weights"] if weights is None else weights
     for name, weight in weights.items():
-        if name not in known or not isinstance(weight, int | float) or not np.isfinite(weight):
+        if name not in names or not isinstance(weight, int | float) or not np.isfinite(weight):
             raise InputError(
                 f"fuse gives {name!r} the weight {weight!r}: give finite numbers, and only for the "
-                f"retrievers of the fitted fusion, {', '.join(sorted(known))}"
+                f"retrievers of the fitted fusion, {', '.join(sorted(names))}"
             )
     used = {name: weight for name, weight in weights.items() if weight}
     return WeightedSum(
@@ -190,9 +177,10 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
     """Return the names of the retrievers that `spec` consists of; `hybrid` may give `bm25,
     dense`."""
-    if spec in (AUTO, Spec(FUSED)):
-        name = _auto(index) if spec == AUTO else FUSED
-        return tuple(index.artifacts[FUSION].meta["weights"]) if name == FUSED else (name,)
+    if spec == Spec(FUSED) or (spec == AUTO and FUSION in index.artifacts):
+        return tuple(index.artifacts[FUSION].meta["weights"])
+    if spec == AUTO:
+        return (first_stage(index),)
     if spec == HYBRID:
         return _rank_fused(index)
     return tuple(map(str, _stages(index, spec) if spec.name == "hybrid" else (spec,)))
@@ -207,35 +195,30 @@ def retriever_scores(
     together = max(1, AT_ONCE // index.n)
     if len(queries) <= together:
         return [retriever.scores(queries) for retriever in retrievers]
-    found = [scratch((len(queries), index.n)) for _ in retrievers]
+    arrays = [scratch((len(queries), index.n)) for _ in retrievers]
     for start in range(0, len(queries), together):
         rows = np.arange(start, min(start + together, len(queries)))
-        part = queries.take(rows)
-        for scores, retriever in zip(found, retrievers, strict=True):
-            scores[rows[0] : rows[-1] + 1] = retriever.scores(part)
-    return list(found)
+        batch = queries.take(rows)
+        for scores, retriever in zip(arrays, retrievers, strict=True):
+            scores[rows[0] : rows[-1] + 1] = retriever.scores(batch)
+    return list(arrays)
 
 
 def _of_all(index: Searchable, name: str, seed: int) -> Retriever:
-    """Open the retriever `name` so that it scores all items, even if searches use it only for the
-    best."""
-    found = open_retriever(index, name, seed)
-    if isinstance(found, DenseRetriever) and found.items.values is None and name in index.vectors:
-        return replace(found, items=ArrayStore(index.vectors[name]))
-    return found
+    """Open a retriever that scores all items, even if searches use an approximate index."""
+    opened = open_retriever(index, name, seed)
+    if isinstance(opened, DenseRetriever) and opened.items.values is None and name in index.vectors:
+        return replace(opened, items=ArrayStore(index.vectors[name]))
+    return opened
 
 
-def default_vectors(index: Embedded, name: str = "auto") -> str:
-    """Check the vector name `name`; `auto` stands for the vectors fitted last to this scorer, if
-    queries can be encoded for them, or else `unfitted`.
-
-    Raises `InputError` if there are no such vectors.
-    """
+def default_vectors(index: Searchable, name: str = "auto") -> str:
+    """Return the name of item vectors, or raise `InputError`; `auto` means the vectors fitted last
+    to this scorer, if queries can be encoded for them, or else `unfitted`."""
     names = sorted(index.vectors)
     if name == "auto" and names:
         others = getattr(index, "of_others", ())  # fitted to another cross-encoder
-        mine = (known for known in index.fitted if known not in others)
-        fitted = [known for known in mine if index.has_query_vectors(known)]
+        fitted = [n for n in index.fitted if n not in others and index.has_query_vectors(n)]
         return fitted[-1] if fitted else unfitted(index) or [*index.fitted][-1]
     if not names:
         raise InputError(
@@ -247,9 +230,8 @@ def default_vectors(index: Embedded, name: str = "auto") -> str:
     return name
 
 
-def unfitted(index: Embedded) -> str | None:
-    """Return the name of the unfitted vectors: the dual encoder's, or else your own, or else
-    LSA's."""
+def unfitted(index: Searchable) -> str | None:
+    """Return the name of the dual encoder's vectors, or else your own, or else LSA's."""
     return min(
         set(index.vectors) - set(index.fitted),
         key=lambda n: (not index.has_query_vectors(n), n != "dense", n == "lsa", n),
@@ -269,8 +251,7 @@ def need_query_vectors(index: Searchable, name: str, method: str) -> str:
 
 
 def _stages(index: Searchable, spec: Spec) -> tuple[Spec, ...]:
-    """Return the arguments of `hybrid`."""
-    if wrong := [str(part) for part in spec.args if not isinstance(part, Spec)]:
+    if wrong := [str(given) for given in spec.args if not isinstance(given, Spec)]:
         raise SpecError(f"retriever {str(spec)!r}: {wrong[0]} is not a retriever")
     return cast(tuple[Spec, ...], spec.args) or tuple(map(Spec, _rank_fused(index)))
 

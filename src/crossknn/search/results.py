@@ -29,7 +29,7 @@ class Hit:
         final_score: The score by which hits are ordered: `score` plus the retrievers' scores of a
             fusion.
         position: The item's position in the index.
-        round: The round in which the item was picked, from 1; 0 if the method scores no pairs.
+        round: The round in which it was picked, from 1; 0 if the method scores no pairs.
         source: What picked the item: `retriever`, the method's name, or `order` (item order,
             because those had no more items).
         approx: Score predicted when the item was picked: the retriever's in round 1, None in item
@@ -59,8 +59,8 @@ class Hit:
 
     @property
     def probability(self) -> float:
-        """The probability that the item is relevant, if the index has a calibration; otherwise the
-        logistic function of the logit, which has the same order but is no estimated probability."""
+        """The calibrated probability of relevance; without a calibration the logistic function of
+        the logit, which only has the same order."""
         if self.calibrated is not None:
             return self.calibrated
         return float(np.exp(-np.logaddexp(0, -self.score)))
@@ -77,22 +77,18 @@ class Results:
         method: The method's spec.
         budget: Maximum number of distinct pairs per query, including stored scores.
         stopped_by: `budget`, `target` (every query reached its expected recall), `deadline`,
-            `cancelled`, `scorer` (it failed, for some queries or all), or `store` (the items'
-            database failed).
+            `cancelled`, `scorer` (it failed for a query), or `store` (the items' database failed).
         errors: The error of each query, or None; a failed query keeps the hits it had.
         n_calls: Pairs computed by the cross-encoder, over all queries.
         n_scored: Pairs whose score was used, including stored scores.
         n_failed: Pairs that could not be scored.
-        truncated: Pairs of which the model read only the beginning (including other threads' pairs
-            if the scorer is shared).
+        truncated: Pairs of which the model read only the beginning, also other threads'.
         seconds: Duration of the whole search.
         scoring_seconds: Seconds of these spent waiting for the scorer.
         trace: If asked for, every scored item of each query in the order of scoring.
         min_score: The minimum final score of hits, if one was given.
-        best_scores: The best final score of each query, even if below `min_score`; None if nothing
-            was scored.
-        none_relevant: If the index has a calibration, the probability that none of a query's ten
-            best items is relevant.
+        best_scores: The best final score of each query, even if below `min_score`.
+        none_relevant: The calibrated probability that none of a query's ten best items is relevant.
         numbered: Whether the ids of the queries are positions.
     """
 
@@ -121,8 +117,7 @@ class Results:
         return next(filter(None, self.errors), None)
 
     def check(self) -> None:
-        """Raise `ScorerError` if a query failed, because an evaluation would measure predictions
-        instead of scores."""
+        """Raise `ScorerError` if a query failed: an evaluation would measure predictions."""
         if self.error is not None:
             raise ScorerError(self.error)
 
@@ -132,12 +127,9 @@ class Results:
         """Return the answers as a run for ir_measures, `{query id: {item id: final score}}`.
 
         Args:
-            path: Also write a TREC run to this file (query, Q0, item, rank, score, tag).
-            keep_own: Keep an item that has the query's id. BEIR leaves it out, because it is the
-                query itself if queries are documents of the corpus.
-
-        Raises:
-            InputError: The file cannot be written, or an id has blanks in it.
+            path: Also write a TREC run to this file.
+            keep_own: Keep an item that has the query's id, which BEIR leaves out: it is the query
+                itself if queries are documents of the corpus.
         """
         own = [None] * len(self.hits) if keep_own or self.numbered else self.query_ids
         rows = zip(self.query_ids, self.hits, own, strict=True)
@@ -159,8 +151,7 @@ class Results:
         return {query: {hit.id: hit.final_score for hit in hits} for query, hits in answers}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return costs, hits and, if asked for, the trace as JSON values: NaN and infinity become
-        null, dates become ISO 8601."""
+        """Return costs, hits and, if asked for, the trace as JSON values."""
         answers = []
         for q, (name, text) in enumerate(zip(self.query_ids, self.queries, strict=True)):
             entry: dict[str, Any] = {"id": name, "query": text, "error": self.errors[q]}
@@ -209,8 +200,6 @@ def merged(parts: Sequence[Results]) -> Results:
     lists = ("queries", "query_ids", "hits", "errors", "best_scores", "trace", "none_relevant")
     counts = ("n_calls", "n_scored", "n_failed", "truncated", "scoring_seconds")
     first, whole = parts[0], dict[str, Any]()
-    if len(parts) == 1:
-        return first
     for name in lists:
         if getattr(first, name) is not None:
             whole[name] = tuple(chain.from_iterable(getattr(part, name) for part in parts))
@@ -222,8 +211,8 @@ def merged(parts: Sequence[Results]) -> Results:
 def hits_of(
     items: Items, ranking: Ranking, method: str, probabilities: FloatArray | None = None
 ) -> list[list[Hit]]:
-    """Return a list of hits for each row of a ranking (m, k); `method` is the source of items in
-    later rounds, and `probabilities` (m, k) are calibrated ones."""
+    """Return the hits of each row of a ranking (m, k); `method` is the source of items in later
+    rounds, and `probabilities` (m, k) are calibrated."""
     rows: list[list[Hit]] = [[] for _ in ranking.items]
     for at in zip(*np.nonzero(ranking.items != NO_ITEM), strict=True):
         position, round = int(ranking.items[at]), int(ranking.rounds[at])
@@ -255,15 +244,14 @@ def hits_of(
 
 
 def below(score: float) -> float:
-    """Return the next smaller number in single precision, which evaluation tools use to order a
-    run."""
+    """Return the next smaller number in single precision, in which evaluation tools order runs."""
     return float(np.nextafter(np.float32(score), np.float32(-np.inf)))
 
 
 @dataclass(frozen=True, eq=False)
 class EqualTexts:
-    """Items with the same text as an earlier one, the original: positions `copies` (c,), ascending,
-    and their `originals` (c,). A search scores the original, and its answer includes the copies."""
+    """Positions of items with the text of an earlier one: `copies` (c,) and their `originals` (c,),
+    ascending. A search scores the originals, and its answer has the copies, too."""
 
     copies: IntArray
     originals: IntArray

@@ -70,10 +70,8 @@ class Searcher:
     >>> results[0][0].text, results.n_calls
     ('sort a list', 2)
 
-    Searching changes nothing in the `Searcher`, so threads may share it if they may share the
-    scorer, as is true of all of crossknn's. It does not keep exact scores. To store them in the
-    index, so that no pair is computed twice, use `ck.StoredScorer(scorer, index.scores)` as the
-    scorer.
+    Threads may share a searcher, as they may share all scorers of crossknn. To store exact scores
+    in the index, so that no pair is computed twice, use `ck.StoredScorer(scorer, index.scores)`.
 
     Args:
         index: The index to search.
@@ -128,9 +126,9 @@ class Searcher:
         """Return the k best items of each query, by exact score or, with fusion, by final score.
 
         A query whose pairs cannot be scored ends with the best hits so far, and its error is in
-        `errors`; after three such queries in a row all of them end. Raises `InputError` for invalid
-        arguments, and `ScorerError`, or another error that the scorer raised, if no query has a
-        single score.
+        `errors`; after three such queries in a row all of them end. The scorer's error is raised if
+        no query has a single score. With a deadline, queries are searched eight at a time, each
+        time with a share of the remaining seconds.
 
         Args:
             queries: A text, m texts, or queries with ids in any form that `read_queries` accepts.
@@ -172,8 +170,7 @@ class Searcher:
             raise
 
     def of_scorer(self) -> ItemIndex:
-        """Return a snapshot of the index with only this scorer's fits and scores; with all of them
-        if there is no scorer."""
+        """Return a snapshot of the index with the fits and scores of this scorer alone."""
         if self.scorer is None:
             return self.index.snapshot()
         return self.index.for_scorer(self.scorer.fingerprint)
@@ -186,8 +183,8 @@ class Searcher:
         return made
 
     def check_scorer(self, method: Method) -> None:
-        """Raise an error if the method needs a scorer but there is none, or if it needs scores in
-        the index that belong to another cross-encoder."""
+        """Raise an error if the method needs a scorer but there is none, or needs scores that the
+        index only has from another cross-encoder."""
         if self.scorer is None:
             if method.calls:
                 raise InputError(
@@ -254,7 +251,6 @@ class Searcher:
 
 
 def _check_min_score(min_score: object, limits: Budget) -> None:
-    """Refuse a minimum score that is not a number, or that is combined with a target recall."""
     number = isinstance(min_score, Real) and not isinstance(min_score, bool)
     if not number or not np.isfinite(min_score):  # type: ignore[call-overload]
         raise InputError(f"min_score is {min_score!r}; it must be a number")
@@ -265,7 +261,6 @@ def _check_min_score(min_score: object, limits: Budget) -> None:
 
 
 def _for_k(method: Method, k: int, target_recall: float | None) -> Method:
-    """Return the method for this k, with the target recall if there is one."""
     if target_recall is None:
         return replace(method, k=k) if k > getattr(method, "k", k) else method  # type: ignore[call-arg]
     if not hasattr(method, "target_recall"):

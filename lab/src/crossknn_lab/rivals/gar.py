@@ -22,7 +22,7 @@ from crossknn.linalg import softmax
 from crossknn.methods.base import option, part
 from crossknn.methods.plan import Plan
 from crossknn.retrievers.specs import open_retriever, unfitted
-from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours
+from crossknn.types import NO_ITEM, FloatArray, IntArray
 from crossknn_lab.rivals.graph_methods import (
     Expand,
     Frontier,
@@ -33,7 +33,7 @@ from crossknn_lab.rivals.graph_methods import (
     in_batches,
     reach,
 )
-from crossknn_lab.rivals.graphs import cosines, default_graph
+from crossknn_lab.rivals.graphs import Neighbours, cosines, default_graph
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,13 +39,13 @@ from crossknn.types import (
     Candidates,
     FloatArray,
     IntArray,
-    Neighbours,
     Observed,
     Queries,
 )
 from crossknn_lab.rivals.graphs import (
     NEIGHBOURS,
     SCORES,
+    Neighbours,
     default_graph,
     item_graph,
     nearest_by_rankings,

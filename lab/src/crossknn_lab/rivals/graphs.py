@@ -8,15 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.linalg import top_k
 from crossknn.retrievers.base import ArrayStore, DenseRetriever, Retriever
 from crossknn.retrievers.specs import unfitted
-from crossknn.types import NO_ITEM, FloatArray, IntArray, Neighbours, Queries
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
+
+Neighbours: TypeAlias = NDArray[np.int32]
+"""Each item's nearest other items, nearest first, as positions (n, k); `NO_ITEM` ends a row."""
 
 NEIGHBOURS = 16
 """GAR's k."""

@@ -20,7 +20,7 @@ import numpy as np
 from crossknn.index.base import Index
 from crossknn.methods.base import Method, option
 from crossknn.methods.plan import Plan
-from crossknn.retrievers.base import Retriever, VectorStore, stages_of
+from crossknn.retrievers.base import Retriever, VectorStore
 from crossknn.retrievers.specs import AUTO, default_vectors, open_retriever
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
@@ -107,7 +107,8 @@ class Lists:
         """What the lists offer each query, one of them moved to each of its `count` best items."""
         shape = len(queries), self.items.shape[1]
         own = np.zeros(shape, np.float32) if self.encode is None else self.encode(queries)
-        stages = [stage.top(queries, self.depth) for stage in stages_of(self.retriever)]
+        fused = getattr(self.retriever, "stages", (self.retriever,))
+        stages = [stage.top(queries, self.depth) for stage in fused]
         found = []
         for q, best in enumerate(self.retriever.top(queries, count).items):
             lists = [(row.items[q], row.scores[q]) for row in stages]

@@ -1,13 +1,16 @@
-# Each target sets up what it needs in a virtual environment of its own; test and demo need no torch.
+# Each target sets up what it needs in virtual environments; test and demo need no torch.
 PYTHON ?= python3
 STAMP = .installed
+# What is imported is compiled once, where the environment forbids it too.
+INSTALL = -m pip install --quiet --no-compile
+export PYTHONDONTWRITEBYTECODE =
 JOBS ?= 2
 # Share of the slow tests that is run, drawn by seed: none, a tenth in CI, all in a campaign.
 SLOW ?= 0
 # Where `make serve` listens.
 PORT ?= 8000
 
-.PHONY: demo serve test test-all campaign campaign-tenth lint docs docs-examples package clean
+.PHONY: demo serve test test-torch test-all campaign campaign-tenth lint docs docs-examples package clean
 
 demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
@@ -20,14 +23,16 @@ serve: .venv-serve/$(STAMP)
 test: .venv-test/$(STAMP)
 	OMP_NUM_THREADS=1 .venv-test/bin/python -m pytest -n $(JOBS) --dist worksteal -m "not torch" --slow-share $(SLOW)
 
-test-all: test .venv-torch/$(STAMP)
-	OMP_NUM_THREADS=1 .venv-torch/bin/python -m pytest -n $(JOBS) --dist worksteal -m torch --slow-share $(SLOW)
+test-all: test test-torch
+
+test-torch: .venv-test/.torch
+	OMP_NUM_THREADS=1 .venv-test/bin/python -m pytest -n $(JOBS) --dist worksteal -m torch --slow-share $(SLOW)
 
 # Everything, whole: slow tests, references on thirty queries of each matrix, kills and damages.
-campaign: .venv-torch/$(STAMP)
-	CROSSKNN_REFERENCE_QUERIES=30 .venv-torch/bin/python -m pytest --slow-share 1
-	.venv-torch/bin/python lab/benchmarks/campaign.py
-	.venv-torch/bin/python lab/benchmarks/load.py
+campaign: .venv-test/.torch
+	CROSSKNN_REFERENCE_QUERIES=30 .venv-test/bin/python -m pytest --slow-share 1
+	.venv-test/bin/python lab/benchmarks/campaign.py
+	.venv-test/bin/python lab/benchmarks/load.py
 
 campaign-tenth: .venv-test/$(STAMP)
 	.venv-test/bin/python lab/benchmarks/campaign.py --kills 20 --damages 200 --steps 100 --changes 40 --lists 10 --bodies 500 --work build/tenth --out build/tenth.json
@@ -42,21 +47,19 @@ lint: .venv-test/$(STAMP)
 docs: .venv-docs/$(STAMP)
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
-docs-examples: .venv-torch/$(STAMP)
-	.venv-torch/bin/python -m pytest --doctest-modules src/crossknn lab/src/crossknn_lab train/src/crossknn_train
+docs-examples: .venv-test/.torch
+	.venv-test/bin/python -m pytest --doctest-modules src/crossknn lab/src/crossknn_lab train/src/crossknn_train
 
-# Wheel and sdist in dist/, each installed into an empty environment and used there.
+# Wheel and sdist in dist/; the wheel is built of the sdist, installed into an empty environment and used there.
 package:
 	rm -rf dist
 	$(PYTHON) -m venv --clear .venv-package
-	.venv-package/bin/python -m pip install --quiet build hatchling
+	.venv-package/bin/python $(INSTALL) build hatchling
 	.venv-package/bin/python -m build --no-isolation
 	$(PYTHON) tests/package/contents.py dist $(RELEASE)
-	for made in dist/*; do \
-		$(PYTHON) -m venv --clear .venv-package && \
-		.venv-package/bin/python -m pip install --quiet $$made && \
-		.venv-package/bin/python -I tests/package/smoke.py || exit 1; \
-	done
+	$(PYTHON) -m venv --clear .venv-package
+	.venv-package/bin/python -m pip install --quiet dist/*.whl
+	.venv-package/bin/python -I tests/package/smoke.py
 
 .venv-demo/$(STAMP): pyproject.toml $(shell find src -name '*.py' -o -name '*.onnx')
 	$(PYTHON) -m venv --clear .venv-demo
@@ -72,20 +75,20 @@ package:
 
 .venv-test/$(STAMP): pyproject.toml lab/pyproject.toml train/pyproject.toml
 	$(PYTHON) -m venv --clear .venv-test
-	.venv-test/bin/python -m pip install --quiet --editable '.[dev]' --editable lab
-	.venv-test/bin/python -m pip install --quiet --no-deps --editable train  # to be checked, without torch
+	.venv-test/bin/python $(INSTALL) --editable '.[dev]' --editable lab
+	.venv-test/bin/python $(INSTALL) --no-deps --editable train  # to be checked, without torch
 	touch $@
 
-.venv-torch/$(STAMP): pyproject.toml lab/pyproject.toml train/pyproject.toml requirements/torch.txt
-	$(PYTHON) -m venv --clear .venv-torch
-	.venv-torch/bin/python -m pip install --quiet --requirement requirements/torch.txt
-	.venv-torch/bin/python -m pip install --quiet --editable '.[torch,ray,dev,mteb]' --editable lab --editable train
+# Added to what the other tests use.
+.venv-test/.torch: .venv-test/$(STAMP) requirements/torch.txt
+	.venv-test/bin/python $(INSTALL) --requirement requirements/torch.txt
+	.venv-test/bin/python $(INSTALL) --editable '.[torch,ray,dev,mteb]' --editable lab --editable train
 	touch $@
 
 .venv-docs/$(STAMP): pyproject.toml requirements/docs.txt
 	$(PYTHON) -m venv --clear .venv-docs
-	.venv-docs/bin/python -m pip install --quiet --requirement requirements/docs.txt --editable .
+	.venv-docs/bin/python $(INSTALL) --requirement requirements/docs.txt --editable .
 	touch $@
 
 clean:
-	rm -rf .venv-demo .venv-serve .venv-test .venv-torch .venv-package build dist crossknn-demo
+	rm -rf .venv-demo .venv-serve .venv-test .venv-package build dist crossknn-demo

@@ -198,7 +198,7 @@ class ScorerOptions:
         typer.Option(
             metavar="KEY=VALUE",
             help="Option of the cross-encoder; can be given several times. Endpoints take api "
-            "(auto, cohere, tei), probabilities, timeout, retries, batch, concurrency and proxy; "
+            "(cohere, tei), probabilities, timeout, retries, batch, concurrency and proxy; "
             "models take max_length.",
         ),
     ] = None

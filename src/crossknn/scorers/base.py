@@ -30,11 +30,10 @@ class Scorer(Protocol):
         time_left: float | None = None,
         cancel: threading.Event | None = None,
     ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Score pairs, batch by batch.
+        """Score pairs, batch by batch; a pair that cannot be scored is left out and logged.
 
-        A pair that cannot be scored is left out and logged as a warning. The caller may stop
-        between batches. The iterator may have a method `close`, and an attribute `computed`: the
-        number of pairs computed so far, not counting those from a cache.
+        The caller may stop between batches. The iterator may have a method `close`, and an
+        attribute `computed`: the number of pairs computed so far, not counting those from a cache.
 
         Args:
             pairs: p pairs of positions in `queries` and `items`.

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import threading
 import time
 from base64 import b64encode
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from email.utils import mktime_tz, parsedate_tz
 from ipaddress import ip_address, ip_network
 from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
-from urllib.request import getproxies_environment
+from urllib.request import getproxies_environment, proxy_bypass_environment
 
 import numpy as np
 
@@ -28,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 API_KEY_VARIABLE = "CROSSKNN_API_KEY"
 
-Api = Literal["auto", "cohere", "tei"]
+Api = Literal["cohere", "tei"]
 
 MOST_AT_ONCE = 1000  # requests of a scorer
 MAX_ANSWER = 16 << 20  # bytes of an answer that are read at most
@@ -40,35 +39,36 @@ _FEW = 5
 _BUSY = (408, 425, 429, 502, 503, 504, *range(520, 531))
 """Temporary HTTP status codes of a server or its proxy (52x: Cloudflare), after which a request is
 repeated."""
+_PORTS = {"http": 80, "https": 443}
 
 
 class HttpScorer(BatchedScorer):
     """Scores with the reranking service at `url` (`/rerank` is added to a URL without a path).
 
-    Batches that are refused (also as too large) or crash the service are halved. `fingerprint` is
-    None unless `model` is named, because the model behind a URL may change. `score` raises
-    ScorerError if the endpoint is down, too slow, refuses the key or returns an invalid answer.
+    Batches that are refused or crash the service are halved. `fingerprint` is None unless `model`
+    is named, because the model behind a URL may change. `score` raises ScorerError if the endpoint
+    is down, too slow, refuses the key or returns an invalid answer.
 
     Args:
         url: Address of the service, http:// or https://.
         model: Name of the model, sent with every request.
-        api_key: the key; by default that in the environment variable CROSSKNN_API_KEY.
+        api_key: The key; by default that in the environment variable CROSSKNN_API_KEY.
         api: "cohere" (also Jina, infinity, vLLM): `query`, `documents` -> `results[{index,
             relevance_score}]`; "tei" (Text Embeddings Inference): `query`, `texts`, `raw_scores`
-            -> `[{index, score}]`; "auto": detected from the first answer.
-        timeout: seconds for a request, from connecting to the last byte of the answer.
-        retries: how often to repeat a request after a failed connection or the HTTP status 408,
+            -> `[{index, score}]`.
+        timeout: Seconds for a request, from connecting to the last byte of the answer.
+        retries: How often to repeat a request after a failed connection or the HTTP status 408,
             425, 429, 502 to 504 or 520 to 530, with growing pauses or those of `Retry-After`, up to
             a minute.
-        batch: maximum number of items in a request.
-        concurrency: requests at once.
-        probabilities: turn scores between 0 and 1 back into logits, which methods predict better; a
+        batch: Maximum number of items in a request.
+        concurrency: Requests at once.
+        probabilities: Turn scores between 0 and 1 back into logits, which methods predict better; a
             warning is logged once if the scores look like probabilities.
         proxy: http:// or https:// proxy for requests; "" for none. By default that of HTTP_PROXY,
             HTTPS_PROXY or ALL_PROXY, except for this machine and the hosts in NO_PROXY.
 
     Raises:
-        InputError: the URL is not http(s), or an option is out of range.
+        InputError: The URL is not http(s), or an option is out of range.
     """
 
     per_request: int
@@ -79,7 +79,7 @@ class HttpScorer(BatchedScorer):
         *,
         model: str | None = None,
         api_key: str | None = None,
-        api: Api = "auto",
+        api: Api = "cohere",
         timeout: float = 10.0,
         retries: int = 2,
         batch: int = 64,
@@ -89,17 +89,17 @@ class HttpScorer(BatchedScorer):
     ) -> None:
         parts = _checked(url)
         if api not in get_args(Api):
-            raise InputError(f"api must be auto, cohere or tei, got {api!r}")
+            raise InputError(f"api must be cohere or tei, got {api!r}")
         if not isinstance(model, str | None) or not isinstance(probabilities, bool):
             raise InputError("model must be a name, and probabilities true or false")
         if type(timeout) not in (int, float) or not 0 < timeout < 1e6:
             raise InputError(f"timeout must be a number of seconds above 0, got {timeout!r}")
-        key = api_key or os.environ.get(API_KEY_VARIABLE)
-        if key and not (key.isascii() and key.isprintable()):
+        self._key = api_key or os.environ.get(API_KEY_VARIABLE) or ""
+        if not (self._key.isascii() and (self._key + "x").isprintable()):
             raise InputError(f"the API key (api_key or {API_KEY_VARIABLE}) is not printable ASCII")
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
+        if self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
         path = parts.path if parts.path.strip("/") else "/rerank"
         name = urlunsplit((parts.scheme, parts.netloc.lower(), path, "", ""))
         super().__init__(name, "the endpoint {}")
@@ -109,13 +109,12 @@ class HttpScorer(BatchedScorer):
         if self.workers > MOST_AT_ONCE:
             raise InputError(f"concurrency is {concurrency}: it must be {MOST_AT_ONCE} or less")
         self._model, self.probabilities, self._timeout = model, probabilities, float(timeout)
-        self._api: Api = api
-        self._key, self._seen = key or "", _Seen()
+        self._api, self._range = api, _Range()
         self._url = urlunsplit((parts.scheme, parts.netloc.lower(), path, parts.query, ""))
-        found = _proxy_of(parts) if proxy is None else proxy
         # Several searches may share this object.
         options = {"maxsize": 16 * self.workers, "retries": False, "headers": headers}
-        self._pool, self._via = _connections(found, options)
+        proxy = _proxy_of(parts) if proxy is None else proxy
+        self._pool, self._via = _connections(proxy, options)
         raw = "|probabilities" if probabilities else ""
         self.fingerprint = None if model is None else f"http:{self.name}|model={model}{raw}"
 
@@ -130,50 +129,45 @@ class HttpScorer(BatchedScorer):
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
         pairs = call.texts(positions)
-        query, texts = pairs[0][0], [item for _, item in pairs]
-        scores = self._rerank(query, texts, call.deadline)
-        if self.probabilities:
-            if len(odd := scores[(scores < -_EPSILON) | (scores > 1 + _EPSILON)]):
-                raise ScorerError(
-                    f"{self.name} gave the score {odd[0]:g}, which is not a probability: leave "
-                    "out the option probabilities"
+        scores = self._rerank(pairs[0][0], [item for _, item in pairs], call.deadline)
+        if not self.probabilities:
+            if self._range.looks_like_probabilities(scores):
+                logger.warning(
+                    "all scores of %s lie between 0 and 1: if they are probabilities, give "
+                    "the option probabilities (--scorer-option probabilities=true), which turns "
+                    "them back into logits. The ranking is the same, but logits are easier to "
+                    "predict: on two corpora of three, searches found 4 to 25 points more of the "
+                    "true neighbours",
+                    self.name,
                 )
-            clipped = np.clip(scores, _EPSILON, 1 - _EPSILON)
-            return np.log(clipped / (1 - clipped))
-        self._seen.add(scores, self.name)
-        return scores
+            return scores
+        if len(outside := scores[(scores < -_EPSILON) | (scores > 1 + _EPSILON)]):
+            raise ScorerError(
+                f"{self.name} gave the score {outside[0]:g}, which is not a probability: leave "
+                "out the option probabilities"
+            )
+        clipped = np.clip(scores, _EPSILON, 1 - _EPSILON)
+        return np.log(clipped / (1 - clipped))
 
     def _rerank(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray:
-        """Request the scores (b,) of `texts`, in the API that the service speaks."""
-        refusal: BatchError | None = None
-        apis: tuple[Api, ...] = ("cohere", "tei") if self._api == "auto" else (self._api,)
-        said = ""
-        for api in apis:
-            body: dict[str, Any] = {"query": query, "documents": texts, "top_n": len(texts)}
-            if api == "tei":
-                body = {"query": query, "texts": texts, "raw_scores": True, "truncate": True}
-            elif self._model is not None:
-                body["model"] = self._model
-            try:
-                data = self._request(json.dumps(body).encode(), len(texts), deadline)
-            except BatchError as error:
-                refusal = error
-                continue
-            if (scores := _parse(api, data, len(texts))) is not None:
-                self._api = api
-                return scores
-            said = said or self._said(data)
-        if refusal is not None and not said:
-            raise refusal
-        raise ScorerError(
-            f"{self.name} sent an answer that is not {len(texts)} scores in the format of "
-            f"{' or '.join(apis)}: {said}"
-        )
+        """Request the scores (b,) of `texts`."""
+        body: dict[str, Any] = {"query": query, "documents": texts, "top_n": len(texts)}
+        if self._api == "tei":
+            body = {"query": query, "texts": texts, "raw_scores": True, "truncate": True}
+        elif self._model is not None:
+            body["model"] = self._model
+        data = self._request(json.dumps(body).encode(), len(texts), deadline)
+        if (scores := _parse(self._api, data, len(texts))) is None:
+            raise ScorerError(
+                f"{self.name} sent an answer that is not {len(texts)} scores in the format of "
+                f"{self._api}: {self._excerpt(data)}"
+            )
+        return scores
 
     def _request(self, body: bytes, count: int, deadline: Deadline) -> bytes:
         """Send one request, repeating it after temporary failures, and return the answer."""
         for attempt in range(1 + self._retries):
-            wait = _FIRST_PAUSE * 2**attempt
+            pause = _FIRST_PAUSE * 2**attempt
             try:
                 status, data, retry_after = self._send(body, deadline)
             except TimeoutError as error:
@@ -188,12 +182,12 @@ class HttpScorer(BatchedScorer):
                     return data
                 if status not in _BUSY:
                     raise self._refusal(status, data, count)
-                why = f"{self.name} is overloaded or down (HTTP {status}): {self._said(data)}"
+                why = f"{self.name} is overloaded or down (HTTP {status}): {self._excerpt(data)}"
                 if retry_after > _LONGEST_PAUSE:
                     why += f"; it asks for a pause of {retry_after:,.0f} s"
-                wait = max(wait, retry_after)
-            too_long = wait > _LONGEST_PAUSE or wait >= deadline.left()
-            if attempt == self._retries or too_long or not deadline.sleep(wait):
+                pause = max(pause, retry_after)
+            too_long = pause > _LONGEST_PAUSE or pause >= deadline.left()
+            if attempt == self._retries or too_long or not deadline.sleep(pause):
                 break
         raise ScorerError(why)
 
@@ -221,67 +215,58 @@ class HttpScorer(BatchedScorer):
         except (ReadTimeoutError, TimeoutError) as error:
             raise TimeoutError from error
         except (HTTPError, OSError, ValueError) as error:
-            refused = isinstance(error, NewConnectionError)
-            advice = " (is the server running, and are host and port right?)" * refused
-            raise ConnectionError(_reason(error) + advice) from error
+            why = _reason(error)
+            if isinstance(error, NewConnectionError):
+                why += " (is the server running, and are host and port right?)"
+            raise ConnectionError(why) from error
         return answer.status, data, _pause(answer.headers)
 
     def _refusal(self, status: int, data: bytes, count: int) -> Exception:
         """Make the error for an answer with another status than 200."""
         if status in (401, 403):
-            advice = (
-                f"refused access (HTTP {status}): put the key into the environment variable "
-                f"{API_KEY_VARIABLE} (in Python also api_key=)"
-            )
-            return ScorerError(f"{self.name} {advice}")
-        if status == 407:
-            advice = "put the login into its address: http://user:password@host:port"
             return ScorerError(
-                f"{self.name} was asked{self._via}, which requires a login: {advice}"
+                f"{self.name} refused access (HTTP {status}): put the key into the environment "
+                f"variable {API_KEY_VARIABLE} (in Python also api_key=)"
             )
+        if status == 407:
+            return ScorerError(
+                f"{self.name} was asked{self._via}, which requires a login: put the login into its "
+                "address: http://user:password@host:port"
+            )
+        why = f"HTTP {status}: {self._excerpt(data)}"
         if status == 404 or 300 <= status < 400:
-            said = f": {self._said(data)}" * data.startswith(b"{")  # a page says nothing
-            advice = "check the URL, and the model's name if the service wants one"
-            return ScorerError(f"{self.name} does not rerank (HTTP {status}{said}): {advice}")
-        # As long as the API is unknown, the service may be refusing the format.
-        too_large = status in (413, 422) and count > 1 and self._api != "auto"
-        return BatchError(f"HTTP {status}: {self._said(data)}", too_large=too_large)
+            why = why if data.startswith(b"{") else f"HTTP {status}"  # a page says nothing
+            return ScorerError(
+                f"{self.name} does not rerank ({why}): check the URL, and the model's name if the "
+                "service wants one"
+            )
+        if status == 422 and self._api == "cohere":
+            why += " (Text Embeddings Inference needs the option api=tei)"
+        return BatchError(why, too_large=status in (413, 422) and count > 1)
 
-    def _said(self, data: bytes) -> str:
+    def _excerpt(self, data: bytes) -> str:
         """Return the beginning of an HTTP response's body, for error messages."""
         text = visible(data[:10_000].decode("utf-8", errors="replace"))
         return excerpt(text.replace(self._key, "***") if self._key else text)
 
 
-class _Seen:
-    """Counts an endpoint's scores as long as all may be probabilities. Copies of a scorer share it,
+class _Range:
+    """Looks whether all of an endpoint's scores may be probabilities. Copies of a scorer share it,
     so that the warning is logged once."""
 
-    def __init__(self) -> None:
-        self._count, self._looks, self._lock = 0, True, threading.Lock()
+    count, done = 0, False
 
-    def add(self, scores: FloatArray, name: str) -> None:
-        """Count scores (b,), and log a warning once there are enough."""
-        with self._lock:
-            self._count += len(scores)
-            inside = scores.min(initial=1) >= -_EPSILON and scores.max(initial=0) <= 1 + _EPSILON
-            warns = self._looks and inside and self._count >= _FEW
-            self._looks = self._looks and inside and not warns
-        if warns:
-            logger.warning(
-                "all of %d scores of %s lie between 0 and 1: if they are probabilities, give "
-                "the option probabilities (--scorer-option probabilities=true), which turns "
-                "them back into logits. The ranking is the same, but logits are easier to "
-                "predict: on two corpora of three, searches found 4 to 25 points more of the "
-                "true neighbours",
-                self._count,
-                name,
-            )
+    def looks_like_probabilities(self, scores: FloatArray) -> bool:
+        """Count scores (b,): true once, after enough of them were between 0 and 1."""
+        inside = scores.min(initial=1) >= -_EPSILON and scores.max(initial=0) <= 1 + _EPSILON
+        self.count += len(scores)
+        warns = bool(inside) and not self.done and self.count >= _FEW
+        self.done = self.done or warns or not inside
+        return warns
 
 
 def _pause(headers: Any) -> float:
-    """Return the seconds that `Retry-After` asks for, as a number or a date; 0 if there are
-    none."""
+    """Return the seconds that `Retry-After` asks for, as a number or a date, or 0."""
     asked = headers.get("Retry-After") or ""
     if re.fullmatch(r"\d+(\.\d*)?|\.\d+", asked, re.ASCII):
         return float(asked)
@@ -295,25 +280,20 @@ def _pause(headers: Any) -> float:
 
 def _proxy_of(parts: SplitResult) -> str:
     """Return the environment's proxy for a URL; "" for this machine and the hosts in NO_PROXY."""
-    known, host = getproxies_environment(), (parts.hostname or "").rstrip(".")
-    port, address = parts.port or {"http": 80, "https": 443}[parts.scheme], None
-    with suppress(ValueError):
-        address = ip_address(host)
-    if address is not None and (address.is_loopback or address.is_unspecified):
+    proxies, host = getproxies_environment(), (parts.hostname or "").rstrip(".")
+    excepted = proxies.get("no", "").lower().replace("*.", "")
+    address = f"{host}:{parts.port or _PORTS[parts.scheme]}"
+    if f".{host}".endswith(".localhost") or proxy_bypass_environment(address, {"no": excepted}):
         return ""
-    if host.split(".")[-1] == "localhost":
-        return ""
-    for name in re.split(r"[\s,]+", known.get("no", "").lower()):
-        with suppress(ValueError):  # 10.0.0.0/8, ::1
-            if address is not None and address in ip_network(name, strict=False):
-                return ""
-        with suppress(ValueError):  # example.com, .example.com, *.example.com, example.com:8080
-            entry = urlsplit(f"//{name}")
-            domain = (entry.hostname or "").removeprefix("*").lstrip(".")
-            named = host == domain or (domain != "" and host.endswith(f".{domain}"))
-            if name == "*" or (named and entry.port in (None, port)):
-                return ""
-    return known.get(parts.scheme) or known.get("all") or ""
+    with suppress(ValueError):  # not an address but a name
+        ip = ip_address(host)
+        if ip.is_loopback or ip.is_unspecified:
+            return ""
+        for network in excepted.split(","):  # such as 10.0.0.0/8
+            with suppress(ValueError):
+                if ip in ip_network(network.strip(), strict=False):
+                    return ""
+    return proxies.get(parts.scheme) or proxies.get("all") or ""
 
 
 def _connections(proxy: str, options: dict[str, Any]) -> tuple[Any, str]:
@@ -323,21 +303,21 @@ def _connections(proxy: str, options: dict[str, Any]) -> tuple[Any, str]:
 
     if proxy == "":
         return PoolManager(**options), ""
-    given = proxy if "://" in str(proxy) else f"http://{proxy}"
+    url = proxy if "://" in str(proxy) else f"http://{proxy}"
     try:
-        parts = urlsplit(given)
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        parts = urlsplit(url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        good = parts.scheme in ("http", "https") and host and re.fullmatch(r"[^\s%]+", host)
+        address = f"{parts.scheme}://{host}:{parts.port or _PORTS[parts.scheme]}"
+        good = parts.scheme in _PORTS and host and re.fullmatch(r"[^\s%]+", host)
     except (ValueError, KeyError):
         good = False
     if not good:
-        shown = re.sub(r"//.*@", "//", given)  # no password
+        shown = re.sub(r"//.*@", "//", url)  # no password
         raise InputError(
             f"the proxy is {shown!r:.80}: give http:// or https:// and a host (in HTTP_PROXY, "
             'HTTPS_PROXY, ALL_PROXY, or the option proxy, where "" is none)'
         )
-    address, login = f"{parts.scheme}://{host}:{port}", None
+    login = None
     if parts.username is not None:
         both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         login = {"Proxy-Authorization": f"Basic {b64encode(both.encode()).decode()}"}
@@ -349,8 +329,8 @@ def _checked(url: str) -> SplitResult:
     """Parse a URL; the InputError for an invalid one omits possible secrets."""
     try:
         parts = urlsplit(url)
-        odd = any(not c.isprintable() or c in " @" for c in url) or parts.port == 0
-        good = parts.scheme in ("http", "https") and parts.hostname and not odd
+        plain = all(c.isprintable() and c not in " @" for c in url) and parts.port != 0
+        good = parts.scheme in _PORTS and parts.hostname and plain
         (parts.hostname or "").encode("idna")
     except (ValueError, TypeError, AttributeError):
         good = False
@@ -369,8 +349,8 @@ def _parse(api: Api, data: bytes, count: int) -> FloatArray | None:
     with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
         answer = parse_json(data)
         rows = answer if api == "tei" else answer["results"]
-        found = {row["index"]: row[field] for row in rows}
-        scores = [found[index] for index in range(count)]
+        by_index = {row["index"]: row[field] for row in rows}
+        scores = [by_index[index] for index in range(count)]
         if len(rows) == count and {type(score) for score in scores} <= {int, float}:
             return np.array(scores, dtype=np.float64)
     return None
@@ -380,5 +360,5 @@ def _reason(error: BaseException) -> str:
     """Describe an error without the objects that urllib3 wraps around it."""
     while error.args and isinstance(error.args[-1], Exception):
         error = error.args[-1]
-    said = re.sub(r"^.*\[Errno -?\d+\] (.*?)\)?$", r"\1", " ".join(str(error).split()))
-    return said or type(error).__name__
+    line = re.sub(r"^.*\[Errno -?\d+\] (.*?)\)?$", r"\1", " ".join(str(error).split()))
+    return line or type(error).__name__

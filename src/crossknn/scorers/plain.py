@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
-from functools import cached_property
 
 import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.types import FloatArray, IntArray, as_count
-
-_BATCH = 65_536
-_SAMPLED = 1 << 20
 
 
 class CallableScorer(BatchedScorer):
@@ -53,17 +48,10 @@ class CallableScorer(BatchedScorer):
 
 
 class MatrixScorer(BatchedScorer):
-    """Looks scores up in a matrix; a `Scorer`.
+    """Looks scores up in a matrix (m, n), by the positions of queries and items, for searches whose
+    exact scores were collected before."""
 
-    Args:
-        scores: Scores (m, n): row q belongs to query q of a search, column i to item i of the
-            index.
-
-    Raises:
-        InputError: `scores` is not a matrix of numbers; from `score`: a query or an item is not in
-            the matrix.
-    """
-
+    fingerprint = None
     reads_texts = False  # equal texts may have other scores
 
     def __init__(self, scores: FloatArray) -> None:
@@ -75,21 +63,12 @@ class MatrixScorer(BatchedScorer):
         super().__init__("the stored matrix", "{}")
         self._scores = scores
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """A hash of the shape and of up to a million evenly spaced scores."""
-        flat = self._scores.reshape(-1)
-        sample = np.ascontiguousarray(flat[:: max(1, flat.size // _SAMPLED)])
-        digest = hashlib.blake2b(repr((self._scores.shape, str(sample.dtype))).encode())
-        digest.update(sample.tobytes())
-        return f"matrix:{digest.hexdigest()[:32]}"
-
     def _batches(self, call: Call) -> Iterator[IntArray]:
         for what, size in zip(("query", "item"), self._scores.shape, strict=True):
             most = int(getattr(call.pairs, what).max(initial=-1))
             if most >= size:
                 raise InputError(f"there are no stored scores for {what} {most}, only for {size}")
-        return call.slices(_BATCH)
+        return call.slices(max(1, len(call.pairs)))
 
     def _run(self, call: Call, positions: IntArray) -> object:
         return self._scores[call.pairs.query[positions], call.pairs.item[positions]]

@@ -49,7 +49,10 @@ class BatchError(CrossknnError):
 
 
 class Deadline:
-    """The end of a call: after `time_left` seconds, when `cancel` is set, or after `end`."""
+    """The end of a call: after `time_left` seconds, when `cancel` is set, or after `end`.
+
+    `rest` is passed on to `Scorer.score`; threads block for `pause` seconds at most.
+    """
 
     def __init__(
         self, time_left: float | None = None, cancel: threading.Event | None = None
@@ -60,7 +63,6 @@ class Deadline:
 
     @property
     def limited(self) -> bool:
-        """Whether there is a time limit or a cancel event."""
         return self._at < math.inf
 
     def left(self) -> float:
@@ -70,16 +72,13 @@ class Deadline:
         return self._at - time.monotonic()
 
     def over(self) -> bool:
-        """Whether the call has to end now."""
         return self.left() <= 0
 
     def rest(self) -> dict[str, Any]:
-        """The remaining time and the cancel event, as keywords for `Scorer.score`."""
         left = max(self.left(), 0.0) if self.limited else None
         return {"time_left": left, "cancel": self._cancel}
 
     def pause(self) -> float:
-        """Maximum seconds for which a thread may block before it checks the deadline again."""
         return max(0.0, min(_POLL, self.left()))
 
     def sleep(self, seconds: float) -> bool:
@@ -90,7 +89,6 @@ class Deadline:
         return not self.over()
 
     def end(self) -> None:
-        """End the call."""
         self._ended.set()
 
 
@@ -119,13 +117,11 @@ class Call:
         return [(self.queries[query], self.items[item]) for query, item in both]
 
     def described(self, position: int) -> str:
-        """Describe a pair by its texts and position, for messages."""
         query, item = int(self.pairs.query[position]), int(self.pairs.item[position])
         texts = excerpt(str(self.queries[query])), excerpt(str(self.items[item]))
         return f"the query {texts[0]} with the item {texts[1]} (position {item})"
 
     def slices(self, size: int) -> Iterator[IntArray]:
-        """Yield all positions in order, `size` at a time."""
         for start in range(0, len(self.pairs), size):
             yield np.arange(start, min(start + size, len(self.pairs)), dtype=np.int64)
 
@@ -137,15 +133,13 @@ class BatchedScorer(ABC):
     """Runs the batches of a scorer; subclasses define how pairs are batched and how a batch is
     scored.
 
-    Messages call the scorer `name`, or `who`, which includes its kind. `workers` batches run at
-    once on their own threads (0: one at a time, on the caller's). At the deadline these threads are
-    abandoned, so `_run` must end soon after it.
+    `workers` batches run at once on their own threads (0: one at a time, on the caller's). At the
+    deadline these threads are abandoned, so `_run` must end soon after it. If a batch is a request
+    to an endpoint, its pairs belong to one query, and `per_request` is their maximum number.
     """
 
     workers = 0
     per_request: int | None = None
-    """Maximum number of pairs in a batch that is a request to an endpoint; all belong to one
-    query."""
 
     def __init__(self, name: str, who: str = "the model {}") -> None:
         self.name, self.who = name, who.format(name)
@@ -153,8 +147,8 @@ class BatchedScorer(ABC):
         self._most: int | None = None  # pairs at once, after a batch that was too large
 
     def one_by_one(self) -> Self:
-        """Return the same scorer running one batch at a time, callable from several threads. A
-        request, which may hang, stays on its own thread."""
+        """Return the same scorer running one batch at a time, on the caller's thread unless it is
+        a request, which may hang."""
         other = copy.copy(self)
         other.workers = 0 if self.per_request is None else 1
         return other
@@ -212,22 +206,17 @@ class BatchedScorer(ABC):
                 elif isinstance(answer, ScorerError):
                     broken = broken or answer
                 elif (half := len(positions) // 2) > 0:
-                    logger.debug(
-                        "halving a batch of %d pairs, which failed: %s", len(positions), answer
-                    )
                     call.waiting += [positions[half:], positions[:half]]
                     if getattr(answer, "too_large", False) or out_of_memory(answer):
                         self._most = half
                 else:
-                    said = str(answer)  # an error of ours says all by itself
-                    if not isinstance(answer, CrossknnError):
-                        said = f"{type(answer).__name__}: {answer}"
-                    failed.append(f"{call.described(positions[0])}: {said}")
-                    logger.debug("%s could not score %s", self.who, failed[-1])
+                    is_own = isinstance(answer, CrossknnError)
+                    why = str(answer) if is_own else f"{type(answer).__name__}: {answer}"
+                    failed.append(f"{call.described(positions[0])}: {why}")
                     if len(failed) >= min(GIVE_UP_AFTER, len(call.pairs)) and not any_scored:
                         raise NothingScoredError(
                             f"{self.who} could not score any of {len(failed)} pairs; "
-                            f"the last failure: {said}"
+                            f"the last failure: {why}"
                         )
             if broken is not None:
                 raise broken
@@ -246,7 +235,7 @@ class BatchedScorer(ABC):
             Thread(target=self._attempt, args=work, name="crossknn-request", daemon=True).start()
 
     def _next(self, call: Call) -> IntArray | None:
-        """Return the next batch, cut so that it fits the workers and the time left."""
+        """Return the next batch, cut so that it fits the time left."""
         if call.deadline.over():
             return None
         batch = call.waiting.pop() if call.waiting else next(call.batches, None)
@@ -271,8 +260,9 @@ class BatchedScorer(ABC):
                 scores = as_scores(self._run(call, batch), len(batch), self.who)
             if len(bad := np.flatnonzero(~usable(scores))):
                 faulty = batch[bad[:1]]
-                said = f"{self.who} gave {scores[bad[0]]} as the score of"
-                raise ScorerError(f"{said} {call.described(faulty[0])}")
+                raise ScorerError(
+                    f"{self.who} gave {scores[bad[0]]} as the score of {call.described(faulty[0])}"
+                )
         except Exception as error:
             queries = np.unique(call.pairs.query[faulty])
             if isinstance(error, ScorerError) and len(queries) == 1:
@@ -288,19 +278,12 @@ class BatchedScorer(ABC):
 def start_thread(
     name: str, target: Callable[..., object], *args: Any, stop: Callable[[], object] | None = None
 ) -> Thread:
-    """Start a thread that may be in native code when the program exits.
+    """Start a thread that may be in native code when the program exits; `stop`, called at exit,
+    ends a thread that waits for work.
 
     A daemon thread that returns from native code (ONNX Runtime, tokenizers, faiss) to an
     interpreter that has shut down aborts the process; a non-daemon thread that hangs would keep the
     process alive. So the thread is a daemon, and the interpreter waits for it at exit.
-
-    Args:
-        name: Name of the thread.
-        target, args: The function to run and its arguments.
-        stop: Called at exit, so that a thread waiting for work can end.
-
-    Returns:
-        The running thread.
     """
     thread = Thread(target=target, args=args, name=name, daemon=True)
     _started[thread] = stop or (lambda: None)
@@ -322,16 +305,13 @@ def _wait() -> None:
 
 def out_of_memory(error: Exception) -> bool:
     """Whether an error from NumPy, torch or ONNX Runtime means that memory ran out."""
-    said = ("out of memory", "failed to allocate", "can't allocate", "bad_alloc")
-    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in said)
+    phrases = ("out of memory", "failed to allocate", "can't allocate", "bad_alloc")
+    return isinstance(error, MemoryError) or any(p in str(error).lower() for p in phrases)
 
 
 def as_scores(answer: Any, count: int, who: str) -> FloatArray:
-    """Convert a model's answer for `count` pairs to raw scores (count,) float32.
-
-    Accepts sequences, arrays and tensors, (count,) or (count, 1). Raises ScorerError for another
-    number of scores, ValueError or TypeError for values that are not numbers.
-    """
+    """Convert a model's answer for `count` pairs, a sequence, array or tensor (count,) or
+    (count, 1), to raw scores (count,) float32."""
     if hasattr(answer, "detach"):  # a torch tensor, possibly in bfloat16, which NumPy lacks
         answer = answer.detach().float().cpu().numpy()
     with np.errstate(over="ignore"):  # too large for float32 is infinite, and reported as such

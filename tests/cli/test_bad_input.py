@@ -75,9 +75,9 @@ CASES = """
 2 did you mean rerank: serve --offer rerankk
 2 give 30 or less: try docs.jsonl --budget 70
 2 --zzz (see: SEARCH --zzz 5
-2 did you mean 'bundled'?: SEARCH --scorer bundle
+2 there is no model folder 'bundle': SEARCH --scorer bundle
 2 no-index: SEARCH --scorer no-index
-2 a URL begins with http: SEARCH --scorer localhost:8080/rerank
+2 a URL that begins with http: SEARCH --scorer localhost:8080/rerank
 2 two: SEARCH --scorer two-logits
 2 dual-encoder: SEARCH --scorer DUAL
 2 late: SEARCH --method rerank(retriever=cmc(retriever=bm25))
@@ -111,7 +111,7 @@ CASES = """
 2 either as arguments: SEARCH --queries queries.txt
 2 --queries FILE: SEARCH --lists ids.txt
 2 --measures: compare docs.index --queries queries.txt --measures nDCG@10
-2 nothing to score: collect docs.index
+2 give a file of queries to score: collect docs.index
 2 budgets: compare docs.index --queries queries.txt --budgets 5,0
 2 give --qrels FILE: compare docs.index --queries queries.txt --no-exact
 2 leave out -k: compare docs.index --queries queries.txt --qrels qrels.tsv --no-exact -k 1

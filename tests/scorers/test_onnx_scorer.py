@@ -170,7 +170,7 @@ def copy(tmp_path, model="cross-encoder", **changes):
     ("changes", "message"),
     [
         ({"format": 2}, r"format 2.*upgrade crossknn"),
-        ({"format": "1"}, "not a crossknn model description"),
+        ({"format": "1"}, "format '1'"),
         ({"kind": "dual-encoder"}, r"holds a dual-encoder, but a cross-encoder"),
         ({"precision": None}, "no usable 'precision'"),
         ({"max_length": None}, "no usable 'max_length'"),

@@ -115,7 +115,7 @@ def test_a_head_that_is_missing_and_damaged_weights_are_seen(published, name):
     with pytest.raises(InputError, match=r"be random"):
         CrossEncoder(folder)
     (folder / name).write_bytes(b"x")
-    with pytest.raises(InputError, match=r"the weights in .*plain are damaged"):
+    with pytest.raises(InputError, match=r"the weights in .*plain cannot be read"):
         CrossEncoder(folder)
 
 

@@ -109,15 +109,6 @@ def test_no_pairs_no_batches():
         assert isinstance(scorer, Scorer)
 
 
-def test_fingerprints_follow_the_name_and_the_stored_scores():
-    assert CallableScorer(by_text).fingerprint is None
-    assert CallableScorer(by_text, "mine").fingerprint == "callable:mine"
-    other = SCORES.copy()
-    other[0, 0] += 1
-    assert MatrixScorer(SCORES).fingerprint == MatrixScorer(SCORES.copy()).fingerprint
-    assert MatrixScorer(SCORES).fingerprint != MatrixScorer(other).fingerprint
-
-
 def test_with_little_time_batches_shrink_to_what_fits():
     clock = []
 

@@ -24,7 +24,7 @@ from crossknn.columns import refusing
 from crossknn.data.items import Items, read_items
 from crossknn.data.records import Entries
 from crossknn.errors import IndexFormatError, InputError, counted
-from crossknn.files import as_path
+from crossknn.files import as_path, is_file
 from crossknn.index import building, updates
 from crossknn.index.database import DatabaseStore, TextsOf, having_text
 from crossknn.index.filters import FEW, field_columns
@@ -37,7 +37,6 @@ from crossknn.index.view import IndexView
 from crossknn.retrievers.base import ItemPriors, Retriever
 from crossknn.retrievers.specs import default_vectors, unfitted
 from crossknn.retrievers.words import UNICODE, as_tokenizer, tokenizer_named
-from crossknn.scores.store import ScoreStore
 from crossknn.types import Artifact, Cache, FloatArray, Progress
 
 logger = logging.getLogger(__name__)
@@ -187,9 +186,8 @@ class ItemIndex(IndexView):
             parts["items"] = Artifact(meta, {**columns, **field_columns(self.items.extra)})
         place.write(parts, self._parts.build)
         place.remove_work()
-        if place.path != self.folder and len(scores):
-            with ScoreStore(place.path / SCORES) as copied:
-                copied.add_all(scores)
+        if place.path != self.folder and len(scores) and not is_file(place.path, SCORES):
+            scores.copy_to(place.path / SCORES)
         self._parts = replace(self._parts, folder=place)
         self.__dict__.pop("_scores", None)
 

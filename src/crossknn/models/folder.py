@@ -20,7 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from crossknn.errors import InputError, MissingExtraError, first_line, needs_extra
+from crossknn.errors import InputError, first_line, needs_extra
 from crossknn.files import as_path, open_given, parse_json, read_given
 
 KINDS = {
@@ -63,11 +63,8 @@ _HEADS = ("classifier", "score", "logits_proj", "classification_head")
 
 
 def check_files(folder: Path) -> Path:
-    """Return `folder`; `InputError` if it holds a model and one of its files is a link, device or
-    pipe.
-
-    Links of the Hugging Face hub's cache, from `snapshots/<revision>` to `blobs`, are allowed.
-    """
+    """Return `folder`; `InputError` if it holds a model and one of its files is a link (but within
+    the hub's cache, from `snapshots/<revision>` to `blobs`), device or pipe."""
     if not any(os.path.lexists(folder / name) for name in _MODEL_FILES):
         return folder
     here = folder.resolve()
@@ -93,16 +90,13 @@ def check_files(folder: Path) -> Path:
 def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
     """Read the manifest of an ONNX folder; InputError unless the folder holds a complete model of
     this `kind`."""
-    path = check_files(folder) / MANIFEST
-    if not path.is_file():
+    if not (check_files(folder) / MANIFEST).is_file():
         raise InputError(f"{folder} is not a crossknn model folder: it has no {MANIFEST}")
     manifest: dict[str, Any] = json_in(folder, MANIFEST, {})
-    if not isinstance(manifest.get("format"), int):
-        raise InputError(f"{path} is not a crossknn model description")
-    if manifest["format"] > FORMAT:
+    if manifest.get("format") != FORMAT:
         raise InputError(
-            f"{folder} has model format {manifest['format']}; this version of crossknn reads up to "
-            f"{FORMAT}: upgrade crossknn"
+            f"{folder} has model format {manifest.get('format')!r}, and this version of crossknn "
+            f"reads {FORMAT}: upgrade crossknn, or export the model again"
         )
     if manifest.get("kind") != kind:
         raise InputError(f"{folder} holds a {manifest.get('kind')}, but a {kind} is needed")
@@ -121,10 +115,7 @@ def content_hash(folder: Path, settings: Mapping[str, Any] | None = None) -> str
             with open_given(folder / name) as file:
                 most = _LONGEST_DATA if name.endswith(DATA) else _LONGEST_GRAPH
                 if os.fstat(file.fileno()).st_size > most:
-                    raise InputError(
-                        f"{folder / name} is longer than the limit of "
-                        f"{most >> 30} GB for a model file"
-                    )
+                    raise InputError(f"{folder / name} is longer than the limit of {most >> 30} GB")
                 hashlib.file_digest(file, lambda: digest)
     if settings is not None:
         kept = {key: value for key, value in settings.items() if key not in _ABOUT}
@@ -172,13 +163,13 @@ def existing(path_or_name: str | Path) -> Path | None:
     path, name = as_path(path_or_name, "the model").expanduser(), str(path_or_name)
     if name and path.exists():  # Path("") would be the current folder
         return path
-    if get_close_matches(name, ["bundled"], cutoff=0.8):
-        raise InputError(f"there is no model {name!r}: did you mean 'bundled'?")
-    if re.match(r"[\w.-]+:\d+(/|$)", name):
-        raise InputError(f"there is no model {name!r}: a URL begins with http:// or https://")
+    typo = get_close_matches(name, ["bundled"], cutoff=0.8)
     looks_local = isinstance(path_or_name, Path) or name.startswith((".", "/", "~"))
-    if looks_local or name.count("/") > 1 or "\\" in name or " " in name or not name:
-        raise InputError(f"there is no model folder {name!r}")
+    if typo or looks_local or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+        raise InputError(
+            f"there is no model folder {name!r}: give a folder, a name of the Hugging Face hub, "
+            "'bundled', or a URL that begins with http:// or https://"
+        )
     return None
 
 
@@ -187,16 +178,14 @@ def snapshot(name: str, revision: str | None, allow: Sequence[str]) -> Path:
     none."""
     with needs_extra(f"{name} is not a folder; to load it from the Hugging Face hub"):
         from huggingface_hub import snapshot_download
-    files = {"allow_patterns": list(allow), "ignore_patterns": ["onnx/*", "openvino/*"]}
-    with refusing(
-        f"there is no folder {name!r}, and the Hugging Face hub has no accessible model of "
-        "that name"
-    ):
+    patterns = {"allow_patterns": list(allow), "ignore_patterns": ["onnx/*", "openvino/*"]}
+    missing = f"there is no folder {name!r}, and the Hugging Face hub"
+    with refusing(f"{missing} has no accessible model of that name"):
         try:
-            return Path(snapshot_download(name, revision=revision, **files))
-        except FileNotFoundError:  # neither the hub nor what was kept of it
-            unreachable = f"there is no folder {name!r}, and the Hugging Face hub cannot be reached"
-    raise InputError(f"{unreachable}: give the folder of a model, or 'bundled'")
+            return Path(snapshot_download(name, revision=revision, **patterns))
+        except FileNotFoundError:  # neither the hub nor its cache
+            pass
+    raise InputError(f"{missing} cannot be reached: give the folder of a model, or 'bundled'")
 
 
 def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
@@ -214,60 +203,50 @@ def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
     return check_files(folder)
 
 
-# Checks of Hugging Face folders
-
-
-def architecture(folder: Path, name: str) -> str:
-    """Return the first architecture in a model folder's configuration, or ""; InputError if the
-    folder has no configuration and is not a sentence-transformers folder."""
-    if not any((folder / file).is_file() for file in ("config.json", "modules.json")):
-        raise InputError(f"{name} is not a model folder: it has neither {MANIFEST} nor config.json")
-    return str((json_in(folder, "config.json", {}).get("architectures") or [""])[0])
+# Checks of folders that crossknn did not write
 
 
 def check_not_onnx(folder: Path, name: str) -> None:
-    """Raise InputError if the only weights in a folder are an ONNX graph that crossknn did not
-    export."""
+    """Raise InputError if the only weights in a folder are an ONNX graph."""
     graphs = [*folder.glob("*.onnx"), *folder.glob("onnx/*.onnx")]
     ends = ("*.safetensors", "*.bin", "*/*.safetensors", "*/*.bin")
     if graphs and not any(next(folder.glob(end), None) for end in ends):
-        graph = graphs[0].relative_to(folder)
         raise InputError(
-            f"{name} has the ONNX graph {graph} but neither {MANIFEST} nor weights: crossknn "
-            "did not export it and cannot tell its inputs; give the original model, or export "
-            "that with  crossknn-train export"
+            f"{name} has the ONNX graph {graphs[0].relative_to(folder)} but neither {MANIFEST} nor "
+            "weights: crossknn did not export it and cannot tell its inputs; give the original "
+            "model, or export that with  crossknn-train export"
         )
 
 
 def check_cross_encoder(folder: Path, name: str) -> None:
     """Raise InputError, with the reason, unless `folder` holds a cross-encoder with one output."""
-    made_of = architecture(folder, name)
+    architecture, config = _architecture(folder, name), json_in(folder, "config.json", {})
+    reason = ""
     if is_bi_encoder(folder):
         reason = "is a bi-encoder: it encodes texts one by one; open it with DualEncoder"
     elif _modules(folder)[-1:] in (["LogitScore"], ["Dense"]):
-        return
-    elif made_of.endswith("ForCausalLM"):
-        if "document" in _chat_template(folder):
-            return  # scored by the logits of two words; sentence-transformers knows how
-        reason = "is a causal language model without a chat template for 'query' and 'document'"
-    elif not made_of.endswith("ForSequenceClassification"):
-        reason = f"has no classification head ({made_of or 'no architecture'})"
+        pass
+    elif architecture.endswith("ForCausalLM"):
+        # sentence-transformers scores such pairs by the logits of two words.
+        if "document" not in _chat_template(folder):
+            reason = "is a causal language model without a chat template for 'query' and 'document'"
+    elif not architecture.endswith("ForSequenceClassification"):
+        reason = f"has no classification head ({architecture or 'no architecture'})"
     else:
-        config = json_in(folder, "config.json", {})
         labels = config.get("id2label")
         # transformers assumes 2 labels if the configuration does not say.
         count = len(labels) if isinstance(labels, dict) else config.get("num_labels", 2)
         check_outputs(count, name)
-        if has_head(folder) is not False:
-            return
-        reason = "has no weights for its head, so that its scores would be random"
-    raise InputError(f"{name} {reason}; a cross-encoder with one score is needed")
+        if not _has_head(folder):
+            reason = "has no weights for its head, so that its scores would be random"
+    if reason:
+        raise InputError(f"{name} {reason}; a cross-encoder with one score is needed")
 
 
 def check_dual_encoder(folder: Path, name: str) -> None:
     """Raise InputError if `folder` holds a cross-encoder or no model."""
     encodes = (folder / "modules.json").exists() and is_bi_encoder(folder)
-    if not encodes and architecture(folder, name).endswith("ForSequenceClassification"):
+    if not encodes and _architecture(folder, name).endswith("ForSequenceClassification"):
         raise InputError(
             f"{name} is a cross-encoder: it scores pairs and cannot encode single texts; open "
             "it with CrossEncoder, and give a dual encoder here"
@@ -283,42 +262,6 @@ def check_outputs(count: int, name: str) -> None:
         )
 
 
-def _chat_template(folder: Path) -> str:
-    if (folder / "chat_template.jinja").is_file():
-        return read_given(folder / "chat_template.jinja").decode(errors="replace")
-    return str(json_in(folder, "tokenizer_config.json", {}).get("chat_template") or "")
-
-
-def has_head(folder: Path) -> bool | None:
-    """Whether a folder's weights include a classification head; None if only loading could tell.
-    Raises InputError for a damaged file."""
-    index = json_in(folder, "model.safetensors.index.json", {})
-    weights, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
-    names: Iterable[str]
-    try:
-        if index:
-            names = index["weight_map"]
-        elif weights.is_file():
-            from safetensors import safe_open
-
-            with safe_open(weights, framework="numpy") as file:
-                names = file.keys()
-        elif pickled.is_file():
-            with needs_extra(f"the model in {folder}"):
-                import torch
-
-            names = torch.load(pickled, map_location="meta", weights_only=True)
-        else:
-            return None
-    except MissingExtraError:
-        raise
-    except OSError as error:
-        raise InputError(f"the weights in {folder} cannot be read: {first_line(error)}") from error
-    except Exception as error:  # safetensors' own, and a pickle can be wrong in any way
-        raise InputError(f"the weights in {folder} are damaged: copy them again") from error
-    return any(head in name.split(".") for name in names for head in _HEADS)
-
-
 def is_bi_encoder(folder: Path) -> bool:
     """Whether a folder is a sentence-transformers model that encodes texts one by one."""
     kind = json_in(folder, "config_sentence_transformers.json", {}).get("model_type")
@@ -327,8 +270,44 @@ def is_bi_encoder(folder: Path) -> bool:
     return any("Pooling" in kind or "StaticEmbedding" in kind for kind in _modules(folder))
 
 
+def _architecture(folder: Path, name: str) -> str:
+    """Return the first architecture in a folder's configuration, or ""; InputError if the folder
+    has no configuration and is not a sentence-transformers folder."""
+    if not any((folder / file).is_file() for file in ("config.json", "modules.json")):
+        raise InputError(f"{name} is not a model folder: it has neither {MANIFEST} nor config.json")
+    return str((json_in(folder, "config.json", {}).get("architectures") or [""])[0])
+
+
+def _chat_template(folder: Path) -> str:
+    if (folder / "chat_template.jinja").is_file():
+        return read_given(folder / "chat_template.jinja").decode(errors="replace")
+    return str(json_in(folder, "tokenizer_config.json", {}).get("chat_template") or "")
+
+
+def _has_head(folder: Path) -> bool:
+    """Whether a folder's weights include a classification head; true if only loading could tell."""
+    index = json_in(folder, "model.safetensors.index.json", {})
+    weights, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
+    names: Iterable[str]
+    if index:
+        names = index.get("weight_map", {})
+    elif weights.is_file():
+        from safetensors import safe_open
+
+        problem = f"the weights in {folder} cannot be read"
+        with refusing(problem), safe_open(weights, framework="numpy") as file:
+            names = file.keys()
+    elif pickled.is_file():
+        with needs_extra(f"the model in {folder}"):
+            import torch
+        with refusing(f"the weights in {folder} cannot be read"):
+            names = torch.load(pickled, map_location="meta", weights_only=True)
+    else:
+        return True
+    return any(head in name.split(".") for name in names for head in _HEADS)
+
+
 def _modules(folder: Path) -> list[str]:
-    """Return the names of the modules of a sentence-transformers folder, in order; empty for
-    another folder."""
+    """Return the names of the modules of a sentence-transformers folder, in order."""
     modules = json_in(folder, "modules.json", [])
     return [str(module.get("type", "")).split(".")[-1] for module in modules]

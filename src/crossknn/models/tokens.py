@@ -35,7 +35,6 @@ class Tokenizer:
     """
 
     def __init__(self, fast: Any) -> None:
-        """Wrap a `tokenizers.Tokenizer`, and disable its truncation and padding."""
         self.fast = fast
         fast.no_truncation()
         fast.no_padding()
@@ -54,8 +53,7 @@ class Tokenizer:
 
     @property
     def marks(self) -> tuple[int, ...]:
-        """Token ids of the marks `[Ms]`, `[Me]` and `[ENT]`; empty if the tokenizer has no
-        marks."""
+        """Token ids of the marks `[Ms]`, `[Me]` and `[ENT]`, if the tokenizer has them."""
         ids = [self.fast.token_to_id(mark) for mark in MARKS]
         return () if None in ids else tuple(ids)
 
@@ -66,11 +64,8 @@ class Tokenizer:
         return next((token_id for token_id in ids if token_id is not None), 0)
 
     def ids(self, texts: Sequence[str]) -> list[IntArray | None]:
-        """Return the token ids (t,) of each text, without special tokens and without a length
-        limit.
-
-        The entry is None if the input is not a string, or contains lone surrogates.
-        """
+        """Return all token ids (t,) of each text, without special tokens; None for what is not a
+        string, or contains lone surrogates."""
         with running():
             return self._ids(texts)
 
@@ -90,8 +85,7 @@ class Template:
     n-th text."""
 
     def __init__(self, encoding: Any) -> None:
-        """Make a template from the tokenizer's encoding of "a", or of "a" and "a"; "a" may be
-        several tokens."""
+        # `encoding` is that of "a", or of "a" and "a"; "a" may be several tokens.
         rows = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
         self.pieces: list[tuple[IntArray | None, int]] = [
             (np.array([token for *_, token in group]) if text is None else None, type_id)
@@ -216,8 +210,7 @@ def _or_error(make: Callable[..., Row], *given: IntArray | bool | None) -> Row |
 
 
 def checked_rows(rows: Sequence[Row | InputError], where: str = "", start: int = 0) -> list[Row]:
-    """Return the rows, or raise the first error among them, preceded by `where` with its
-    position."""
+    """Return the rows, or raise the first error among them, preceded by `where`."""
     kept: list[Row] = []
     for row in rows:
         if isinstance(row, InputError):
@@ -239,10 +232,8 @@ def around(ids: IntArray, start: int, end: int, room: int) -> IntArray:
 
 
 def longest_first(n_query: int, n_item: int, room: int) -> tuple[int, int]:
-    """Return how many tokens of a query and of an item to keep within `room` tokens.
-
-    The longer text is cut first, down to half of the room each; this is the tokenizers'
-    `longest_first`, with which cross-encoders are trained.
+    """Return how many tokens of a query and of an item to keep within `room` tokens: the longer
+    text is cut first, as by the tokenizers' `longest_first`, with which cross-encoders are trained.
     """
     if n_query + n_item <= room:
         return n_query, n_item

@@ -7,14 +7,13 @@ import logging
 import os
 import re
 import time
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
 from email.utils import mktime_tz, parsedate_tz
 from ipaddress import ip_address, ip_network
 from typing import Any, Literal, get_args
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
 import numpy as np
 
@@ -299,30 +298,27 @@ def _proxy_of(parts: SplitResult) -> str:
 def _connections(proxy: str, options: dict[str, Any]) -> tuple[Any, str]:
     """Make a connection pool, through a proxy unless it is "", and the words in which messages name
     the proxy."""
-    from urllib3 import PoolManager, ProxyManager
+    from urllib3 import PoolManager, ProxyManager, make_headers
+    from urllib3.exceptions import HTTPError
+    from urllib3.util import parse_url
 
     if proxy == "":
         return PoolManager(**options), ""
     url = proxy if "://" in str(proxy) else f"http://{proxy}"
     try:
-        parts = urlsplit(url)
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        address = f"{parts.scheme}://{host}:{parts.port or _PORTS[parts.scheme]}"
-        good = parts.scheme in _PORTS and host and re.fullmatch(r"[^\s%]+", host)
-    except (ValueError, KeyError):
-        good = False
-    if not good:
+        parts = parse_url(url)
+        if not re.fullmatch(r"[^\s%]+", parts.host or ""):
+            raise ValueError
+        address = f"{parts.scheme}://{parts.host}:{parts.port or _PORTS[str(parts.scheme)]}"
+        login = make_headers(proxy_basic_auth=unquote(parts.auth)) if parts.auth else None
+        pool = ProxyManager(address, proxy_headers=login, **options)
+    except (HTTPError, ValueError, KeyError):
         shown = re.sub(r"//.*@", "//", url)  # no password
         raise InputError(
             f"the proxy is {shown!r:.80}: give http:// or https:// and a host (in HTTP_PROXY, "
             'HTTPS_PROXY, ALL_PROXY, or the option proxy, where "" is none)'
-        )
-    login = None
-    if parts.username is not None:
-        both = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        login = {"Proxy-Authorization": f"Basic {b64encode(both.encode()).decode()}"}
-    through = f" through the proxy {address}"
-    return ProxyManager(address, proxy_headers=login, **options), through
+        ) from None
+    return pool, f" through the proxy {address}"
 
 
 def _checked(url: str) -> SplitResult:

@@ -1,24 +1,171 @@
-"""Score with sentence-transformers models, and with any object that has `predict(pairs)`."""
+"""Score and encode with sentence-transformers models, and score with any object that has
+`predict(pairs)`.
+
+Models are loaded without running their code, padded so that scores do not depend on the batch, and
+named by a hash of their weights.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from crossknn.errors import InputError
-from crossknn.models import library
+from crossknn.errors import InputError, needs_extra
+from crossknn.models.folder import check_outputs, refusing
 from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.scorers.token_models import check_finite
 from crossknn.types import FloatArray, IntArray, Progress, as_count
 
 _PAIRS_AT_ONCE = 1024
 _TEXTS_AT_ONCE = 4096
+_YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
+_ITEM_PROMPTS = ("document", "passage", "corpus")
+_PROBES = [("red", "tree"), ("how are lists sorted", "sorted gives a new list of the items. " * 2)]
+_SAME = 1e-2
+"""In bfloat16, scores may differ by this much between batches; padding on the wrong side changes
+them far more."""
+
+
+def open_library(
+    kind: Literal["SentenceTransformer", "CrossEncoder"], source: str, what: str, **options: Any
+) -> Any:
+    """Load the model in a folder with sentence-transformers, running no Python code from it; errors
+    call it `what`."""
+    with needs_extra(what):
+        import sentence_transformers as library
+    if "'trust_remote_code': True" in repr(options):  # at any depth
+        raise InputError(
+            f"{what} cannot be loaded with trust_remote_code: crossknn never runs Python code from "
+            f"a model folder; {_YOURSELF}"
+        )
+    try:
+        with refusing(f"cannot load {what}"):
+            return getattr(library, kind)(source, **options)
+    except InputError as error:
+        if "trust_remote_code" in str(error.__cause__):
+            raise InputError(f"{error}; {_YOURSELF}") from error.__cause__
+        raise
+
+
+def logits_options(model: Any, name: str, batch: int) -> dict[str, Any]:
+    """Prepare a loaded cross-encoder so that no score depends on the batch, and return the keyword
+    arguments with which its `predict` gives raw logits."""
+    import torch
+
+    check_outputs(model.num_labels, name)
+    raw = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False, "batch_size": batch}
+    last = list(model)[-1]
+    word = getattr(last, "true_token_id", None)
+    if word and word == last.false_token_id:
+        raise InputError(
+            f"the tokenizer of {name} has neither of the tokens whose logits give the score"
+        )
+    if word is None:
+        choose_padding_side(model, lambda pairs: model.predict(pairs, **raw))
+    else:  # the library reads the last token's logits, and pads on the left
+        count_positions(model)
+    return raw
+
+
+def own_prompts(model: Any) -> tuple[str, str]:
+    """Return the prompts that a bi-encoder's author puts before queries and before items, or "".
+
+    `encode_document` would not do: it stops at the empty "document" prompt that the library adds to
+    every model.
+    """
+    item = next((model.prompts[name] for name in _ITEM_PROMPTS if model.prompts.get(name)), "")
+    return str(model.prompts.get("query") or ""), str(item)
+
+
+def pools_tokens(model: Any) -> bool:
+    """Whether vectors are pooled from the tokens' states. Then BERT's own pooler, which the library
+    initializes at random if the folder has none, is not used."""
+    return getattr(model[0], "module_output_name", None) == "token_embeddings"
+
+
+def choose_padding_side(model: Any, run: Callable[[list[tuple[str, str]]], Any]) -> None:
+    """Choose the padding side: right, where most models number positions and read [CLS] as if there
+    were no padding, or left if only that leaves scores unchanged (XLNet).
+
+    `run` computes scores or vectors of pairs (p, ...) as one batch. On the correct side the scores
+    of a pair do not change when a longer pair joins its batch.
+    """
+    tokenizer, moved = model.tokenizer, dict[str, float]()
+    if not hasattr(tokenizer, "padding_side"):
+        return
+    given = tokenizer.padding_side
+    try:
+        for side in ("right", "left"):
+            tokenizer.padding_side = side
+            alone = np.asarray(run(_PROBES[:1]), np.float64)[0]
+            moved[side] = float(np.abs(np.asarray(run(_PROBES), np.float64)[0] - alone).max())
+            if moved[side] <= _SAME * (1 + float(np.abs(alone).max())):
+                return
+        tokenizer.padding_side = min(moved, key=lambda side: moved[side])
+    except Exception:  # a model that cannot score says why when it is asked to
+        tokenizer.padding_side = given
+
+
+def count_positions(model: Any) -> None:
+    """Number a text's positions from its first token instead of from the padding on its left;
+    otherwise learned positions would make scores depend on the longest text of the batch."""
+    first, inner = model[0], getattr(model[0], "auto_model", None)
+    if inner is None or "position_ids" not in signature(inner.forward).parameters:
+        return
+    config = inner.config.get_text_config()
+    if any(getattr(config, name, None) for name in ("rope_parameters", "rope_theta")):
+        return  # rotary positions only count from one token to the other
+
+    def positions(_: Any, given: tuple[dict[str, Any], ...]) -> None:
+        mask = given[0].get("attention_mask")
+        if mask is not None and mask.dim() == 2:
+            given[0].setdefault("position_ids", (mask.long().cumsum(1) - 1).clamp(min=0))
+
+    first.register_forward_pre_hook(positions)  # the library calls the model's own `forward`
+
+
+def model_hash(model: Any, unread: str | None = None) -> str:
+    """Compute a hash of a model's tokenizer and weights, without those that it does not read."""
+    fast = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
+    # Every call changes truncation and padding; the length limit is hashed elsewhere.
+    state = {"truncation": None, "padding": None}
+    rules = json.dumps(json.loads(fast.to_str()) | state, sort_keys=True) if fast else ""
+    return state_hash(model, rules, unread=unread)
+
+
+def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:
+    """Compute a hash of texts and a torch module's weights, except those whose name contains
+    `unread`."""
+    import torch
+
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(module.state_dict().items()):
+        if unread is None or unread not in name:
+            digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+            flat = tensor.detach().cpu().reshape(-1).contiguous()
+            digest.update(flat.view(torch.uint8).numpy())
+    for text in texts:
+        digest.update(text.encode())
+    return digest.hexdigest()
+
+
+def settings(model: Any) -> str:
+    """Return as JSON the settings that affect scores besides weights, tokenizer and prompts: those
+    of modules, the length that vectors are cut to, the chat template."""
+    modules = [(type(module).__name__, module.get_config_dict()) for module in model]
+    size, template = getattr(model, "truncate_dim", None), None
+    if "message" in (getattr(model[0], "modality_config", None) or ()):
+        template = model.tokenizer.chat_template
+    return json.dumps([modules, size, template], default=lambda value: type(value).__name__)
 
 
 class PredictScorer(BatchedScorer):
@@ -26,8 +173,7 @@ class PredictScorer(BatchedScorer):
 
     A sentence-transformers `CrossEncoder` is made to return raw logits, whatever its activation.
     Scores of other objects are used unchanged, and stored only if `name` gives a fingerprint. Calls
-    of `predict` never overlap, because models and tokenizers are not thread-safe. Raises InputError
-    for a bi-encoder, or a model with more than one output.
+    of `predict` never overlap, because models and tokenizers are not thread-safe.
     """
 
     def __init__(self, model: Any, *, batch: int = 32, name: str | None = None) -> None:
@@ -44,17 +190,17 @@ class PredictScorer(BatchedScorer):
         self._is_library = module is not None and isinstance(model, module.CrossEncoder)
         self._options: dict[str, Any] = {}
         if self._is_library:
-            self._options = library.logits_options(model, shown, self._batch)
+            self._options = logits_options(model, shown, self._batch)
 
     @cached_property
     def fingerprint(self) -> str | None:
         """Hash of the weights and the tokenizer, precision and length limit of a torch model."""
         if not self._is_library:
             return None if self._given is None else f"predict:{self._given}"
-        model, about = self._model, library.settings(self._model)
+        model, about = self._model, settings(self._model)
         prompt = model.prompts.get(model.default_prompt_name)
         parts = f"max_length={model.max_seq_length}|prompt={prompt!r}|settings={about}"
-        return f"cross-encoder:{library.model_hash(model)}|{parts}"
+        return f"cross-encoder:{model_hash(model)}|{parts}"
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         """Yield batches of pairs of similar length, which saves padding, roughly in the order of
@@ -75,8 +221,7 @@ class SentenceTransformerEncoder:
 
     Queries and items get the prompts in the model's configuration; `query_prefix` and `item_prefix`
     replace them ("" for none). `options` go to `SentenceTransformer` when it opens a folder or
-    name. No code from the model is run. Raises InputError if the model cannot be loaded or is not a
-    bi-encoder.
+    name. No code from the model is run.
     """
 
     def __init__(
@@ -91,21 +236,21 @@ class SentenceTransformerEncoder:
         self._name = str(model) if isinstance(model, (str, Path)) else type(model).__name__
         if isinstance(model, (str, Path)):
             what = f"the encoder {model}"
-            model = library.open_library("SentenceTransformer", str(model), what, **options)
+            model = open_library("SentenceTransformer", str(model), what, **options)
         if not hasattr(model, "encode_query"):
             raise InputError(
                 f"{self._name} is not a bi-encoder of sentence-transformers: open a "
                 "cross-encoder with CrossEncoder"
             )
-        self._pools = library.pools_tokens(model)
+        self._pools = pools_tokens(model)
         if self._pools and model.tokenizer is not None:
             # With padding on the left, a vector would depend on the longest text of its batch.
             model.tokenizer.padding_side = "right"
         elif getattr(getattr(model, "tokenizer", None), "padding_side", "right") == "left":
             items = lambda pairs: model.encode([item for _, item in pairs])  # noqa: E731
-            library.choose_padding_side(model, items)
+            choose_padding_side(model, items)
         self._model, self._batch, self._turn = model, batch, threading.Lock()
-        given, own = (query_prefix, item_prefix), library.own_prompts(model)
+        given, own = (query_prefix, item_prefix), own_prompts(model)
         self._prefixes = [a if a is not None else b for a, b in zip(given, own, strict=True)]
 
     @property
@@ -116,8 +261,8 @@ class SentenceTransformerEncoder:
     @property
     def fingerprint(self) -> str | None:
         """Hash of weights and tokenizer, length limit, prefixes and settings."""
-        weights = library.model_hash(self._model, unread=".pooler." if self._pools else None)
-        limit, about = self._model.max_seq_length, library.settings(self._model)
+        weights = model_hash(self._model, unread=".pooler." if self._pools else None)
+        limit, about = self._model.max_seq_length, settings(self._model)
         return f"bi-encoder:{weights}|max_length={limit}|prefixes={self._prefixes}|settings={about}"
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:

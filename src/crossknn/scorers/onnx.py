@@ -29,8 +29,7 @@ class OnnxModel:
     """The model of an ONNX folder (`docs/reference/formats.md`), checked; a `TokenModel`.
 
     Many threads may use it. A late-interaction model keeps the fingerprint of the exported original
-    unless its files have changed. Raises InputError if the folder is absent, incomplete, of a newer
-    format or another kind, or was not exported by crossknn.
+    unless its files have changed.
 
     Args:
         kind: "cross-encoder", "dual-encoder" or "late-interaction".
@@ -68,7 +67,6 @@ class OnnxModel:
             self._towers.append(self._open(ITEM_MODEL, next(iter(OUTPUTS[kind].values()))))
 
     def read(self, rows: Sequence[Row], queries: bool = True) -> list[FloatArray]:
-        """See `TokenModel.read`."""
         tower = self._towers[0 if queries else -1]
         outputs: list[FloatArray] = tower.run(
             None, padded(rows, self._pad, self.encoding.window.max_length)
@@ -76,13 +74,10 @@ class OnnxModel:
         return outputs
 
     def compare(self, *states: Any) -> FloatArray:
-        """See `TokenModel.compare`."""
         scores: FloatArray = self._compare.run(None, dict(zip(COMPARED, states, strict=True)))[0]
         return scores
 
     def _fingerprint(self, kind: str) -> str:
-        """Return the exported model's own fingerprint if the manifest has it and no file has
-        changed."""
         manifest, limit = self._manifest, self.encoding.window.max_length
         content = content_hash(self._folder, manifest if self.late_kind else None)
         of_export = manifest.get("content"), manifest["max_length"]
@@ -118,8 +113,6 @@ class OnnxModel:
         return value
 
     def _open(self, file: str, outputs: list[str]) -> Any:
-        """Open an ONNX Runtime session; InputError unless the graph has the right inputs and
-        `outputs`."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

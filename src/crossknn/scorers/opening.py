@@ -21,10 +21,9 @@ from crossknn.models.folder import (
     check_not_onnx,
     model_folder,
 )
-from crossknn.models.library import open_library
 from crossknn.scorers.base import Encoder, Scorer
 from crossknn.scorers.http import HttpScorer
-from crossknn.scorers.library import PredictScorer, SentenceTransformerEncoder
+from crossknn.scorers.library import PredictScorer, SentenceTransformerEncoder, open_library
 from crossknn.scorers.onnx import OnnxModel
 from crossknn.scorers.plain import CallableScorer, MatrixScorer
 from crossknn.scorers.token_models import LateInteractionScorer, TokenEncoder, TokenScorer
@@ -43,11 +42,8 @@ _OWN: dict[str, tuple[Any, str, str]] = {
 def CrossEncoder(  # noqa: N802
     path_or_name: PathOrName = None, *, cores: int | None = None, **options: Any
 ) -> Scorer:
-    """Open a cross-encoder as a `Scorer`, which many threads may share.
-
-    Loading runs no code from a model's folder. Raises InputError, with the reason, unless the model
-    is a cross-encoder with one score per pair, and MissingExtraError if a package must be
-    installed.
+    """Open a cross-encoder as a `Scorer`, which many threads may share; no code from a model's
+    folder is run. Raises InputError unless it is a cross-encoder with one score per pair.
 
     Args:
         path_or_name: None or "bundled", the small model that comes with the package; the folder of
@@ -91,11 +87,8 @@ def DualEncoder(  # noqa: N802
 
 
 def LateInteraction(path_or_name: str | Path, **options: Any) -> LateInteractionScorer:  # noqa: N802
-    """Open a late-interaction model (CMC, Poly-encoder, Sum-of-max, Deformer, MixEncoder).
-
-    It encodes single texts, and compares a query with a list of items. Give the folder of a model
-    trained with crossknn-train or of its ONNX export; `options` go to the class that loads it.
-    Raises as `CrossEncoder` does.
+    """Open a late-interaction model (CMC, Poly-encoder, Sum-of-max, Deformer, MixEncoder) from the
+    folder in which crossknn-train trained or exported it; `options` go to the class that loads it.
     """
     _, own = _open_own(path_or_name, "late-interaction", options)
     if own is None:
@@ -107,10 +100,7 @@ def LateInteraction(path_or_name: str | Path, **options: Any) -> LateInteraction
 
 
 def as_scorer(what: Any = None, **options: Any) -> Scorer:
-    """Make a scorer from a scorer, path, name, model, function or matrix.
-
-    Raises `InputError` for an object of any other kind.
-    """
+    """Make a scorer from a scorer, path, name, model, function or matrix."""
     if what is None or isinstance(what, (str, Path)):
         return CrossEncoder(what, **options)
     if isinstance(what, type):

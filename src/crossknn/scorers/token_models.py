@@ -23,9 +23,7 @@ from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, States
 Made = TypeVar("Made")
 
 _PAIRS_AT_ONCE = 1024
-_PAIRS_AT_ONCE_IN_TIME = 64
-"""Number of texts tokenized at once when there is a deadline, because tokenizing takes time,
-too."""
+_PAIRS_AT_ONCE_IN_TIME = 64  # when there is a deadline, because tokenizing takes time, too
 _TEXTS_AT_ONCE = 4096
 
 
@@ -90,11 +88,11 @@ class TextReader(_TokenReader, ABC, Generic[Made]):
         self.name, self.dimensions = model.name, model.dimensions
 
     def encode_queries(self, texts: Sequence[str]) -> Made:
-        """Encode queries. Raises InputError for what is not a text."""
+        """Encode queries."""
         return self._encode(texts, "query", None)
 
     def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> Made:
-        """Encode items. Raises InputError for what is not a text."""
+        """Encode items."""
         return self._encode(texts, "item", progress)
 
     @abstractmethod
@@ -103,7 +101,6 @@ class TextReader(_TokenReader, ABC, Generic[Made]):
     def _read(
         self, texts: Sequence[str], what: str, progress: Progress | None
     ) -> Iterator[tuple[IntArray, list[FloatArray]]]:
-        """Yield positions (b,) of texts of similar length, and the model's outputs for them."""
         model, done = self.runtime, 0
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             window = texts[start : start + _TEXTS_AT_ONCE]
@@ -157,12 +154,8 @@ class LateInteractionScorer(TextReader[States]):
 
     def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
         """Compute scores (m, c) float32 of `lists` (m, c) of positions in `items`; `NO_ITEM` gets
-        -inf.
-
-        Processes as many queries at a time as fit into `bytes_at_once`, and splits a list unless
-        the model reads all candidates together. Raises InputError if a list needs too much memory,
-        ScorerError for a score that is not finite.
-        """
+        -inf. As many queries at a time are compared as fit into `bytes_at_once`; a list is split
+        unless the model reads all candidates together."""
         scores = np.full(lists.shape, -np.inf, np.float32)
         t = sum(int(states.counts.max(initial=1)) for states in (queries, items))
         # Bytes per candidate in the largest model: 14 arrays (t, d) and 24 (t, t), of 4 bytes.

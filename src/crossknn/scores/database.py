@@ -112,6 +112,14 @@ class ScoreFile:
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
+    def copy_to(self, path: Path) -> None:
+        """Copy everything to a file that does not exist."""
+        with self._using(StoredScoresError, "cannot be read"):
+            other = ScoreFile(path)
+            with other._using(StoreFullError, "cannot be kept"):
+                self._open().backup(other._open(write=True))
+                other.close()
+
     def used_bytes(self) -> int:
         """Return the bytes in use, in the file or in memory."""
         pages, free, size = (

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import date
 from pathlib import Path
@@ -41,7 +41,6 @@ LIMIT = 2 * 2**30
 dropped. `CROSSKNN_STORE_LIMIT` in the environment sets another limit, in MB."""
 
 TextTable = Literal["queries", "items"]
-TEXTS: tuple[TextTable, ...] = ("queries", "items")
 _SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 _VARIABLES = 500  # of one statement
 _SMALL, _MANY = 8_192, 32  # this many blocks of a query with fewer scores become one
@@ -74,28 +73,29 @@ class ScoreTable(ScoreFile):
     ) -> IntArray:
         """Return the ids (t,) of texts, negative for a text that has none; `add` assigns ids, and
         `keep` stores new texts as well as their digests."""
-        kept = (text.encode("utf-8", "surrogatepass") if keep else None for text in texts)
-        return self.digest_ids(table, list(zip(map(text_digest, texts), kept, strict=True)), add)
-
-    def digest_ids(
-        self, table: TextTable, texts: Sequence[tuple[bytes, bytes | None]], add: bool
-    ) -> IntArray:
-        """Return ids, as `ids` does, for pairs (digest, text to store or None)."""
-        digests = [digest for digest, _ in texts]
+        digests = list(map(text_digest, texts))
         ids = self._find(table, digests)
         if add and any(digest not in ids for digest in digests):
             with self.writing() as db:
                 ids = self._find(table, digests)  # another process may have added some
                 (largest,) = db.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()
-                new = [row for row in dict(texts).items() if row[0] not in ids]
-                rows = [(id, *row, text_crc(id, row[0])) for id, row in enumerate(new, largest + 1)]
-                if largest + len(rows) >= LARGEST_ID:
+                new = {d: text for d, text in zip(digests, texts, strict=True) if d not in ids}
+                if largest + len(new) >= LARGEST_ID:
                     raise StoreFullError(
                         f"the scores in {self.path} cannot be kept: no ids are left for new texts; "
                         "move the file away, and scores are computed again"
                     )
+                ids |= {digest: number for number, digest in enumerate(new, largest + 1)}
+                rows = (
+                    (
+                        ids[d],
+                        d,
+                        text.encode("utf-8", "surrogatepass") if keep else None,
+                        text_crc(ids[d], d),
+                    )
+                    for d, text in new.items()
+                )
                 db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
-                ids |= {digest: number for number, digest, *_ in rows}
         numbers = {digest: -1 - place for place, digest in enumerate(digests)} | ids
         return np.array([numbers[digest] for digest in digests], np.int64)
 
@@ -369,17 +369,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """
         return prune(self.table(), keep, before, private) if len(self) else 0
 
-    def add_all(self, other: ScoreStore) -> None:
-        """Copy all scores of another store into this one."""
-        table, source = self.table(), other.table()
-        queries, items = (_renumbered(source, table, of) for of in TEXTS)
-        scored = source.select(
-            "SELECT DISTINCT fingerprint, query FROM blocks JOIN scorers ON scorers.id = scorer"
-        )
-        for fingerprint, query in scored:
-            for block in source.blocks(fingerprint, query):
-                query_ids = queries(np.full(len(block.ids), query))
-                table.insert(fingerprint, query_ids, items(block.ids), block.scores)
+    def copy_to(self, path: Path) -> None:
+        """Copy all scores to a file that does not exist."""
+        self.table().copy_to(path)
 
     def sizes(self) -> dict[str, int]:
         """Return the numbers of `scores`, of `queries` with scores, of stored `texts` of these
@@ -397,24 +389,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """Check every row, and return one sentence per kind of damage. `repair` removes damaged
         rows, so that they are scored again; `InputError` if the file itself is damaged."""
         return verify(self.table(), repair)
-
-
-def _renumbered(
-    source: ScoreTable, target: ScoreTable, table: TextTable
-) -> Callable[[IntArray], IntArray]:
-    """Copy all texts of a table, and return the function from ids of the source to those of the
-    target."""
-    rows = list(source.texts(table))
-    theirs = np.array([number for number, *_ in rows], np.int64)
-    own = target.digest_ids(table, [(digest, text) for _, digest, text in rows], add=True)
-
-    def renumbered(ids: IntArray) -> IntArray:
-        at = np.minimum(np.searchsorted(theirs, ids), len(theirs) - 1)
-        if not np.array_equal(theirs[at], ids):
-            raise source.damaged("a block refers to a text that does not exist")
-        return own[at]
-
-    return renumbered
 
 
 def _size_limit() -> int:

@@ -40,8 +40,8 @@ from crossknn.models.folder import (
     content_hash,
     model_folder,
 )
-from crossknn.models.library import open_library, own_prompts
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, checked_rows, padded
+from crossknn.scorers.library import open_library, own_prompts
 from crossknn.types import Pairs
 from crossknn_train.models.backbone import has_token_types, position_limit
 from crossknn_train.models.base import TorchModel

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from crossknn.errors import InputError
 from crossknn.files import new_file, open_file
-from crossknn.models.library import state_hash
 from crossknn.models.tokens import checked_rows
+from crossknn.scorers.library import state_hash
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, States
 from crossknn_train.corpora import Corpora, in_passes, retrieved, retrieved_wrong
 from crossknn_train.labelled import LabelledTask, ranked

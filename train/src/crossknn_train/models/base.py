@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from crossknn.errors import InputError
 from crossknn.files import filling, write_file
 from crossknn.models.folder import KINDS, check_files, json_in, refusing
-from crossknn.models.library import state_hash
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
+from crossknn.scorers.library import state_hash
 from crossknn.types import BoolArray, FloatArray
 from crossknn_train.models.backbone import open_backbone, position_limit, save_backbone
 

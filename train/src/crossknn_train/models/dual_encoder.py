@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from crossknn.errors import InputError
 from crossknn.models.folder import MANIFEST, is_bi_encoder, model_folder
-from crossknn.models.library import open_library
+from crossknn.scorers.library import open_library
 from crossknn_train.models.backbone import masked_mean, open_backbone, position_limit, states
 from crossknn_train.models.base import TorchModel
 

@@ -72,7 +72,10 @@ NO_RUN = {name: text for name, text in TREC.items() if "run" not in name}
     ("files", "sentence"),
     [
         (BEIR | {"topics.train.tsv": "1\tone\n"}, r"looks like BEIR and TREC"),
-        (NO_RUN | {"qrels.robust.tsv": "1 0 d1 1\n"}, "qrels.robust.* hold the same: keep one"),
+        (
+            NO_RUN | {"qrels.robust.tsv": "1 0 d1 1\n"},
+            "are both the qrels of the split 'robust': keep one",
+        ),
         (NO_RUN | {"qrels.robust.txt": "1 0 d1 0\n"}, "split robust: no query has a relevant item"),
         (NO_RUN, "split robust: no lists of candidates"),
         ({"topics.robust.tsv": "1\tx\n"}, "has 0 files of items .* there must be one"),

@@ -109,7 +109,10 @@ class DataFolder:
                 continue
             split = after.lstrip(".-_") or "all"
             if split in files:
-                raise InputError(f"{files[split]} and {path.name} hold the same: keep one of them")
+                raise InputError(
+                    f"{files[split]} and {path.name} are both the {stem} of the split {split!r}: "
+                    "keep one of them"
+                )
             files[split] = path
         return files
 

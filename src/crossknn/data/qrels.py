@@ -1,4 +1,4 @@
-"""Judgements (qrels) and ranked lists (runs), which are read completely or not at all."""
+"""Judgements of relevance (qrels) and ranked lists (runs)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ADVICE = "give a mapping {query id: {item id: grade}}"
 def read_qrels(
     path: str | Path | Mapping[Any, Mapping[Any, Any]], *, split: str | None = None
 ) -> Qrels:
-    """Read judgements: query, item and grade, a whole number (`1.0` is one, too).
+    """Read judgements: a query, an item, and a grade, which is a whole number (or `1.0`).
 
     TREC lines have four columns, the second of which is ignored; a table of three, as in BEIR, may
     have a header. Columns of CSV, JSON and Parquet are named: `query-id` (`query_id`, `qid`),
@@ -132,8 +132,8 @@ def given_qrels(judgements: Mapping[Any, Mapping[Any, Any]]) -> Qrels:
 def by_position(
     qrels: Qrels, query_ids: Iterable[str], item_ids: Sequence[str]
 ) -> list[dict[str, int]]:
-    """Return the grades of each query by item position, as text; other items are named `absent
-    ...`."""
+    """Return each query's grades by the position of the item, written as text, or by `absent ID` for
+    an item that is not in the corpus."""
     position = {item: str(i) for i, item in enumerate(item_ids)}
     rows = (qrels.get(query, {}) for query in query_ids)
     return [{position.get(i, f"absent {i}"): grade for i, grade in row.items()} for row in rows]

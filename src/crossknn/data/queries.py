@@ -1,4 +1,4 @@
-"""Queries, which are read completely or not at all.
+"""Queries from files, data folders and Python containers.
 
 Marks express entity linking as text pairs: a query is a sentence whose mention stands between
 `[Ms]` and `[Me]`; an item is its title, `[ENT]`, and its description (ANNCUR, Yadav et al. 2022,
@@ -98,8 +98,8 @@ def read_queries(
     split: str | None = None,
     limit: int | None = None,
 ) -> QuerySet:
-    """Read queries from a file, a data folder (docs/how-to/data.md), or a container as of
-    `read_items`.
+    """Read queries from a file, a data folder (docs/how-to/data.md), or a container such as
+    `read_items` accepts.
 
     Records have the fields `id` (`_id`, `qid`, `query_id`) and `query` or `text`. Ids that are
     absent are line numbers from 1 (positions from 0 for Python sequences).
@@ -226,7 +226,8 @@ def own_items(queries: QuerySet, item_ids: Iterable[str], qrels: Qrels | None = 
 
 
 def without_own(items: IntArray, own: IntArray) -> IntArray:
-    """Remove each query's own item (m,) from answers (m, c); later items move up, and -1 ends rows.
+    """Remove each query's own item (m,) from its row of answers (m, c): later items move up, and -1
+    fills the end.
 
     >>> without_own(np.array([[3, 1, 2], [4, 5, 6]]), np.array([1, -1])).tolist()
     [[3, 2, -1], [4, 5, 6]]

@@ -1,6 +1,6 @@
-"""Records of files and of Python containers; each knows its place for messages.
+"""Records of files and of Python containers, each with its place, such as `FILE, line 3`.
 
-Reading is all or nothing: the first bad line raises an error that names it.
+The first bad record raises an error that names its place.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def read_records(
 
 
 def is_container(source: object) -> bool:
-    """Whether records can be read from a Python value: it has ordered entries, and is neither a
-    text nor a table of an unknown package."""
+    """Whether a Python value holds records: a list, a mapping or a data frame, but no text, set or
+    table of an unknown package."""
     if isinstance(source, str | bytes | set | frozenset) or not getattr(source, "ndim", True):
         return False
     is_table = any(hasattr(source, name) for name in ("to_pylist", "to_dicts", "to_dict"))
@@ -169,7 +169,8 @@ def given_records(source: Entries) -> Records:
 
 
 def _entries(source: Any) -> Iterator[Record]:
-    """Yield a container's entries, recognised by its methods, so that no package is imported."""
+    """Yield a container's records; data frames are recognised by their methods, without importing
+    pandas or polars."""
     if isinstance(source, Mapping):
         if len(source) <= _FEW and any(isinstance(source.get(n), str) for n in _RECORD_FIELDS):
             raise InputError(

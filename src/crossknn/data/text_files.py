@@ -28,7 +28,7 @@ _UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|.\x00|\x00", re.DOTALL)
 
 
 def existing(path: Path) -> Path:
-    """Return `path`, or raise the error that it does not exist."""
+    """Return `path`; `InputError` if it does not exist."""
     if not path.exists():
         raise InputError(f"there is no file or folder {path}")
     return path

@@ -72,9 +72,9 @@ def test_a_list_of_ids(tmp_path, capsys):
 
 
 def test_lists_of_candidates(tmp_path):
-    """A run in columns of MS MARCO keeps ids exactly."""
-    (tmp_path / "run.tsv").write_text(f"q 1 \t{ID}\t1\n")
-    assert read_run(tmp_path / "run.tsv") == {"q 1 ": [(ID, -1.0)]}
+    """A run with tabs keeps ids exactly."""
+    (tmp_path / "run.tsv").write_text(f"q 1 \tQ0\t{ID}\t1\t0.5\tx\n")
+    assert read_run(tmp_path / "run.tsv") == {"q 1 ": [(ID, 0.5)]}
 
 
 @pytest.mark.parametrize("value", [7, np.int64(7), np.uint8(7), "7", np.str_("7")], ids=repr)

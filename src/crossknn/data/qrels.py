@@ -132,8 +132,8 @@ def given_qrels(judgements: Mapping[Any, Mapping[Any, Any]]) -> Qrels:
 def by_position(
     qrels: Qrels, query_ids: Iterable[str], item_ids: Sequence[str]
 ) -> list[dict[str, int]]:
-    """Return each query's grades by the position of the item, written as text, or by `absent ID` for
-    an item that is not in the corpus."""
+    """Return each query's grades by the item's position, written as text; an item that is not in
+    the corpus is called `absent ID`."""
     position = {item: str(i) for i, item in enumerate(item_ids)}
     rows = (qrels.get(query, {}) for query in query_ids)
     return [{position.get(i, f"absent {i}"): grade for i, grade in row.items()} for row in rows]
@@ -155,41 +155,29 @@ def judged(qrels: Qrels, query_ids: Iterable[str]) -> list[dict[str, int]]:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read ranked lists from a TREC run (query, Q0, item, rank, score, tag), or tab-separated as of
-    MS MARCO (query, item, rank; the score is -rank), in any order of lines.
+    """Read ranked lists from a TREC run: query, Q0, item, rank, score, tag, in any order of lines.
 
     Lists are returned sorted by score, ties by rank.
     """
-    path = Path(path)
     lists: dict[str, dict[str, tuple[float, int]]] = {}
-    ranks = set[tuple[str, int]]()
-    for number, line in read_lines(path):
+    for number, line in read_lines(Path(path)):
         if not line.strip():
             continue
-        row = line.rstrip("\r\n").split("\t")
+        row = line.split("\t")
         try:
-            if len(row) == 3:
-                query, item, rank, score = row[0], row[1], int(row[2]), -float(row[2])
-            else:
-                query, _, item, place, value, _ = line.split()
-                rank, score = int(place), float(value)
-                if not math.isfinite(score):
-                    raise ValueError("no number")
+            query, _, item, rank, value, _ = row if len(row) == 6 else line.split()
+            score, place = float(value), int(rank)
         except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
             raise InputError(
                 f"{path}, line {number} is not a line of a TREC run: expected query, Q0, item, "
-                "rank, score, tag, or query, item, rank with tabs (MS MARCO)"
-            ) from None
+                "rank, score, tag"
+            )
         ranked = lists.setdefault(query, {})
         if item in ranked:
             raise InputError(f"{path}, line {number} lists item {item!r} twice for {query!r}")
-        if len(row) == 3 and (query, rank) in ranks:
-            raise InputError(
-                f"{path}, line {number} gives the rank {rank} twice for {query!r}: are these "
-                "judgements? Lists have the columns query, item, rank"
-            )
-        ranks.add((query, rank))
-        ranked[item] = (-score, rank)
+        ranked[item] = (-score, place)
     if not lists:
         raise InputError(f"{path} holds no ranked lists")
     return {

@@ -106,18 +106,6 @@ def test_the_grid_collapses_on_its_diagonal_and_the_oracle_does_not():
     assert all(o.error <= p.error + 0.02 for o, p in zip(oracle, plain, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"k_qs": [40]}, r"anchor queries .*: 40; each must be 1 to 39 for scores of 40 queries"),
-        ({"draws": 0}, "draws: 0"),
-    ],
-)
-def test_a_grid_that_does_not_fit(options, words):
-    with pytest.raises(InputError, match=words):
-        analysis.cur_grid(low_rank(3), **{"k_qs": [5], "k_is": [5], "retrieved": 9, **options})
-
-
 ANNCUR = parse_method("anncur(anchor_share=1, rcond=1e-15)")
 
 

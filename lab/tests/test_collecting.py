@@ -97,28 +97,3 @@ def test_a_file_of_something_else_is_only_replaced_on_demand(index, path):
     np.savez(path, scores=np.zeros((2, 20)))
     with pytest.raises(InputError, match="no scores of these items"):
         collect_matrix(path, index, FormulaScorer("x"), ASKED)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "said"),
-    [
-        ("m.txt", {}, "an .npz file in an existing folder"),
-        ("a/m.npz", {}, "an .npz file in an existing folder"),
-        ("m.npz", {"n_anchors": -1}, "n_anchors is -1; it must be 0 to 4"),
-        ("m.npz", {"n_anchors": 5}, "n_anchors is 5; it must be 0 to 4"),
-        ("m.npz", {"qrels": {"x": {"i1": 1}}}, "the qrels judge none"),
-        ("m.npz", {"item_scores": 21}, "item_scores is 21; it must be 0 to 20"),
-    ],
-)
-def test_wrong_arguments_of_a_matrix_cost_nothing(index, tmp_path, name, options, said):
-    scorer = FormulaScorer()
-    with pytest.raises(InputError, match=said):
-        collect_matrix(tmp_path / name, index, scorer, ASKED, **options)
-    assert (scorer.asked, list(tmp_path.iterdir())) == ([], [])
-
-
-def test_a_retriever_without_query_vectors_is_left_out(path, caplog):
-    index = ItemIndex.build(corpus(6), vectors=np.ones((6, 2)))
-    collect_matrix(path, index, FormulaScorer(), ASKED)
-    assert set(StoredMatrix.load(path).firsts) == {"bm25"}
-    assert "no retriever vectors" in caplog.text

@@ -69,13 +69,3 @@ def test_maps_are_scikit_learns_ridge_regression_with_a_penalty_for_each_dimensi
     found = ridge_map(queries, wanted)
     np.testing.assert_allclose(found.weight, theirs.coef_.T, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(found.offset, theirs.intercept_, rtol=1e-4, atol=1e-4)
-
-
-def test_one_anchor_and_equal_scores():
-    fit = cur(table(a=1)[0], center=2.0)
-    assert fit.details["rank"] == 1
-    assert np.isnan(fit.held_out)
-    queries = np.ones((1, 5), np.float32)
-    fit = cur(table(a=1)[0], center=2.0, queries=queries)
-    np.testing.assert_allclose(fit.map(queries), fit.queries)
-    assert not cur(np.full((4, 9), 3.0, np.float32), center=3.0).items.any()

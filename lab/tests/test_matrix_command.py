@@ -57,13 +57,3 @@ def test_what_cannot_be_is_one_sentence(folder, capsys, options, said):
     assert run([*COMMAND, *options]) == 2
     assert said in capsys.readouterr().err
     assert not (folder / "m.npz").exists()
-
-
-def test_a_stopped_command_goes_on(folder, capsys):
-    assert run([*COMMAND, "--max-calls", "10"]) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["calls"] == 10
-    assert "run the same command again" in printed.err
-    assert not (folder / "m.npz").exists()
-    assert run(COMMAND) == 0
-    assert json.loads(capsys.readouterr().out)["reused"] == 10

@@ -12,7 +12,7 @@ from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import recall
-from crossknn.evaluation.outcome import check, outcome, truth_of
+from crossknn.evaluation.outcome import outcome, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method, parse_methods
@@ -63,15 +63,6 @@ def test_recall_of_a_fused_search_is_that_of_the_best_final_scores():
     assert next(replay(data, methods, [20], [5])).recall != rows[0].recall
 
 
-def test_what_a_method_lacks_is_said_before_anything_is_searched():
-    parts = parts_of(replace(matrix(), artifacts={}))
-    check(parts, parse_methods("rerank(retriever=dense), adacur(retriever=oracle_topk)"), 10, 0)
-    with pytest.raises(InputError, match="itemcur needs item x item scores"):
-        check(parts, parse_methods("rerank(retriever=dense), itemcur"), 10, 0)
-    with pytest.raises(InputError, match="queries is 0"):
-        parts_of(matrix(), 0)
-
-
 def picks(spec: str, count: int, *, seed: int = 0, allowed=None) -> np.ndarray:
     index, queries, scores = matrix().rows(0, 6)
     stage = open_retriever(WithOracles(index, scores), parse(spec), seed)
@@ -112,19 +103,6 @@ def test_replay_has_them_wherever_a_retriever_is_named():
     assert row.recall == 1
     with pytest.raises(SpecError, match="oracle_topk"):
         open_retriever(matrix().rows(0, 2)[0], "oracle_topk(masked=1)")
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("oracle_topk(mask=3)", "no option 'mask': did you mean masked"),
-        ("oracle_topk(epsilon=1.5)", "epsilon must lie in 0 to 1"),
-        ("oracle_softmax(masked=-1)", "masked in 0 to 79"),
-    ],
-)
-def test_wrong_options(spec, words):
-    with pytest.raises(InputError, match=words):
-        picks(spec, 3)
 
 
 def test_judgements_of_a_matrix_are_those_of_the_qrels():

@@ -62,8 +62,3 @@ def test_replay_takes_qrels_in_place_of_labels(labelled, capsys):
 def test_what_replay_refuses(labelled, capsys, options, words):
     assert run(["replay", "--methods", "exact", *options]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
-
-
-def test_without_k_as_many_as_there_are_items_for(labelled, capsys):
-    found, _ = rows(capsys, "bare.npz", "--methods", "exact")
-    assert {row["k"] for row in found} == {1, 10}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +11,10 @@ import pytest
 from sweep_helpers import TINY, experiment, matrices
 
 from crossknn.errors import InputError
-from crossknn.evaluation.measures import bootstrap
-from crossknn.page import Table
 from crossknn_lab import experiment as experiment_module
-from crossknn_lab.answers import answers_in_short
 from crossknn_lab.cli import run
 from crossknn_lab.experiment import PAPERS, PLANS, Experiment, preset
 from crossknn_lab.reproduce import FIGURES, PaperFigure, checklist, reproduce
-from crossknn_lab.sweep_report import percent, points
-from crossknn_lab.table import compared
 
 pytest.importorskip("matplotlib")
 
@@ -49,18 +43,6 @@ def test_the_checklist_in_the_docs_is_up_to_date():
     assert page.read_text(encoding="utf-8") == checklist(), "set CROSSKNN_WRITE_DOCS=1"
 
 
-def test_computed_once_for_the_same_options_and_again_if_damaged(tmp_path):
-    made, calls = experiment(tmp_path), []
-
-    def ask(k):
-        return made.once("thing", made.data[0], lambda: calls.append(k) or {"x": [1.5, None]}, k=k)
-
-    assert [ask(k) for k in (1, 1, 2)] == [{"x": [1.5, None]}] * 3
-    next((made.folder / "analyses").glob("thing-alpha-*")).write_text("{half", encoding="utf-8")
-    ask(1), ask(2)
-    assert len(calls) == 3
-
-
 def test_what_does_not_fit_is_left_out_and_said(tmp_path):
     large = replace(TINY, k=(1, 10, 100), budgets=(20, 500), matrices=1)
     made = experiment(tmp_path, large, names=("alpha", "beta"))
@@ -86,31 +68,6 @@ def test_what_a_matrix_lacks_is_said_in_the_figures_place_and_noted(tmp_path):
     assert text.startswith("Left out here: no matrix has both anchor queries and vectors")
     assert any("AXN, figure 1" in note for note in bare.notes)
     assert not of("ANNCUR", "table 3b").section(bare).blocks[0].startswith("Left out here")
-
-
-def test_questions_compare_the_methods_they_name(tmp_path):
-    made = experiment(tmp_path)
-    section = of("Ours", "question 1").section(made)
-    table, find = section.blocks[-1], made.table("questions").group
-    row = next(r for r in table.rows if r[:2] == ["ADACUR_dense over ANNCUR_dense", 20])
-    methods = "adacur(retriever=dense, rounds=5", "anncur(anchor_share=0.5, retriever=dense"
-    pair = (find(f"{m}, rcond=0.03)", data="alpha", budget=20, anchors=18) for m in methods)
-    assert row[list(table.head).index("k = 1")] == points(compared(*pair, 1))
-    assert re.fullmatch(r"\d / \d of 2", section.blocks[1].rows[0][1])  # two budgets, one k
-
-
-@pytest.mark.slow
-def test_a_method_has_the_mean_over_the_matrices(tmp_path):
-    small = replace(TINY, k=(1, 10), budgets=(12, 20))
-    found = experiment(tmp_path, small, names=("alpha", "beta"))
-    table = next(block for block in answers_in_short(found) if isinstance(block, Table))
-    assert "k = 10, mean over 2 matrices" in table.caption
-    row = next(row for row in table.rows if row[0] == "`rerank chosen`")
-    group = found.table("rivals").group
-    name = "rerank(retriever={stage})"
-    values = [group(name, data=d, budget=20).per_query(10)[1] for d in ("alpha", "beta")]
-    assert (row[1], row[3]) == ("no", percent(bootstrap(*values)))
-    assert "exact" not in " ".join(row[0] for row in table.rows)
 
 
 def test_killed_and_run_again_it_searches_nothing_twice_and_says_the_same(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import numpy as np
 import pytest
 from synthetic import aligned_matrix, matrix, run
@@ -88,34 +86,21 @@ def changed(item, rank, value):
     [
         ("first_bm25", np.ones((4, 5)), "(4, 5) of float64; it must be (4, 6)"),
         ("query_vectors", np.ones((4, 3)), "it must be (4, 2) of numbers"),
-        ("item_vectors", np.ones(6), "(6,) of float64; it must be (6, d)"),
-        ("labels", np.array(2), "() of int64; it must be (4)"),
-        ("item_scores", np.ones((2, 5)), "it must be (2, 6)"),
         ("labels", [0.6, 1, 2, -1], "it must be (4) of whole numbers"),
         ("labels", [0, 1, 2, 6], "must hold positions of items, -1 to 5"),
         ("item_score_items", [1.0, 3.0], "of float64; it must be"),
         ("item_score_items", [3, 3], "must hold positions of items, 0 to 5, each once"),
-        ("first_bm25", np.full((4, 6), "x"), "of <U1; it must be"),
         ("qrels", [[1, 5]], "(1, 2) of int64; it must be (j, 3) of whole numbers"),
-        ("qrels", [[1, 5, 0.5]], "it must be (j, 3) of whole numbers"),
         ("qrels", [[4, 5, 1]], "the position of a query, 0 to 3"),
-        ("qrels", [[-1, 5, 1]], "the position of a query, 0 to 3"),
         ("qrels", [[1, 6, 1]], "an item, -1 to 5"),
-        ("qrels", [[1, -2, 1]], "an item, -1 to 5"),
         ("qrels", [[1, 5, 10**9]], "a grade, 100000 at most"),
         ("qrels", [[1, 5, 1], [1, 5, 2]], "each pair once"),
         ("scores", np.ones(4), "has no matrix 'scores'"),
-        ("scores", np.ones((4, 6), int), "of floating point numbers"),
         ("n_anchors", 1.5, "must be one whole number, from 0 to 3"),
-        ("n_anchors", 4, "must be one whole number"),
         ("query_vectors_x", np.ones((4, 2)), "but no such item vectors"),
         ("item_vectors_x", np.full((6, 2), np.nan), "is nan at (0, 0)"),
         ("item_vectors", None, "needs both"),
-        ("query_vectors", None, "needs both"),
-        ("item_scores", None, "needs both"),
         ("graph_x", GRAPH[1:], "(5, 2) of int64; it must be (6, k) of whole numbers"),
-        ("graph_x", GRAPH.astype(float), "it must be (6, k) of whole numbers"),
-        ("graph_x", GRAPH[:, 0], "it must be (6, k) of whole numbers"),
         *(
             ("graph_x", changed(*place), f"no valid neighbours for item {place[0]}:")
             for place in WRONG
@@ -133,18 +118,6 @@ def test_a_key_that_is_missing_or_of_another_shape_or_kind_is_refused(tmp_path, 
     assert str(path) in str(caught.value)
     assert f"'{key}'" in str(caught.value)
     assert said in str(caught.value)
-
-
-def test_damaged_bytes_are_said_in_a_sentence_or_do_no_harm(tmp_path):
-    path, rng = tmp_path / "m.npz", np.random.default_rng(0)
-    np.savez_compressed(path, **GOOD | {"scores": rng.normal(size=(4, 6))})
-    good = np.fromfile(path, np.uint8)
-    for _ in range(300):
-        bad, count = good.copy(), rng.integers(1, 5)
-        bad[rng.integers(len(good), size=count)] = rng.integers(256, size=count)
-        bad.tofile(path)
-        with suppress(InputError):
-            StoredMatrix.load(path)
 
 
 def test_what_may_not_be_read_or_named(tmp_path):

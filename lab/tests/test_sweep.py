@@ -160,31 +160,6 @@ def test_what_is_there_is_kept_and_what_is_damaged_searched_again(folder, monkey
         read_table(out)
 
 
-def test_redrawn_seeds_search_different_queries(folder):
-    done = run(a_sweep(folder, redraw=True, seeds=[0, 1, 2]))
-    group = done.table.group("rerank(retriever=dense)", data="large", budget=20)
-    drawn = [tuple(entry.result.queries) for entry in group.entries]
-    assert len(set(drawn)) == 3
-    matrix = StoredMatrix.load(folder / "large.npz")
-    for seed, rows in enumerate(drawn):
-        made, order = divided(matrix, seed=seed)
-        assert rows == tuple(order[made.n_anchors :])
-
-
-def test_all_judgements_of_a_query_count(folder):
-    """The best four items are relevant, the second best most: exact search finds all of them."""
-    arrays = dict(np.load(folder / "small.npz"))
-    best = np.argsort(-arrays["scores"], axis=1)[:, :4]
-    rows = [(q, i, g) for q, items in enumerate(best) for i, g in zip(items, GRADES, strict=True)]
-    np.savez(folder / "small.npz", **arrays, qrels=np.array(rows))
-    gains = 1 / np.log2(np.arange(2, 6))
-    wanted = {"nDCG@10": gains @ GRADES / (gains @ sorted(GRADES)[::-1]), "R@2": 0.5, "Rprec": 1}
-    keys = {"matrices": ["small.npz"], "methods": ["exact"], "grid": {}, "redraw": True}
-    for entry in run(a_sweep(folder, measures=list(wanted), **keys)).table.entries:
-        for name, values in entry.result.outcome.task.items():
-            assert values == pytest.approx([wanted[name]] * 5)
-
-
 def test_settings_are_chosen_on_dev_queries_for_each_budget(folder):
     grid = {"rounds": [2, 4], "blend": [0.0, 1.0]}
     template = "axn(retriever=bm25, rounds={rounds}, blend={blend})"
@@ -273,13 +248,6 @@ def test_placeholders_take_every_combination_of_the_values_they_name():
     assert found[1].values == {"rounds": 2, "stage": "hybrid(bm25, dense)"}
     assert (found[1].template, found[1].method.rounds) == (methods[0], 2)
     assert found[-1].values == {}
-
-
-def test_a_file_has_defaults_and_its_matrices_lie_beside_it(tmp_path):
-    found = read_sweep(write_sweep(tmp_path / "s.toml", matrices=["m.npz"], methods=["exact"]))
-    assert found.matrices == (tmp_path / "m.npz",)
-    assert (found.budgets, found.k, found.seeds) == ((50, 100, 200, 500), (1, 10, 100), (0,))
-    assert (found.anchors, found.queries, found.redraw, found.choose) == ((), None, False, False)
 
 
 # Anchors, tests and dev queries of a matrix

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from sweep_helpers import write_matrix, write_sweep
 
@@ -80,19 +78,6 @@ def test_differences_are_paired_with_the_baseline_at_the_same_calls(page, table)
     assert row[5] == expected.n
 
 
-def test_differences_in_the_task_are_those_of_judged_queries(page, table):
-    title = "Is better k-NN better retrieval?"
-    *_, found = [t for t in tables(page, title) if "differences" in t.caption]
-    assert found.caption.startswith("small, 9")
-    assert {row[2] for row in found.rows} == {"accuracy", "nDCG@10", "R@20"}
-    at = {"data": "small", "budget": 20, "anchors": 9}
-    for name in (ADACUR, "exact"):
-        expected = compared(table.group(name, **at), table.group(RERANK, **at), "nDCG@10")
-        (row,) = [row for row in found.rows if row[:3] == [f"`{name}`", 20, "nDCG@10"]]
-        assert row[3].strip("*").startswith(f"{100 * expected.difference:+z.1f} [")
-        assert row[5] == expected.n == 3  # of 5 tests 2 have no label
-
-
 def test_choices_failures_and_costs_are_there_with_their_numbers(page, table):
     (chosen,) = tables(page, "Settings chosen on dev queries")
     entries = [entry for entry in table.entries if entry.chosen]
@@ -104,13 +89,6 @@ def test_choices_failures_and_costs_are_there_with_their_numbers(page, table):
     spent = {row[0]: row[1:] for row in cost.rows}
     assert (spent[f"`{ADACUR}`"][0], spent[f"`{RERANK}`"][0]) == (4 * 40, 0)
     assert [cell.partition(",")[0] for cell in spent["`exact`"][1:]] == ["40 calls"] * 2
-
-
-def test_a_sweep_without_answers_says_only_what_it_has(table):
-    failed = tuple(entry for entry in table.entries if entry.error)
-    nothing = sweep_page(replace(table, baseline=None, dev=(), entries=failed), "t")
-    titles = [section.title for section in nothing.sections]
-    assert titles == ["What was compared", "What could not be searched"]
 
 
 def test_the_command_writes_both(folder):

@@ -108,14 +108,3 @@ def test_rows_count_seeds_that_failed_and_measure_against_the_baseline():
     assert (rows[1]["calls"], rows[1]["index_calls"]) == (50, 7)
     with pytest.raises(InputError, match="has no baseline 'z'"):
         mean_rows(replace(made, baseline="z"))
-
-
-def test_a_group_is_asked_for_by_name():
-    pairs = [(f"m({x})", anchors) for x in (1, 2) for anchors in (5, 9)]
-    made = table(*(entry({0: 1.0}, method="m({x})", spec=s, anchors=a) for s, a in pairs))
-    assert made.group("m(1)", data="d", budget=50, anchors=9).first.anchors == 9
-    for name, budget, count in (("m(1)", 50, 2), ("m(3)", 50, 0), ("m(1)", 60, 0)):
-        with pytest.raises(InputError, match=f"{count} methods are called"):
-            made.group(name, data="d", budget=budget)
-    with pytest.raises(InputError, match="5 was not swept; there are the k and measures 10, acc"):
-        made.groups[0].mean(5)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +13,6 @@ from scipy.special import ndtr
 from synthetic import matrix, run
 
 import crossknn as ck
-from crossknn.errors import SpecError
 from crossknn.retrievers.base import ItemPriors
 from crossknn_lab.rivals.acurank import level
 
@@ -55,23 +52,6 @@ def test_queries_end_where_the_reference_says(name, uncertain, tolerance, k):
         rounds.append(len(batches))
     assert max(rounds) > 3
     assert len(set(rounds)) > 2
-
-
-def test_a_retriever_that_says_nothing_leaves_all_uncertain():
-    data = matrix(n=60)
-    flat = replace(data, firsts={"bm25": np.zeros_like(data.firsts["bm25"])})
-    search = run("acurank(retriever=bm25, batch=5, uncertain=3, k=3)", flat, 30)
-    assert search.n_scored.tolist() == [30] * 6
-    assert search.picks().items[0].tolist() == list(range(30))
-
-
-def test_options_are_checked():
-    data = matrix()
-    for tolerance in (0, 0.5, 1):
-        with pytest.raises(SpecError, match="tolerance must lie between 0 and"):
-            run(f"acurank(tolerance={tolerance})", data, 10)
-    with pytest.raises(SpecError, match="uncertain must be 1 or more"):
-        run("acurank(uncertain=0)", data, 10)
 
 
 def test_a_searcher_says_that_queries_ended_and_of_which_top_k():

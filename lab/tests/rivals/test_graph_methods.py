@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
-from crossknn.methods import parse_method
-from crossknn.search.loop import Search
 from crossknn.types import NO_ITEM
 from crossknn_lab.stored import StoredMatrix
 
@@ -96,22 +94,6 @@ def test_a_first_stage_that_runs_short_leaves_the_rest_to_the_graph(name):
     spec = f"{name}(retriever=words, graph=near, neighbours=2, batch=2{seeds})"
     search = run(spec, data, 8)
     assert search.picks().items[0, :4].tolist() == [0, 1, 4, 5]
-    assert not np.isnan(search.picks().approx).any()  # none in item order
-
-
-@pytest.mark.parametrize("name", ["gar", "greedy", "ladr"])
-def test_the_first_stage_is_read_deeper_where_pairs_are_lost(name):
-    lonely = replace(drawn(3), stored_graphs={"near": np.full((50, 3), NO_ITEM, np.int32)})
-    index, queries, scores = lonely.rows(0, 1)
-    plan = parse_method(f"{name}(retriever=words, graph=near, neighbours=3, batch=2)").plan(
-        index, 6, 0
-    )
-    search, lost = Search(plan, queries, 50), 0
-    while len(pairs := search.ask()):
-        told = pairs.take(np.arange(1 if lost < 20 else 0, len(pairs)))
-        lost += len(pairs) - len(told)
-        search.tell(told, scores[told.query, told.item])
-    assert lost >= 3
     assert not np.isnan(search.picks().approx).any()  # none in item order
 
 

@@ -27,12 +27,6 @@ def test_weights_are_the_bounded_least_squares(b, lists, seed):
     assert weights[0] == pytest.approx(weights[-1], abs=1e-6)
 
 
-def test_a_list_that_says_what_the_reranker_says_gets_the_weight():
-    rng = np.random.default_rng(0)
-    columns = rng.random((40, 4))
-    assert weights_of(columns, 0.8 * columns[:, 2]) == pytest.approx([0, 0, 0.8, 0], abs=2e-3)
-
-
 def test_lists_that_end_leave_the_rest_to_the_retriever():
     data = matrix()
     search = run("reformir(retriever=dense, depth=1, batch=40)", data, 80)

@@ -118,8 +118,7 @@ def test_dual_encoders(bert, tmp_path, name):
     model = draw(DualEncoderModel.new(bert, config))
     texts = MARKED if config.marked else PLAIN
     given = model.save_pretrained(tmp_path / "torch")
-    prefix = "old " * (not config.marked)
-    folder = export_model(given, tmp_path / "onnx", "dual-encoder", item_prefix=prefix)
+    folder = export_model(given, tmp_path / "onnx", "dual-encoder")
     check_encoders(f"dual-{name}", {"torch": given, "onnx": folder}, *texts)
 
 

@@ -92,7 +92,6 @@ OUT = ("bad.toml", "--out", "x")
         ([*EXPORT, "m" * 5000, "x"], "", "file name too long"),
         ([*EXPORT, "good.toml", "x"], "", "is a file, but a model folder is needed"),
         ([*EXPORT, "model", "x", "--kind", "dual-encoder"], "", "is a cross-encoder"),
-        ([*EXPORT, "model", "x", "--items", "beir/corpus.jsonl"], "", "--queries"),
     ],
 )
 def test_one_sentence_and_nothing_begun(place, capsys, arguments, settings, word):
@@ -120,12 +119,8 @@ def test_a_trained_model_is_indexed_searched_and_exported(place, capsys):
     found = [*asked, "--budget", "8", "-k", "3", "--json"]
     assert run(*found) == 0
     answer = json.loads(capsys.readouterr().out)
-    export = ["export", "model", "onnx", "--items", items, *template, "--json"]
-    Path("marked.txt").write_text(f"{query}\n")
-    assert run(*export, "--queries", "marked.txt") == 0
-    agreement = json.loads(capsys.readouterr().out)["agreement"]
-    assert agreement["spearman_lowest"] > 0.999
-    assert agreement["largest_difference"] < 1e-4
+    assert run("export", "model", "onnx") == 0
+    capsys.readouterr()
     assert run(*("onnx" if a == "model" else a for a in found)) == 0
     again = json.loads(capsys.readouterr().out)
     first, second = ([hit["id"] for hit in x["results"][0]["hits"]] for x in (answer, again))

@@ -108,22 +108,10 @@ def test_large_weights_lie_beside_the_graph(tmp_path, monkeypatch):
     assert not (folder / "model.onnx.data").exists()
 
 
-@pytest.mark.parametrize("include", [True, False])
-def test_given_prefixes_replace_the_models_prompts(tmp_path, include):
-    source = bi_encoder(tmp_path, "e5", Normalize(), include_prompt=include)
-    if not include:  # as long as there is a prompt, a graph cannot leave it out
-        with pytest.raises(InputError, match=r"only used in torch: .*keep a prompt out of pooling"):
-            export_model(source, tmp_path / "onnx", "dual-encoder")
-    prefixes = {"query_prefix": "", "item_prefix": "old " * include}
-    folder = export_model(source, tmp_path / "onnx", "dual-encoder", **prefixes)
-    model = library.SentenceTransformer(str(source), device="cpu")
-    items = [prefixes["item_prefix"] + item for item in ITEMS]
-    for encoder in (DualEncoder(folder), DualEncoder(source, device="cpu", **prefixes)):
-        np.testing.assert_allclose(
-            encoder.encode_queries(QUERIES), model.encode(QUERIES), atol=2e-5
-        )
-        np.testing.assert_allclose(encoder.encode_items(ITEMS), model.encode(items), atol=2e-5)
-    assert DualEncoder(folder).fingerprint.endswith('|prefixes=["", "old "]') == include
+def test_a_prompt_that_pooling_leaves_out_is_refused(tmp_path):
+    source = bi_encoder(tmp_path, "e5", Normalize(), include_prompt=False)
+    with pytest.raises(InputError, match=r"only used in torch: .*keep a prompt out of pooling"):
+        export_model(source, tmp_path / "onnx", "dual-encoder")
 
 
 def test_a_text_without_tokens_has_a_vector_of_zeros(tmp_path):

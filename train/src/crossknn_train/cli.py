@@ -120,43 +120,15 @@ def export(
     license: Annotated[
         str, typer.Option(help="Licence to record in the folder.")
     ] = "see the model's card",
-    items: Annotated[
-        Path | None, typer.Option(help="Items to compare MODEL and its export on; needs --queries.")
-    ] = None,
-    queries: Annotated[
-        Path | None, typer.Option(help="Queries to compare MODEL and its export on; needs --items.")
-    ] = None,
-    template: o.Template = "{title}\\n{text}",
     json: o.AsJson = False,
 ) -> None:
-    """Export MODEL to ONNX in FOLDER.
-
-    With --items and --queries, compare the scores of MODEL and the export on twenty queries.
-    """
+    """Export MODEL to ONNX in FOLDER."""
     from crossknn_train.export import export_model
 
-    if (items is None) != (queries is None):
-        raise InputError("a comparison needs both --items and --queries: give both, or neither")
-    if items is not None and kind != "cross-encoder":
-        raise InputError(
-            f"--items and --queries compare cross-encoders, but this is a {kind}: leave them out"
-        )
     about: Any = {"precision": precision, "max_length": max_length, "license": license}
     written = export_model(model, folder, kind, every_layer=every_layer, **about)
     size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
-    summary: dict[str, Any] = {"model": str(written), "precision": precision, "bytes": size}
-    if items is not None and queries is not None:
-        from crossknn.data.items import read_items
-        from crossknn.data.queries import read_queries
-        from crossknn.scorers import CrossEncoder
-        from crossknn_train.agreement import agreement
-
-        texts = read_items(items, template=template.replace("\\n", "\n")).texts
-        asked = read_queries(queries, limit=20).texts
-        with progress("comparing", "pairs") as report:
-            both = CrossEncoder(model), CrossEncoder(written)
-            summary["agreement"] = agreement(*both, asked, texts, progress=report)
-    answer(summary, json)
+    answer({"model": str(written), "precision": precision, "bytes": size}, json)
 
 
 @app.command(

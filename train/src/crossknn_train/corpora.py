@@ -144,12 +144,10 @@ def retrieved(
     corpora: Corpora, kind: str, count: int, encoder: Encoder | None = None, seed: int = 0
 ) -> tuple[Candidates, Candidates]:
     """Return every query's relevant items (m, p) and the retriever's best items of its corpus (m,
-    count), relevant or not.
+    count), relevant or not, with the retriever's scores; cosines are multiplied by 20.
 
     kind: "bm25", "tfidf", "random", "lists" (those that come with the queries) or, for any other
-    value, the dual encoder that is given. Scores are the retriever's, with cosines multiplied by
-    20. Word models return only items that share a word with the query. A retriever that cannot read
-    marks gets the texts without them.
+    value, the dual encoder that is given.
     """
     right: list[tuple[IntArray, FloatArray]] = []
     best: list[tuple[IntArray, FloatArray]] = []
@@ -190,10 +188,7 @@ def nearest_wrong(
     corpora: Corpora, negatives: NegativesSettings, encoder: Encoder | None = None, seed: int = 0
 ) -> IntArray:
     """Return each query's hard negatives: its nearest irrelevant items after the first `skip`, (m,
-    depth).
-
-    If the retriever returns too few (no common word), random items follow.
-    """
+    depth), followed by random ones if the retriever returns too few."""
     is_random = negatives.kind == "random"
     skip = 0 if is_random else negatives.skip
     wrong = np.full((len(corpora), skip + negatives.depth), NO_ITEM, dtype=np.int64)
@@ -247,10 +242,7 @@ def _retriever(
 
 def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
     """Run a model on rows (b) in passes of similar lengths; return the outputs (b, ...) in the
-    rows' order.
-
-    Outputs per token, (b, t, d), are padded with zeros.
-    """
+    rows' order, those per token (b, t, d) padded with zeros."""
     lengths = np.array([len(row.ids) for row in rows])
     batches = list(token_batches(lengths, model.tokens_per_run))
     outputs = [run([rows[r] for r in batch]) for batch in batches]

@@ -55,8 +55,6 @@ class Distill(FitMethod):
     epochs: int | None = None
 
     def fit(self, task: FitTask) -> ItemVectors:
-        """Score lists and train; InputError for an encoder that cannot be trained, before anything
-        is scored."""
         index = task.index
         model = index.model_of(task.base)
         start = self.start or (None if model is None else model.source)
@@ -102,8 +100,7 @@ def distill(
     is one.
 
     Queries with fewer than two scored items are left out, and logged. Returns the measures over the
-    held-out queries. Raises InputError for unusable scores, settings or sources, TrainingError if
-    the loss is NaN.
+    held-out queries.
     """
     rows, lists = scored_lists(scores)
     if left_out := len(scores.queries) - len(rows):
@@ -139,10 +136,7 @@ def paper_settings(listed: int, epochs: int | None = None, seed: int = 0) -> Tra
 
 def student(source: str | Path) -> DualEncoderModel:
     """Open the dual encoder to begin with, from a folder or a hub name: one trained here, a
-    sentence-transformers model that pools by "mean" or "cls", or a Hugging Face encoder.
-
-    Raises InputError for other models, as `trainable` does.
-    """
+    sentence-transformers model that pools by "mean" or "cls", or a Hugging Face encoder."""
     folder, model = trainable(source)
     return DualEncoderModel.new(folder, DualEncoderConfig()) if model is None else model
 
@@ -196,25 +190,20 @@ class DistillationTask(loop.Task):
         self.signature = f"{k}|{seed}|{loop.digest_of(*queries, '', *items, *data)}"
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Do nothing: the lists are the same in every epoch."""
+        """The lists are the same in every epoch."""
 
     def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
         return [self.train[rows]]
 
     def loss(self, rows: Sequence[int], places: IntArray) -> Tensor:
-        """The loss () of train queries `rows` (b,), at these places among all queries."""
         lists, device = self._lists.items[places], self.model.device
         present = torch.from_numpy(lists != NO_ITEM).to(device)
         teacher = torch.from_numpy(self._lists.scores[places]).to(device)
         return match_cross_entropy(self._scores(places.tolist(), lists), teacher, present)
 
     def _scores(self, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """Compute the dual encoder's scores of queries with their lists, (b, c); those at `NO_ITEM`
-        are arbitrary.
-
-        The scores lie close together, so the sum is in float32 even if the model computes in
-        bfloat16.
-        """
+        # (b, c), arbitrary at `NO_ITEM`. The scores lie close together, so the sum is in float32
+        # even if the model computes in bfloat16.
         items = np.unique(lists[lists != NO_ITEM])
         texts = [self._queries[r] for r in rows], [self._items[i] for i in items]
         query, item = vectors(self.model, *texts)
@@ -228,7 +217,6 @@ class DistillationTask(loop.Task):
         return {"recall": float(shares.mean()), "first": float(is_near[:, 0].mean())}
 
     def _nearest(self, rows: IntArray, count: int) -> IntArray:
-        """Return the dual encoder's nearest items of some queries: (m, min(count, n))."""
         encoder = TokenEncoder(self.model)
         items = encoder.encode_items(self._items)
         queries = encoder.encode_queries([self._queries[row] for row in rows])

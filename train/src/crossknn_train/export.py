@@ -51,7 +51,6 @@ from crossknn_train.models.late import LateInteractionModel
 from crossknn_train.quantize import quantize
 
 Kind = Literal["cross-encoder", "dual-encoder", "late-interaction"]
-Prefixes: TypeAlias = tuple[str | None, str | None]
 Arrays: TypeAlias = dict[str, Any]
 Axes: TypeAlias = Mapping[str, Mapping[int, str]]
 
@@ -114,29 +113,25 @@ def export_model(
     precision: Literal["float32", "int8"] = "float32",
     max_length: int | None = None,
     license: str = "see the model's own card",
-    query_prefix: str | None = None,
-    item_prefix: str | None = None,
     every_layer: bool = False,
 ) -> Path:
     """Write a model as an ONNX folder, its head in the graph, and return its path.
 
     Raises InputError if the model is of another kind or does not have exactly one trained output,
-    if it reads or pools texts in a way that no graph of token ids can, or if a graph's outputs
-    differ from torch's.
+    or if a graph's outputs differ from torch's, as where no graph of token ids can read a text as
+    the model does.
 
     Args:
-        model: the folder of a model trained here, or the folder or hub name of a one-label
-            classifier of pairs or of a sentence-transformers bi-encoder, whose modules are in the
-            graph. A late-interaction model keeps its fingerprint.
-        folder: where to write; files of the same names are replaced.
+        model: Folder of a model trained here, or folder or hub name of a one-label classifier of
+            pairs or of a sentence-transformers bi-encoder, whose prompts the folder keeps.
+        folder: Where to write; files of the same names are replaced.
         kind: "cross-encoder", "dual-encoder" or "late-interaction" (CMC and its rivals).
         precision: "int8" quantizes linear layers and embedding tables (`crossknn_train.quantize`)
-            but the outputs of the feed-forward blocks, which keeps the ranking of the top items.
-        max_length: maximum tokens of an input; by default the model's own limit.
-        license: the licence to record.
-        query_prefix, item_prefix: prompts that a dual encoder was trained with; by default those in
-        its configuration, "" for none.
-        every_layer: quantize the outputs of the feed-forward blocks, too.
+            but, unless `every_layer`, the outputs of the feed-forward blocks, which keeps the
+            ranking of the top items.
+        max_length: Maximum tokens of an input; by default the model's own limit.
+        license: The licence to record.
+        every_layer: Quantize the outputs of the feed-forward blocks, too.
     """
     if precision not in ("float32", "int8"):
         raise InputError(f"the precision {precision!r} is unknown: use 'float32' or 'int8'")
@@ -144,7 +139,7 @@ def export_model(
         raise InputError(
             "--precision and --max-length do not apply to a late-interaction model: leave them out"
         )
-    encoding, graphs, settings = _exportable(model, kind, max_length, (query_prefix, item_prefix))
+    encoding, graphs, settings = _exportable(model, kind, max_length)
     prefixes = zip(("query_prefix", "item_prefix"), encoding.prefixes, strict=True)
     lengths = {key: length for key, length in asdict(encoding.window).items() if length is not None}
     manifest: dict[str, Any] = {
@@ -163,19 +158,15 @@ def export_model(
     return Path(folder)
 
 
-def _exportable(
-    model: str | Path, kind: Kind, max_length: int | None, prefixes: Prefixes
-) -> Exportable:
-    """Make the graphs of one of our models or of a sentence-transformers model; InputError for
-    another kind."""
+def _exportable(model: str | Path, kind: Kind, max_length: int | None) -> Exportable:
     own, source = _OWN[kind], Path(model)
     check_files(source)
     for file, other in KINDS.items():
         if file != own.SETTINGS and (source / file).is_file():
             raise InputError(f"{model} is a {other} and cannot be exported as a {kind} (--kind)")
     if (source / own.SETTINGS).is_file() or kind == "late-interaction":
-        return _own_model(own.from_pretrained(source), kind, max_length, prefixes)
-    return _library_model(str(model), kind, max_length, prefixes)
+        return _own_model(own.from_pretrained(source), kind, max_length)
+    return _library_model(str(model), kind, max_length)
 
 
 def _write(
@@ -206,12 +197,11 @@ def _write(
 # Models of crossknn-train
 
 
-def _own_model(model: Any, kind: Kind, max_length: int | None, prefixes: Prefixes) -> Exportable:
+def _own_model(model: Any, kind: Kind, max_length: int | None) -> Exportable:
     window = model.encoding.window
     if max_length is not None and max_length < window.max_length:
         window = Window(max_length=max_length)
-    texts = [prefix or "" for prefix in prefixes]
-    encoding = Encoding(model.tokenizer, window, *texts, marked=model.config.marked)
+    encoding = Encoding(model.tokenizer, window, marked=model.config.marked)
     for encoder in model.encoders:
         encoder.set_attn_implementation("eager")
     settings: dict[str, object] = {"marked": model.config.marked}
@@ -307,9 +297,7 @@ def _token_arrays(encoding: Encoding, texts: Sequence[tuple[str, str]], what: st
 # Models of sentence-transformers and Hugging Face
 
 
-def _library_model(
-    source: str, kind: Kind, max_length: int | None, prefixes: Prefixes
-) -> Exportable:
+def _library_model(source: str, kind: Kind, max_length: int | None) -> Exportable:
     is_cross = kind == "cross-encoder"
     if is_cross:
         check_cross_encoder(model_folder(source), source)
@@ -329,20 +317,19 @@ def _library_model(
     answers: list[tuple[Any, Sequence[Any]]]
     queries, items = zip(*PROBES, strict=True)
     if is_cross:
-        own = library.prompts.get(library.default_prompt_name) or "", ""
+        prompts = library.prompts.get(library.default_prompt_name) or "", ""
         options["activation_fn"] = nn.Identity()
         answers = [(library.predict, PROBES)]
     else:
-        own = own_prompts(library)
+        prompts = own_prompts(library)
         answers = [(library.encode_query, queries), (library.encode_document, items)]
-    texts = [own[side] if given is None else given for side, given in enumerate(prefixes)]
     tokenizer = Tokenizer(FastTokenizer.from_str(words.to_str()))
     window = Window(max_length=library.max_seq_length)
-    encoding = Encoding(tokenizer, window, *texts, marked=False)
+    encoding = Encoding(tokenizer, window, *prompts, marked=False)
     # Encode one by one: padding on the left would shift positions.
     expected = [
         answer([text], prompt=prompt, **options)
-        for (answer, given), prompt in zip(answers, texts, strict=False)
+        for (answer, given), prompt in zip(answers, prompts, strict=False)
         for text in given
     ]
 

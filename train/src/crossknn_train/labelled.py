@@ -81,8 +81,6 @@ class CrossEncoderTask(LabelledTask):
         return [self.train.lists(rows, self._wrong, self.settings.negatives.count, seed)]
 
     def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """The loss () of the queries `rows` (b,) over `lists` (b, c), whose first item is
-        relevant."""
         scores = self.scores(self.train, rows, lists)
         return functional.cross_entropy(scores, scores.new_zeros(len(rows), dtype=torch.long))
 
@@ -132,7 +130,6 @@ class DualEncoderTask(LabelledTask):
         return [self.train.lists(rows, self._wrong, self.settings.negatives.count, seed)]
 
     def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """The loss () of the queries `rows` (b,) over all items of their `lists` (b, c)."""
         train = self.train
         items = np.unique(lists[lists != NO_ITEM])
         gold = np.searchsorted(items, lists[:, 0])

@@ -92,8 +92,6 @@ class LateInteractionTask(LabelledTask):
         return lists.items, lists.scores
 
     def loss(self, rows: Sequence[int], lists: IntArray, retriever: FloatArray) -> Tensor:
-        """The loss () of train queries (b,) over lists (b, c), whose first item is relevant, given
-        the retriever's scores (b, c)."""
         scores = self.scores(self.train, rows, lists)
         others = torch.from_numpy(retriever), torch.from_numpy(lists != NO_ITEM)
         return softmax_near_retriever(scores, *others, self.settings.loss)
@@ -117,7 +115,6 @@ class LateInteractionTask(LabelledTask):
         return torch.cat(scores).float()
 
     def _states(self, texts: list[str], *, queries: bool) -> tuple[Tensor, Tensor]:
-        """Return the states (n, t, d) of texts as the head compares them, and their mask (n, t)."""
         if queries in self._stored:
             states, places = self._stored[queries]
             stored = states.padded(np.array([places[text] for text in texts], dtype=np.int64))

@@ -103,11 +103,7 @@ def fit(
     task: Task, settings: TrainingSettings, folder: Path, *, progress: Progress | None = None
 ) -> State:
     """Train to the last step, from the checkpoint in `folder` if there is one, and leave the best
-    weights in the model.
-
-    Raises InputError if the checkpoint is damaged or belongs to another run, and TrainingError,
-    which names the batch, if the loss is NaN or infinite.
-    """
+    weights in the model. TrainingError names the batch whose loss is NaN or infinite."""
     model, began = task.model, time.perf_counter()
     per_epoch = steps_per_epoch(len(task.ids), settings)
     total = total_steps(len(task.ids), settings)
@@ -171,7 +167,6 @@ class _Steps:
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
 
     def make(self, step: int) -> float:
-        """Run a step and return its loss; TrainingError, before weights change, if it is NaN."""
         task, settings = self.task, self.settings
         rows = batch_rows(len(task.ids), settings, step)
         torch.manual_seed(settings.seed * 1_000_003 + step)
@@ -208,7 +203,6 @@ def total_steps(n_queries: int, settings: TrainingSettings) -> int:
 
 
 def steps_per_epoch(n_queries: int, settings: TrainingSettings) -> int:
-    """Return the number of whole batches among the train queries; InputError if there is none."""
     if n_queries < settings.batch:
         raise InputError(
             f"there are {n_queries} train queries, fewer than one batch of {settings.batch}: "
@@ -259,8 +253,6 @@ def _save(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, state: Sta
 
 
 def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature: str) -> State:
-    """Restore weights and moments from the checkpoint, if there is one; return the state of the
-    run."""
     if not is_file(path.parent, path.name):
         return State(signature)
     groups: dict[str, dict[str, Tensor]] = {"best": {}}

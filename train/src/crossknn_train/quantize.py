@@ -84,8 +84,7 @@ def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.M
         nodes.append(onnx.helper.make_node(function, inputs, outputs, domain=_DOMAIN))
 
     def add(name: str, axis: int) -> list[str]:
-        """Add a matrix in symmetric int8, with one scale per row or column; return the names of
-        both."""
+        """Add a matrix in symmetric int8, with one scale per row or column."""
         array = onnx.numpy_helper.to_array(matrices[name])
         scales = np.maximum(np.abs(array).max(axis, keepdims=True), 1e-12) / 127
         values = np.clip(np.rint(array / scales), -127, 127).astype(np.int8)

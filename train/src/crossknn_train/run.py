@@ -46,11 +46,8 @@ _TRAINED: dict[type[RunSettings], tuple[Any, type[LabelledTask]]] = {
 
 
 def train(settings: RunSettings, folder: Path, *, progress: Progress | None = None) -> loop.State:
-    """Train the model described by the settings, and leave the best checkpoint in `folder`.
-
-    Resumes the folder's run if there is one. Raises InputError for data or settings that cannot be
-    used, TrainingError if the loss is not a number.
-    """
+    """Train the model described by the settings, resuming the folder's run if there is one, and
+    leave the best checkpoint in `folder`."""
     task = _task(settings, *read_corpora(settings))
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
     names = ", ".join(f"`{path.name}`" for path in settings.data.folder)
@@ -60,7 +57,6 @@ def train(settings: RunSettings, folder: Path, *, progress: Progress | None = No
 
 
 def _task(settings: Any, train: list[Dataset], dev: list[Dataset]) -> LabelledTask:
-    """Make the task of the settings, with a new model."""
     device, (kind, task) = start_on(settings.training), _TRAINED[type(settings)]
     head = {"head": settings.kind} if kind is LateInteractionModel else {}
     model = kind.new(settings.encoder, _config(kind.Config, settings.model, head)).to(device)

@@ -35,14 +35,12 @@ ITEM_TOWER = "item"
 class TorchModel(nn.Module):  # type: ignore[misc]
     """A torch model that `save_pretrained` writes and `from_pretrained` opens; a `TokenModel`.
 
-    It computes in float32 unless the caller uses autocast, and serves one caller at a time. On CPUs
-    its ONNX export is faster.
+    It computes in float32 unless the caller uses autocast, and serves one caller at a time.
 
     Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with `marked`,
     `query_length`, `item_length` and, for models of pairs, `max_length`; and n_towers. With 1 tower
     the encoder is in the attribute `encoder`; with 2 they are in `query` and `item`, which are the
-    same object if the config has `shared`. A model is constructed from its encoders, a tokenizer
-    and the config.
+    same object if the config has `shared`.
     """
 
     SETTINGS: ClassVar[str]
@@ -72,7 +70,6 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
     @property
     def device(self) -> torch.device:
-        """The device that holds the weights."""
         return torch.device(next(self.parameters()).device)
 
     workers = 0
@@ -80,12 +77,10 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
     @property
     def tokens_per_run(self) -> int:
-        """Maximum number of tokens in a batch, including padding."""
         return 2048 if self.device.type == "cpu" else 65_536
 
     @property
     def bytes_at_once(self) -> int:
-        """Memory that comparing lists may take, in bytes."""
         return 256 << 20 if self.device.type == "cpu" else 4 << 30
 
     @property
@@ -102,7 +97,6 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         return self._quietly(lambda: [self.head(*tensors)])[0]
 
     def outputs(self, rows: Sequence[Row], *, queries: bool) -> Sequence[Tensor]:
-        """The outputs of `read`, as tensors."""
         return [self.encode(rows, queries=queries)]
 
     def encode(self, rows: Sequence[Row], *, queries: bool = True) -> Any:
@@ -111,7 +105,6 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         return towers[0 if queries else 1](*self.tensors(rows))
 
     def _quietly(self, run: Callable[[], Sequence[Tensor]]) -> list[FloatArray]:
-        """Run without gradients and dropout, and return arrays; the model's mode is restored."""
         with self._turn, torch.inference_mode():
             mode = self.training
             self.eval()
@@ -122,8 +115,6 @@ class TorchModel(nn.Module):  # type: ignore[misc]
                 self.train(mode)
 
     def tensors(self, rows: Sequence[Row]) -> list[Tensor]:
-        """Convert rows (b) to input ids, attention mask and token types (b, t) on the model's
-        device."""
         arrays = padded(rows, self.tokenizer.padding, self.encoding.window.max_length)
         return [torch.from_numpy(array).to(self.device) for array in arrays.values()]
 

@@ -55,8 +55,7 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
 
     @classmethod
     def options(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options by name, with defaults filled in. Raises InputError for an unknown
-        option, a value of another type than its default, and a number out of range."""
+        """Return all options by name, checked, with defaults filled in."""
         parameters = signature(cls).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
         for name, value in given.items():
@@ -77,13 +76,11 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
         """Move layers from a new model's encoders into the head; by default none."""
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the states of a query to compare: (b, t, d) and (b, t) -> (b, t', d') and (b,
-        t')."""
+        """The states to compare: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
         return states, mask
 
     def of_items(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the states of an item to store: (b, t, d) and (b, t) -> (b, t', d') and (b,
-        t')."""
+        """The states to store: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
         return states, mask
 
     @abstractmethod

@@ -79,11 +79,7 @@ class LateTower(Tower):
 
 
 class LateInteractionModel(TorchModel):
-    """A late-interaction model: towers and a head; see the module's docstring.
-
-    Build one with `new`, or with `from_pretrained` from what `save_pretrained` wrote.
-    `head(query, query_mask, items, item_mask)` gives scores; see `Head.forward`.
-    """
+    """A late-interaction model: towers and a head; see the module's docstring."""
 
     SETTINGS, Config = "late_interaction.json", LateInteractionConfig
 
@@ -105,8 +101,7 @@ class LateInteractionModel(TorchModel):
 
         From a dual encoder, trained here or by sentence-transformers, it copies the towers and the
         pooling (unless the config names another); from a Hugging Face encoder it copies the
-        encoder; a late-interaction model with the same settings is copied whole. Raises InputError
-        for other sources, and if the source has two towers but the config wants one.
+        encoder; a late-interaction model with the same settings is copied whole.
         """
         folder, start = trainable(source)
         if (folder / cls.SETTINGS).is_file():
@@ -140,10 +135,7 @@ class LateInteractionModel(TorchModel):
         return result
 
     def freeze(self, what: Frozen) -> None:
-        """Freeze the item tower or both towers: they neither learn nor have dropout.
-
-        Raises InputError for "items" if one tower is shared, and if nothing is left to learn.
-        """
+        """Freeze the item tower or both towers: they neither learn nor have dropout."""
         if what == "items" and self.config.shared:
             raise InputError("one tower is shared by queries and items: freeze 'both' or 'none'")
         if what == "both" and not any(True for _ in self.head.parameters()):

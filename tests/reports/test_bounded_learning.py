@@ -9,6 +9,7 @@ import pytest
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.fitting import learning
+from crossknn.methods.prior import stored_prior
 from crossknn.types import Pairs
 
 WORDS = [f"word{w}" for w in range(300)]
@@ -87,6 +88,6 @@ def test_a_fit_in_a_process_of_its_own(tmp_path):
     pairs = Pairs(np.repeat(np.arange(40), 10), (np.arange(400) * 7) % 50)
     index.scores.put("one", queries, index.items.texts, pairs, rng.normal(size=400))
     assert learning.learn_apart(tmp_path / "i", "one", 120)
-    assert learning.history(ck.ItemIndex.load(tmp_path / "i"))[-1].queries == 40
+    assert stored_prior(ck.ItemIndex.load(tmp_path / "i")).queries == 40
     with pytest.raises(ck.InputError, match="there is no index"):
         learning.learn_apart(tmp_path / "gone", "one", 120)

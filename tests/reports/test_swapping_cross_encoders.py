@@ -8,7 +8,7 @@ from library import Library
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.learning import FIRST_FIT, history, learn
+from crossknn.fitting.learning import FIRST_FIT, learn
 
 WORDS = [f"word{w}" for w in range(30)]
 
@@ -29,7 +29,6 @@ def learned(tmp_path_factory):
     assert run(["index", "build", str(folder / "items.txt"), index, "--encoder", "none"]) == 0
     assert run(["search", index, *texts, "--budget", "20"]) == 0
     assert ck.ItemIndex.load(index).artifacts
-    assert len(history(ck.ItemIndex.load(index))) == 1
     return index
 
 

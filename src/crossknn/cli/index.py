@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,12 +20,8 @@ from crossknn.index.nearest import CENTROIDS, LARGE
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
 
-LEARNING = "learning"
-OF_SCORERS = "anchors", "kriging", LEARNING, "fusion", "calibration"
+OF_SCORERS = "anchors", "kriging", "fusion", "calibration"
 """Artifacts that belong to one cross-encoder."""
-
-LATEST = 5
-"""Maximum number of fits to searches that `index info` shows."""
 
 app = typer.Typer(help="Build, extend, inspect and verify an index.", no_args_is_help=True)
 
@@ -253,7 +248,7 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
         say(f"from the cross-encoder {fingerprint or 'without a name'}:")
         for line in _described(view):
             say(f"  {line}")
-    if not index.each(LEARNING) and index.vectors:
+    if not index.each("kriging") and index.vectors:
         say(f"nothing learned yet: learning needs the scores of {FIRST_FIT} searched queries")
 
 
@@ -401,24 +396,16 @@ def _store(index: ItemIndex) -> dict[str, Any]:
 
 def _kept(view: ItemIndex) -> dict[str, Any]:
     """Summarize the fits of one cross-encoder, as JSON values."""
-    from crossknn.fitting.learning import history
-
     metas: dict[str, Any] = {name: dict(part.meta) for name, part in view.artifacts.items()}
-    metas["anchor_queries"] = len(view.anchor_queries)
-    return metas | {"learned": [asdict(fit) for fit in history(view)]}
+    return metas | {"anchor_queries": len(view.anchor_queries)}
 
 
 def _described(view: ItemIndex) -> Iterator[str]:
     """Describe the fits of one cross-encoder, one line each."""
-    from crossknn.fitting.learning import history
-
     if view.anchor_queries:
         yield f"{counted(len(view.anchor_queries), 'query')} scored with every item"
-    fits = history(view)
-    for fit in fits[-LATEST:]:
-        yield f"learned from {fit.queries:,} queries, {fit.pairs:,} scores"
-    if (measured := [fit.helps for fit in fits if fit.helps is not None]) and view.vectors:
-        yield f"learning {_effect(measured[-1])}"
+    if (prior := view.artifacts.get("kriging")) is not None and not prior.meta["n_anchor_queries"]:
+        yield f"learned from {prior.meta['queries']:,} queries, {prior.meta['pairs']:,} scores"
     if (fusion := view.artifacts.get("fusion")) is not None:
         meta = fusion.meta
         weights = ", ".join(f"{name} {weight:.2g}" for name, weight in meta["weights"].items())
@@ -432,12 +419,3 @@ def _described(view: ItemIndex) -> Iterator[str]:
         meta = calibration.meta
         of, error = meta["queries"], meta["ece"]
         yield f"calibration: by {meta['way']}, of {of} queries, expected error {error:.3f}"
-
-
-def _effect(less: float) -> str:
-    """Describe how much the prior reduces the error of predictions."""
-    if abs(less) < 0.005:
-        return "makes no difference yet: scores of new queries are predicted as well without it"
-    if less < 0:
-        return f"does not help: the scores of new queries are predicted {-less:.0%} worse with it"
-    return f"helps: the error in predicted scores of new queries is {less:.0%} smaller with it"

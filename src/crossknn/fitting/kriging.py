@@ -36,6 +36,7 @@ def fit_prior(
     scores: SparseScores | None = None,
     *,
     retriever: str | Spec | None = None,
+    stored: int = 0,
     progress: Progress | None = None,
 ) -> Prior:
     """Fit kriging's prior to the index's anchors, or to `scores` if it has fewer than ten anchors,
@@ -46,13 +47,14 @@ def fit_prior(
         scores: What searches of other queries than the anchors left, of one cross-encoder.
         retriever: Retrievers whose scores the trends use; by default those of the prior that there
             is, or else words and vectors.
+        stored: Number of scores of all searched queries in the store, which the prior keeps.
         progress: Called with (steps done, the most there may be): sweeps, or items of anchors that
             were read. A fit that is stopped begins anew; the scores that it is fitted to stay.
     """
     fingerprint = index.scorer_fingerprint("anchors") if scores is None else scores.fingerprint
     index = index.for_scorer(fingerprint)
     prior = prior_of(index, scores, retriever=retriever, progress=progress)
-    prior = replace(prior, fingerprint=fingerprint)
+    prior = replace(prior, fingerprint=fingerprint, stored=stored)
     index.put_artifact(NAME, *prior.kept())
     if index.n >= LARGE and find_spec("faiss") is not None:
         add_points(index)

@@ -211,6 +211,7 @@ class Prior:
         fingerprint: The fingerprint of the cross-encoder.
         queries, pairs: Numbers of scored queries and pairs; `n_anchor_queries` of them were scored
             with every item.
+        stored: Number of scores of all searched queries in the store when it was fitted.
         added: Number of items, at the end, that came after the fit; their rows of `factor` and
             `mean` are predicted from their vectors (`crossknn.index.updates`).
     """
@@ -226,6 +227,7 @@ class Prior:
     queries: int = 0
     pairs: int = 0
     n_anchor_queries: int = 0
+    stored: int = 0
     added: int = 0
 
     @property

@@ -21,7 +21,6 @@ IDEAS = {
     "evaluation.verdict": "what to do, by a measure of judged queries",
     "fitting.calibration": "probabilities of relevance from judgements",
     "fitting.fusion": "weights of retrievers beside the exact score",
-    "fitting.pseudo_queries": "queries made of items",
     "index.building": "what an index is built of",
     "index.updates": "adding and deleting items",
     "index.late": "states of late-interaction models",

@@ -40,7 +40,7 @@ def test_lists_are_split_outside_parentheses(many):
 
 
 def test_options_reach_the_method():
-    found = parse_method("axn(retriever=hybrid(bm25, dense), rounds=5, blend=0.5, shortlist=none)")
+    found = parse_method("axn(retriever=hybrid(bm25, dense), rounds=5, blend=0.5, ridge=none)")
     assert found == AXN(retriever=parse("hybrid(bm25,dense)"), rounds=5, blend=0.5)
     assert parse_method(str(found)) == found
 
@@ -54,7 +54,7 @@ def test_options_reach_the_method():
         ("axn(rounds=many)", r"axn\(rounds=many\): expected a whole number"),
         ("axn(rounds=0)", "rounds must be 1 or more"),
         ("axn(blend=1.5)", "blend must lie between 0 and 1"),
-        ("adacur(sample=best)", "expected one of top, softmax, random"),
+        ("adacur(sample=best)", "expected one of top, softmax"),
         ("adacur(anchor_share=dense)", "expected a number or none"),
         ("axn(rounds=5", "cannot read"),
         ("axn rounds", "cannot read"),

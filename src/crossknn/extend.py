@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from crossknn.methods.base import Method, equal_rounds, option
+from crossknn.methods.base import Method, equal_rounds
 from crossknn.methods.plan import Plan, Prediction, Predictor
 from crossknn.retrievers.base import ArrayStore, DenseRetriever, Retriever, VectorStore
 from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import Encoder, Scorer
 from crossknn.scores.store import ScoreStore
 from crossknn.search.loop import Search
+from crossknn.spec import option
 from crossknn.types import Candidates, Observed, Pairs, Queries
 
 __all__ = [

@@ -39,8 +39,8 @@ LARGEST = 1e15
 
 def usable(values: FloatArray) -> BoolArray:
     """Return the mask, of any shape, of numbers that are finite and at most `LARGEST`."""
-    found: BoolArray = np.abs(values) <= min(LARGEST, float(np.finfo(values.dtype).max))
-    return found
+    mask: BoolArray = np.abs(values) <= min(LARGEST, float(np.finfo(values.dtype).max))
+    return mask
 
 
 @contextmanager
@@ -59,8 +59,7 @@ def solvable() -> Iterator[None]:
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Count a call that holds locks; `InputError` in a child process that was forked during such a
-    call.
+    """Count a call that holds locks; `InputError` in a process that was forked during such a call.
 
     The child of `os.fork` has its parent's memory but only the thread that forked. A lock that
     another thread held at that moment is never released in the child, which would wait forever.
@@ -81,8 +80,7 @@ def running() -> Iterator[None]:
 
 @contextmanager
 def one_thread(cells: int = 0) -> Iterator[None]:
-    """Limit matrix products to one thread inside the context, if they have at most this many cells
-    (m x n).
+    """Limit matrix products of at most `cells` (m x n) to one thread inside the context.
 
     The threads of a matrix product keep spinning for some milliseconds afterwards, which takes a
     core from the scorer: a search over 10,000 items spent a third of its time so. The limit holds
@@ -127,10 +125,7 @@ def _blas() -> list[Any]:
 
 
 def inner(queries: FloatArray, items: FloatArray) -> FloatArray:
-    """Compute inner products: (m, d) and (n, d) -> (m, n).
-
-    Items in half precision are multiplied in single precision, a slice of them at a time.
-    """
+    """Compute inner products in single precision or better: (m, d) and (n, d) -> (m, n)."""
     if items.dtype != np.float16:
         return queries @ items.T
     products = np.empty((len(queries), len(items)), np.float32)
@@ -142,10 +137,8 @@ def inner(queries: FloatArray, items: FloatArray) -> FloatArray:
 
 
 def top_k(scores: FloatArray, count: int) -> Candidates:
-    """Return the `count` best columns of each row, best first, ties by position: (m, n) -> (m,
-    <=count).
-
-    Columns at -inf are never returned, so rows may be short.
+    """Return the `count` best columns of each row (m, n), best first, ties by position. Columns at
+    -inf are never returned, so rows may be short.
 
     >>> top_k(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).items
     array([[1, 2, 3]])
@@ -153,19 +146,17 @@ def top_k(scores: FloatArray, count: int) -> Candidates:
     return Candidates.from_rows([_top_of_row(row, count) for row in scores])
 
 
-def solve_scaled(products: FloatArray, known: FloatArray, rcond: float = 1e-12) -> FloatArray:
-    """Solve least squares from normal equations (f, f), (f,), independently of the columns' sizes:
-    (f,).
-
-    Columns are scaled to the same size, and directions below `rcond` of the largest are left out.
+def solve_scaled(products: FloatArray, right: FloatArray) -> FloatArray:
+    """Solve least squares from normal equations (f, f), (f,) -> (f,), with columns scaled to the
+    same size; directions below 1e-12 of the largest are left out.
 
     >>> solve_scaled(np.diag([1e-18, 1e18]), np.array([2e-18, 3e18]))
     array([2., 3.])
     """
     size = np.sqrt(np.diag(products))
     size = np.where(size > 0, size, 1)
-    found, *_ = np.linalg.lstsq(products / size / size[:, None], known / size, rcond=rcond)
-    return found / size
+    scaled, *_ = np.linalg.lstsq(products / size / size[:, None], right / size, rcond=1e-12)
+    return scaled / size
 
 
 def _top_of_row(row: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
@@ -183,9 +174,12 @@ def _top_of_row(row: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
 
 
 def mask(scores: FloatArray, exclude: IntArray | None, allowed: BoolArray | None) -> FloatArray:
-    """Set excluded and not allowed columns of (m, n) `scores` to -inf, in place.
+    """Set excluded and not allowed columns of `scores` (m, n) to -inf, in place.
 
-    `exclude` (m, e) holds positions, padded with `NO_ITEM`; `allowed` is (n,).
+    Args:
+        scores: The scores.
+        exclude: Positions (m, e), padded with `NO_ITEM`.
+        allowed: Mask (n,).
     """
     if exclude is not None and exclude.size:
         rows, columns = np.nonzero(exclude != NO_ITEM)

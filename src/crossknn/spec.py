@@ -1,14 +1,12 @@
-"""The grammar of method specifications: `name` or `name(option=value, ...)`; values may be
-specifications.
+"""Specifications of methods: `axn(retriever=hybrid(bm25, dense), rounds=10, blend=0.5)`.
 
-rerank(retriever=hybrid(bm25, dense))     axn(retriever=dense, rounds=10, blend=0.5)
-
-It is Python's grammar for calls, but names may hold `-` and `.`.
+The grammar is Python's for calls, but names may hold `-` and `.`.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import re
 import types
 from collections.abc import Hashable, Mapping
@@ -96,8 +94,8 @@ def _value(node: ast.expr, text: str) -> Value:
                     raise SpecError(f"it gives the option {keyword.arg!r} twice")
                 options[keyword.arg.replace(_HYPHEN, "-")] = _value(keyword.value, text)
             return Spec(_name(name), tuple(_value(arg, text) for arg in args), options)
-    found = (ast.get_source_segment(text, node) or text)[:40].replace(_HYPHEN, "-")
-    raise SpecError(f"expected a name or a number, found {found!r}")
+    source = (ast.get_source_segment(text, node) or text)[:40].replace(_HYPHEN, "-")
+    raise SpecError(f"expected a name or a number, found {source!r}")
 
 
 def _name(node: ast.expr) -> str:
@@ -118,14 +116,14 @@ def build(spec: Spec, known: Mapping[str, type[T]], kind: str) -> T:
         if name not in options:
             hint = nearest(name, options) if options else "it has none"
             raise SpecError(f"{kind} {spec.name!r} has no option {name!r}: {hint}")
-    found = target(**spec.options)
-    check_options(spec.name, found)
-    return found
+    made = target(**spec.options)
+    check_options(spec.name, made)
+    return made
 
 
 def text_of(name: str, configuration: Any, *, full: bool = False) -> str:
-    """Return the specification from which `build` makes this dataclass: options that differ from
-    their defaults, or all."""
+    """Return the specification of this dataclass: options that differ from their defaults, or
+    all."""
     options = [
         f"{f.name}={str(getattr(configuration, f.name)).lower()}"
         for f in fields(configuration)
@@ -134,18 +132,28 @@ def text_of(name: str, configuration: Any, *, full: bool = False) -> str:
     return f"{name}({', '.join(options)})" if options else name
 
 
-def check_options(name: str, configuration: Any) -> None:
-    """Convert the options of a frozen dataclass to their types: text to a spec, an int to a float.
+def option(default: T, *, least: float, most: float = math.inf) -> T:
+    """Declare an option whose value must be between `least` and `most`."""
+    bounded: T = field(default=default, metadata={"least": least, "most": most})
+    return bounded
 
-    Raises:
-        SpecError: An option is of another type.
-    """
+
+def check_options(name: str, configuration: Any) -> None:
+    """Convert the options of a frozen dataclass to their types, text to a spec and an int to a
+    float; `SpecError` for a wrong type or a number out of bounds."""
     hints = _hints(type(configuration))  # type: ignore[arg-type]
-    for option in fields(configuration):
-        value = getattr(configuration, option.name)
-        if value is not option.default:
-            found = _convert(value, hints[option.name], f"{name}({option.name}={value})")
-            object.__setattr__(configuration, option.name, found)
+    for each in fields(configuration):
+        if (value := getattr(configuration, each.name)) is each.default:
+            continue
+        where = f"{name}({each.name}={value})"
+        value = _convert(value, hints[each.name], where)
+        object.__setattr__(configuration, each.name, value)
+        if value is None or "least" not in each.metadata:
+            continue
+        least, most = each.metadata["least"], each.metadata["most"]
+        if not least <= value <= most:
+            said = f"lie between {least} and {most}" if most < math.inf else f"be {least} or more"
+            raise SpecError(f"{where}: {each.name} must {said}")
 
 
 @cache
@@ -180,6 +188,8 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
             return word
         if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
             return kind(value)
+        if kind not in _KINDS and isinstance(kind, type) and isinstance(value, kind):
+            return value
     expected = [
         f"one of {', '.join(map(str, get_args(kind)))}"
         if get_origin(kind) is Literal

@@ -126,7 +126,7 @@ COMMANDS: dict[str, Iterable[str]] = {
     "estimate {}": PATHS[1:],
     "estimate docs.index --budget {}": ("0", "-1", "x"),
     "fit docs.index stored --store {}": PATHS,
-    "fit docs.index --queries auto --deadline {}": ("x", "-1s", "nan", "0m", ""),
+    "fit docs.index --queries queries.txt --deadline {}": ("x", "-1s", "nan", "0m", ""),
     "{}": ("nothing", "--nothing", "sea\0rch", LONG, "search"),
 }
 """Arguments of `crossknn`, and what makes them wrong in place of `{}`."""

@@ -36,10 +36,9 @@ exact()
 rerank(retriever=hybrid)
 retrieve(retriever=hybrid)
 anncur(anchor_share=0.5, retriever=fixed, center=auto, rcond=1e-06)
-adacur(retriever=hybrid, rounds=5, sample=top, anchor_share=none, center=auto, rcond=1e-06,
-    shortlist=none)
+adacur(retriever=hybrid, rounds=5, sample=top, anchor_share=none, center=auto, rcond=1e-06)
 axn(retriever=hybrid, rounds=10, blend=0.0, ridge=none, vectors=auto, normalize=auto,
-    rcond=1e-06, shortlist=none)
+    rcond=1e-06)
 tour(loss=kl, retriever=hybrid, rounds=5, lr=0.1, vectors=auto, normalize=none)
 fixeditem(anchor_share=0.5)
 itemcur(anchor_share=0.5, center=auto, rcond=1e-06)
@@ -66,10 +65,10 @@ anncur: none; anchor_share=0.3; anchor_share=0.8; retriever=dense; retriever=bm2
     retriever=hybrid; center=none; rcond=0.01
 adacur: none; retriever=dense, rounds=3; retriever=bm25, rounds=3; retriever=random, rounds=3;
     retriever=fixed, rounds=3; retriever=dense, rounds=1; retriever=dense, rounds=10;
-    retriever=dense, sample=softmax; retriever=dense, sample=random;
+    retriever=dense, sample=softmax;
     retriever=random, rounds=4, sample=softmax, anchor_share=0.5;
     retriever=dense, anchor_share=0.5; retriever=dense, anchor_share=0.8;
-    retriever=dense, center=none; retriever=dense, rcond=0.01; retriever=hybrid, shortlist=120
+    retriever=dense, center=none; retriever=dense, rcond=0.01
 axn: none; ridge=0.3; retriever=dense, ridge=0.3; retriever=bm25, ridge=0.3;
     retriever=random, ridge=0.3; retriever=other, ridge=0.3; retriever=dense, ridge=0.05;
     retriever=dense, ridge=1.0; retriever=dense, vectors=dense, blend=0.0;
@@ -81,8 +80,7 @@ axn: none; ridge=0.3; retriever=dense, ridge=0.3; retriever=bm25, ridge=0.3;
     retriever=dense, vectors=other, blend=0.5, normalize=first;
     retriever=dense, vectors=other, ridge=0.3; retriever=bm25, rounds=5, vectors=rows;
     retriever=bm25, rounds=5, vectors=rows, normalize=first;
-    retriever=bm25, rounds=5, vectors=rows, normalize=none; retriever=dense, rcond=0.01;
-    retriever=hybrid, shortlist=120; retriever=hybrid, ridge=0.3, shortlist=120
+    retriever=bm25, rounds=5, vectors=rows, normalize=none; retriever=dense, rcond=0.01
 tour: none; retriever=dense, loss=kl; retriever=dense, loss=mse, lr=0.001; retriever=bm25, rounds=3, lr=0.5;
     retriever=dense, loss=mse, lr=0.01, rounds=3; retriever=dense, normalize=auto;
     retriever=dense, normalize=first; retriever=dense, normalize=anchors;

@@ -1,4 +1,4 @@
-"""Golden values of every fit and of pseudo-queries: what they gave at commit a2db68d."""
+"""Golden values of every fit: what they gave at commit a2db68d."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from late_helpers import vector
 from recorded import check
 from tiny_models import CONTENT
 
-from crossknn.data.items import Items
 from crossknn.fitting.factors import Targets, als, per_item
 from crossknn.fitting.fit import fit
-from crossknn.fitting.pseudo_queries import pseudo_queries
 from crossknn.index.item_index import ItemIndex
 from crossknn.scorers import CallableScorer
 from crossknn.scores.sparse import SparseScores
@@ -141,19 +139,6 @@ def planned():
     return {"query": summary(pairs.query), "item": summary(pairs.item)}
 
 
-TEXTS = [
-    f"The {a} of the {b} has a {c}. It {d} by the {e}, where a {f} {a} is rare; so is the {c}."
-    for a, b, c, d, e, f in zip(*(CONTENT[s : s + 30] for s in range(6)), strict=False)
-]
-
-
-def made_up():
-    titles, n = [text.split()[1].title() for text in TEXTS], len(TEXTS)
-    found = pseudo_queries(Items(ids=range(n), texts=TEXTS, titles=titles, extra=[{}] * n), 200)
-    crc = zlib.crc32("\n".join(found).encode())
-    return {"count": len(found), "some": found[::9], "crc": crc}
-
-
 CASES = {
     "als": lambda: factorized("als", {}),
     "als no bias": lambda: factorized("als", {"bias": 0.0, "strength": 0.05, "sweeps": 3}),
@@ -164,7 +149,6 @@ CASES = {
     "index als bm25": lambda: indexed("als", {"retriever": "bm25", "per": 12}),
     "index cur": lambda: indexed("cur(rank=6)", {}),
     "plan per item": planned,
-    "pseudo": made_up,
 }
 TORCH = {
     "mf-trns": lambda: factorized("mf_trns", {"epochs": 3, "lr": 0.01}),

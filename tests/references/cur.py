@@ -8,7 +8,6 @@ query, e_q = its exact scores with the anchor items, so that f(q, i) is about e_
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -98,12 +97,8 @@ def adacur(
     return best_first(values, batches)
 
 
-def logits(
-    problem: Problem, batches: Sequence[Batch], sample: Literal["softmax", "random"]
-) -> FloatArray:
-    """(n,) what a softmax makes the weights of: approximate scores, or 0 for equal weights."""
-    if sample == "random":
-        return np.zeros(len(problem.retriever))
+def logits(problem: Problem, batches: Sequence[Batch]) -> FloatArray:
+    """(n,) what a softmax makes the weights of: approximate scores."""
     items, scores = observed(batches)
     return approximate(problem.anchor_scores, items, scores, center=False, rcond=1e-6)
 

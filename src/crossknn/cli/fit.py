@@ -13,7 +13,6 @@ from crossknn.cli.output import answer, note, progress
 from crossknn.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from crossknn.data.queries import QuerySet
     from crossknn.index.item_index import ItemIndex
 
 EPILOG = o.examples(
@@ -30,12 +29,10 @@ _METHOD = (
     "retriever scores that are added to exact scores. calibration: probabilities of relevance, "
     "from --qrels."
 )
-_QUERIES = "Training queries: a file, or 'auto' to make some from the items. Not with stored."
 _PER = "Items to score per query (100 if not given); with --strategy i queries per item (5)."
 _RETRIEVER = (
     "Retriever that selects the items of strategy q; with stored, the retrievers of the trends."
 )
-_COUNT = "Number of training queries; by default all of a file, or 500 with 'auto'."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +53,14 @@ def command(
     folder: o.Folder,
     method: Annotated[str, Argument(help=_METHOD)] = "als",
     *,
-    queries: Annotated[str | None, Option(help=_QUERIES)] = None,
+    queries: Annotated[
+        Path | None, Option(help="Training queries, for all but the method stored.")
+    ] = None,
     qrels: Annotated[Path | None, Option(help="Judgements for fusion or calibration.")] = None,
     per: Annotated[int | None, Option(min=1, help=_PER)] = None,
-    count: Annotated[int | None, Option(min=1, help=_COUNT)] = None,
     fitted: VectorOptions,
     limits: o.LimitOptions,
     keep_own: o.KeepOwn = False,
-    replace: o.Replace = False,
     scorer: o.ScorerOptions,
     store: o.Store = None,
     seed: o.Seed = 0,
@@ -87,34 +84,33 @@ def command(
     given = scorer.open(workers=threads)
     if store is not None:
         _take_scores(index, given, store)
-    options: dict[str, Any] = {"seed": seed}
-    if method == "stored":
-        found = _fit_stored(index, given, fitted.retriever)
+    if method == "stored" or queries is None:
+        report = _fit_stored(index, given, fitted.retriever)
     elif method in JUDGED:
-        train, options["keep_own"] = _train_queries(index, str(queries), count, seed), keep_own
-        found = _fit_judged(index, given, train, qrels, method, per, limits, options)
+        options: dict[str, Any] = {"queries": o.read_queries(queries), "qrels": _qrels(qrels)}
+        options |= {"seed": seed, "keep_own": keep_own}
+        report = _fit_judged(index, given, method, per, limits, options)
     else:
-        train, options["replace"] = _train_queries(index, str(queries), count, seed), replace
-        options |= asdict(fitted) | {"per": per, "limits": limits.limits()}
-        found = _fit_vectors(index, given, train, method, options)
-    answer({name: value for name, value in found.items() if name != "note" or json}, json)
-    if "note" in found:
-        note(found["note"])
+        options = asdict(fitted) | {"per": per, "limits": limits.limits(), "seed": seed}
+        report = _fit_vectors(index, given, queries, method, options)
+    answer({name: value for name, value in report.items() if name != "note" or json}, json)
+    if "note" in report:
+        note(report["note"])
 
 
-def _check(
-    method: str,
-    queries: str | None,
-    qrels: Path | None,
-    fitted: VectorOptions,
-) -> None:
+def _check(method: str, queries: Path | None, qrels: Path | None, fitted: VectorOptions) -> None:
     """Raise `InputError` for options that exclude each other."""
     from crossknn.fitting.fit import METHODS
     from crossknn.spec import parse
 
-    if method == "stored" and queries is not None:
+    known = (*METHODS, *JUDGED, "stored")
+    if method not in known and (named := parse(method).name) not in METHODS:
+        raise InputError(f"unknown METHOD {named!r}: {nearest(named, known)}")
+    if (method == "stored") != (queries is None):
         raise InputError(
             "fit stored uses only scores that are already in the index: leave --queries out"
+            if method == "stored"
+            else "--queries is missing: give a file of training queries"
         )
     if method in JUDGED and fitted != VectorOptions():
         raise InputError(
@@ -123,29 +119,21 @@ def _check(
         )
     if method == "calibration" and qrels is None:
         raise InputError("calibration needs relevance judgements: give --qrels FILE")
-    known = (*METHODS, *JUDGED, "stored")
-    if method not in known and (named := parse(method).name) not in METHODS:
-        raise InputError(f"unknown METHOD {named!r}: {nearest(named, known)}")
-    if queries is None and method != "stored":
-        raise InputError("--queries is missing: give a file of training queries, or 'auto'")
 
 
-def _train_queries(index: ItemIndex, queries: str, count: int | None, seed: int) -> QuerySet:
-    from crossknn.data.queries import QuerySet
-    from crossknn.fitting.pseudo_queries import pseudo_queries
+def _qrels(path: Path | None) -> Any:
+    from crossknn.data.qrels import read_qrels
 
-    if queries != "auto":
-        return o.read_queries(Path(queries), count)
-    texts = tuple(pseudo_queries(index.items, count or 500, seed=seed))
-    return QuerySet(texts, texts)
+    return None if path is None else read_qrels(path)
 
 
 def _fit_vectors(
-    index: ItemIndex, scorer: Any, train: QuerySet, method: str, options: dict[str, Any]
+    index: ItemIndex, scorer: Any, queries: Path, method: str, options: dict[str, Any]
 ) -> dict[str, Any]:
     from crossknn.fitting.fit import fit
 
-    report = fit(index, scorer, train.texts, method, progress=progress, **options)
+    texts = o.read_queries(queries).texts
+    report = fit(index, scorer, texts, method, progress=progress, **options)
     said = f"later searches use these vectors by default; to select them: vectors={report.name}"
     return report.summary() | {"note": said}
 
@@ -153,27 +141,22 @@ def _fit_vectors(
 def _fit_judged(
     index: ItemIndex,
     scorer: Any,
-    train: QuerySet,
-    qrels: Path | None,
     method: str,
     per: int | None,
     limits: o.LimitOptions,
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """Fit a fusion or a calibration, and return its report."""
-    from crossknn.data.qrels import read_qrels
     from crossknn.fitting.calibration import fit_calibration
     from crossknn.fitting.fusion import fit_fusion
     from crossknn.search.searcher import Budget
 
-    judged = None if qrels is None else read_qrels(qrels)
     with progress("scoring", "pairs") as report:
         options = options | {"progress": report}
         if method == "fusion":
-            options |= {"depth": per or 100, "limits": limits.limits()}
-            return fit_fusion(index, scorer, train, judged, **options)
+            return fit_fusion(index, scorer, depth=per or 100, limits=limits.limits(), **options)
         budget = Budget(per_query=per, deadline=limits.deadline)
-        return fit_calibration(index, scorer, train, judged or {}, budget=budget, **options)
+        return fit_calibration(index, scorer, budget=budget, **options)
 
 
 def _take_scores(index: ItemIndex, scorer: Any, store: Path) -> None:
@@ -198,7 +181,7 @@ def _fit_stored(index: ItemIndex, scorer: Any, retriever: str | None) -> dict[st
     from crossknn.fitting.learning import fit_from_store
     from crossknn.scores.collect import fingerprint_of
 
-    fingerprint_of(scorer, index.scores)  # of one without a name nothing was kept
+    fingerprint_of(scorer, index.scores)  # no scores were stored for one without a name
     with progress("fitting kriging's prior", "steps") as report:
         prior = fit_from_store(index, scorer, retriever=retriever, progress=report)
     return {

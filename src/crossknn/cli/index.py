@@ -417,5 +417,4 @@ def _described(view: ItemIndex) -> Iterator[str]:
         yield line
     if (calibration := view.artifacts.get("calibration")) is not None:
         meta = calibration.meta
-        of, error = meta["queries"], meta["ece"]
-        yield f"calibration: by {meta['way']}, of {of} queries, expected error {error:.3f}"
+        yield f"calibration: of {meta['queries']} queries, expected error {meta['ece']:.3f}"

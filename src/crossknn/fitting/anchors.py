@@ -41,11 +41,9 @@ def collect_anchors(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> CollectReport:
-    """Score training queries with every item, and store the complete rows as the index's anchors.
-
-    Existing anchors are kept. After an interruption, the same call resumes. Kriging's prior is
-    fitted to the anchors, which gives later searches a higher recall. Returns the numbers of
-    reused, scored and failed pairs, and what stopped the collection.
+    """Score training queries with every item, store the complete rows as the index's anchors, and
+    fit kriging's prior to them. Existing anchors are kept. After an interruption, the same call
+    resumes.
 
     Args:
         index: The n items.
@@ -67,8 +65,8 @@ def collect_anchors(
     # On Ray every worker opens the cross-encoder by its name.
     given = scorer if limits is not None and limits.ray else opened
     report = collect(index.scores, given, texts, items, limits=limits, progress=progress)
-    known = _known_rows(index, opened.fingerprint, replace)  # others may have added to them
-    old = {} if known is None or known.meta.get("added") else known.arrays
+    now = _known_rows(index, opened.fingerprint, replace)  # another process may have added rows
+    old = {} if now is None or now.meta.get("added") else now.arrays
     own = dict.fromkeys(old.get("queries", ()))
     new = [text for text in dict.fromkeys(texts) if text not in own]
     rows = index.scores.rows(fingerprint, new, items)
@@ -97,7 +95,7 @@ def _teach(index: ItemIndex) -> None:
 
 
 def check_texts(queries: Texts, kind: str) -> list[str]:
-    """The different texts; `InputError` for what is no container of queries, or has none."""
+    """The different texts of a container of queries; `InputError` if there are none."""
     if isinstance(queries, str):
         raise InputError(f"{kind} queries must be a list of texts, not one text")
     if not isinstance(queries, Sequence) or not all(
@@ -113,18 +111,17 @@ def fit_scales(index: ItemIndex) -> None:
     """Fit the scales of the index's own vectors to the anchors, if there are any.
 
     A scale maps exact scores to the mean and standard deviation of inner products (AXN A.2).
-    Vectors for which queries cannot be encoded get no scale.
     """
     index = index.snapshot()
-    for known in index.each(ANCHORS):
-        scales = _scales(index, known.arrays["scores"], list(known.arrays["queries"]))
-        index.put_artifact(ANCHORS, {**known.meta, "scales": scales}, known.arrays)
+    for anchors in index.each(ANCHORS):
+        scales = _scales(index, anchors.arrays["scores"], list(anchors.arrays["queries"]))
+        index.put_artifact(ANCHORS, {**anchors.meta, "scales": scales}, anchors.arrays)
 
 
 def _known_rows(index: ItemIndex, own: str | None, replace: bool) -> Artifact | None:
     """Return this cross-encoder's current rows, including those of other processes."""
-    known = index.newest("artifacts", ANCHORS)
-    if known is None or known.meta["fingerprint"] != own or (replace and own is None):
+    rows = index.newest("artifacts", ANCHORS)
+    if rows is None or rows.meta["fingerprint"] != own or (replace and own is None):
         return None
     if own is None:
         raise InputError(
@@ -132,15 +129,15 @@ def _known_rows(index: ItemIndex, own: str | None, replace: bool) -> Artifact | 
             "name, either: name it, discard the anchors with replace=True (--replace), or use "
             "another index"
         )
-    return known
+    return rows
 
 
 def _scales(
     index: ItemIndex, rows: FloatArray, queries: Sequence[str]
 ) -> dict[str, tuple[float, float]]:
-    """Compute (alpha, beta) by name of the index's own vectors; "center" only centers."""
+    """(alpha, beta) by name of the index's own vectors; "center" only centers."""
     mean, std = _moments(np.asarray(row) for row in rows)
-    found = {"center": (mean, 1.0)}
+    scales = {"center": (mean, 1.0)}
     for name in (name for name in index.vectors if name not in index.fitted):
         try:
             vectors = index.query_vectors(Queries(queries), name)
@@ -152,13 +149,13 @@ def _scales(
         center, spread = _moments(vectors @ items[start : start + _CHUNK].T for start in starts)
         if std > 0 and spread > 0:
             beta = spread / std
-            found[name] = mean - center / beta, beta
-    return found
+            scales[name] = mean - center / beta, beta
+    return scales
 
 
 def _moments(parts: Iterable[FloatArray]) -> tuple[float, float]:
-    """Compute mean and standard deviation of values given in portions."""
-    found = [(p.size, p.mean(dtype=np.float64), p.var(dtype=np.float64)) for p in parts]
-    sizes, means, variances = np.transpose(found)
+    """Mean and standard deviation of values given in portions."""
+    each = [(p.size, p.mean(dtype=np.float64), p.var(dtype=np.float64)) for p in parts]
+    sizes, means, variances = np.transpose(each)
     mean = np.average(means, weights=sizes)
     return float(mean), math.sqrt(np.average(variances + (means - mean) ** 2, weights=sizes))

@@ -11,7 +11,6 @@ Axes: those of `crossknn.methods.prior`, and a anchor queries, b items of a bloc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import starmap
 from typing import NamedTuple
 
@@ -48,7 +47,8 @@ RIDGES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 def fit_cokriging(
     known: FloatArray, coordinates: FloatArray, products: FloatArray
 ) -> tuple[Cokriging, FloatArray]:
-    """Choose scale and ridge by the smallest leave-one-out error in the scores of all items.
+    """Choose cokriging's scale and ridge by the smallest leave-one-out error in the scores of all
+    items; return it, and its prediction of each known query from all others: (q, r).
 
     With A = K (K + ridge I)^-1, the error of query i, left out, is ((I - A) Z)_i / (1 - A_ii)
     (Rasmussen and Williams 2006, 5.12).
@@ -57,9 +57,6 @@ def fit_cokriging(
         known: Vectors (q, d) of queries.
         coordinates: Z (q, r).
         products: Gram matrix of the factors, F' F (r, r).
-
-    Returns:
-        The regression, and its prediction of each known query from all others: (q, r).
     """
     best, exact = np.inf, coordinates.astype(np.float64)
     for scale in SCALES:
@@ -72,8 +69,8 @@ def fit_cokriging(
             if (total := float(np.sum((error @ products) * error))) < best:
                 best, others = total, exact - error
                 solved = turn @ (turned / (values + ridge)[:, None])
-                found = Cokriging(known, solved.astype(np.float32), scale)
-    return found, others
+                cokriging = Cokriging(known, solved.astype(np.float32), scale)
+    return cokriging, others
 
 
 def fit_dense(
@@ -87,10 +84,8 @@ def fit_dense(
     rows: IntArray | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """Fit a prior to queries that were scored with every item.
-
-    The items are read three times, `BLOCK` at a time, so that arrays may be memory-mapped.
-    `InputError` if there are fewer than two queries.
+    """Fit a prior to queries that were scored with every item; `InputError` if there are fewer than
+    two. The items are read three times, `BLOCK` at a time, so that arrays may be memory-mapped.
 
     Args:
         scores: Exact scores (a, n) of anchor queries.
@@ -114,9 +109,7 @@ def fit_dense(
     columns, total = anchors.moments()
     slopes = columns.regressed(np.flatnonzero(few)[1:] - 1)
 
-    def stacked(part: slice, values: FloatArray) -> FloatArray:
-        """Stack the residuals (q, b) of the trend with few columns on the items' directions
-        (d, b)."""
+    def stacked(part: slice, values: FloatArray) -> FloatArray:  # [E' U]' of a block (q + d, b)
         both = columns.residuals(values, slopes), _directions(vectors[part]).T
         return np.vstack(both).astype(np.float32)
 
@@ -124,36 +117,33 @@ def fit_dense(
     variance = float(np.trace(gram[:q, :q])) / (q * n)
     mixture = _mixture(gram, q, rank)
     cokriging, others = None, None
-    if query_vectors is not None:
-        cokriging, others = _cokriging_of(query_vectors[rows], gram, mixture)
+    if query_vectors is not None:  # of the anchors' residuals, as coordinates of the factors
+        products = mixture.T @ gram @ mixture
+        coordinates = np.linalg.lstsq(products, mixture.T @ gram[:, :q], rcond=1e-10)[0].T
+        cokriging, others = fit_cokriging(query_vectors[rows], coordinates, products)
     factor, every = scratch((n, mixture.shape[1])), Moments()
     for part, values in anchors.blocks(2):
         factor[part] = stacked(part, values).T @ mixture.astype(np.float32)
         every.add(values if others is None else _with_column(values, others, factor[part]))
-    mean, kept = _centred(total) / q, trend_columns(len(cheap), lead, others is not None)
-    trends = [every.trend(used, variance) for used in kept]
-    prior = Prior(factor=factor, mean=mean.astype(np.float32), trends=trends, variance=variance)
-    return replace(prior, cokriging=cokriging)
-
-
-def _cokriging_of(
-    query_vectors: FloatArray, gram: FloatArray, mixture: FloatArray
-) -> tuple[Cokriging, FloatArray]:
-    """Fit cokriging of the q anchors, from their residuals' coordinates in the factors' space."""
-    q, products = len(query_vectors), mixture.T @ gram @ mixture
-    coordinates = np.linalg.lstsq(products, mixture.T @ gram[:, :q], rcond=1e-10)[0].T
-    return fit_cokriging(query_vectors, coordinates, products)
+    exact = total.astype(np.float64)
+    used = trend_columns(len(cheap), lead, others is not None)
+    return Prior(
+        factor=factor,
+        mean=((exact - exact.mean()) / q).astype(np.float32),
+        trends=[every.trend(columns, variance) for columns in used],
+        variance=variance,
+        cokriging=cokriging,
+    )
 
 
 def _with_column(values: FloatArray, others: FloatArray, factor: FloatArray) -> FloatArray:
-    """Insert cokriging's prediction of each anchor from the others before the last two of the
-    columns (q, g, b), the items' mean and the scores: (q, g + 1, b)."""
+    """Insert cokriging's prediction before the items' mean and the scores: -> (q, g + 1, b)."""
     likely = (others.astype(np.float32) @ factor.T)[:, None]
     return np.concatenate([values[:, :-2], likely, values[:, -2:]], axis=1)
 
 
 class _Anchors(NamedTuple):
-    """The q anchors at `rows` of exact scores (a, n), with each retriever's scores (a, n)."""
+    """The q anchors at `rows` of exact and of each retriever's scores (a, n)."""
 
     scores: FloatArray
     cheap: Sequence[FloatArray]
@@ -210,24 +200,22 @@ class Moments:
         return np.where(size > 1e-6 * np.abs(self.mean), size, np.inf)
 
     def regressed(self, used: IntArray) -> FloatArray:
-        """Fit weights (q, g - 1) of the standardised columns `used` by least squares over all
-        items; other weights are 0."""
+        """Weights (q, g - 1) of the standardised columns `used`, by least squares over all items;
+        other weights are 0."""
         size = self.size[:, used, 0]
         weights = np.zeros((len(self.mean), self.mean.shape[1] - 1))
         for row, (products, unit) in enumerate(zip(self.products, size, strict=True)):
-            known = products[np.ix_(used, used)] / unit / unit[:, None]
-            weights[row, used] = solve_scaled(known, products[used, -1] / unit)
+            scaled = products[np.ix_(used, used)] / unit / unit[:, None]
+            weights[row, used] = solve_scaled(scaled, products[used, -1] / unit)
         return weights
 
     def trend(self, columns: BoolArray, variance: float) -> Trend:
-        """Estimate the prior of the weights of a trend with `columns` (g,), of which the first is
-        1."""
+        """Estimate the prior of a trend's weights; the first of `columns` (g,) is the 1."""
         weights = np.pad(self.regressed(np.flatnonzero(columns)[1:] - 1), ((0, 0), (1, 0)))
         return Trend(columns, weights.mean(axis=0), slope_precision(weights, columns, variance))
 
     def residuals(self, values: FloatArray, weights: FloatArray) -> FloatArray:
-        """Compute residuals of the scores after the prediction by `weights` (q, g - 1): (q, g, b)
-        -> (q, b)."""
+        """Residuals of the scores, given `weights` (q, g - 1): (q, g, b) -> (q, b)."""
         about = values - self.mean
         scaled = weights / self.size[:, :-1, 0]
         left: FloatArray = about[:, -1] - (scaled[:, None] @ about[:, :-1])[:, 0]
@@ -268,8 +256,3 @@ def slope_precision(weights: FloatArray, columns: BoolArray, variance: float) ->
     spread[np.diag_indices_from(spread)] += PRIOR_QUERIES * (variance or 1.0) / SLOPE
     precision[np.ix_(used, used)] = np.linalg.inv(spread / (q + PRIOR_QUERIES))
     return precision
-
-
-def _centred(values: FloatArray) -> FloatArray:
-    exact: FloatArray = values.astype(np.float64)
-    return exact - exact.mean()

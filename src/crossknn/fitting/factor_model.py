@@ -59,7 +59,8 @@ def fit_sparse(
     rank: int = RANK,
     progress: Progress | None = None,
 ) -> Prior:
-    """Fit a prior like that of `fit_dense` to sparse scores.
+    """Fit a prior like that of `fit_dense` to sparse scores; `InputError` if fewer than two queries
+    have any.
 
     The content is fitted first, then the items' own loadings, as long as predictions of a held-out
     tenth of the entries improve; then the same number of steps is repeated with all entries.
@@ -72,9 +73,6 @@ def fit_sparse(
         lead: Index of the retriever in the trend with few columns.
         rank: Maximum number of factors.
         progress: Called with (steps done, maximum number of steps).
-
-    Raises:
-        InputError: Fewer than two queries have scores.
     """
     data = Observations.of(scores, cheap, vectors)
     if len(data.queries) < 2:
@@ -171,8 +169,8 @@ class FactorModel:
 
 
 def _initial(data: Observations) -> FactorModel:
-    """Fit pooled weights of the retrievers' scores; assign half of the remaining variance to
-    content, a quarter to the items' own part and a quarter to noise."""
+    """Fit pooled weights of the retrievers' scores; half of the remaining variance is content, a
+    quarter the items' own part and a quarter noise."""
     g, d = len(data.size), data.directions.shape[1]
     products, count = np.zeros((g, g)), 0
     for query in data.queries:
@@ -195,8 +193,7 @@ def _initial(data: Observations) -> FactorModel:
 
 
 def _with_own_loadings(model: FactorModel, data: Observations, rank: int) -> FactorModel:
-    """Give each of at most `rank` factors a part of the items' own, with half of the noise as its
-    total variance."""
+    """Give at most `rank` factors a part of the items' own, with half of the noise in all."""
     values, vectors = np.linalg.eigh(model.theta[:, 1:].T @ model.theta[:, 1:] / len(data.seen))
     kept = np.argsort(-values, kind="stable")[:rank]
     turn = np.zeros((len(values) + 1, len(kept) + 1))
@@ -388,7 +385,7 @@ def _prior_of(
 def _of_all_items(
     model: FactorModel, data: Observations, vectors: FloatArray
 ) -> tuple[FloatArray, FloatArray, Moments]:
-    """Return means (n,), loadings (n, r), both in units of scores, and the moments of theta."""
+    """Means (n,) and loadings (n, r), in units of scores, and the moments of theta."""
     n, size = len(vectors), data.size[0]
     mean, factor, moments = np.empty(n), scratch((n, model.theta.shape[1] - 1)), Moments()
     for start in range(0, n, BLOCK):
@@ -404,8 +401,7 @@ def _of_all_items(
 def _standardised(
     theta: FloatArray, weights: FloatArray, centre: FloatArray, covariance: FloatArray
 ) -> FloatArray:
-    """Compute theta (b, t) times weights (t,), standardised over all n items, given theta's mean
-    and covariance; 0 if all are equal."""
+    """theta (b, t) times weights (t,), standardised over all n items; 0 if all are equal."""
     mean, size = weights @ centre, np.sqrt(weights @ covariance @ weights)
     column: FloatArray = theta @ weights - mean
     return column / size if size > 1e-6 * abs(mean) else np.zeros(len(theta))
@@ -420,8 +416,12 @@ def fit_trend(
 ) -> Trend:
     """Fit the prior of a trend's weights to the queries, by EM of these weights alone.
 
-    `bases` (b, g') have all columns of each query's items, of which the trend has `columns` (g',);
-    `variance` is the prior's.
+    Args:
+        model: The model, whose items' loadings are fixed.
+        data: The scores.
+        bases: All columns (b, g') of each query's items.
+        columns: Those of the trend (g',).
+        variance: The prior's.
     """
     used, size, q = np.flatnonzero(columns), data.size[0], len(data.queries)
     f = len(used)

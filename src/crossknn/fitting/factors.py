@@ -61,14 +61,18 @@ def per_query(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> PairPlan:
-    """Choose `count` items for each train query, mostly a retriever's best (strategy q; AXN 2.1:
-    k_d).
+    """Choose items for each train query, mostly a retriever's best (strategy q; AXN 2.1: k_d).
 
-    Queries are in random order: first `random` items from all n, then the best of the others, then
-    more random ones if the retriever returns fewer than min(count, n). The pairs of a smaller
-    `count` or `random` are a subset of a larger one's.
+    Queries are in random order. The pairs of a smaller `count` or `random` are a subset of a larger
+    one's.
 
-    Raises InputError if `count` is below 1.
+    Args:
+        stage: The retriever; if it returns fewer than min(count, n), random items follow.
+        queries: The train queries.
+        count: Number of items per query, 1 or more.
+        n: Number of all items.
+        random: How many of them come first and are drawn from all n.
+        seed, progress: Seed of the draws; called with (queries done, all).
     """
     if count < 1:
         raise InputError(f"items per query is {count}; it must be 1 or more")
@@ -93,12 +97,8 @@ def per_query(
 
 
 def per_item(n: int, q: int, count: int, *, seed: int = 0) -> PairPlan:
-    """Choose `count` different random queries, from q, for each item (strategy i; AXN B.4).
-
-    In rounds: every item, in random order, gets one query before any gets two.
-
-    Raises InputError if `count` is not between 1 and q.
-    """
+    """Choose `count` different random queries, from q, for each of n items (strategy i; AXN B.4):
+    every item, in random order, gets one query before any gets two."""
     if not 1 <= count <= q:
         raise InputError(
             f"{count} queries per item were asked for, but there are only {q}: it must be 1 to {q}"
@@ -142,13 +142,9 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The data of a fit: normalised scores of G, divided into fitted and `held` out; and initial
-    vectors.
-
-    `items` (n, d), float32 or float16 and possibly memory-mapped, and `queries` (q, d), float32,
-    are the initial vectors, which must not be modified; `initial` is their error on the held-out
-    entries.
-    """
+    """The data of a fit: normalised scores of G, divided into `fitted` and `held` out; initial
+    vectors `items` (n, d), possibly memory-mapped, and `queries` (q, d), which must not be changed;
+    and their error on the held-out entries, `initial`."""
 
     items: FloatArray
     queries: FloatArray
@@ -194,18 +190,16 @@ class Targets:
 def inner_products(
     queries: FloatArray, items: FloatArray, query: IntArray, item: IntArray
 ) -> FloatArray:
-    """Compute inner products of pairs: queries (q, d), items (n, d), positions (e,) twice ->
-    (e,)."""
-    found = np.empty(len(query), np.float32)
+    """Inner products of pairs: queries (q, d), items (n, d), positions (e,) twice -> (e,)."""
+    products = np.empty(len(query), np.float32)
     for start in range(0, len(query), _CHUNK):
         part = slice(start, start + _CHUNK)
-        np.einsum("ed,ed->e", queries[query[part]], items[item[part]], out=found[part])
-    return found
+        np.einsum("ed,ed->e", queries[query[part]], items[item[part]], out=products[part])
+    return products
 
 
 def error(entries: SparseScores, queries: FloatArray, items: FloatArray) -> float:
-    """Compute the root mean squared error of `queries . items` on normalised entries; NaN if there
-    are none."""
+    """Root mean squared error of `queries . items` on normalised entries; NaN without entries."""
     if not len(entries):
         return float("nan")
     miss = inner_products(queries, items, entries.query, entries.item) - entries.score
@@ -274,47 +268,43 @@ def als(
 
 
 def _fit_rows(g: Any, others: FloatArray, start: FloatArray, strength: float) -> FloatArray:
-    """Fit the vector of every row of G, given those of the `others`, near the `start`.
-
-    Rows with the same number of entries are solved together; rows without entries keep their
-    initial vector.
-    """
-    found, counts = start.copy(), np.diff(g.indptr)
+    """Fit the vector of every row of G, given those of the `others`, near the `start`. Rows with
+    the same number of entries are solved together."""
+    fitted, counts = start.copy(), np.diff(g.indptr)
     for b in np.unique(counts[counts > 0]).tolist():
         rows = np.flatnonzero(counts == b)
-        at_once = max(1, _NUMBERS_AT_ONCE // (b * max(b, found.shape[1])))
+        at_once = max(1, _NUMBERS_AT_ONCE // (b * max(b, fitted.shape[1])))
         for begin in range(0, len(rows), at_once):
             part = rows[begin : begin + at_once]
             entries = g.indptr[part][:, None] + np.arange(b)
-            known = others[g.indices[entries]]
-            miss = g.data[entries] - (known @ start[part][:, :, None])[:, :, 0]
-            found[part] += ridge(known, miss, strength)
-    return found
+            vectors = others[g.indices[entries]]
+            miss = g.data[entries] - (vectors @ start[part][:, :, None])[:, :, 0]
+            fitted[part] += ridge(vectors, miss, strength)
+    return fitted
 
 
-def ridge(known: FloatArray, target: FloatArray, strength: float) -> FloatArray:
-    """Solve argmin over x of |target - known x|^2 + strength |x|^2: (c, b, d), (c, b) -> (c, d).
+def ridge(vectors: FloatArray, target: FloatArray, strength: float) -> FloatArray:
+    """Solve argmin over x of |target - vectors x|^2 + strength |x|^2: (c, b, d), (c, b) -> (c, d).
 
     If b < d the (b, b) systems of the dual form are solved, otherwise the (d, d) ones.
     """
-    b, d = known.shape[1:]
-    turned, right = known.transpose(0, 2, 1), target[:, :, None]
-    penalty = strength * np.eye(min(b, d), dtype=known.dtype)
+    b, d = vectors.shape[1:]
+    turned, right = vectors.transpose(0, 2, 1), target[:, :, None]
+    penalty = strength * np.eye(min(b, d), dtype=vectors.dtype)
     if b < d:
-        return (turned @ np.linalg.solve(known @ turned + penalty, right))[:, :, 0]
-    return np.linalg.solve(turned @ known + penalty, turned @ right)[:, :, 0]
+        return (turned @ np.linalg.solve(vectors @ turned + penalty, right))[:, :, 0]
+    return np.linalg.solve(turned @ vectors + penalty, turned @ right)[:, :, 0]
 
 
 def _mean_square(vectors: FloatArray) -> float:
-    """Compute the mean squared length of vectors; 1 if all are zero."""
+    """Mean squared length of vectors; 1 if all are zero."""
     parts = (vectors[start : start + _CHUNK] for start in range(0, len(vectors), _CHUNK))
     total = sum(float(np.square(part, dtype=np.float32).sum(dtype=np.float64)) for part in parts)
     return total / len(vectors) or 1.0
 
 
 def _drawn(rng: np.random.Generator, n: int, count: int) -> IntArray:
-    """Draw `count` different items of n in random order; a smaller count gives the first of
-    these."""
+    """Draw `count` different items of n; a smaller count gives the first of these."""
     items: IntArray = np.empty(0, dtype=np.int64)
     while len(items) < count:
         more = np.concatenate([items, rng.integers(n, size=max(_DRAWN_AT_ONCE, len(items)))])

@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from crossknn.data.queries import Texts
-from crossknn.errors import InputError, SpecError
-from crossknn.fitting.anchors import check_texts, collect_anchors
+from crossknn.errors import InputError
+from crossknn.fitting.anchors import check_texts
 from crossknn.fitting.factors import (
     Fit,
     PairPlan,
@@ -32,15 +32,14 @@ from crossknn.fitting.factors import (
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import IndexingCost, ItemVectors, Same
 from crossknn.linalg import solvable
-from crossknn.retrievers.base import RandomItems
 from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
 from crossknn.scores.sparse import SparseScores
 from crossknn.scores.store import ScoreStore
-from crossknn.spec import Spec, build, parse, text_of
-from crossknn.types import Anchors, BoolArray, FloatArray, Pairs, Progress, Queries, Scale
+from crossknn.spec import Spec, build, check_options, option, parse, text_of
+from crossknn.types import BoolArray, FloatArray, Pairs, Progress, Queries, Scale
 
 OpenProgress: TypeAlias = Callable[[str, str], AbstractContextManager[Progress | None]]
 """Opens a progress display, given a description and a unit."""
@@ -101,7 +100,6 @@ def fit(
     per: int | None = None,
     retriever: str | Spec | None = None,
     limits: Limits | None = None,
-    replace: bool = False,
     seed: int = 0,
     progress: OpenProgress = lambda what, unit: nullcontext(),
 ) -> FitReport:
@@ -120,7 +118,6 @@ def fit(
         per: Number of items or queries; by default 100 items or 5 queries.
         retriever: Specification of the retriever of strategy "q"; by default the vectors'.
         limits: Limits of the collection. Scores so far are used, and the same call resumes.
-        replace: Drop anchors scored by other cross-encoders.
         seed: Seed of all randomness.
         progress: Opens a progress report: `progress(what, unit)` is a context manager that gives a
             function to be called with (done, total).
@@ -141,7 +138,6 @@ def fit(
         per=PER[strategy] if per is None else per,
         retriever=retriever,
         limits=limits or Limits(),
-        replace=replace,
         seed=seed,
         progress=progress,
     )
@@ -160,7 +156,8 @@ def _initial(index: ItemIndex, vectors: str) -> str:
 
 @dataclass(kw_only=True, eq=False)
 class FitTask:
-    """The data of a fit; pairs are scored when their scores are first requested."""
+    """The data of a fit; pairs are scored when their scores are first requested, and what that took
+    is `collected`."""
 
     index: ItemIndex
     scorer: Scorer
@@ -170,7 +167,6 @@ class FitTask:
     per: int
     retriever: str | Spec | None
     limits: Limits
-    replace: bool
     seed: int
     progress: OpenProgress
     vector_seconds: float = 0.0
@@ -178,11 +174,8 @@ class FitTask:
     _random: SparseScores = field(init=False)
 
     def sparse(self) -> SparseScores:
-        """Return G: all scores of the train queries in the store, once the planned pairs are
-        scored.
-
-        For a query that is an anchor, which has all scores, only the planned ones are returned.
-        """
+        """Score the planned pairs, and return G: all scores of the train queries in the store; of
+        anchors, which have all scores, only the planned ones."""
         store, items, plan = self.index.scores, self.index.items.texts, self._plan()
         with self.progress("scoring train queries", "pairs") as report:
             how = dict[str, Any](limits=self.limits, progress=report)
@@ -195,36 +188,17 @@ class FitTask:
         self._random = scores.take(_among(scores, plan.random))
         return scores
 
-    def dense(self) -> Anchors:
-        """Return scores of the train queries with every item: the index's anchors."""
-        index, n = self.index, self.index.n
-        with self.progress("scoring anchor queries", "pairs") as report:
-            how = dict[str, Any](limits=self.limits, replace=self.replace, progress=report)
-            self.collected = collect_anchors(index, self.scorer, self.queries, **how)
-        anchors = index.anchors
-        if anchors is None:
-            raise InputError(
-                f"no train query has the scores of all {n} items yet: allow more calls or more time"
-            )
-        texts = anchors.queries.texts
-        random = per_query(RandomItems(n, self.seed), Queries(texts), _ENOUGH, n=n).pairs
-        values = np.asarray(anchors.scores)[random.query, random.item]
-        self._random = SparseScores.of(texts, n, random, values)
-        return anchors
-
     def scale(self, items: FloatArray, queries: FloatArray) -> Scale | None:
-        """Return the map from scores to the scale of the vectors' inner products (AXN A.2).
-
-        It is estimated from random pairs, because scores vary too little among a retriever's best
-        items. None if there are too few.
-        """
-        known = self._random
-        if len(known) < _ENOUGH:
+        """Return the map from scores to the scale of the vectors' inner products (AXN A.2), from
+        random pairs, because scores vary too little among a retriever's best items; None if there
+        are too few."""
+        drawn = self._random
+        if len(drawn) < _ENOUGH:
             return None
-        return Scale.match(known.score, inner_products(queries, items, known.query, known.item))
+        return Scale.match(drawn.score, inner_products(queries, items, drawn.query, drawn.item))
 
     def kept(self, method: FitMethod, fit: Fit, queries: int, calls: int) -> ItemVectors:
-        """What the index keeps of a fit to so many scores of so many queries."""
+        """What the index keeps of a fit to `calls` scores of `queries` queries."""
         errors = {"held_out": fit.held_out, "initial": fit.initial, "untouched": fit.untouched}
         details = json.dumps({**errors, **fit.details})
         return ItemVectors(
@@ -239,7 +213,7 @@ class FitTask:
         )
 
     def cost(self, queries: int, calls: int, fitting: float) -> IndexingCost:
-        """Return the cost of this run, which used `calls` scores of `queries` queries."""
+        """The cost of this run, which used `calls` scores of `queries` queries."""
         return IndexingCost(
             queries=queries,
             calls=calls,
@@ -260,18 +234,12 @@ class FitTask:
 
 @dataclass(frozen=True, kw_only=True)
 class FitMethod(ABC):
-    """A fitting method; `str(method)` is its specification in the grammar."""
+    """A fitting method; `str(method)` is its specification."""
 
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        for option, value in vars(self).items():
-            if option == "held_out" and not 0 <= value < 1:
-                raise SpecError(f"{self}: held_out must be a share from 0 to below 1")
-            least = 0 if option in ("bias", "held_out") else 1e-12
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if is_number and not value >= least:
-                raise SpecError(f"{self}: {option} must be above 0")
+        check_options(self.name, self)
 
     @abstractmethod
     def fit(self, task: FitTask) -> ItemVectors:
@@ -283,12 +251,10 @@ class FitMethod(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Factorization(FitMethod):
-    """Fits vectors to the sparse G, starting from those of the dual encoder.
+    """Fits vectors to the sparse G, starting from those of the dual encoder. A random share
+    `held_out` of G determines when to stop, and measures the fit."""
 
-    A random share `held_out` of G determines when to stop, and measures the fit.
-    """
-
-    held_out: float = 0.05
+    held_out: float = option(0.05, least=0, most=0.99)
 
     def fit(self, task: FitTask) -> ItemVectors:
         began, items = time.perf_counter(), task.index.vectors[task.base]
@@ -299,8 +265,8 @@ class Factorization(FitMethod):
         with task.progress(f"fitting {self.name}", "") as progress:
             how = dict[str, Any](scale=scale, held_out=self.held_out, seed=task.seed)
             targets = Targets.of(scores, items, queries, **how)
-            found = self.factorize(targets, task.seed, progress)
-        return task.kept(self, found, len(scores.scored_queries), len(scores))
+            fitted = self.factorize(targets, task.seed, progress)
+        return task.kept(self, fitted, len(scores.scored_queries), len(scores))
 
     @abstractmethod
     def factorize(self, targets: Targets, seed: int, progress: Progress | None) -> Fit:
@@ -309,16 +275,14 @@ class Factorization(FitMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class ALS(Factorization):
-    """Alternating least squares, regularised towards the initial vectors with `strength`.
-
-    An additional coordinate with `bias`, in lengths of a query's vector, holds the item's average
-    level; 0 omits it.
-    """
+    """Alternating least squares, regularised towards the initial vectors with `strength`. An
+    additional coordinate with `bias`, in lengths of a query's vector, holds the item's average
+    level; 0 omits it."""
 
     name = "als"
-    strength: float = 0.3
-    bias: float = 2.0
-    sweeps: int = 6
+    strength: float = option(0.3, least=1e-9)
+    bias: float = option(2.0, least=0)
+    sweeps: int = option(6, least=1)
 
     def factorize(self, targets: Targets, seed: int, progress: Progress | None) -> Fit:
         how: dict[str, Any] = {"strength": self.strength, "bias": self.bias, "sweeps": self.sweeps}
@@ -329,20 +293,16 @@ METHODS: dict[str, type[FitMethod]] = {ALS.name: ALS}
 
 
 def add_scores(index: ItemIndex, store: ScoreStore, fingerprint: str) -> int:
-    """Copy the scores of the index's items from another store, and return the number of new ones.
-
-    Raises InputError if it has none by this cross-encoder.
-    """
+    """Copy the scores of the index's items from another store; return the number of new ones."""
     items = index.items.texts
-    known = store.sparse_scores(fingerprint, items)
-    if not len(known):
+    scores = store.sparse_scores(fingerprint, items)
+    if not len(scores):
         raise InputError(
             f"the store has no score of these items by {fingerprint}: search this index with "
             "it first, or name the cross-encoder of the store's scores (--scorer)"
         )
-    return index.scores.put(
-        fingerprint, known.queries, items, Pairs(known.query, known.item), known.score
-    )
+    pairs = Pairs(scores.query, scores.item)
+    return index.scores.put(fingerprint, scores.queries, items, pairs, scores.score)
 
 
 def _among(scores: SparseScores, pairs: Pairs) -> BoolArray:

@@ -1,12 +1,10 @@
-"""Fit the weights of a fusion, from judgements if there are any, and otherwise from agreement.
+"""Fit the weights of a fusion to judgements.
 
-With judgements, the retrievers' weights relative to each other come from their ranking of the whole
-corpus, which scores no pairs, and the weight of their sum relative to the exact scores from the
-order of its first candidates. A grid fitted to few queries overfits (on 60 it lost 4.6 points of
-nDCG@10), so the result is shrunk towards the default weights as far as cross-validation supports.
-If the sum with the exact scores then ranks worse than the retrievers alone, the retrievers decide
-the order. Without judgements, scores that agree with the others get a higher weight
-(`by_agreement`).
+The retrievers' weights relative to each other come from their ranking of the whole corpus, which
+scores no pairs, and the weight of their sum relative to the exact scores from the order of its
+first candidates. A grid fitted to few queries overfits (on 60 it lost 4.6 points of nDCG@10), so
+the result is shrunk towards the default weights as far as cross-validation supports. If the sum
+with the exact scores then ranks worse than the retrievers alone, the retrievers decide the order.
 
 Axes: m queries, c candidates, r retrievers; `unit` (..., m, c) are scores in deviations.
 """
@@ -58,12 +56,11 @@ def fit_fusion(
 ) -> dict[str, Any]:
     """Fit the weights of retriever scores in the final score, on m training queries.
 
-    Scores the first `depth` items of `hybrid` for each query and, without judgements, as many
-    random ones. Scores are stored in the index. Returns the artefact "fusion" of the index:
-    `weights`, in the `deviations` of candidates' scores (means over the queries); with judgements
-    also `ndcg`, nDCG@10 of the candidates ordered by the retrievers, the cross-encoder and,
-    cross-validated, both, and a `note` if both are worse than the retrievers alone, which then
-    decide the order.
+    Scores the first `depth` items of `hybrid` for each query; the scores are stored in the index.
+    Returns the artefact "fusion" of the index: `weights`, in the `deviations` of candidates' scores
+    (means over the queries); with judgements also `ndcg`, nDCG@10 of the candidates ordered by the
+    retrievers, the cross-encoder and, cross-validated, both, and a `note` if both are worse than
+    the retrievers alone, which then decide the order.
 
     Args:
         index: The items.
@@ -71,50 +68,42 @@ def fit_fusion(
         queries: m texts, or queries with the ids that judgements name.
         qrels: Judgements: the retrievers' weights to each other are those of the best nDCG@100 of
             their sum, and the sum's weight that of the best nDCG@10 beside the exact score, both
-            shrunk towards the shipped ones. Without them weights come from agreement.
-        depth: How many items of `hybrid`, and how many random ones, are scored for each query.
+            shrunk towards the default ones. Without judgements the weights are the default ones.
+        depth: How many items of `hybrid` are scored for each query.
         keep_own: Keep the item that has a query's id among its candidates; as in BEIR it is left
             out, since it is the query itself where queries are documents of the corpus.
-        seed: Draws the random items.
+        seed: Seed of random retrievers.
         limits, progress: As for `collect`.
     """
     asked, opened = query_set(queries), as_scorer(scorer)
+    if not len(asked):
+        raise InputError(f"there are no queries: fusion is fitted to {FEWEST_QUERIES} or more")
 
     def score(pairs: Pairs) -> FloatArray:
         given = asked.texts, index.items.texts, pairs
         collect(index.scores, opened, *given, limits=limits, progress=progress)
         return index.scores.pair_scores(fingerprint_of(opened, index.scores), *given)
 
-    if not len(asked):
-        raise InputError(f"there are no queries: fusion is fitted to {FEWEST_QUERIES} or more")
     known = None if qrels is None else given_qrels(qrels)
     rows = None if known is None else by_position(known, asked.ids, index.items.ids)
     own = None if keep_own else own_items(asked, index.items.ids, known)
-    found = weigh(index, Queries(asked.texts), score, rows, own=own, depth=depth, seed=seed)
-    found["fingerprint"] = opened.fingerprint
-    index.put_artifact(FUSION, found, {})
-    return found
+    fusion = _weigh(index, Queries(asked.texts), score, rows, own, depth, seed)
+    fusion["fingerprint"] = opened.fingerprint
+    index.put_artifact(FUSION, fusion, {})
+    return fusion
 
 
-def weigh(
+def _weigh(
     index: Index,
     queries: Queries,
     score: Callable[[Pairs], FloatArray],
-    rows: Sequence[Mapping[str, int]] | None = None,
-    *,
-    own: IntArray | None = None,
-    depth: int = 100,
-    seed: int = 0,
+    rows: Sequence[Mapping[str, int]] | None,
+    own: IntArray | None,
+    depth: int,
+    seed: int,
 ) -> dict[str, Any]:
-    """Compute the result of `fit_fusion`, except the fingerprint, from scores of any source.
-
-    Args:
-        queries: m train queries.
-        score: Gives the exact scores (p,) of pairs, NaN where there is none.
-        rows: Grades of each query by position of the items, as text (`Judgements.rows`).
-        own: The item (m,) that is no candidate of a query, -1 for none.
-        depth, seed: As `fit_fusion` takes them.
-    """
+    """Compute the result of `fit_fusion`, except the fingerprint; `rows` are the grades of each
+    query by position of the items, and `own` the item (m,) that is no candidate of a query."""
     shipped = _shipped(index)
     stages = [open_retriever(index, name, seed) for name in shipped]
 
@@ -124,23 +113,18 @@ def weigh(
 
     best = None if rows is None else _best_grades(rows)
     items = open_retriever(index, "hybrid").top(queries, min(depth, index.n)).items
-    start, first = [*shipped.values()], items.shape[1]
-    if rows is None:
-        drawn = np.random.default_rng(seed).integers(index.n, size=items.shape)
-        items = np.concatenate([items, drawn], axis=1)
     items = _without(items, own)
     query, column = np.nonzero(items != NO_ITEM)
     scores = np.concatenate([np.full((1, *items.shape), np.nan), cheap(items)])
     scores[0, query, column] = score(Pairs(query, items[query, column]))
-    measured = dict[str, Any]()
+    weights, measured = np.array([*shipped.values()]), dict[str, Any]()
     if rows is None or best is None:
-        deviations = _deviations(scores[:, :, :first])
-        weights = by_agreement(scores / deviations[:, None, None], np.array(start))
+        deviations = _deviations(scores)
     else:
         pool = _pool([stage.top(queries, min(POOL, index.n)).items for stage in stages])
         pool = _without(pool, own)
         grades = _grades(rows, items), _grades(rows, pool), best
-        weights, deviations, ndcg = by_judgements(scores, cheap(pool), grades, start)
+        weights, deviations, ndcg = by_judgements(scores, cheap(pool), grades, weights)
         measured = {"ndcg": ndcg, **_note(ndcg)}
     return measured | {
         "judged": 0 if best is None else int(best.any(axis=1).sum()),
@@ -152,7 +136,7 @@ def weigh(
 
 
 def _shipped(index: Index) -> dict[str, float]:
-    """The shipped weights of the index's retrievers, which are those that are fused."""
+    """The default weights of the index's retrievers, which are those that are fused."""
     vectors = unfitted(index)
     beside_words = vectors == "lsa" and "bm25" in index.retrievers
     weights = {vectors: LSA if beside_words else VECTORS, "bm25": BM25}
@@ -163,7 +147,6 @@ def _shipped(index: Index) -> dict[str, float]:
 
 
 def _note(ndcg: Mapping[str, float]) -> dict[str, str]:
-    """Says it where the retrievers order better alone."""
     if ndcg["both"] >= ndcg["retrievers"]:
         return {}
     return {
@@ -183,7 +166,7 @@ def by_judgements(
     scores: FloatArray,
     pool: FloatArray,
     judged: tuple[FloatArray, FloatArray, FloatArray],
-    shipped: Sequence[float],
+    start: FloatArray,
 ) -> tuple[FloatArray, FloatArray, dict[str, float]]:
     """Weights (r,) from judgements; deviations (1 + r,), that of the exact scores first; and the
     nDCG@10 of the candidates ordered by the retrievers (their sum or, if that is better, one of
@@ -194,15 +177,15 @@ def by_judgements(
         pool: The retrievers' scores of the best items of each of them (r, m, p), NaN likewise.
         judged: Grades of the candidates (m, c), of the pool (m, p), and of all items that are
             relevant to a query, best first (m, 100).
-        shipped: The weights (r,) that fitted ones are shrunk towards.
+        start: The weights (r,) that fitted ones are shrunk towards.
     """
     rows = np.flatnonzero(judged[2].any(axis=1))
-    gains, found, best = (of[rows] for of in judged)
-    start, deviations = np.array(shipped), _deviations(scores)
+    gains, pool_gains, best = (of[rows] for of in judged)
+    deviations = _deviations(scores)
     unit, wide = scores / deviations[:, None, None], pool / deviations[1:, None, None]
 
     def retrieved(weights: FloatArray) -> FloatArray:
-        return _ndcg(np.tensordot(weights, wide[:, rows], axes=1), found, best, 100)
+        return _ndcg(np.tensordot(weights, wide[:, rows], axes=1), pool_gains, best, 100)
 
     def ordered(scale: FloatArray) -> FloatArray:
         return _ndcg(unit[0, rows] + scale * sums[rows], gains, best, 10)
@@ -223,23 +206,21 @@ def by_judgements(
 
 
 def _deviations(scores: FloatArray) -> FloatArray:
-    """Compute the means over queries of standard deviations over candidates: (..., m, c) ->
-    (...)."""
-    found = np.asarray(np.nanstd(scores, axis=-1).mean(axis=-1))
-    if not (found > 0).all():
+    """Means over queries of standard deviations over candidates: (..., m, c) -> (...)."""
+    deviations = np.asarray(np.nanstd(scores, axis=-1).mean(axis=-1))
+    if not (deviations > 0).all():
         raise InputError("fusion needs scores that differ, and all candidates have equal ones")
-    return found
+    return deviations
 
 
 def _pool(rankings: Sequence[IntArray]) -> IntArray:
-    """Return all items of rankings (m, c), ordered by position, with `NO_ITEM` in place of repeated
-    ones."""
+    """All items of rankings (m, c) by position, with `NO_ITEM` in place of repeated ones."""
     pool = np.sort(np.concatenate(rankings, axis=1), axis=1)
     return np.where(np.diff(pool, axis=1, prepend=NO_ITEM) == 0, NO_ITEM, pool)
 
 
 def _grades(rows: Sequence[Mapping[str, int]], items: IntArray) -> FloatArray:
-    """Return the grades (m, c) of items; 0 if there is none."""
+    """The grades (m, c) of items; 0 if there is none."""
     both = zip(rows, items.tolist(), strict=True)
     return np.array([[max(row.get(str(i), 0), 0) for i in of] for row, of in both], np.float64)
 
@@ -257,11 +238,11 @@ def _best_grades(rows: Sequence[Mapping[str, int]]) -> FloatArray:
 
 
 def _ndcg(scores: FloatArray, gains: FloatArray, best: FloatArray, cutoff: int) -> FloatArray:
-    """Compute nDCG (m,) of candidates (m, c) ordered by `scores`, NaN last, ties by position."""
+    """nDCG (m,) of candidates (m, c) ordered by `scores`, NaN last, ties by position."""
     discounts = 1 / np.log2(np.arange(cutoff) + 2)
     order = np.argsort(-np.nan_to_num(scores, nan=-np.inf), axis=1, kind="stable")[:, :cutoff]
-    found = np.take_along_axis(gains, order, axis=1)
-    return found @ discounts[: found.shape[1]] / (best[:, :cutoff] @ discounts)
+    taken = np.take_along_axis(gains, order, axis=1)
+    return taken @ discounts[: taken.shape[1]] / (best[:, :cutoff] @ discounts)
 
 
 def _shrunk(
@@ -282,25 +263,3 @@ def _shrunk(
     within = lead.mean(axis=1) <= lead.std(axis=1) / np.sqrt(m)
     row, best = int(within.argmax()), grid[table.mean(axis=1).argmax()]
     return start + SHRINKAGE[row] * (best - start), float(held[row].mean())
-
-
-def by_agreement(unit: FloatArray, start: FloatArray) -> FloatArray:
-    """Estimate weights (r,) from how well the scores agree; `start` unless two retrievers have
-    weights.
-
-    If three raters of the same quantity have independent errors, their correlations are products of
-    loadings, corr(i, j) = a_i a_j, so that a_i^2 = corr(i, j) corr(i, k) / corr(j, k). The best
-    linear estimate of the quantity weights each by a_i / (1 - a_i^2) (one-factor model; Thurstone's
-    factor scores). Errors of retrievers are not quite independent, so the weight is the geometric
-    mean of this and the default, limited to 0.25 to 1.
-    """
-    if len(start) != 2 or not start.all():
-        return start
-    centred = unit - np.nanmean(unit, axis=2, keepdims=True)
-    centred /= np.maximum(np.nanstd(unit, axis=2, keepdims=True), 1e-12)
-    ab, ac, bc = (np.nanmean(centred[i] * centred[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
-    if min(ab, ac, bc) <= 0:
-        return start
-    loading = np.clip([ab * ac / bc, ab * bc / ac, ac * bc / ab], 0.02, 0.9)
-    factor = np.sqrt(loading) / (1 - loading)
-    return np.clip(np.sqrt(start * factor[1:] / factor[0]), 0.25, 1.0)

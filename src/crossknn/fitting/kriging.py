@@ -23,9 +23,7 @@ from crossknn.scores.sparse import SparseScores
 from crossknn.spec import Spec, parse
 from crossknn.types import FloatArray, IntArray, Progress, Queries
 
-SEED, _AT_ONCE, _CELLS = 0, 64, 2**24
-"""Number of scores, over all items, that are computed together for several queries."""
-
+SEED, _QUERIES_AT_ONCE, _SCORES_AT_ONCE = 0, 64, 2**24
 
 TEACHING_ANCHORS = 10
 """With at least this many anchors, the prior is fitted to them alone, without earlier searches."""
@@ -44,9 +42,9 @@ def fit_prior(
 
     Args:
         index: The n items, and their anchors.
-        scores: What searches of other queries than the anchors left, of one cross-encoder.
-        retriever: Retrievers whose scores the trends use; by default those of the prior that there
-            is, or else words and vectors.
+        scores: One cross-encoder's scores of searched queries that are not anchors.
+        retriever: Retrievers whose scores the trends use; by default those of the index's prior, or
+            else words and vectors.
         stored: Number of scores of all searched queries in the store, which the prior keeps.
         progress: Called with (steps done, the most there may be): sweeps, or items of anchors that
             were read. A fit that is stopped begins anew; the scores that it is fitted to stay.
@@ -68,7 +66,7 @@ def prior_of(
     retriever: str | Spec | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """The prior that the index's anchors or `scores` teach; see `fit_prior`."""
+    """Fit the prior of `fit_prior` without storing it."""
     if retriever is None:
         before = stored_prior(index)
         retriever = trend_retrievers(index) if before is None else before.retriever
@@ -78,22 +76,18 @@ def prior_of(
     count = 0 if index.anchors is None else len(index.anchors.scores)
     if count and (count >= TEACHING_ANCHORS or not scores):
         prior = _of_anchors(index, retriever, progress=progress)
-        queries, pairs = count, count * index.n
-    elif scores:
-        prior, count = _of_searches(index, scores, retriever, progress), 0
-        queries, pairs = len(scores.scored_queries), len(scores)
-    else:
-        raise InputError(
-            f"the index has no scores to fit to{lacking(index, 'anchors')}: search it, "
-            "or score anchor queries with  crossknn collect INDEX --anchors QUERIES"
-        )
-    return replace(
-        prior, retriever=str(retriever), queries=queries, pairs=pairs, n_anchor_queries=count
+        return replace(prior, queries=count, pairs=count * index.n, n_anchor_queries=count)
+    if scores:
+        prior = _of_searches(index, scores, retriever, progress)
+        return replace(prior, queries=len(scores.scored_queries), pairs=len(scores))
+    raise InputError(
+        f"the index has no scores to fit to{lacking(index, 'anchors')}: search it, "
+        "or score anchor queries with  crossknn collect INDEX --anchors QUERIES"
     )
 
 
 def cross_fitted(index: Index, retriever: Spec, folds: int) -> Iterator[tuple[IntArray, Prior]]:
-    """Each fold of the anchor queries, as positions, and the prior that the others teach."""
+    """Yield each fold of the anchor queries, as positions, and the prior of the others."""
     assert index.anchors is not None
     rows = np.arange(len(index.anchors.scores))
     cheap = retriever_scores(index, retriever, index.anchors.queries, SEED)
@@ -102,8 +96,8 @@ def cross_fitted(index: Index, retriever: Spec, folds: int) -> Iterator[tuple[In
 
 
 def add_points(index: ItemIndex, progress: Progress | None = None) -> None:
-    """Build the approximate index of the items' points, if the index has a prior: vectors, what
-    other queries teach of an item, and its mean score. With it a round costs the pool's size."""
+    """Build the approximate index of the items' points, if the index has a prior. With it a round
+    costs the pool's size."""
     if (prior := stored_prior(index)) is not None:
         points = points_of(index, prior, default_vectors(index))
         index.add_nearest(NAME, points, progress=progress)
@@ -116,48 +110,41 @@ def _of_anchors(
     cheap: Sequence[FloatArray] | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """From the anchors in `rows`, or all; `cheap` are the retrievers' scores of all, if known."""
+    """Fit to the anchors in `rows`, or to all; `cheap` are the retrievers' scores of all."""
     assert index.anchors is not None
-    queries, space = index.anchors.queries, unfitted(index) or default_vectors(index)
-    has_queries = index.has_query_vectors(space)
+    queries, (vectors, space) = index.anchors.queries, _space(index)
     prior = fit_dense(
         index.anchors.scores,
         retriever_scores(index, retriever, queries, SEED) if cheap is None else cheap,
-        index.vectors[space],
-        index.query_vectors(queries, space) if has_queries else None,
+        index.vectors[vectors],
+        None if space is None else index.query_vectors(queries, space),
         lead=leading_retriever(index, stage_names(index, retriever)),
         rows=rows,
         progress=progress,
     )
-    return replace(prior, space=space if has_queries else None, retriever=str(retriever))
+    return replace(prior, space=space, retriever=str(retriever))
 
 
 def _of_searches(
-    index: Index, scores: SparseScores, retriever: Spec, progress: Progress | None = None
+    index: Index, scores: SparseScores, retriever: Spec, progress: Progress | None
 ) -> Prior:
-    """From earlier searches."""
-    space = unfitted(index) or default_vectors(index)
-    has_queries = index.has_query_vectors(space)
-    cheap, vectors = _at_entries(index, retriever, scores, space if has_queries else None)
+    vectors, space = _space(index)
+    cheap, query_vectors = _at_entries(index, retriever, scores, space)
     prior = fit_sparse(
         scores,
         cheap,
-        index.vectors[space],
-        vectors,
+        index.vectors[vectors],
+        query_vectors,
         lead=leading_retriever(index, stage_names(index, retriever)),
         progress=progress,
     )
-    return replace(prior, space=space if has_queries else None)
+    return replace(prior, space=space, retriever=str(retriever))
 
 
-def _columns(index: Index, retriever: Spec, queries: Queries) -> list[FloatArray]:
-    """Each retriever's standardised scores (m, n)."""
-    found = []
-    for cheap in retriever_scores(index, retriever, queries, SEED):
-        found.append(scratch(cheap.shape))
-        for row, scores in zip(found[-1], cheap, strict=True):
-            row[:] = standardised(scores)
-    return list(found)
+def _space(index: Index) -> tuple[str, str | None]:
+    """The vectors that smooth the factors, and the same if queries have such vectors."""
+    name = unfitted(index) or default_vectors(index)
+    return name, name if index.has_query_vectors(name) else None
 
 
 def _at_entries(
@@ -166,7 +153,7 @@ def _at_entries(
     """Each retriever's standardised scores at the entries, (e,), and the vectors (q, d) of the
     scored queries."""
     chosen, parts, vectors = scores.scored_queries, [], []
-    together = max(1, min(_AT_ONCE, _CELLS // index.n))
+    together = max(1, min(_QUERIES_AT_ONCE, _SCORES_AT_ONCE // index.n))
     for start in range(0, len(chosen), together):
         rows = chosen[start : start + together]
         where = slice(scores.by_query[rows[0]], scores.by_query[rows[-1] + 1])
@@ -177,3 +164,13 @@ def _at_entries(
             vectors.append(index.query_vectors(queries, space))
     cheap = [np.concatenate(stage) for stage in zip(*parts, strict=True)]
     return cheap, None if space is None else np.concatenate(vectors)
+
+
+def _columns(index: Index, retriever: Spec, queries: Queries) -> list[FloatArray]:
+    """Each retriever's standardised scores (m, n)."""
+    columns = list[FloatArray]()
+    for cheap in retriever_scores(index, retriever, queries, SEED):
+        columns.append(scratch(cheap.shape))
+        for row, scores in zip(columns[-1], cheap, strict=True):
+            row[:] = standardised(scores)
+    return columns

@@ -1,8 +1,8 @@
 """Calibrate kriging's `target_recall` on the anchor queries.
 
-A search estimates its own recall of the true top k (`crossknn.search.stopping`). These estimates
-are slightly too high. So each anchor is searched with the prior of the other anchors, and the
-estimated and actual recalls give the estimate at which a search must stop to reach a target.
+A search's estimates of its own recall (`expected_recall`) are slightly too high. So each anchor is
+searched with the prior of the other anchors, and the estimated and actual recalls give the estimate
+at which a search must stop to reach a target.
 
 Axes: m searches, t rounds, n items.
 """
@@ -32,10 +32,14 @@ Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
 
 
 def calibrate(index: Index, method: Kriging, budget: int, seed: int = 0) -> Corners:
-    """Calibrate `target_recall` for searches with this method, its `k`, and this budget.
+    """Calibrate `target_recall` for searches with a method, its `k`, and a budget.
 
     It takes the time of searching the anchors, makes no calls, and is done once: the index keeps
-    the result in memory until its anchors change. `InputError` if there are fewer than three.
+    the result in memory until its anchors change.
+
+    Args:
+        index: The index, with three anchors or more.
+        method, budget, seed: As for a search.
     """
 
     def searched() -> Corners:
@@ -75,10 +79,10 @@ class CalibrationCurve:
     def corners(self) -> Corners:
         """Return pairs (expected recall, actual recall at this and all higher expectations), in
         falling order, with the lowest expectation for each recall."""
-        known, lowest, corners = self.expected[:-1], np.inf, dict[float, float]()
-        for tried in np.unique(known[np.isfinite(known)])[::-1].tolist():
-            lowest = min(lowest, self.recall(tried))
-            corners[lowest] = tried
+        expected, lowest, corners = self.expected[:-1], np.inf, dict[float, float]()
+        for threshold in np.unique(expected[np.isfinite(expected)])[::-1].tolist():
+            lowest = min(lowest, self.recall(threshold))
+            corners[lowest] = threshold
         return [(expected, recall) for recall, expected in corners.items()]
 
 

@@ -15,11 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.methods.base import Method, equal_rounds, option, part
+from crossknn.methods.base import Method, equal_rounds, part
 from crossknn.methods.cur import Center, anchors_of, cur_predictor
 from crossknn.methods.plan import Plan, Prediction, Predictor
 from crossknn.retrievers.specs import AUTO, open_retriever
-from crossknn.spec import Spec
+from crossknn.spec import Spec, option
 from crossknn.types import IntArray, Observed, Queries
 
 
@@ -30,25 +30,22 @@ class ADACUR(Method):
     Args:
         retriever: The retriever that picks the first anchor items.
         rounds: Number of batches of anchor items.
-        sample: Choose the next anchor items by the approximation (`top`), by its `softmax`, or at
-            `random`.
+        sample: Choose the next anchor items by the approximation (`top`), or by its `softmax`.
         anchor_share: Share of the budget for anchor items; the remainder scores the items with the
             best approximate scores. None: the whole budget.
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
         rcond: Relative cutoff of singular values in the pseudo-inverse; by default 0.03, or the
             published value with `center=none`.
-        shortlist: Search only this many items of the retriever.
     """
 
     name = "adacur"
     reads = ("anchors",)
     retriever: Spec = AUTO
     rounds: int = option(10, least=1)
-    sample: Literal["top", "softmax", "random"] = "top"
+    sample: Literal["top", "softmax"] = "top"
     anchor_share: float | None = option(None, least=0, most=1)
     center: Center = "auto"
     rcond: float | None = option(None, least=0, most=1)
-    shortlist: int | None = option(None, least=1)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         k_i = budget if self.anchor_share is None else part(budget, self.anchor_share)
@@ -57,14 +54,11 @@ class ADACUR(Method):
             anchors_of(index, self.name), self.center, self.rcond
         )
         if self.sample != "top":
-            predictor = Sampled(
-                predictor, uniform=self.sample == "random", seed=seed, until=len(batches)
-            )
+            predictor = Sampled(predictor, seed, until=len(batches))
         return Plan(
             retriever=open_retriever(index, self.retriever, seed),
             predictor=predictor,
             batches=(*batches, budget - k_i),
-            shortlist=self.shortlist,
         )
 
 
@@ -78,16 +72,15 @@ class SampledState:
 
 
 class Sampled(Predictor[SampledState]):
-    """Samples items without replacement, by softmax of the prediction or uniformly (ADACUR 2.2).
+    """Samples items without replacement by softmax of the prediction (ADACUR 2.2).
 
     The top k of scores plus Gumbel noise is a sample from their softmax without replacement. Scored
     items are masked before the comparison, so that no underflow can tie with them. After `until`
     batches the wrapped predictor chooses greedily.
     """
 
-    def __init__(self, predictor: Predictor[Any], *, uniform: bool, seed: int, until: int) -> None:
-        self.predictor, self.uniform, self.seed, self.until = predictor, uniform, seed, until
-        self.predicts_scores = not uniform  # type: ignore[misc]
+    def __init__(self, predictor: Predictor[Any], seed: int, *, until: int) -> None:
+        self.predictor, self.seed, self.until = predictor, seed, until
 
     def start(self, queries: Queries) -> SampledState:
         generators = tuple(queries.generator(q, self.seed) for q in range(len(queries)))
@@ -102,4 +95,4 @@ class Sampled(Predictor[SampledState]):
         if state.batches >= self.until:
             return Prediction(mean, std)
         noise = np.stack([g.gumbel(size=mean.shape[1]) for g in state.generators])
-        return Prediction((noise if self.uniform else mean + noise).astype(np.float32), std)
+        return Prediction((mean + noise).astype(np.float32), std)

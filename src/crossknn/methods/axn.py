@@ -21,10 +21,11 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares
-from crossknn.methods.base import equal_rounds, option
+from crossknn.methods.base import equal_rounds
 from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Scored, VectorMethod, encoder_predictor
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
+from crossknn.spec import option
 from crossknn.types import FloatArray
 
 RIDGE = 0.3
@@ -45,7 +46,6 @@ class AXN(VectorMethod):
         ridge: Penalty of the ridge regression towards the encoder's vector, 0.3 by default;
             replaces `blend` and `normalize`.
         rcond: Singular values below this share of the largest are dropped.
-        shortlist: Search only this many items of the retriever, for very large corpora.
         retriever, vectors, normalize: See `VectorMethod`.
     """
 
@@ -54,7 +54,6 @@ class AXN(VectorMethod):
     blend: float | None = option(None, least=0, most=1)
     ridge: float | None = None
     rcond: float = option(1e-6, least=0, most=1)
-    shortlist: int | None = option(None, least=1)
 
     def required_artifacts(self, index: Index) -> Collection[str]:
         ridge = self._ridge(index, default_vectors(index, self.vectors))
@@ -73,7 +72,6 @@ class AXN(VectorMethod):
             retriever=open_retriever(index, self.retriever, seed),
             predictor=encoder_predictor(index, vectors, fit, normalize),
             batches=equal_rounds(budget, self.rounds),
-            shortlist=self.shortlist,
         )
 
     def _ridge(self, index: Index, vectors: str) -> float | None:

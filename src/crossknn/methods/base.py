@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
-from crossknn.errors import InputError, SpecError
+from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.methods.plan import Plan
 from crossknn.retrievers.base import WHOLE
@@ -19,27 +19,13 @@ POOLED = 12_000
 POOL, PER_CALL = 400, 3
 """Minimum number of items that each retriever adds to a pool, in all and per scored pair."""
 
-Option = TypeVar("Option")
-
-
-def option(default: Option, *, least: float, most: float | None = None) -> Option:
-    """Declare a method's option whose value must be between `least` and `most`.
-
-    Args:
-        default: The default value.
-        least: The minimum.
-        most: The maximum; by default there is none.
-    """
-    bounded: Option = field(default=default, metadata={"least": least, "most": most})
-    return bounded
-
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """A configuration of a search; `str(method)` is its spec in the grammar.
+    """A configuration of a search; `str(method)` is its spec.
 
     Subclasses are frozen keyword-only dataclasses. An option that takes a specification may be
-    given as text, `AXN(retriever="bm25")`; a value of a wrong type raises SpecError.
+    given as text, `AXN(retriever="bm25")`; a wrong value raises SpecError.
     """
 
     name: ClassVar[str]
@@ -54,20 +40,10 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         check_options(self.name, self)
-        for each in fields(self):
-            value, most = getattr(self, each.name), each.metadata.get("most")
-            if value is None or "least" not in each.metadata:
-                continue
-            least = each.metadata["least"]
-            if not least <= value <= (value if most is None else most):
-                said = f"be {least} or more" if most is None else f"lie between {least} and {most}"
-                raise SpecError(f"{self.name}({each.name}={value}): {each.name} must {said}")
 
     @abstractmethod
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
-        """Make the plan of a search: retriever, predictor and batch sizes, which sum to the budget.
-
-        `InputError` if the index lacks what the method needs, or options exclude each other.
+        """Make the plan of a search; `InputError` if the index lacks what the method needs.
 
         Args:
             index: The index to search.
@@ -104,8 +80,15 @@ def pool_size(
     index: Index, budget: int, shortlist: int | None = None, least: int = POOL
 ) -> int | None:
     """Return the size of the shortlist: by default a pool if there are more than `POOLED` items,
-    and otherwise None for all items. For a database, up to `WHOLE` vectors are read into memory and
-    predicted together, because a pool would send requests to the database in every round."""
+    and otherwise None for all items. For a database, up to `WHOLE` vectors are read into memory,
+    because a pool would send requests to the database in every round.
+
+    Args:
+        index: The index.
+        budget: Maximum number of pairs scored per query.
+        shortlist: The size requested.
+        least: Minimum size of a pool.
+    """
     if shortlist is not None:
         return shortlist if shortlist < index.n else None
     in_database = getattr(index, "database", None) is not None
@@ -119,8 +102,7 @@ def part(budget: int, share: float) -> int:
 
 
 def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
-    """Split a budget into batches of equal size, at most one per pair; the last takes the
-    remainder, too.
+    """Split a budget into batches of equal size, at most one per pair; the last is larger.
 
     >>> equal_rounds(23, 5)
     (4, 4, 4, 4, 7)

@@ -15,12 +15,12 @@ from typing import Literal, TypeAlias
 from crossknn.errors import InputError
 from crossknn.index.base import Index, lacking
 from crossknn.linalg import least_squares
-from crossknn.methods.base import Method, option, part
+from crossknn.methods.base import Method, part
 from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Scored, VectorPredictor
 from crossknn.retrievers.base import ArrayStore, Retriever
 from crossknn.retrievers.specs import open_retriever
-from crossknn.spec import Spec
+from crossknn.spec import Spec, option
 from crossknn.types import Anchors, FloatArray, Scale
 
 Center: TypeAlias = Literal["auto", "none"]

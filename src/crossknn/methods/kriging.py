@@ -30,7 +30,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index, lacking
 from crossknn.linalg import inner, mask, standardised, top_k
-from crossknn.methods.base import POOL, Method, option, pool_size
+from crossknn.methods.base import POOL, Method, pool_size
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.plan import Plan, Stop
 from crossknn.methods.posterior import Kernel, Model
@@ -53,7 +53,7 @@ from crossknn.retrievers.specs import (
     open_retriever,
     stage_names,
 )
-from crossknn.spec import Spec, parse
+from crossknn.spec import Spec, option, parse
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
 
 FIRST_BATCH = 8
@@ -120,11 +120,8 @@ class Kriging(Method):
         return replace(plan, stop=Stop(k=self.k, expected=min(reached, default=NEVER)))
 
     def prior(self, index: Index) -> Prior | None:
-        """Return the index's prior, if it is used and was fitted to these retrievers.
-
-        Raises:
-            InputError: The prior was fitted to retrievers other than those of `mean`.
-        """
+        """Return the index's prior, if it is used; `InputError` if it was fitted to retrievers
+        other than those of `mean`."""
         prior = stored_prior(index) if self.use_anchors else None
         if prior is None or self.mean is None:
             return prior
@@ -137,11 +134,11 @@ class Kriging(Method):
         )
 
     def plan_with(self, prior: Prior | None, index: Index, budget: int, seed: int) -> Plan:
-        """Plan with a given prior, and without a target recall.
+        """Plan with a given prior (None: without scores of other queries), and without a target
+        recall.
 
         Args:
-            prior: The prior, or None to use no scores of other queries.
-            index, budget, seed: See `plan`.
+            prior, index, budget, seed: See `plan`.
         """
         mean = self.mean or (trend_retrievers(index) if prior is None else parse(prior.retriever))
         names = stage_names(index, mean)
@@ -153,7 +150,10 @@ class Kriging(Method):
         predictor = gaussian_process(index, vectors, retriever, stages, prior, lead)
         pool = None  # without vectors all items are predicted, by the trend alone: a few products
         if vectors is not None:
-            pool = pool_size(index, budget, self.shortlist, least_pool(prior, budget))
+            least = POOL
+            if prior is not None:
+                least = min(max(PRIOR_PER_CALL * budget, POOL), PRIOR_POOL)
+            pool = pool_size(index, budget, self.shortlist, least)
         if pool is not None and vectors is not None:
             predictor = replace(predictor, near=searchable_points(index, prior, vectors))
         return Plan(
@@ -165,7 +165,7 @@ class Kriging(Method):
         )
 
     def _batches(self, budget: int) -> tuple[int, ...]:
-        """Return the first batch, and the others as equal as possible, larger ones first."""
+        """The first batch, and the others as equal as possible, larger ones first."""
         first = min(max(budget // self.rounds, FIRST_BATCH), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
         return (first, *(left // later + (r < left % later) for r in range(later)))
@@ -174,14 +174,14 @@ class Kriging(Method):
 def calibrated(
     method: Kriging, index: Index, budget: int, calibrate: Callable[[], Corners]
 ) -> Corners:
-    """Return pairs (expected recall, recall reached) of searches with this method and budget; they
-    are computed once and kept in memory until the anchors change.
+    """Return what `calibrate` computes for searches with this method and budget, once and kept in
+    memory until the anchors change.
 
     Args:
         method: Kriging, with `k`; its target may be any.
         index: The index, with three anchor queries or more.
         budget: Maximum number of pairs scored per query.
-        calibrate: Computes the pairs if they are not in memory.
+        calibrate: Computes the pairs (expected recall, recall reached).
     """
     anchors = index.anchors if method.use_anchors else None
     if anchors is None or len(anchors.scores) < FEWEST_ANCHORS:
@@ -202,24 +202,23 @@ def _not_calibrated(method: Kriging, budget: int) -> Corners:
     )
 
 
-def least_pool(prior: Prior | None, budget: int) -> int:
-    """Return the minimum size of a pool."""
-    if prior is None:
-        return POOL
-    return min(max(PRIOR_PER_CALL * budget, POOL), PRIOR_POOL)
-
-
 def trend_retrievers(index: Index) -> Spec:
-    """Return the retrievers whose scores the trends use by default: `hybrid`, or a single one if
-    queries have no vectors for another."""
+    """The retrievers of the trends by default: `hybrid`, or one if queries lack vectors for the
+    other."""
     names = stage_names(index, HYBRID)
-    known = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
-    return HYBRID if len(known) in (0, len(names)) else Spec(known[0])
+    usable = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
+    return HYBRID if len(usable) in (0, len(names)) else Spec(usable[0])
 
 
 def leading_retriever(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
-    """Choose the retriever of the trend with few columns among `names`: the one that picks the
-    first batch, or else the default retriever, or the first."""
+    """Position in `names` of the retriever in the trend with few columns.
+
+    Args:
+        index: The index.
+        names: Names of the retrievers whose scores the trends use.
+        retriever: Picks the first batch; if it is none of them, the default retriever or the first
+            one leads.
+    """
     of_batch = stage_names(index, retriever)
     leads = [*(of_batch if len(of_batch) == 1 else ()), first_stage(index), *names]
     return next(names.index(lead) for lead in leads if lead in names)
@@ -266,8 +265,7 @@ def gaussian_process(
 
 
 def searchable_points(index: Index, prior: Prior | None, vectors: str) -> VectorStore:
-    """Make a store that searches items' points and, in the last column, their mean scores, by inner
-    product."""
+    """Make a store that searches items' points and, with a prior, their mean scores."""
     if prior is None:
         return index.lists(vectors) or index.store(vectors)
     points = points_of(index, prior, vectors)
@@ -290,23 +288,22 @@ def _spread(index: Index, store: VectorStore) -> Spread:
 
 
 def _learned_columns(index: Index, prior: Prior, d: int) -> list[Column]:
-    """Return the columns learned from other queries: cokriging, if there is any, and the items'
-    mean scores. Points are the prior's factors followed by vectors (d,)."""
+    """Cokriging, if there is any, and the items' mean scores; points end with vectors (d,)."""
     mean, cokriging, columns = prior.column, prior.cokriging, list[Column]()
     if cokriging is not None:
 
         def coordinates(queries: Queries) -> FloatArray:
-            found = cokriging(index.query_vectors(queries, str(prior.space)))
-            return found.astype(np.float32)
+            likely = cokriging(index.query_vectors(queries, str(prior.space)))
+            return likely.astype(np.float32)
 
         def linear(queries: Queries) -> Affine:
             weights, offsets = prior.spread.standardised(coordinates(queries))
             return Affine(np.pad(weights, ((0, 0), (0, d))), offsets)
 
-        def likely(queries: Queries) -> FloatArray:
+        def of_all(queries: Queries) -> FloatArray:
             return standardised(coordinates(queries) @ prior.factor.T)
 
-        columns.append(Column(of_all=likely, linear=linear))
+        columns.append(Column(of_all=of_all, linear=linear))
 
     def average(queries: Queries) -> FloatArray:
         return np.broadcast_to(mean, (len(queries), len(mean)))
@@ -360,14 +357,14 @@ class PointStore:
         if self.lists is not None:
             return self.lists.top(vectors, count, exclude, allowed)
         r = self.factor.shape[1]
-        rest = inner(vectors[:, :r], self.factor) + np.outer(vectors[:, -1], self.column)
+        others = inner(vectors[:, :r], self.factor) + np.outer(vectors[:, -1], self.column)
         own = vectors[:, r:-1]
         if self.items.values is not None:
-            return top_k(mask(rest + inner(own, self.items.values), exclude, allowed), count)
-        found = self.items.top(own, count, exclude, allowed).items
-        others = top_k(mask(rest, exclude, allowed), count).items
+            return top_k(mask(others + inner(own, self.items.values), exclude, allowed), count)
+        by_vector = self.items.top(own, count, exclude, allowed).items
+        by_others = top_k(mask(others, exclude, allowed), count).items
         rows = []
-        for vector, *both in zip(vectors, found, others, strict=True):
+        for vector, *both in zip(vectors, by_vector, by_others, strict=True):
             items = np.unique(np.concatenate(both))
             items = items[items >= 0]
             best = top_k((self.vectors(items) @ vector)[None], count)

@@ -37,11 +37,8 @@ class Prediction(NamedTuple):
 
 
 class Predictor(ABC, Generic[State]):
-    """Predicts the scores of unscored items from the exact scores so far.
-
-    A predictor holds only data about items. Data about a batch of queries is its state, an
-    immutable value that `update` replaces.
-    """
+    """Predicts the scores of unscored items from the exact scores so far. It holds only data about
+    items; data about a batch of queries is its state, an immutable value that `update` replaces."""
 
     predicts_scores: ClassVar[bool] = True
     """Whether its means approximate exact scores, rather than being other numbers that rank
@@ -69,16 +66,14 @@ class Predictor(ABC, Generic[State]):
     def joining(
         self, state: State, count: int, exclude: IntArray, allowed: BoolArray | None = None
     ) -> IntArray:
-        """Return items that join a query's shortlist before a round; by default none.
+        """Return the positions (m, c) of items that join a query's shortlist before a round, padded
+        with `NO_ITEM` (-1); by default none.
 
         Args:
             state: The current state.
             count: Approximate number of items to return per query.
-            exclude: Positions (m, e) of the items scored so far, padded with `NO_ITEM` (-1).
+            exclude: Positions (m, e) of the items scored so far, padded with `NO_ITEM`.
             allowed: Mask (n,) of the items that may be scored; None: all.
-
-        Returns:
-            Positions (m, c), padded with `NO_ITEM`.
         """
         return np.empty((len(exclude), 0), np.int64)
 
@@ -90,10 +85,8 @@ class Predictor(ABC, Generic[State]):
         allowed: BoolArray | None = None,
         pool: IntArray | None = None,
     ) -> Candidates:
-        """Return the items of each query with the highest acquisition values; ties go to the lower
-        position.
-
-        Override it if an index finds them faster than a prediction of all items would.
+        """Return the items of each query with the highest acquisition values, and their means; ties
+        go to the lower position. Override it if an index finds them faster.
 
         Args:
             state: The current state.
@@ -101,9 +94,6 @@ class Predictor(ABC, Generic[State]):
             exclude: Positions (m, e) of items that are left out, padded with `NO_ITEM` (-1).
             allowed: Mask (n,) of the items that may be scored; None: all.
             pool: Positions (m, s) of the items to choose from, padded with `NO_ITEM`; None: all.
-
-        Returns:
-            Candidates (m, at most `count`), the highest value first; their scores are the means.
         """
         prediction = self.predict(state, pool)
         value = self.acquisition(prediction)
@@ -140,12 +130,15 @@ class Predictor(ABC, Generic[State]):
 
 
 def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> float:
-    """Estimate the share of the k best scores so far (k,) that no unscored item will push out of
-    the top k.
+    """Estimate the share of the k best scores so far that no unscored item will push out of the top
+    k.
 
-    `mean` and `std` (c,) are the predictions of the unscored items, taken as independent. The j-th
-    best stays in the top k if at most k - j of them are above it. Their number is approximately
+    The j-th best stays if at most k - j unscored items are above it. Their number is approximately
     Poisson, with the sum of their probabilities as its mean.
+
+    Args:
+        best: The k best scores (k,).
+        mean, std: Predictions (c,) of the unscored items, taken as independent.
 
     >>> expected_recall(np.array([2.0, 1.0]), np.array([0.0]), np.array([1e-9]))
     1.0
@@ -166,15 +159,14 @@ class Stop:
     expected: float
 
     def value(self, scores: FloatArray, mean: FloatArray, std: FloatArray) -> float:
-        """Compute a query's expected recall, given its exact scores (b,), at least k, and the
-        predictions (c,) of its unscored items."""
+        """A query's expected recall, given its exact scores (b,), at least k, and the predictions
+        (c,) of its unscored items; see `expected_recall`."""
         return expected_recall(np.sort(scores)[-self.k :], mean, std)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """A method's plan of a search: the first retriever, the predictor, and the batch of every
-    round.
+    """A method's plan of a search.
 
     Args:
         retriever: Picks the items of the first round.

@@ -19,9 +19,10 @@ import numpy as np
 
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
-from crossknn.methods.base import equal_rounds, option
+from crossknn.methods.base import equal_rounds
 from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Normalize, Scored, VectorMethod
+from crossknn.spec import option
 from crossknn.types import FloatArray
 
 Loss: TypeAlias = Literal["kl", "mse"]

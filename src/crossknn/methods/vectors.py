@@ -1,8 +1,7 @@
-"""One vector per query: approximate score = query vector . item vector.
+"""One vector per query: approximate score = query vector . item vector. Methods differ only in how
+they fit the query's vector to its exact scores, by a function `Fit`.
 
-Most methods differ only in how they fit the query's vector to its exact scores: each passes a
-function (`Fit`), and this module has the common code. Axes: m queries, n items, b scored items of a
-query, d dimensions.
+Axes: m queries, n items, b scored items of a query, d dimensions.
 """
 
 from __future__ import annotations
@@ -29,13 +28,7 @@ Normalize: TypeAlias = Literal["auto", "anchors", "first", "none"]
 location of zero matters (AXN A.2). `anchors` matches mean and standard deviation of exact to
 approximate scores over anchor or train queries. `first` matches the same two moments over the
 query's first batch, or only the mean if queries have no vectors. `none` leaves the scores
-unchanged; `auto` uses `anchors` if the index has them, and otherwise `first`.
-
-`anchors` is the index's scale: mean and standard deviation of exact and approximate scores over
-anchor or train queries. `first` takes the same two moments from the query's own first batch, or
-the mean alone where queries have no vectors. `none` leaves the scores alone; `auto` takes `anchors`
-where the index knows them, else `first`.
-"""
+unchanged; `auto` uses `anchors` if the index has them, and otherwise `first`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +69,7 @@ class VectorPredictor(Predictor[QueryVectors]):
     """Predicts scores by `current @ items.T + offset`, on the scale of the exact scores.
 
     Args:
-        items: Item vectors (n, d). For a store without an array, each round finds the best by
-            `top`.
+        items: Item vectors (n, d). Each round of a store without an array finds the best by `top`.
         fit: Function that fits a query's vector to its exact scores.
         parametric: Query vectors (m, d) known before any exact score, if there are any.
         normalize: Normalization of a query's exact scores, determined by its first batch.
@@ -90,15 +82,15 @@ class VectorPredictor(Predictor[QueryVectors]):
 
     def start(self, queries: Queries) -> QueryVectors:
         m = len(queries)
-        known = None if self.parametric is None else self.parametric(queries)
-        current = np.zeros((m, self.items.shape[1])) if known is None else known
+        given = None if self.parametric is None else self.parametric(queries)
+        current = np.zeros((m, self.items.shape[1])) if given is None else given
         none = np.zeros(m, np.int64)
-        return QueryVectors(current.astype(np.float32), known, (Scale(),) * m, (0.0,) * m, none)
+        return QueryVectors(current.astype(np.float32), given, (Scale(),) * m, (0.0,) * m, none)
 
     def update(self, state: QueryVectors, observed: Observed) -> QueryVectors:
         current, scales, offsets = state.current.copy(), [*state.scales], [*state.offsets]
         for q, items, scores in observed.rows():
-            known = Scored(
+            scored = Scored(
                 items=items,
                 vectors=self.items.vectors(items),
                 scores=scores.astype(np.float64),
@@ -106,10 +98,10 @@ class VectorPredictor(Predictor[QueryVectors]):
                 parametric=None if state.parametric is None else state.parametric[q],
                 n_seen=int(state.n_seen[q]),
             )
-            if not known.n_seen:
-                scales[q] = self.normalize(known)
-            scaled = scales[q].beta * (known.scores - scales[q].alpha)
-            current[q], offsets[q] = self.fit(replace(known, scores=scaled))
+            if not scored.n_seen:
+                scales[q] = self.normalize(scored)
+            scaled = scales[q].beta * (scored.scores - scales[q].alpha)
+            current[q], offsets[q] = self.fit(replace(scored, scores=scaled))
         return QueryVectors(
             current, state.parametric, tuple(scales), tuple(offsets), observed.counts
         )
@@ -139,8 +131,7 @@ class VectorPredictor(Predictor[QueryVectors]):
 
 
 def _on_exact_scale(state: QueryVectors, products: FloatArray) -> FloatArray:
-    """Convert inner products (m, c) with the queries' vectors to approximate exact scores, in
-    place."""
+    """Convert inner products (m, c) to the scale of exact scores, in place."""
     for q, (scale, offset) in enumerate(zip(state.scales, state.offsets, strict=True)):
         if offset or scale != Scale():
             products[q] /= scale.beta
@@ -151,24 +142,24 @@ def _on_exact_scale(state: QueryVectors, products: FloatArray) -> FloatArray:
 def encoder_predictor(
     index: Index, name: str, fit: Fit, normalize: Normalize = "none"
 ) -> VectorPredictor:
-    """Make a predictor that starts from the encoder's query vectors, for the item vectors
-    `name`."""
-    known = index.has_query_vectors(name)
-    return VectorPredictor(
-        index.store(name),
-        fit,
-        parametric=partial(index.query_vectors, name=name) if known else None,
-        normalize=normalizer(index, name, normalize),
-    )
+    """Make a predictor that starts from the encoder's query vectors, for an index's item vectors.
+
+    Args:
+        index: The index.
+        name: Name of the vectors.
+        fit, normalize: See `VectorPredictor` and `Normalize`.
+    """
+    encode = partial(index.query_vectors, name=name) if index.has_query_vectors(name) else None
+    return VectorPredictor(index.store(name), fit, encode, normalizer(index, name, normalize))
 
 
 def normalizer(index: Index, vectors: str, normalize: Normalize) -> Callable[[Scored], Scale]:
     """Return the normalization of exact scores that `normalize` selects."""
     if normalize == "first":
         return _first_batch
-    known = Scale() if normalize == "none" else index.scale(vectors)
-    if known is not None:
-        return lambda scored: known
+    scale = Scale() if normalize == "none" else index.scale(vectors)
+    if scale is not None:
+        return lambda scored: scale
     if normalize == "anchors":
         raise InputError(
             f"normalize=anchors needs a scale for the item vectors {vectors!r}, which the "
@@ -178,8 +169,8 @@ def normalizer(index: Index, vectors: str, normalize: Normalize) -> Callable[[Sc
 
 
 def _first_batch(scored: Scored) -> Scale:
-    known = scored.parametric
-    return Scale.match(scored.scores, np.zeros(1) if known is None else scored.vectors @ known)
+    query = scored.parametric
+    return Scale.match(scored.scores, np.zeros(1) if query is None else scored.vectors @ query)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,11 +18,11 @@ import numpy as np
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
-from crossknn.methods.base import Method, option
+from crossknn.methods.base import Method
 from crossknn.methods.plan import FAR, SMALLEST, Plan, Prediction, Predictor, Stop
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import AUTO, open_retriever
-from crossknn.spec import Spec
+from crossknn.spec import Spec, option
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 from crossknn_lab.rivals.graph_methods import in_batches
 

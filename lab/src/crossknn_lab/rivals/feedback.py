@@ -23,9 +23,10 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
-from crossknn.methods.base import equal_rounds, option, part
+from crossknn.methods.base import equal_rounds, part
 from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Fit, Scored, VectorMethod
+from crossknn.spec import option
 from crossknn.types import FloatArray
 
 

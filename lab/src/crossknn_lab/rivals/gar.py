@@ -19,9 +19,10 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.linalg import softmax
-from crossknn.methods.base import option, part
+from crossknn.methods.base import part
 from crossknn.methods.plan import Plan
 from crossknn.retrievers.specs import open_retriever, unfitted
+from crossknn.spec import option
 from crossknn.types import NO_ITEM, FloatArray, IntArray
 from crossknn_lab.rivals.graph_methods import (
     Expand,

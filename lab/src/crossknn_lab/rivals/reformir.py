@@ -18,11 +18,11 @@ from typing import TypeAlias
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.methods.base import Method, option
+from crossknn.methods.base import Method
 from crossknn.methods.plan import Plan
 from crossknn.retrievers.base import Retriever, VectorStore
 from crossknn.retrievers.specs import AUTO, default_vectors, open_retriever
-from crossknn.spec import Spec
+from crossknn.spec import Spec, option
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Queries
 from crossknn_lab.rivals.graph_methods import (
     Expand,

@@ -133,7 +133,12 @@ def text_of(name: str, configuration: Any, *, full: bool = False) -> str:
 
 
 def option(default: T, *, least: float, most: float = math.inf) -> T:
-    """Declare an option whose value must be between `least` and `most`."""
+    """Declare an option whose value must lie between two bounds.
+
+    Args:
+        default: The default value.
+        least, most: The bounds.
+    """
     bounded: T = field(default=default, metadata={"least": least, "most": most})
     return bounded
 

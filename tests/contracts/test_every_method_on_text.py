@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from contracts.test_every_method import pytest_generate_tests  # noqa: F401
 from golden.cases import TEXT_QUERIES as QUERIES
 from golden.cases import N, add_item_scores, corpus, overlap
 from synthetic import METHODS
@@ -17,7 +18,7 @@ from crossknn.scores.collect import exact_scores
 from crossknn.scores.store import ScoreStore
 from crossknn.types import Scale
 
-BUDGET = 8
+BUDGET, SPECS = 8, METHODS
 
 
 @pytest.fixture(scope="module", params=["callable", "fitted", "bundled"])
@@ -42,7 +43,6 @@ def setting(request, tmp_path_factory):
     return index, copy, scorer, exact
 
 
-@pytest.mark.parametrize("spec", METHODS)
 def test_the_budget_is_spent_on_exact_scores_and_a_copy_answers_the_same(spec, setting):
     index, copy, scorer, exact = setting
     results = ck.Searcher(index, scorer, spec, seed=3).search(QUERIES, k=5, budget=BUDGET)
@@ -59,7 +59,6 @@ def test_the_budget_is_spent_on_exact_scores_and_a_copy_answers_the_same(spec, s
     assert [[h.id for h in hits] for hits in results] == [[h.id for h in hits] for hits in again]
 
 
-@pytest.mark.parametrize("spec", [*METHODS, "retrieve(retriever=hybrid)", "kriging(rounds=2)"])
 def test_a_filter_that_allows_nothing_is_an_empty_answer(spec, setting):
     index, _, scorer, _ = setting
     searcher = ck.Searcher(index, scorer, spec)

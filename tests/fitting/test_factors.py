@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossknn.errors import InputError, TrainingError
+from crossknn.errors import InputError
 from crossknn.fitting.factors import Targets, als, error, per_item, per_query
 from crossknn.retrievers.base import ArrayStore, DenseRetriever, RandomItems
 from crossknn.retrievers.lexical import BM25
@@ -91,8 +91,15 @@ def fitted(method, scores, items, queries, *, scale=None, held_out=0.05, bias=0.
     return getattr(pytest.importorskip("crossknn_lab.mf"), method)(targets, **options)
 
 
-METHODS = ["als", *(pytest.param(name, marks=pytest.mark.torch) for name in ("mf_trns", "mf_ind"))]
-FREE = METHODS[:2]
+METHODS = FREE = ["als"]
+"""The lab's tests run the same with its own ways to factorize."""
+
+
+def pytest_generate_tests(metafunc):
+    if "method" in metafunc.fixturenames:
+        metafunc.parametrize("method", metafunc.module.METHODS)
+    elif "free" in metafunc.fixturenames:
+        metafunc.parametrize("free", metafunc.module.FREE)
 
 
 def entries(table, share=1.0):
@@ -112,7 +119,6 @@ def turned(q=100, n=80, d=8, noise=0.0):
     return u.astype(np.float32), v.astype(np.float32), table
 
 
-@pytest.mark.parametrize("method", METHODS)
 def test_unobserved_entries_are_recovered(method):
     u0, v0, table = turned()
     scores = entries(table, 0.5)
@@ -131,20 +137,18 @@ def test_unobserved_entries_are_recovered(method):
     assert fit.held_out == pytest.approx(errors[0], rel=0.3)
 
 
-@pytest.mark.parametrize("method", FREE)
-def test_what_no_score_says_anything_of_does_not_move(method):
+def test_what_no_score_says_anything_of_does_not_move(free):
     u0, v0, table = turned()
     scores = entries(table, 0.3)
     scores = scores.take((scores.item % 4 != 0) & (scores.query != 3))
-    options = {} if method == "als" else {"weight_decay": 5.0, "lr": 0.01, "batch": 32}
-    fit = fitted(method, scores, v0, u0, **options)
+    options = {} if free == "als" else {"weight_decay": 5.0, "lr": 0.01, "batch": 32}
+    fit = fitted(free, scores, v0, u0, **options)
     assert fit.untouched == 20
     np.testing.assert_array_equal(fit.items[::4], v0[::4])
     np.testing.assert_array_equal(fit.queries[3], u0[3])
     assert (fit.items[1::4] != v0[1::4]).any(axis=1).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
 def test_vectors_in_half_precision_stay_in_their_file(method, tmp_path):
     u0, v0, table = turned()
     scores, half = entries(table, 0.1), v0.astype(np.float16)
@@ -161,22 +165,21 @@ def test_vectors_in_half_precision_stay_in_their_file(method, tmp_path):
     np.testing.assert_allclose(one.details["errors"], other.details["errors"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", FREE)
-def test_the_vectors_are_those_of_the_least_error_on_what_is_held_out(method):
+def test_the_vectors_are_those_of_the_least_error_on_what_is_held_out(free):
     u0, v0, table = turned(d=24, noise=0.2)
     scores = entries(table, 0.3)
     options = {"lr": 0.02, "batch": 64, "epochs": 60}
-    if method == "als":
+    if free == "als":
         options = {"strength": 0.02, "sweeps": 60}
-    fit = fitted(method, scores, v0, u0, **options)
+    fit = fitted(free, scores, v0, u0, **options)
     errors = fit.details["errors"]
     assert 2 < len(errors) < 60
-    assert np.argmin(errors) == len(errors) - (2 if method == "als" else 3)  # patience
+    assert np.argmin(errors) == len(errors) - (2 if free == "als" else 3)  # patience
     held = Targets.of(scores, v0, u0).held
     assert error(held, fit.queries, fit.items) == pytest.approx(min(errors), rel=1e-5)
     noise = entries(np.random.default_rng(4).normal(size=(100, 80)), 0.3)
-    options = {"strength": 1e-6} if method == "als" else {"lr": 0.5, "epochs": 50}
-    np.testing.assert_array_equal(fitted(method, noise, v0, u0, **options).items, v0)
+    options = {"strength": 1e-6} if free == "als" else {"lr": 0.5, "epochs": 50}
+    np.testing.assert_array_equal(fitted(free, noise, v0, u0, **options).items, v0)
 
 
 def test_a_sweep_is_least_squares_on_an_augmented_system():
@@ -204,46 +207,6 @@ def test_scales_of_scores_and_vectors_do_not_matter(slope, shift):
     other = fitted("als", entries(slope * table + shift, 0.5), v0 / 8, u0 * 8, sweeps=2)
     np.testing.assert_allclose(other.items * 8, fit.items, atol=2e-3)
     assert other.scale.beta == pytest.approx(fit.scale.beta / slope, rel=1e-3)
-
-
-@pytest.mark.torch
-def test_three_steps_are_those_of_torch_on_dense_tables():
-    torch = pytest.importorskip("torch")
-    u0, v0, table = turned(q=6, n=5)
-    seen = []
-    options = {"batch": 30, "lr": 0.1, "weight_decay": 0.0, "progress": lambda *at: seen.append(at)}
-    fit = fitted("mf_trns", entries(table), v0, u0, scale=Scale(), held_out=0, epochs=3, **options)
-    u, v = (torch.tensor(x, requires_grad=True) for x in (u0, v0))
-    optimizer = torch.optim.AdamW([u, v], lr=0.1, weight_decay=0.0)
-    wanted = torch.tensor(table, dtype=torch.float32)
-    for _ in range(3):
-        optimizer.zero_grad()
-        (u @ v.T - wanted).square().mean().backward()
-        optimizer.step()
-    np.testing.assert_allclose(fit.queries, u.detach(), atol=1e-5)
-    np.testing.assert_allclose(fit.items, v.detach(), atol=1e-5)
-    assert fit.details["best_epoch"] == fit.details["epochs"] == 3
-    assert np.isnan(fit.held_out)
-    assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("skip", [True, False])
-def test_numpy_computes_what_torch_does(skip):
-    torch, start = pytest.importorskip("torch"), turned()[0]
-    side = pytest.importorskip("crossknn_lab.mf").PerceptronSide(start, 16, skip)
-    with torch.no_grad():
-        expected = side(torch.arange(len(start))).numpy()
-    np.testing.assert_allclose(side.vectors(), expected, atol=1e-6)
-    # The gate is -5: 0.7% of the perceptron's output.
-    assert np.allclose(side.vectors(), start, atol=0.02) == skip
-
-
-@pytest.mark.torch
-def test_an_error_that_is_no_number_is_said():
-    u0, v0, table = turned()
-    with pytest.raises(TrainingError, match=r"epoch \d is not a number.*lower lr"):
-        fitted("mf_trns", entries(table, 0.3), v0, u0, lr=1e30, held_out=0)
 
 
 def test_bad_counts_are_refused():

@@ -58,7 +58,7 @@ def world():
 TRAIN, TEST = slice(0, Q), slice(Q, 2 * Q)
 
 
-@pytest.mark.parametrize("method", ["als", "als(strength=0.05, sweeps=2)", "cur", "cur(rank=4)"])
+@pytest.mark.parametrize("method", ["als", "als(strength=0.05, sweeps=2)"])
 def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
     index = world.index(tmp_path / "i")
     found = fit(index, world, world.queries[TRAIN], fit_method(method), per=40)
@@ -118,7 +118,6 @@ def test_a_score_that_is_no_number_leaves_the_index_as_it_was(world, tmp_path):
         ({"method": "als(strength=0)"}, "strength must be"),
         ({"method": "als(held_out=1.5)"}, "must lie between 0 and 0.99"),
         ({"method": "als(sweeps=0)"}, "sweeps must be 1 or more"),
-        ({"method": fit_method("cur(rank=99)")}, "allow a rank of at most"),
         ({"strategy": "items"}, "must be 'q' or 'i'"),
         ({"method": "alz"}, "did you mean"),
         ({"strategy": "i", "per": Q + 1}, "there are only"),
@@ -144,31 +143,3 @@ def test_query_vectors_are_the_encoders_own(world):
     fit(index, world, world.queries[TRAIN], "als(bias=0)", per=10, name="plain")
     assert index.fitted["plain"].base == "vectors"  # auto starts from the index's own
     np.testing.assert_array_equal(index.query_vectors(Queries(texts), "plain"), world.query[TEST])
-
-
-def test_methods_share_all_scores_and_dense_rows_are_less_what_is_known(world, tmp_path):
-    index, queries = world.index(tmp_path / "i"), world.queries[:10]
-    assert fit(index, world, queries, per=20).collected.calls == 200
-    found = fit(index, world, queries, fit_method("cur(rank=2)"))
-    assert (found.collected.calls, found.collected.reused) == (10 * N - 200, 200)
-    assert found.vectors.cost.calls == world.asked == 10 * N
-    more = fit(index, world, world.queries[:12], per=30)
-    assert (more.collected.calls, more.collected.reused) == (60, 300)
-    assert more.vectors.cost.calls == 360  # of an anchor, only what was planned
-    by_item = fit(index, world, world.queries[:12], strategy="i", per=4)
-    assert 0 < by_item.collected.calls < 4 * N / 2
-
-
-def test_dense_rows_stop_at_a_limit_and_go_on(world):
-    index = world.index()
-    with pytest.raises(InputError, match="scores of all 120 items yet: allow more calls or more"):
-        fit(
-            index, world, world.queries[:3], fit_method("cur(rank=2)"), limits=Limits(max_calls=100)
-        )
-    found = fit(
-        index, world, world.queries[:3], fit_method("cur(rank=2)"), limits=Limits(max_calls=200)
-    )
-    assert found.collected.stopped_by == "max_calls"
-    assert (found.vectors.cost.queries, world.asked) == (2, 300)
-    assert "some train queries lack scores" in found.notes[0]
-    assert fit(index, world, world.queries[:3], fit_method("cur(rank=2)")).vectors.cost.queries == 3

@@ -7,7 +7,6 @@ query, e_q = its exact scores with the anchor items, so that f(q, i) is about e_
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -67,24 +66,6 @@ def anncur(
     return best_first(
         approximate(R_anc, first.items, first.scores, center=center, rcond=rcond), batches
     )
-
-
-def itemcur(
-    problem: Problem, batches: Sequence[Batch], *, center: bool | float, rcond: float = 1e-6
-) -> Ranked:
-    """ANNCUR with item-item scores in place of R_anc: "It indexes the items by comparing them
-    against k_i^ind anchor items instead of anchor queries" (3.2)."""
-    by_items = replace(problem, anchor_scores=problem.item_scores)
-    return anncur(by_items, batches, center=center, rcond=rcond)
-
-
-def fixeditem(problem: Problem, batches: Sequence[Batch]) -> Ranked:
-    """fixedITEM (3.2): "Embed all items and test-query in R^{k_i} using CE scores with a fixed set
-    of k_i items", then the dot product; 0 where such an item has not been scored yet."""
-    items, scores = observed(batches)
-    row = np.zeros(len(problem.retriever))
-    row[items] = scores
-    return best_first(row[problem.item_queries] @ problem.item_scores, batches)
 
 
 def adacur(

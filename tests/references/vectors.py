@@ -1,4 +1,4 @@
-"""Methods that move the query's vector: AXN, TOUR, Qdrant's relevance feedback, ReFIT.
+"""Methods that move the query's vector: AXN and TOUR.
 
 Exact scores come to the scale of the vectors' products as in AXN A.4, "Cross-Encoder Score
 Normalization": s_final = beta (s_init - alpha), which matches mean and standard deviation.
@@ -13,7 +13,6 @@ import numpy as np
 from .problem import (
     Batch,
     FloatArray,
-    IntArray,
     Problem,
     Ranked,
     best_first,
@@ -116,59 +115,3 @@ def tour(
             gradient = 2 / len(exact) * V.T @ (V @ q - exact)
         q = q - lr * gradient
     return best_first(scale.to_scores(problem.items @ q), batches)
-
-
-def refit(
-    problem: Problem, batches: Sequence[Batch], *, steps: int, lr: float, normalize: Normalize
-) -> Ranked:
-    """ReFIT (Gangi Reddy et al., 2305.11744), 3: gradient descent of q on KL(P_CE || P_q), softmaxes
-    over the candidates, then a second retrieval with the new q.
-
-    After each batch q takes `steps` steps over all items scored so far. The first time it starts
-    from the encoder's vector, later from where the batch before left it (the paper has one time).
-    """
-    q, scale = problem.query, settle(problem, batches, normalize)
-    for last in range(len(batches)):
-        items, scores = observed(batches[: last + 1])
-        V, p = problem.items[items], softmax(scale.to_vectors(scores))
-        for _ in range(steps):
-            q = q - lr * V.T @ (softmax(V @ q) - p)
-    return best_first(scale.to_scores(problem.items @ q), batches)
-
-
-def feedback(
-    problem: Problem,
-    batches: Sequence[Batch],
-    *,
-    a: float = 1.0,
-    b: float = 1.0,
-    c: float = 1.0,
-    pairs: int | None = None,
-    normalize: Normalize = "none",
-) -> Ranked:
-    """Qdrant 1.17's strategy "naive" (the article "Relevance Feedback in Qdrant"):
-
-        F(d) = a sim(q, d) + sum over pairs of confidence^b c (sim(d, positive) - sim(d, negative))
-
-    A pair is two scored items with different scores; its confidence is the difference ("gap").
-    `pairs`: only so many, those with the widest gaps. Similarity is the inner product, which is
-    linear: the pairs' vectors are added up before the one product with V.
-    """
-    V, moved = problem.items, a * problem.query
-    items, scores = observed(batches)
-    exact = settle(problem, batches, normalize).to_vectors(scores)
-    for positive, negative, gap in widest(items, exact, pairs):
-        moved = moved + gap**b * c * (V[positive] - V[negative])
-    return best_first(V @ moved, batches)
-
-
-def widest(items: IntArray, scores: FloatArray, pairs: int | None) -> list[tuple[int, int, float]]:
-    """(better item, worse item, gap), the widest gap first; pairs without a gap left out.
-
-    Equal gaps in the order of `items`: the pair whose better item was scored first, then whose
-    worse one was. The article trains on the pair with the widest gap and says nothing of ties.
-    """
-    gaps = scores[:, None] - scores[None, :]
-    better, worse = np.nonzero(gaps > 0)
-    found = zip(items[better].tolist(), items[worse].tolist(), gaps[better, worse], strict=True)
-    return sorted(found, key=lambda pair: -pair[2])[:pairs]

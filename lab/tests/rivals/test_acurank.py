@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from references.acurank import n_uncertain as by_reference
+from references.agreement import batches_of, cheap_scores, stored
 from references.problem import Problem
-from references.test_agreement import batches_of, cheap_scores, stored
+from rival_references.acurank import n_uncertain as by_reference
 from scipy.special import ndtr
 from synthetic import matrix, run
 

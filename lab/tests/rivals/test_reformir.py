@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from references.reformulations import bounded
+from rival_references.reformulations import bounded
 from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError

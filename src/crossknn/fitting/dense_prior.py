@@ -117,10 +117,8 @@ def fit_dense(
     variance = float(np.trace(gram[:q, :q])) / (q * n)
     mixture = _mixture(gram, q, rank)
     cokriging, others = None, None
-    if query_vectors is not None:  # of the anchors' residuals, as coordinates of the factors
-        products = mixture.T @ gram @ mixture
-        coordinates = np.linalg.lstsq(products, mixture.T @ gram[:, :q], rcond=1e-10)[0].T
-        cokriging, others = fit_cokriging(query_vectors[rows], coordinates, products)
+    if query_vectors is not None:
+        cokriging, others = _cokriging_of(query_vectors[rows], gram, mixture)
     factor, every = scratch((n, mixture.shape[1])), Moments()
     for part, values in anchors.blocks(2):
         factor[part] = stacked(part, values).T @ mixture.astype(np.float32)
@@ -134,6 +132,15 @@ def fit_dense(
         variance=variance,
         cokriging=cokriging,
     )
+
+
+def _cokriging_of(
+    query_vectors: FloatArray, gram: FloatArray, mixture: FloatArray
+) -> tuple[Cokriging, FloatArray]:
+    """Fit cokriging to the coordinates of the q anchors' residuals in the factors' space."""
+    q, products = len(query_vectors), mixture.T @ gram @ mixture
+    coordinates = np.linalg.lstsq(products, mixture.T @ gram[:, :q], rcond=1e-10)[0].T
+    return fit_cokriging(query_vectors, coordinates, products)
 
 
 def _with_column(values: FloatArray, others: FloatArray, factor: FloatArray) -> FloatArray:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
-
-from .problem import Batch, FloatArray, Problem, Ranked, best_first, directions, observed
+from references.problem import Batch, FloatArray, Problem, Ranked, best_first, directions, observed
 
 RIDGE = 1e-3
 

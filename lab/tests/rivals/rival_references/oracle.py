@@ -6,9 +6,8 @@ the items neither masked nor picked.
 """
 
 import numpy as np
-
-from .cur import draw
-from .problem import FloatArray, IntArray
+from references.cur import draw
+from references.problem import FloatArray, IntArray
 
 
 def topk_inclusion(scores: FloatArray, count: int, masked: int, random_share: float) -> FloatArray:

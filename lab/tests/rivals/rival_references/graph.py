@@ -10,8 +10,7 @@ from itertools import chain
 from typing import Literal
 
 import numpy as np
-
-from .problem import (
+from references.problem import (
     Batch,
     FloatArray,
     IntArray,

@@ -8,10 +8,9 @@ place: a scored item has its exact score, an unscored one a line through the fir
 from collections.abc import Sequence
 
 import numpy as np
+from references.problem import Batch, FloatArray, Problem, Ranked, best_first, observed
 from scipy.optimize import brentq
 from scipy.stats import norm
-
-from .problem import Batch, FloatArray, Problem, Ranked, best_first, observed
 
 
 def acurank(problem: Problem, batches: Sequence[Batch]) -> Ranked:

@@ -25,13 +25,18 @@ def metadata_of(hit: Hit) -> dict[str, Any]:
     return title | {**hit.extra} | ({PREDICTED: True} if hit.predicted else {})
 
 
+def budget_of(given: Any) -> Any:
+    """Return a budget of `ck.rerank` or `Searcher.search`; frameworks save it as a mapping."""
+    return Budget(**given) if isinstance(given, Mapping) else given
+
+
 def rerank_documents(
     query: str,
     documents: Sequence[T],
     texts: Sequence[str | Mapping[str, str]],
     metadata_of: Callable[[T], Mapping[str, Any]] = lambda _: {},
     *,
-    budget: int | Budget | Mapping[str, Any] | None,
+    budget: Any,
     scorer: Any,
     top_k: int | None = None,
     embeddings: Sequence[Any] = (None,),
@@ -40,25 +45,17 @@ def rerank_documents(
 ) -> Iterator[tuple[T, float, dict[str, Any]]]:
     """Yields documents, their scores and their new metadata, the best first; see `ck.rerank`.
 
-    Args:
-        query, scorer, top_k: As of `ck.rerank`.
-        documents: n of them, of the framework's class.
-        texts: Of the documents (n), or mappings with `title` and `text`.
-        metadata_of: Returns the metadata of a document.
-        budget: Documents that are scored; None scores all. Or a `Budget`, also as the mapping that
-            frameworks save.
-        embeddings: Of the documents (n); they are used if each document has one.
-        query_embedding: Of the query, by the encoder of the documents' embeddings.
-        check: Raise `ScorerError` if a pair cannot be scored, which an evaluation must not measure.
+    The n `embeddings` and the one of the query are used if each document has one. With `check`, a
+    scorer that fails is an error, which an evaluation must not measure.
     """
-    embedded = all(embedding is not None for embedding in embeddings)
+    embedded = bool(documents) and all(embedding is not None for embedding in embeddings)
     ranked = rerank(
         query,
         texts,
-        Budget(**budget) if isinstance(budget, Mapping) else budget,
+        budget_of(budget),
         scorer=scorer,
         top_k=top_k,
-        vectors=embeddings if embedded and documents else None,
+        vectors=embeddings if embedded else None,
         query_vector=query_embedding if embedded else None,
     )
     if check:
@@ -72,18 +69,13 @@ def rerank_documents(
         yield document, entry["score"], metadata
 
 
-def of_kind(given: Iterable[Any], kind: type[T], example: str) -> list[T]:
-    """Check that the entries are of the framework's class; `InputError` otherwise, or if `given` is
-    a single one. `example` shows how one is made."""
+def list_of(kind: type[T], given: Iterable[Any]) -> list[T]:
+    """Return the documents, which must be of the framework's class."""
     if isinstance(given, kind) or not isinstance(given, Iterable):
-        raise InputError(
-            f"a {type(given).__name__} is given, where a list is needed: give [{example}]"
-        )
+        raise InputError(f"a {type(given).__name__} is no list: give a list of {kind.__name__}")
     entries = [*given]  # which may be read once only
     for position, entry in enumerate(entries):
         if not isinstance(entry, kind):
-            raise InputError(
-                f"entry {position} is a {type(entry).__name__}, where a {kind.__name__} is needed: "
-                f"give {example}"
-            )
+            wrong = f"entry {position} is a {type(entry).__name__}"
+            raise InputError(f"{wrong}: give a list of {kind.__name__}")
     return entries

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.adapters import SCORE, metadata_of, of_kind, rerank_documents
+from crossknn.adapters import SCORE, list_of, metadata_of, rerank_documents
 from crossknn.errors import needs_extra
 from crossknn.search.results import Results
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
@@ -70,16 +70,11 @@ class CrossknnReranker(BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Any = None
     ) -> list[Document]:
         """Return the documents, the best first."""
-        documents = of_kind(documents, Document, "Document(page_content=text)")
-        ranked = rerank_documents(
-            query,
-            documents,
-            [document.page_content for document in documents],
-            lambda document: document.metadata,
-            budget=self.budget,
-            scorer=self.scorer,
-            top_k=self.top_n,
-        )
+        documents = list_of(Document, documents)
+        texts = [document.page_content for document in documents]
+        options: dict[str, Any] = {"budget": self.budget, "scorer": self.scorer}
+        options["top_k"] = self.top_n
+        ranked = rerank_documents(query, documents, texts, lambda each: each.metadata, **options)
         return [
             document.model_copy(update={"metadata": metadata | {SCORE: score}})
             for document, score, metadata in ranked

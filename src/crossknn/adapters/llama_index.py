@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
-from crossknn.adapters import PREDICTED, PREFIX, metadata_of, of_kind, rerank_documents
+from crossknn.adapters import PREDICTED, PREFIX, list_of, metadata_of, rerank_documents
 from crossknn.errors import InputError, needs_extra
 from crossknn.search.results import Results
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
@@ -24,12 +23,8 @@ class CrossknnRetriever(BaseRetriever):
     title and fields, and `crossknn_predicted` where a node was not scored. A reranker reads the
     text alone, as this search did.
 
-    Args:
-        searcher: Of the index.
-        similarity_top_k: Nodes to return; by default 10, or all there are.
-        budget: Pairs that a query may score, or a `Budget`.
-        filter: See `Searcher.search`.
-        options: Of LlamaIndex's `BaseRetriever`, such as `callback_manager`.
+    `similarity_top_k` nodes are returned, by default 10; `budget` and `filter` are those of
+    `Searcher.search`, and `options` of LlamaIndex's `BaseRetriever`.
     """
 
     def __init__(
@@ -81,27 +76,12 @@ class CrossknnRerank(BaseNodePostprocessor):
     budget: Any = None
     keep_retrieval_score: bool | None = False
 
-    @classmethod
-    def class_name(cls) -> str:
-        """As LlamaIndex names the class in its serialised form."""
-        return "CrossknnRerank"
-
-    def __getstate__(self) -> dict[str, Any]:
-        try:  # LlamaIndex leaves out what it cannot pickle: the copy would have another scorer
-            pickle.dumps(self.scorer)
-        except Exception as error:
-            kind = type(self.scorer).__name__
-            message = f"the scorer, a {kind}, cannot be pickled: give its folder or name"
-            raise InputError(message) from error
-        state: dict[str, Any] = super().__getstate__()
-        return state
-
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         if query_bundle is None:
             raise InputError("reranking needs the query: give query_str or query_bundle")
-        nodes = of_kind(nodes, NodeWithScore, "NodeWithScore(node=TextNode(text=text))")
+        nodes = list_of(NodeWithScore, nodes)
         ranked = rerank_documents(
             query_bundle.query_str,
             nodes,
@@ -116,7 +96,6 @@ class CrossknnRerank(BaseNodePostprocessor):
         return [self._scored(*each) for each in ranked]
 
     def _scored(self, given: NodeWithScore, score: float, metadata: Any) -> NodeWithScore:
-        """A copy of a node with its new score and metadata."""
         if self.keep_retrieval_score:
             metadata[RETRIEVAL_SCORE] = given.score
         update = {"metadata": metadata}

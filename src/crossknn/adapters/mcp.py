@@ -9,22 +9,24 @@ from __future__ import annotations
 import json
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from crossknn.errors import CrossknnError, InputError, nearest, needs_extra, wrong_field
+from crossknn.errors import CrossknnError, needs_extra
 from crossknn.search.fresh import FreshSearcher
 from crossknn.search.results import Hit, Results
 from crossknn.search.searcher import Budget, Searcher
-from crossknn.types import as_count, json_value
+from crossknn.types import json_value
 
 with needs_extra("crossknn mcp", "mcp"):
     from anyio import from_thread, to_thread
     from mcp.server.mcpserver import Context, MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp_types import ToolAnnotations
-    from pydantic import Field, ValidationError
+    from pydantic import Field
 
 MAX_BYTES = 40_000
 """Maximum bytes of UTF-8 in an answer; clients cut at 25,000 tokens, and a token of Chinese has
@@ -32,7 +34,6 @@ about two bytes."""
 MAX_HITS = 50
 MAX_QUERY = 32_768  # characters
 _SNIPPET = 300  # characters of a hit's text, and of any title
-_URL = 2000  # characters of an item's own address; longer ones are no links
 _INSTRUCTIONS = (
     "search finds texts of the index {name!r} that a cross-encoder judges relevant to a question; "
     "its snippets are beginnings, and fetch reads a whole text by its id."
@@ -48,43 +49,40 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
         name: Of the index, for the model that reads it and in URLs.
         budget: Of a search.
     """
-    server = _Server("crossknn", instructions=_INSTRUCTIONS.format(name=name), log_level="WARNING")
+    server = MCPServer(
+        "crossknn", instructions=_INSTRUCTIONS.format(name=name), log_level="WARNING"
+    )
     tools = _Tools(searcher, name, budget)
     for tool in (tools.search, tools.fetch):
         server.add_tool(tool, annotations=_READS)
     return server
 
 
-class _Server(MCPServer):
-    """Says in one sentence what is wrong with arguments; null is the default of any of them."""
-
-    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-        given = {key: value for key, value in arguments.items() if value is not None}
-        tools = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
-        for key in given.keys() - tools.get(name, given).keys():
-            raise ToolError(f"{name}: {key!r:.80} is not known here: {nearest(key, tools[name])}")
-        try:
-            return await super().call_tool(name, given, context)
-        except ToolError as error:
-            cause = error.__cause__
-            if isinstance(cause, ValidationError):
-                raise ToolError(f"{name}: {wrong_field(cause.errors(), given)[1]}") from cause
-            if isinstance(cause, CrossknnError):
-                raise ToolError(str(cause)) from cause
-            raise
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    """Tell the model what is wrong; the SDK hides the messages of all errors but its own."""
+    try:
+        yield
+    except CrossknnError as error:
+        raise ToolError(str(error)) from error
 
 
 class _Tools:
-    """The tools of an index; their signatures and docstrings describe them to models."""
+    """The tools of an index; their signatures and docstrings describe them to models, which send
+    null for arguments that they do not set."""
 
     def __init__(self, searcher: Searcher, name: str, budget: Budget) -> None:
         self._searcher, self._name, self._budget = FreshSearcher(searcher), name, budget
 
     async def search(
         self,
-        query: Annotated[str, Field(description="A question, or words.", max_length=MAX_QUERY)],
+        query: Annotated[
+            str, Field(description="A question, or words.", min_length=1, max_length=MAX_QUERY)
+        ],
         context: Context[Any, Any],
-        k: Annotated[int, Field(description="Texts to return.", ge=1, le=MAX_HITS)] = 10,
+        k: Annotated[
+            int | None, Field(description="Texts to return; by default 10.", ge=1, le=MAX_HITS)
+        ] = None,
         filter: Annotated[
             dict[str, Any] | None, Field(description='Conditions on fields: {"lang": "en"}.')
         ] = None,
@@ -103,7 +101,8 @@ class _Tools:
         options: dict[str, Any] = {"filter": filter or None, "cancel": cancel, "on_round": report}
         work = partial(searcher.search, query, k, self._budget, **options)
         try:
-            results = await to_thread.run_sync(work, abandon_on_cancel=True)
+            with _readable_errors():
+                results = await to_thread.run_sync(work, abandon_on_cancel=True)
         finally:
             cancel.set()
         return self._answer(results, filtered=bool(filter))
@@ -125,28 +124,34 @@ class _Tools:
     def fetch(
         self,
         id: Annotated[str, Field(description="As search returns it.")],
-        offset: Annotated[int, Field(description="Characters of the text to leave out.")] = 0,
+        offset: Annotated[
+            int | None, Field(description="Characters of the text to leave out.", ge=0)
+        ] = None,
     ) -> dict[str, Any]:
-        """Read a text and its fields; what is long comes in parts."""
-        items = self._searcher.now().index.items
-        item, start = items[items.position(id)], as_count(offset, "offset", 0)
+        """Read a text and its fields; what is long comes in several answers."""
+        start = offset or 0
+        with _readable_errors():
+            items = self._searcher.now().index.items
+            item = items[items.position(id)]
         if start and start >= len(item.text):
-            raise InputError(f"offset is {start}, but the text has {len(item.text)} characters")
+            raise ToolError(f"offset is {start}, but the text has {len(item.text)} characters")
+        url = self._url(item.id, item.extra)
+        fields = {name: value for name, value in item.extra.items() if name != "url"}
         answer: dict[str, Any] = {
             "id": item.id,
             "title": (item.title or item.id)[:_SNIPPET],
             "text": "",
-            "url": self._url(item.id, item.extra),
-            "metadata": json_value({k: v for k, v in item.extra.items() if _is_safe(k, v)}),
+            "url": url,
+            "metadata": json_value(fields),
         }
         if _size(answer) > MAX_BYTES // 2:
             answer["metadata"] = {"note": "the fields are too long for an answer"}
         room = MAX_BYTES - _size(answer) - 200  # for the note
-        part = item.text[start : start + room]
-        while (size := _size(part)) > room:  # letters that JSON escapes, or of several bytes
-            part = part[: len(part) * room // size]
-        answer["text"] = part
-        if (end := start + len(part)) < len(item.text):
+        text = item.text[start : start + room]
+        while (size := _size(text)) > room:  # letters that JSON escapes, or of several bytes
+            text = text[: len(text) * room // size]
+        answer["text"] = text
+        if (end := start + len(text)) < len(item.text):
             answer["note"] = (
                 f"characters {start} to {end} of {len(item.text)}: "
                 f"fetch again with offset {end} to read on"
@@ -164,20 +169,11 @@ class _Tools:
         } | ({"predicted": True} if hit.predicted else {})
 
     def _url(self, item_id: str, extra: Any) -> str:
-        own = f"crossknn://{quote(self._name)}/{quote(item_id, '', errors='replace')}"
-        return extra["url"] if _is_web(extra.get("url")) else own
-
-
-def _is_web(url: Any) -> bool:
-    """Whether an item's URL is a web address: opening any other kind may run a program."""
-    if not isinstance(url, str) or len(url) > _URL:
-        return False
-    return re.fullmatch(r"https?://[^\s/?#\\][^\s\x00-\x1f\x7f]*", url, re.IGNORECASE) is not None
-
-
-def _is_safe(name: str, value: Any) -> bool:
-    """Whether every reader of the answer would open a field only as a web page."""
-    return name != "url" or _is_web(value) or re.match(r"\s*[\w+.-]+\s*:", str(value)) is None
+        """Return the item's own web address; to open any other kind of URL may run a program."""
+        url = extra.get("url")
+        if isinstance(url, str) and re.fullmatch(r"(?i)https?://[^\s/?#\\][^\s\x7f]{,2000}", url):
+            return url
+        return f"crossknn://{quote(self._name)}/{quote(item_id, '', errors='replace')}"
 
 
 def _size(answer: Any) -> int:

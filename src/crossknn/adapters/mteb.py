@@ -8,8 +8,6 @@ from typing import Any
 
 from crossknn import __version__
 from crossknn.adapters import rerank_documents
-from crossknn.data.items import items_from
-from crossknn.data.records import given_records
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.item_index import ItemIndex
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
@@ -27,9 +25,8 @@ class CrossknnSearch:
     >>> mteb.evaluate(CrossknnSearch(budget=100), tasks)              # doctest: +SKIP
 
     Args:
-        scorer: Whatever `Searcher` takes; the bundled cross-encoder by default.
+        scorer, method: Whatever `Searcher` takes; the bundled cross-encoder by default.
         encoder: Whatever `ItemIndex.build` takes as encoder of the corpus.
-        method: A method's spec, for retrieval tasks.
         budget: Pairs that a query may score, or a `Budget`.
         name: Of the model in MTEB's results, with an organisation: "acme/reranker-100".
     """
@@ -53,13 +50,10 @@ class CrossknnSearch:
 
     def index(self, corpus: Iterable[Mapping[str, Any]], **options: Any) -> None:
         """Read the corpus of a task: `id`, `text`, and `title`; `options` are MTEB's."""
-        documents = []
+        self._corpus, self._searcher = {}, None
         for row in corpus:
             given = {n: row[n] for n in ("title", "text") if not is_missing(row.get(n))}
-            documents.append({"id": _id(row, "document"), "text": ""} | given)
-        self._corpus = {document["id"]: document for document in documents}
-        self._items = items_from(given_records(documents), allow_empty=True)
-        self._searcher = None
+            self._corpus[_new_id(row, self._corpus)] = {"text": ""} | given
 
     def search(
         self,
@@ -81,14 +75,14 @@ class CrossknnSearch:
             raise InputError("there is no corpus: call index before search")
         texts: dict[str, str] = {}
         for row in queries:
-            query = _id(row, "query")
-            if query in texts:
-                raise InputError(f"two queries have the id {query!r}; ids must differ")
-            texts[query] = _text(row)
+            if not isinstance(text := row.get("text"), str):
+                raise InputError(f"the query {row.get('id')!r:.80} is {text!r:.80}: give a text")
+            instruction = row.get("instruction")
+            texts[_new_id(row, texts)] = f"{text} {instruction}" if instruction else text
         if top_ranked is not None:
             return {q: self._rerank(q, texts[q], top_ranked.get(q, []), top_k) for q in texts}
         if self._searcher is None:
-            index = ItemIndex.build(self._items, encoder=self.encoder)
+            index = ItemIndex.build(self._corpus, encoder=self.encoder)
             self._searcher = Searcher(index, self.scorer, self.method)
         results = self._searcher.search(texts, top_k, self.budget)
         results.check()
@@ -97,27 +91,18 @@ class CrossknnSearch:
 
     def _rerank(self, query: str, text: str, ids: list[str], top_k: int) -> dict[str, float]:
         if unknown := [i for i in ids if i not in self._corpus]:
-            raise InputError(
-                f"query {query!r} is to rank the document {unknown[0]!r}, which is not in the "
-                "corpus: index all documents that are to be ranked"
-            )
+            raise InputError(f"{unknown[0]!r}, to be ranked for {query!r}, is not in the corpus")
         documents = [self._corpus[i] for i in ids]
         options = {"budget": self.budget, "scorer": self.scorer, "top_k": top_k, "check": True}
         return {name: score for name, score, _ in rerank_documents(text, ids, documents, **options)}
 
 
-def _id(row: Mapping[str, Any], what: str) -> str:
-    if not isinstance(name := row.get("id"), str):
-        raise InputError(f"the {what} id {name!r:.80} is no text, as MTEB's are: give str(id)")
+def _new_id(row: Mapping[str, Any], ids: Mapping[str, Any]) -> str:
+    """Return the id of a document or a query, which must be a text that no other one has."""
+    name = row.get("id")
+    if not isinstance(name, str) or name in ids:
+        raise InputError(f"the id {name!r:.80} is no text, or is given twice: give each its own")
     return name
-
-
-def _text(row: Mapping[str, Any]) -> str:
-    """Return a query with its instruction, in MTEB's order."""
-    text = row.get("text")
-    if not isinstance(text, str):
-        raise InputError(f"query {row['id']!r} is {text!r:.80}: give a text, not a conversation")
-    return f"{text} {row['instruction']}" if row.get("instruction") else text
 
 
 def _name(model: Any) -> str:

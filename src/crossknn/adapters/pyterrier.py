@@ -24,13 +24,8 @@ class CrossknnRetriever(pt.Transformer):
     """Searches an index: queries in, results out.
 
     It adds the columns `docno`, `score` (the final score), `rank` from 0, `crossknn_iteration` (the
-    round in which the item was picked, from 0), and `text`.
-
-    Args:
-        searcher: Of the index.
-        num_results: Results of each query; by default 10, or all there are.
-        budget: Pairs that a query may score, or a `Budget`.
-        filter: See `Searcher.search`.
+    round in which the item was picked, from 0), and `text`. `num_results` of each query are
+    returned, by default 10; `budget` and `filter` are those of `Searcher.search`.
     """
 
     def __init__(
@@ -67,17 +62,12 @@ class CrossknnRetriever(pt.Transformer):
 
 
 class CrossknnReranker(pt.Transformer):
-    """Orders results by `ck.rerank`, of which `budget` of each query are scored.
+    """Orders results by `ck.rerank`, of which `budget` of each query are scored, None being all.
 
-    Results need a column of texts. If they have `doc_vec` and `query_vec`, as pyterrier_dr names
-    them, the vectors help to choose what to score. `crossknn_predicted` says which results were not
-    scored.
-
-    Args:
-        scorer: Whatever `Searcher` takes, such as `as_scorer(transformer)`; the bundled
-            cross-encoder by default.
-        budget: Results of a query that are scored; None scores all. Or a `Budget`.
-        text_field: The column that is scored.
+    Results need a column of texts, `text_field`. If they have `doc_vec` and `query_vec`, as
+    pyterrier_dr names them, the vectors help to choose what to score. `crossknn_predicted` says
+    which results were not scored. `scorer` is whatever `Searcher` takes, such as
+    `as_scorer(transformer)`; the bundled cross-encoder by default.
     """
 
     def __init__(
@@ -97,9 +87,8 @@ class CrossknnReranker(pt.Transformer):
             return inp.assign(
                 score=pd.Series(dtype=float), rank=pd.Series(dtype=int), **{PREDICTED: False}
             )
-        return pd.concat(
-            [self._ranked(given) for _, given in inp.groupby("qid", sort=False)], ignore_index=True
-        )
+        groups = inp.groupby("qid", sort=False)
+        return pd.concat([self._ranked(given) for _, given in groups], ignore_index=True)
 
     def _ranked(self, given: pd.DataFrame) -> pd.DataFrame:
         if "rank" in given:
@@ -125,20 +114,15 @@ class CrossknnReranker(pt.Transformer):
 
 
 def _check(frame: pd.DataFrame, *columns: str) -> None:
-    """Refuse rows without a query id, which grouping would drop, and rows whose text columns hold
-    other values, such as NaN after a join."""
-    (rows,) = frame["qid"].isna().to_numpy().nonzero()
-    if len(rows):
-        raise InputError(f"row {rows[0]} has no qid: fill it, or drop the row")
-    for name in columns:
-        (rows,) = np.nonzero([not isinstance(text, str) for text in frame[name]])
-        if len(rows):
-            row = frame.iloc[rows[0]]
-            of = f" of the result {row['docno']!r}" if "docno" in row else ""
-            raise InputError(
-                f"the {name}{of} for the query {row['qid']!r} is {row[name]!r:.80}, and no text: "
-                "fill the column, or drop such rows"
-            )
+    """Refuse rows without a query id, which grouping would drop, or without a text, as after a
+    join."""
+    wrong = {"qid": frame["qid"].isna()}
+    wrong |= {c: [not isinstance(text, str) for text in frame[c]] for c in columns}
+    for name, rows in wrong.items():
+        if np.any(rows):
+            row = int(np.flatnonzero(rows)[0])
+            value = frame[name].iloc[row]
+            raise InputError(f"the {name} of row {row} is {value!r:.80}: fill it, or drop the row")
 
 
 def as_scorer(transformer: pt.Transformer, text_field: str = "text") -> CallableScorer:

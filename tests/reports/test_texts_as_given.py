@@ -54,10 +54,10 @@ def test_rows_without_a_query_id():
     pd, adapter = pytest.importorskip("pandas"), pytest.importorskip("crossknn.adapters.pyterrier")
     rows = {"qid": ["q1", float("nan"), "q1"], "query": ["tree", "tree", "tree"]}
     found = pd.DataFrame(rows | {"docno": ["d1", "d2", "d3"], "text": ["a", "b", "c"]})
-    with pytest.raises(ck.InputError, match="row 1 has no qid"):
+    with pytest.raises(ck.InputError, match="the qid of row 1 is nan"):
         adapter.CrossknnReranker(count).transform(found)
     searcher = ck.Searcher(ck.ItemIndex.build(["a tree"], lsa=0), count, "exact")
-    with pytest.raises(ck.InputError, match="row 1 has no qid"):
+    with pytest.raises(ck.InputError, match="the qid of row 1 is nan"):
         adapter.CrossknnRetriever(searcher).transform(pd.DataFrame(rows))
     ranked = adapter.CrossknnReranker(count).transform(found.fillna({"qid": "q2"}))
     assert sorted(ranked["docno"]) == ["d1", "d2", "d3"]

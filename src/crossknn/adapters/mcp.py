@@ -171,7 +171,9 @@ class _Tools:
     def _url(self, item_id: str, extra: Any) -> str:
         """Return the item's own web address; to open any other kind of URL may run a program."""
         url = extra.get("url")
-        if isinstance(url, str) and re.fullmatch(r"(?i)https?://[^\s/?#\\][^\s\x7f]{,2000}", url):
+        if isinstance(url, str) and re.fullmatch(
+            r"(?i)https?://[^\s/?#\\][^\s\x00-\x1f\x7f]{,2000}", url
+        ):
             return url
         return f"crossknn://{quote(self._name)}/{quote(item_id, '', errors='replace')}"
 

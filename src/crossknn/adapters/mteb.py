@@ -8,6 +8,8 @@ from typing import Any
 
 from crossknn import __version__
 from crossknn.adapters import rerank_documents
+from crossknn.data.items import items_from
+from crossknn.data.records import given_records
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.item_index import ItemIndex
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
@@ -82,7 +84,8 @@ class CrossknnSearch:
         if top_ranked is not None:
             return {q: self._rerank(q, texts[q], top_ranked.get(q, []), top_k) for q in texts}
         if self._searcher is None:
-            index = ItemIndex.build(self._corpus, encoder=self.encoder)
+            items = items_from(given_records(self._corpus), allow_empty=True)
+            index = ItemIndex.build(items, encoder=self.encoder)
             self._searcher = Searcher(index, self.scorer, self.method)
         results = self._searcher.search(texts, top_k, self.budget)
         results.check()

@@ -100,5 +100,5 @@ def test_a_search_answers_with_scores_of_all_documents_asked_for():
     assert len(found) == len(TEXTS)
     assert [*found.values()] == sorted(found.values(), reverse=True)
     assert next(iter(found)).startswith("sort")
-    with pytest.raises(ck.InputError, match="not a conversation"):
+    with pytest.raises(ck.InputError, match="give a text"):
         model.search([{"id": "q1", "text": [{"role": "user"}]}], top_k=5)

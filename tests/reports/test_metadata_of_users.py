@@ -180,7 +180,7 @@ def test_pyterrier_a_text_that_is_none(column, value, terrier):
 def test_pyterrier_a_query_that_is_none(searcher, value, terrier):
     """A topic has no query: the message names its qid."""
     topics = pd.DataFrame({"qid": ["7", "8"], "query": [QUERY, value]})
-    with pytest.raises(ck.InputError, match="the query of row 1 is .*: fill it"):
+    with pytest.raises(ck.InputError, match=r"the query of row 1 is .*: fill it"):
         terrier.CrossknnRetriever(searcher)(topics)
 
 

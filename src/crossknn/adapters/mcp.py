@@ -34,6 +34,7 @@ about two bytes."""
 MAX_HITS = 50
 MAX_QUERY = 32_768  # characters
 _SNIPPET = 300  # characters of a hit's text, and of any title
+_WEB = re.compile(r"https?://[^\s/?#\\][^\s\x00-\x1f\x7f]{,2000}", re.IGNORECASE)
 _INSTRUCTIONS = (
     "search finds texts of the index {name!r} that a cross-encoder judges relevant to a question; "
     "its snippets are beginnings, and fetch reads a whole text by its id."
@@ -171,9 +172,7 @@ class _Tools:
     def _url(self, item_id: str, extra: Any) -> str:
         """Return the item's own web address; to open any other kind of URL may run a program."""
         url = extra.get("url")
-        if isinstance(url, str) and re.fullmatch(
-            r"(?i)https?://[^\s/?#\\][^\s\x00-\x1f\x7f]{,2000}", url
-        ):
+        if isinstance(url, str) and _WEB.fullmatch(url):
             return url
         return f"crossknn://{quote(self._name)}/{quote(item_id, '', errors='replace')}"
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import crossknn as ck
-from crossknn.columns import CHUNK, CheckedFile, StoredArray, write_array
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import as_path, digest, scratch, translate_os_errors, write_file
+from crossknn.index.columns import CHUNK, CheckedFile, StoredArray, write_array
 
 ROOT = Path(__file__).parent.parent
 
@@ -95,7 +95,7 @@ MODULES = {"np", "numpy", "os", "gzip", "torch", "onnx", "shelve", "pickle", "zi
 OPENING = {"open", "load", "save", "truncate", "copyfile", "copy", "copytree"}
 MAY = {
     "files": "the primitives",
-    "columns": "touch is a check here",
+    "index.columns": "touch is a check here",
     "cli.output": "the null device",
     "demo": "source files of Python",
     "page": "a file of the package",

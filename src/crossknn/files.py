@@ -12,10 +12,10 @@ import errno
 import hashlib
 import json
 import math
+import mmap
 import os
 import secrets
 import stat
-import sys
 import tempfile
 import zipfile
 from collections.abc import Collection, Iterable, Iterator
@@ -27,13 +27,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from crossknn.errors import InputError
+from crossknn.errors import IndexFormatError, InputError
 
 SCRATCH = 2**28
 """`scratch` keeps arrays of at least this many bytes in a temporary file."""
 
 MOST = 2**28
-"""`read_file` reads at most this many bytes, more than any file that crossknn reads whole."""
+"""Bytes that files read whole may have."""
 
 SURPLUS, RATIO = 2**26, 32
 """Limits on decompressed data: bytes, and multiples of the file's size. Scores and vectors expand 1
@@ -54,24 +54,22 @@ _SAFE = sum(  # a FIFO or a device neither blocks nor becomes the terminal of th
     for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY")
 )
 _KINDS = {
-    stat.S_ISLNK: "a symbolic link",
-    stat.S_ISDIR: "a folder",
-    stat.S_ISFIFO: "a named pipe",
-    stat.S_ISSOCK: "a socket",
+    stat.S_IFLNK: "symbolic link",
+    stat.S_IFDIR: "folder",
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFREG: "regular file",
 }
 
 
 def _refused(path: Path, mode: int, wanted: str = "regular file") -> InputError:
-    what = next((kind for matches, kind in _KINDS.items() if matches(mode)), "a device")
-    what = "a regular file" if stat.S_ISREG(mode) else what
-    return InputError(f"{path} is {what}, but crossknn needs a {wanted}: it is not opened")
+    kind = _KINDS.get(stat.S_IFMT(mode), "device")
+    return InputError(f"{path} is a {kind}, but crossknn needs a {wanted}: it is not opened")
 
 
 @contextmanager
 def _parent(folder: Path, name: str) -> Iterator[tuple[int | None, str]]:
-    """Return a descriptor of the folder that holds the file `name` of `folder`, and the file's name
-    in it; None and the path where the system has no such descriptors. No component of `name` is
-    followed as a link."""
+    """Open the folder that holds `name`, following no link below `folder`, and return it with the
+    file's name in it; None and the path where the system has no descriptors of folders."""
     parts = PurePath(name).parts
     if not parts or PurePath(name).is_absolute() or ".." in parts:
         raise InputError(f"{name!r} is not a valid file name in {folder}")
@@ -99,20 +97,16 @@ def _parent(folder: Path, name: str) -> Iterator[tuple[int | None, str]]:
 def open_file(folder: Path, name: str, mode: Mode = "rb") -> BufferedIOBase:
     """Open the file `name` (such as `data-x/ids.npy`) of one of crossknn's folders.
 
-    The folder itself may be a link that its user made.
-
-    Raises:
-        OSError: As `open` does.
-        InputError: The path has a link, device, pipe or folder below `folder`, or the file to be
-            changed has hard links.
+    The folder itself may be a link that its user made. Raises `InputError` for a link, device, pipe
+    or folder below it, or if the file to be changed has hard links; otherwise as `open` does.
     """
     with _parent(folder, name) as (handle, last):
         try:
-            known = os.stat(last, dir_fd=handle, follow_symlinks=False)
+            mode_before = os.stat(last, dir_fd=handle, follow_symlinks=False).st_mode
         except FileNotFoundError:
-            known = None
-        if known is not None and not stat.S_ISREG(known.st_mode):
-            raise _refused(folder / name, known.st_mode)
+            mode_before = stat.S_IFREG
+        if not stat.S_ISREG(mode_before):
+            raise _refused(folder / name, mode_before)
         file: Any = os.fdopen(os.open(last, _FLAGS[mode] | _SAFE, 0o666, dir_fd=handle), mode)
     try:  # what was opened may be something else than what was there before
         state = os.fstat(file.fileno())
@@ -126,8 +120,7 @@ def open_file(folder: Path, name: str, mode: Mode = "rb") -> BufferedIOBase:
     except BaseException:
         file.close()
         raise
-    found: BufferedIOBase = file
-    return found
+    return file
 
 
 def is_file(folder: Path, name: str) -> bool:
@@ -151,19 +144,18 @@ def make_folder(path: Path) -> Path:
     return path
 
 
-def read_file(folder: Path, name: str, most: int = MOST) -> bytes:
-    """Read a file of one of crossknn's folders; errors as for `open_file`, and `InputError` above
-    `most` bytes."""
+def read_file(folder: Path, name: str) -> bytes:
+    """Read a file of one of crossknn's folders; errors as for `open_file`."""
     with open_file(folder, name) as file:
-        return _bounded(file, folder / name, most)
+        return _bounded(file, folder / name)
 
 
-def read_given(path: Path, most: int = MOST) -> bytes:
-    """Read a file that the user names, perhaps through a link; `InputError` if it is a device, pipe
-    or folder, is longer than `most` bytes, or cannot be read."""
+def read_given(path: Path) -> bytes:
+    """Read a file that the user names, perhaps through a link; `InputError` if it cannot be read as
+    a regular file."""
     try:
         with open_given(path) as file:
-            return _bounded(file, path, most)
+            return _bounded(file, path)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except IsADirectoryError as error:
@@ -183,21 +175,17 @@ def open_given(path: Path) -> BufferedIOBase:
     return os.fdopen(handle, "rb")
 
 
-def _bounded(file: BufferedIOBase, path: Path, most: int) -> bytes:
-    data = file.read(most + 1)
-    if len(data) > most:
-        raise InputError(
-            f"{path} is longer than the limit of {most / 2**20:,.0f} MB for such a file"
-        )
+def _bounded(file: BufferedIOBase, path: Path) -> bytes:
+    data = file.read(MOST + 1)
+    if len(data) > MOST:
+        raise InputError(f"{path} is longer than the limit of {MOST >> 20} MB for such a file")
     return data
 
 
 @contextmanager
 def new_file(folder: Path, name: str) -> Iterator[BufferedIOBase]:
-    """Write a file that replaces `name` once it is complete; after an error nothing changes.
-
-    If `name` was a link, the link's target is left unchanged.
-    """
+    """Write a file that replaces `name` (a link, not its target) once it is complete; after an
+    error nothing changes."""
     part = str(PurePath(name).with_name(f"{secrets.token_hex(8)}.part"))
     try:
         with open_file(folder, part, "x+b") as file:
@@ -245,12 +233,11 @@ def remove_parts(folder: Path) -> None:
 
 
 def read_npz(
-    folder: Path, name: str, keys: Collection[str] | None = None, prefixes: tuple[str, ...] = ()
+    folder: Path, name: str, keys: Collection[str] | None = None
 ) -> dict[str, NDArray[Any]]:
-    """Read arrays of an `.npz` file: those named in `keys`, those that begin with one of the
-    `prefixes`, or all; see `npz_arrays`."""
+    """Read the arrays `keys` of an `.npz` file, by default all; see `npz_arrays`."""
     with open_file(folder, name) as file:
-        return npz_arrays(file, folder / name, keys, prefixes)
+        return npz_arrays(file, folder / name, keys)
 
 
 def npz_arrays(
@@ -261,56 +248,30 @@ def npz_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Read selected arrays of an open `.npz` file; `InputError` if the file is invalid.
 
-    A file of a few kilobytes may claim or decompress to gigabytes. So the arrays may take at most
-    `SURPLUS` bytes plus `RATIO` times the file's size, and each must be as long as its header says.
+    A file of a few kilobytes may decompress to gigabytes. So the arrays may take at most `SURPLUS`
+    bytes plus `RATIO` times the file's size.
     """
-    found = dict[str, NDArray[Any]]()
     try:
         room = SURPLUS + RATIO * os.fstat(file.fileno()).st_size
         with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
-                key = member.filename.removesuffix(".npy")
-                if keys is None or key in keys or key.startswith(prefixes):
-                    room -= member.file_size
-                    if room < 0:
-                        raise InputError(
-                            f"{path} would decompress to more than {RATIO} times its size: if "
-                            "you trust it, save its arrays again with numpy.savez, "
-                            "uncompressed"
-                        )
-                    with archive.open(member) as data:
-                        found[key] = _npy_array(data, member.file_size)
+            sizes = {m.filename.removesuffix(".npy"): m.file_size for m in archive.infolist()}
+        names = [key for key in sizes if keys is None or key in keys or key.startswith(prefixes)]
+        if sum(sizes[name] for name in names) > room:
+            raise InputError(
+                f"{path} would decompress to more than {RATIO} times its size: if you trust it, "
+                "save its arrays again with numpy.savez, uncompressed"
+            )
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in names}
+        for values in arrays.values():
+            if values.dtype.kind == "U":
+                values.tolist()  # ValueError for numbers that are no characters
+        return arrays
     except (InputError, OSError):
         raise
-    except MemoryError:
-        raise InputError(f"{path} has arrays that do not fit into memory") from None
     except Exception:  # of damaged bytes, what reads them raises whatever it meets
         raise InputError(f"{path} is not a readable .npz file; see the docs, formats") from None
-    return found
-
-
-def _npy_array(data: Any, size: int) -> NDArray[Any]:
-    """Read a `.npy` file of `size` bytes; ValueError for Python objects or another length."""
-    version = np.lib.format.read_magic(data)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    shape, by_columns, dtype = read[version](data)
-    count = math.prod(shape)
-    if dtype.hasobject or dtype.itemsize * count > size:
-        raise ValueError("no array of so many bytes")
-    values = np.empty(count, dtype)
-    rest = values.view(np.uint8).data if values.nbytes else memoryview(b"")
-    while rest:
-        block = data.read(min(len(rest), 2**20))
-        if not block:
-            raise ValueError("it is cut")
-        rest[: len(block)] = block
-        rest = rest[len(block) :]
-    if dtype.kind == "U" and (values.view(f"{dtype.byteorder}u4") > sys.maxunicode).any():
-        raise ValueError("no characters")
-    return values.reshape(shape, order="F" if by_columns else "C")
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -331,11 +292,8 @@ def exclusive_lock(
 ) -> Iterator[None]:
     """Let one process at a time write into an existing folder; readers need no lock.
 
-    With a `name`, only processes that use the same lock file exclude each other.
-
-    Raises:
-        LockedError: Another process is writing `what`, and `wait` is false.
-        InputError: The file system has no locks, so two writers could destroy the contents.
+    With a `name`, only processes that use the same lock file exclude each other. Raises
+    `LockedError` if another process is writing `what` and `wait` is false.
     """
     if os.name == "nt":
         yield
@@ -375,6 +333,20 @@ def translate_os_errors(folder: Path | None, what: str = "scores") -> Iterator[N
             f"{what} cannot be kept in {folder}: {error.strerror or error}; files written so "
             "far stay"
         ) from error
+
+
+def check_mapped(values: Any) -> None:
+    """Raise `IndexFormatError` if an array is mapped from a file that has become shorter, because
+    reading it would kill the process. A cut between this check and the read goes unnoticed."""
+    while isinstance(values, np.ndarray):
+        values = values.base
+    if isinstance(values, memoryview):
+        values = values.obj
+    if isinstance(values, mmap.mmap) and values.size() < len(values):
+        raise IndexFormatError(
+            f"a file of the index was cut to {values.size():,} of {len(values):,} bytes while "
+            "it was in use: build or copy the index again"
+        )
 
 
 def sync(path: Path) -> None:

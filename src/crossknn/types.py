@@ -138,6 +138,10 @@ class Artifact:
     meta: Mapping[str, Any]
     arrays: Mapping[str, Any]
 
+    def rows(self, name: str) -> Any:
+        """Return an array whose rows are read from the disk, and checked, as they are taken."""
+        return getattr(self.arrays, "data", self.arrays)[name]
+
 
 @dataclass(eq=False, slots=True)
 class Queries:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import crossknn as ck
-from crossknn.columns import StoredRecords
 from crossknn.errors import InputError
+from crossknn.index.columns import StoredRecords
 from crossknn.index.filters import Fields, field_columns, parse_filter
 
 RECORDS = [

@@ -219,8 +219,6 @@ def test_without_permission():
 
 CUT = """
 import os, pathlib
-import crossknn.columns as columns
-columns.SMALL = 64  # every file is mapped
 index = ck.ItemIndex.load("index")
 searcher = ck.Searcher(index, ck.CrossEncoder())
 if WARM:

@@ -28,9 +28,9 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
-from crossknn.columns import StoredRecords
 from crossknn.errors import InputError, nearest
 from crossknn.files import parse_json
+from crossknn.index.columns import StoredRecords
 from crossknn.types import BoolArray, IntArray
 
 T = TypeVar("T")

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.columns import refusing
 from crossknn.data.items import Items, read_items
 from crossknn.data.records import Entries
 from crossknn.errors import IndexFormatError, InputError, counted
 from crossknn.files import as_path, is_file
 from crossknn.index import building, updates
+from crossknn.index.columns import refusing
 from crossknn.index.database import DatabaseStore, TextsOf, having_text
 from crossknn.index.filters import FEW, field_columns
 from crossknn.index.late import LateStates, work_folder

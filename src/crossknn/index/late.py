@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crossknn.columns import rows_of
 from crossknn.errors import InputError
 from crossknn.files import (
     digest,
@@ -55,7 +54,7 @@ class LateStates(NamedTuple):
         arrays, known = artifact.arrays, dict(artifact.meta)
         del known["states"]
         model = RememberedModel("late-interaction model", name, **known)
-        return LateStates(States(rows_of(arrays, "values"), arrays["starts"]), model)
+        return LateStates(States(artifact.rows("values"), arrays["starts"]), model)
 
 
 def encode_states(

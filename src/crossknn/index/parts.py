@@ -25,17 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.columns import (
+from crossknn.data.items import Items
+from crossknn.errors import IndexFormatError, InputError, nearest
+from crossknn.files import parse_json, text_digest
+from crossknn.index.columns import (
     StoredArray,
     StoredColumns,
     StoredRecords,
     StoredTexts,
     refusing,
-    rows_of,
 )
-from crossknn.data.items import Items
-from crossknn.errors import IndexFormatError, InputError, nearest
-from crossknn.files import parse_json, text_digest
 from crossknn.index.late import LateStates
 from crossknn.index.storage import IndexFolder, as_json, columns_of
 from crossknn.index.vectors import EncodeQueries, ItemVectors
@@ -123,7 +122,7 @@ class Parts:
                 columns["alive"][part.arrays["deleted"]] = False
             extra = StoredRecords(part.arrays["extra"], part.arrays)
             items = Items(**columns, extra=extra, template=str(part.meta["template"]))
-            anchor_items = rows_of(part.arrays, "anchor_items")
+            anchor_items = part.rows("anchor_items")
         others = {key: part for key, part in stored.items() if key != "items"}
         for key, part in others.items():
             with refusing(plain(key)):
@@ -386,7 +385,7 @@ def check_part(key: str, part: Artifact, n: int) -> None:
     if not isinstance(part.arrays, StoredColumns):
         return
     check_meta(key, part.meta)
-    kind, columns = key.partition("/")[0], part.arrays.columns
+    kind, columns = key.partition("/")[0], part.arrays.data
     required_columns, required_meta = _REQUIRED.get(key) or _REQUIRED.get(kind) or ((), ())
     for name in required_columns:
         columns[name]
@@ -405,7 +404,7 @@ def check_part(key: str, part: Artifact, n: int) -> None:
 def check_kinds_of_items(columns: Mapping[str, Any]) -> None:
     """Raise `ValueError` unless the columns of items have the right types; reads no file."""
     if isinstance(columns, StoredColumns):
-        for name, column in columns.columns.items():
+        for name, column in columns.data.items():
             texts = _TEXTS_OF_ITEMS.get(name)
             if texts is not None and isinstance(column, StoredTexts) != texts:
                 raise ValueError(f"{name} are {'numbers' if texts else 'texts'}")

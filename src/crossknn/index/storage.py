@@ -29,16 +29,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossknn.columns import (
-    CheckedFile,
-    StoredArray,
-    StoredColumns,
-    StoredTexts,
-    append_array,
-    append_texts,
-    write_array,
-    write_texts,
-)
 from crossknn.data.items import Items
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import (
@@ -49,6 +39,16 @@ from crossknn.files import (
     remove_parts,
     sync,
     write_file,
+)
+from crossknn.index.columns import (
+    CheckedFile,
+    StoredArray,
+    StoredColumns,
+    StoredTexts,
+    append_array,
+    append_texts,
+    write_array,
+    write_texts,
 )
 from crossknn.index.work import WORK
 from crossknn.types import Artifact
@@ -268,7 +268,7 @@ class IndexFolder:
     ) -> dict[str, Any]:
         """Append rows to columns of a part, or write new columns; return the part's manifest
         entry."""
-        before = self._open({"meta": {}, "columns": columns}).arrays.columns  # type: ignore[attr-defined]
+        before = self._open({"meta": {}, "columns": columns}).arrays.data  # type: ignore[attr-defined]
         new = {name: rows for name, rows in part.rows.items() if name not in before}
         entries = dict(columns) | _write(data, key, Artifact({}, new))["columns"]
         for name in part.rows.keys() & before.keys():
@@ -311,7 +311,7 @@ class IndexFolder:
 def damages(parts: Mapping[str, Artifact]) -> list[str]:
     """Check every chunk of the parts' files, and return one sentence per damaged file."""
     sentences = []
-    columns = [c for part in parts.values() for c in part.arrays.columns.values()]  # type: ignore[attr-defined]
+    columns = [c for part in parts.values() for c in part.arrays.data.values()]  # type: ignore[attr-defined]
     for file in (file for column in columns for file in column.files):
         try:
             file.touch()

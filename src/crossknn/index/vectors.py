@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from crossknn.columns import rows_of
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.index.work import encode_kept
 from crossknn.linalg import LARGEST, usable
@@ -248,7 +247,7 @@ class ItemVectors:
         if meta["encoder"] is not None:
             meta["encoder"] = RememberedModel("dual encoder", name, **meta["encoder"])
         meta["scale"] = meta["scale"] and Scale(*meta["scale"])
-        return ItemVectors(values=rows_of(arrays, "values"), **meta)
+        return ItemVectors(values=artifact.rows("values"), **meta)
 
 
 def check_vectors(

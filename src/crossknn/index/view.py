@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.columns import StoredArray, refusing, rows_of
 from crossknn.data.items import Items
 from crossknn.errors import InputError
+from crossknn.index.columns import StoredArray, refusing
 from crossknn.index.database import DatabaseStore
 from crossknn.index.filters import Fields, parse_filter
 from crossknn.index.nearest import LARGE, FaissStore, fingerprint, open_lists
@@ -310,7 +310,7 @@ class IndexView:
             return rows
         part = self._parts.newest("vectors", name)  # fitted since the index was opened
         assert part is not None
-        return rows_of(part.arrays, "values")
+        return part.rows("values")
 
     def _approximate(self, name: str, rows: Any) -> Any:
         """Return the approximate index of the vectors `name`, or of other `rows`, if there is

@@ -15,10 +15,10 @@ from typing import NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 
-from crossknn.columns import check_mapped
 from crossknn.data.qrels import read_run
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
+from crossknn.files import check_mapped
 from crossknn.linalg import inner, mask, top_k
 from crossknn.types import (
     NO_ITEM,

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.columns import rows_of
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.linalg import mask, one_thread, top_k
 from crossknn.retrievers.base import AllScores
@@ -160,7 +159,7 @@ class BM25(AllScores):
     def of(cls, artifact: Artifact) -> BM25:
         """Read from a stored artifact."""
         read, meta = artifact.arrays, artifact.meta
-        postings = rows_of(read, "weights"), rows_of(read, "items"), read["starts"]
+        postings = artifact.rows("weights"), artifact.rows("items"), read["starts"]
         added = {key[6:]: read[key] for key in read if key.startswith("added.")}
         return cls(Vocabulary.of(artifact), meta["n"], *postings, meta["mean_length"], added)
 

@@ -1,9 +1,8 @@
-"""Arrays and texts in files whose damage is noticed.
+"""Arrays and texts in memory-mapped files whose damage is noticed.
 
-Every chunk of 64 KB has a checksum, which is checked when the chunk is first read. Small files are
-read into memory, large ones are memory-mapped. If another process shortened a mapped file, reading
-it would kill this process (SIGBUS), so the file's length is checked before each read
-(`check_mapped`).
+Every chunk of 64 KB has a checksum, which is checked when the chunk is first read. If another
+process shortened a mapped file, reading it would kill this process (SIGBUS), so the file's length
+is checked before each read (`check_mapped`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import math
 import mmap
 import os
 import zlib
+from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -27,21 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossknn.errors import CrossknnError, IndexFormatError, InputError
-from crossknn.files import open_file
+from crossknn.files import check_mapped, open_file
 
 CHUNK = 64 * 1024
 """Number of bytes per checksum."""
 
-SMALL = 2**22
-"""Files of at most this many bytes are read into memory instead of being mapped."""
-
 
 def checksums(data: Any) -> NDArray[np.uint32]:
-    """Compute the checksum of every chunk of some bytes.
-
-    It is the CRC-32 of the 64 column sums of the chunk's 64-bit words, which takes a tenth of the
-    time of a CRC-32 of the chunk.
-    """
+    """Compute the checksum of every chunk: the CRC-32 of the 64 column sums of its 64-bit words,
+    which takes a tenth of the time of a CRC-32 of the chunk."""
     flat = np.frombuffer(data, np.uint8) if len(data) else np.zeros(0, np.uint8)
     whole = len(flat) // CHUNK
     words = flat[: whole * CHUNK].view("<u8").reshape(whole, CHUNK // 512, 64)
@@ -52,7 +46,7 @@ def checksums(data: Any) -> NDArray[np.uint32]:
 
 
 def _entry(file: BufferedIOBase, name: str) -> dict[str, Any]:
-    """Sync a new file to the disk and return its entry: name, size and checksums of its chunks."""
+    """Sync a new file to the disk and return its manifest entry."""
     file.flush()
     os.fsync(file.fileno())
     size = os.fstat(file.fileno()).st_size
@@ -73,10 +67,7 @@ def write_array(folder: Path, name: str, values: NDArray[Any]) -> dict[str, Any]
 
 def write_texts(folder: Path, name: str, texts: Iterable[str]) -> list[dict[str, Any]]:
     """Write texts into a new UTF-8 file and their offsets (n + 1,) into another; return both
-    entries.
-
-    Raises `UnicodeEncodeError` for half a surrogate pair, which is not valid text.
-    """
+    entries. Raises `UnicodeEncodeError` for half a surrogate pair."""
     ends = [0]
     with open_file(folder, name, "x+b") as file:
         for text in texts:
@@ -118,27 +109,12 @@ def append_array(folder: Path, entry: Mapping[str, Any], rows: NDArray[Any]) -> 
 def append_texts(
     folder: Path, entries: Sequence[Mapping[str, Any]], texts: Iterable[str]
 ) -> list[dict[str, Any]]:
-    """Append texts to the two files of `write_texts`, given their entries; return the new
-    entries."""
+    """Append texts to the two files of `write_texts`."""
     blob, offsets = entries
     encoded = [text.encode() for text in texts]
     ends = blob["bytes"] + np.cumsum([len(data) for data in encoded], dtype=np.uint64)
     first = append_file(folder, blob, b"".join(encoded))
     return [first, append_array(folder, offsets, ends.astype(np.uint64))]
-
-
-def check_mapped(values: Any) -> None:
-    """Raise `InputError` if an array is mapped from a file that has become shorter, because reading
-    it would kill the process. A cut between this check and the read goes unnoticed."""
-    while isinstance(values, np.ndarray):
-        values = values.base
-    if isinstance(values, memoryview):
-        values = values.obj
-    if isinstance(values, mmap.mmap) and values.size() < len(values):
-        raise IndexFormatError(
-            f"a file of the index was cut to {values.size():,} of {len(values):,} bytes while "
-            "it was in use: build or copy the index again"
-        )
 
 
 class CheckedFile:
@@ -149,8 +125,7 @@ class CheckedFile:
     """
 
     def __init__(self, folder: Path, entry: Mapping[str, Any], what: str) -> None:
-        """Open a file of `what` ("the index DIR"). Raise `IndexFormatError` if its size is wrong,
-        and `InputError` if it cannot be opened."""
+        """Open a file of `what` ("the index DIR")."""
         self.name, self._what = PurePath(entry["path"]).name, what
         self.size = int(entry["bytes"])
         self._sums = np.frombuffer(base64.b64decode(entry["checksums"]), "<u4")
@@ -159,28 +134,19 @@ class CheckedFile:
                 size = os.fstat(file.fileno()).st_size
                 if not 0 <= self.size <= size or len(self._sums) != -(-self.size // CHUNK):
                     raise self.damaged(f"{self.name} has {size} bytes instead of {self.size}")
-                self._kept: mmap.mmap | bytes = b""
+                data: mmap.mmap | bytes = b""
                 if self.size:
-                    self._kept = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
+                    data = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
         except FileNotFoundError as error:
             raise self.damaged(f"{self.name} is missing") from error
         except OSError as error:
             raise InputError(f"{what} cannot be read: {self.name}: {error.strerror}") from error
+        self.data: NDArray[np.uint8] = np.frombuffer(data, np.uint8)
         self._unchecked = np.ones(len(self._sums), np.bool_)
         self.checked = not self.size
 
-    @property
-    def data(self) -> NDArray[np.uint8]:
-        """The bytes, not yet checked."""
-        kept = self._kept
-        if isinstance(kept, mmap.mmap) and self.size <= SMALL:
-            check_mapped(np.frombuffer(kept, np.uint8))
-            kept = self._kept = kept[:]
-        return np.frombuffer(kept, np.uint8)
-
     def touch(self, start: int = 0, stop: int | None = None) -> None:
-        """Check the chunks that hold the bytes `start` to `stop`; raise `IndexFormatError` for
-        damage."""
+        """Check the chunks that hold the bytes `start` to `stop`."""
         check_mapped(self.data)
         if not self.checked:
             stop = self.size if stop is None else stop
@@ -203,7 +169,6 @@ class CheckedFile:
         return hashlib.blake2b(self._sums[: size // CHUNK].tobytes(), digest_size=16).hexdigest()
 
     def damaged(self, how: str) -> IndexFormatError:
-        """Make the error for damage described by `how`."""
         return IndexFormatError(f"{self._what} is damaged: {how}; build or copy it again")
 
     def _check(self, chunks: slice) -> None:
@@ -224,8 +189,7 @@ class StoredArray:
 
     @cached_property
     def _values(self) -> NDArray[Any]:
-        """Map the whole array, checking only the header; `IndexFormatError` if it is not an
-        array."""
+        """Map the whole array, checking only the header."""
         file = self._file
         file.touch(0, min(CHUNK, file.size))
         head = BytesIO(file.data[:CHUNK].tobytes())
@@ -251,7 +215,6 @@ class StoredArray:
         return len(self._values)
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
-        """Return rows by position, slice, or array of positions or booleans."""
         values, file = self._values, self._file
         if file.checked:
             check_mapped(values)
@@ -281,7 +244,6 @@ class StoredTexts(Sequence[str]):
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
-        """Read the offsets (n + 1,); `IndexFormatError` if they are invalid."""
         offsets, size = np.asarray(self._offsets), self._file.size
         if offsets.dtype != np.uint64 or offsets.ndim != 1 or not len(offsets):
             raise self._file.damaged(f"{self._file.name} does not contain valid offsets of texts")
@@ -342,26 +304,13 @@ class StoredRecords(Sequence[Any]):
             return dict(value) if self._objects else value
 
 
-class StoredColumns(Mapping[str, Any]):
-    """Arrays and texts by name: `[name]` gives an array, checked completely, or `StoredTexts`."""
-
-    def __init__(self, columns: Mapping[str, StoredArray | StoredTexts]) -> None:
-        self.columns = columns
+class StoredColumns(UserDict[str, Any]):
+    """Arrays and texts by name: `[name]` gives an array, checked completely, or `StoredTexts`; see
+    `Artifact.rows`."""
 
     def __getitem__(self, name: str) -> Any:
-        column = self.columns[name]
+        column = self.data[name]
         return np.asarray(column) if isinstance(column, StoredArray) else column
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.columns)
-
-    def __len__(self) -> int:
-        return len(self.columns)
-
-
-def rows_of(columns: Mapping[str, Any], name: str) -> Any:
-    """Return `columns[name]`; an array on the disk is checked row by row as it is read."""
-    return columns.columns[name] if isinstance(columns, StoredColumns) else columns[name]
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import errno
 import hashlib
 import json
 import math
-import mmap
 import os
 import secrets
 import stat
@@ -27,7 +26,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from crossknn.errors import IndexFormatError, InputError
+from crossknn.errors import InputError
 
 SCRATCH = 2**28
 """`scratch` keeps arrays of at least this many bytes in a temporary file."""
@@ -335,20 +334,6 @@ def translate_os_errors(folder: Path | None, what: str = "scores") -> Iterator[N
         ) from error
 
 
-def check_mapped(values: Any) -> None:
-    """Raise `IndexFormatError` if an array is mapped from a file that has become shorter, because
-    reading it would kill the process. A cut between this check and the read goes unnoticed."""
-    while isinstance(values, np.ndarray):
-        values = values.base
-    if isinstance(values, memoryview):
-        values = values.obj
-    if isinstance(values, mmap.mmap) and values.size() < len(values):
-        raise IndexFormatError(
-            f"a file of the index was cut to {values.size():,} of {len(values):,} bytes while "
-            "it was in use: build or copy the index again"
-        )
-
-
 def sync(path: Path) -> None:
     """Sync a file, or the names in a folder, to the disk, so that a power cut loses nothing."""
     if os.name == "nt":
@@ -374,17 +359,17 @@ def digest(texts: Iterable[str]) -> str:
     return total.hexdigest()
 
 
-def scratch(shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Make a new float32 array. A large one is mapped from an unnamed temporary file, so that the
-    system may free its memory pages. Raise `InputError` if the disk has no room for it."""
-    size = 4 * math.prod(shape)
+def scratch(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
+    """Make a new array. A large one is mapped from an unnamed temporary file, so that the system
+    may free its memory pages. Raise `InputError` if the disk has no room for it."""
+    size = np.dtype(dtype).itemsize * math.prod(shape)
     if size < SCRATCH:
-        return np.empty(shape, np.float32)
+        return np.empty(shape, dtype)
     try:
         with tempfile.TemporaryFile() as file:
             if hasattr(os, "posix_fallocate"):  # so that a full disk says so now
                 os.posix_fallocate(file.fileno(), 0, size)
-            return np.memmap(file, np.float32, "w+", shape=shape)
+            return np.memmap(file, dtype, "w+", shape=shape)
     except OSError as error:
         raise InputError(
             f"a temporary file of {size / 2**30:.1f} GB cannot be made in "

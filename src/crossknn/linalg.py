@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.errors import InputError
+from crossknn.errors import IndexFormatError, InputError
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray
 
 _CHUNK = 8_192
@@ -226,3 +227,17 @@ def available_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def check_mapped(values: Any) -> None:
+    """Raise `IndexFormatError` if an array is mapped from a file that has become shorter, because
+    reading it would kill the process. A cut between this check and the read goes unnoticed."""
+    while isinstance(values, np.ndarray):
+        values = values.base
+    if isinstance(values, memoryview):
+        values = values.obj
+    if isinstance(values, mmap.mmap) and values.size() < len(values):
+        raise IndexFormatError(
+            f"a file of the index was cut to {values.size():,} of {len(values):,} bytes while "
+            "it was in use: build or copy the index again"
+        )

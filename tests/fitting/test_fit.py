@@ -64,7 +64,7 @@ def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
     found = fit(index, world, world.queries[TRAIN], fit_method(method), per=40)
     name = method.split("(")[0]
     assert found.name == name == default_vectors(index)
-    assert found.vectors.cost.calls == found.collected.calls == world.asked
+    assert found.vectors.cost["calls"] == found.collected.calls == world.asked
     again = ItemIndex.load(tmp_path / "i", query_vectors=world.vectors)
     assert again.fitted[name].method == method
     np.testing.assert_array_equal(again.vectors[name], index.vectors[name])
@@ -74,14 +74,14 @@ def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
     rows = {found.method: next(found.rows()) for found in table}
     before, after = rows["rerank(retriever=vectors)"], rows[f"rerank(retriever={name})"]
     assert after.recall > before.recall + 0.1
-    assert (before.index_calls, after.index_calls) == (0, found.vectors.cost.calls)
+    assert (before.index_calls, after.index_calls) == (0, found.vectors.cost["calls"])
 
 
 def test_no_pair_is_paid_twice_and_a_stop_is_gone_on_from(world, tmp_path):
     index = world.index(tmp_path / "i")
     first = fit(index, world, world.queries[TRAIN], per=10, limits=Limits(max_calls=55))
     assert (first.collected.calls, first.collected.stopped_by, world.asked) == (55, "max_calls", 55)
-    assert first.vectors.cost.queries < Q
+    assert first.vectors.cost["queries"] < Q
     assert ["some train queries lack" in note for note in first.notes] == [True, False]
     second = fit(index, world, world.queries[TRAIN], per=10)
     assert (second.collected.calls, second.collected.reused) == (10 * Q - 55, 55)
@@ -90,7 +90,7 @@ def test_no_pair_is_paid_twice_and_a_stop_is_gone_on_from(world, tmp_path):
     assert (third.collected.calls, third.collected.reused, world.asked) == (0, 10 * Q, 10 * Q)
     np.testing.assert_array_equal(second.vectors.values, third.vectors.values)
     fewer = fit(index, world, world.queries[TRAIN], per=4)
-    assert fewer.vectors.cost.calls == 10 * Q  # all that is known of train queries
+    assert fewer.vectors.cost["calls"] == 10 * Q  # all that is known of train queries
     whole = fit(world.index(), world, world.queries[TRAIN], per=10)
     np.testing.assert_allclose(whole.vectors.values, third.vectors.values, atol=1e-6)
 

@@ -1,12 +1,10 @@
 """A small corpus, and a cross-encoder that is a formula and counts what it is asked."""
 
 import json
-import shutil
 import zlib
 
 import numpy as np
 
-from crossknn.index.item_index import ItemIndex
 from crossknn.index.storage import MANIFEST, checksum_of
 
 WORDS = ["cat", "dog", "bird", "fish", "tree", "house", "river", "stone", "cloud", "light"]
@@ -55,12 +53,6 @@ class LengthEncoder:
         if progress:
             progress(len(texts), len(texts))
         return self.encode_queries(texts)
-
-
-def build_over(folder, place, items, **options):
-    """An index of `items` that is built over a copy of the one in `folder`, in `place`."""
-    shutil.copytree(folder, place, dirs_exist_ok=True)
-    return ItemIndex.build(items, folder=place, **options)
 
 
 def rewrite_manifest(folder, change):

@@ -1,12 +1,10 @@
 """An index gives back what it was built from, from memory and from the disk."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from index_helpers import LengthEncoder, build_over, corpus
+from index_helpers import LengthEncoder, corpus
 from late_helpers import WordStates
 
 from crossknn.data.items import Items
@@ -107,28 +105,20 @@ def test_an_artifact_is_kept_and_replaced_and_an_added_retriever_is_not_saved(tm
         assert kept == {"x": [2, 2, 2, 2], "y": [], "z": ["some", "texts"]}
 
 
-def test_building_again_encodes_new_texts_only_and_keeps_what_fits(tmp_path):
+def test_building_again_encodes_new_texts_only(tmp_path, caplog):
     class Counting(LengthEncoder):
         def encode_items(self, texts, progress=None):
             seen.append(list(texts))
             return super().encode_items(texts, progress)
 
-    seen = []
-    index = ItemIndex.build(corpus(6), encoder=Counting(), bm25=False)
+    seen, given = [], {"encoder": Counting(), "folder": tmp_path / "index"}
+    index = ItemIndex.build(corpus(6), **given)
     index.put_artifact("kriging", {}, {"x": np.arange(3)})
-    scales = {"center": (1.0, 1.0)}
-    anchors = {"queries": ["q"], "scores": np.ones((1, 6))}
-    index.put_artifact("anchors", {"fingerprint": "f", "scales": scales}, anchors)
-    index.save(tmp_path / "index")
-    over = partial(build_over, tmp_path / "index", encoder=Counting(), bm25=False)
-    same = over(tmp_path / "same", corpus(6))
+    same = ItemIndex.build(corpus(6), **given)
     np.testing.assert_array_equal(same.vectors["dense"], index.vectors["dense"])
-    assert set(same.artifacts) == {"kriging", "anchors"}
-    for number, changed in enumerate(({"bm25": True}, {"encoder": None, "lsa": 3})):
-        other = over(tmp_path / f"other{number}", corpus(6), **changed)
-        assert set(other.artifacts) == {"anchors"}  # of the items alone
-    more = over(tmp_path / "more", corpus(8)[1:], bm25=True)
+    assert not same.artifacts
+    assert "its anchors and fits are dropped" in caplog.text
+    more = ItemIndex.build(corpus(8)[1:], **given)
     assert seen == [list(index.items.texts), more.items.texts[-2:]]
     expected = LengthEncoder().encode_items(more.items.texts)
     np.testing.assert_array_equal(more.vectors["dense"], expected)
-    assert not more.artifacts

@@ -1,4 +1,4 @@
-"""States of items for late-interaction models, made in parts: a kill loses one part, no more."""
+"""States of items for late-interaction models: made in batches, of which a kill loses one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from late_helpers import WordStates
 
 from crossknn.errors import IndexFormatError, InputError, ScorerError
 from crossknn.files import exclusive_lock
-from crossknn.index import late
+from crossknn.index import work
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
@@ -23,7 +23,7 @@ WORK = "work-late-cmc"
 
 @pytest.fixture
 def saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(late, "AT_ONCE", PART)
+    monkeypatch.setattr(work, "AT_ONCE", PART)
     index = ItemIndex.build(corpus(N), lsa=4)
     index.save(tmp_path / "index")
     return index
@@ -36,7 +36,7 @@ def check(found, index):
     assert np.array_equal(found.starts, expected.starts)
 
 
-def test_they_come_back_from_the_disk_with_their_models(saved, caplog):
+def test_they_come_back_from_the_disk_with_their_models(saved):
     seen, others = [], WordStates("som", "others")
     saved.add_late(WordStates(), progress=lambda *n: seen.append(n))
     saved.add_late(others, "mine")
@@ -50,10 +50,6 @@ def test_they_come_back_from_the_disk_with_their_models(saved, caplog):
         check(found.states, saved)
     model = ItemIndex.load(saved.folder).model_of("mine")
     assert (model.fingerprint, model.dimensions) == ("others", 4)
-    again = ItemIndex.build(corpus(N), lsa=3, folder=saved.folder)
-    assert np.array_equal(again._parts.open("late", "cmc").states.values, found.states.values)
-    assert not ItemIndex.build(corpus(N + 1), folder=saved.folder).late
-    assert "dropped late/cmc: its items, or" in caplog.text
 
 
 def test_another_model_is_refused_and_the_same_encodes_once(saved):
@@ -63,9 +59,7 @@ def test_another_model_is_refused_and_the_same_encodes_once(saved):
     nameless = ItemIndex.load(saved.folder)
     with pytest.raises(InputError, match=r"'cmc' .fingerprint words.* no folder or name"):
         open_retriever(nameless, parse("cmc"), 0)
-    with pytest.raises(
-        InputError, match=r"states named 'cmc' from another model \(fingerprint words\)"
-    ):
+    with pytest.raises(InputError, match=r"named 'cmc' from another model \(fingerprint words\)"):
         saved.add_late(WordStates(fingerprint="x"))
     memory = ItemIndex.build(corpus(N), lsa=4)
     memory.add_late(WordStates())
@@ -113,15 +107,14 @@ class Counting(WordStates):
 
 
 def begun(index, **given):
-    """The index, whose encoding failed at an item: two parts are there."""
+    """Encode until an item that fails: two batches are kept."""
     with pytest.raises(ScorerError, match="not finite"):
         index.add_late(Counting(index.items.texts[10], **given))
-    assert not ItemIndex.load(index.folder).late
     return ItemIndex.load(index.folder)
 
 
 def finished(index, begin):
-    """Adding states encodes the items from `begin` on, and leaves no work."""
+    """Add the states, which encodes the items from `begin` on and leaves no work."""
     model, seen = Counting(), []
     index.add_late(model, progress=lambda *n: seen.append(n))
     assert model.seen == list(index.items.texts[begin:])
@@ -130,32 +123,20 @@ def finished(index, begin):
     assert not (index.folder / WORK).exists()
 
 
-@pytest.mark.parametrize(
-    "others", [{"fingerprint": "x"}, {"dimensions": 5}, {"fingerprint": None}], ids=str
-)
+@pytest.mark.parametrize("others", [{"fingerprint": "x"}, {"dimensions": 5}], ids=str)
 def test_those_of_another_model_are_begun_anew(saved, others):
     finished(begun(saved, **others), 0)
-
-
-def test_those_of_other_items_are_begun_anew(saved):
-    begun(saved)
-    other = ItemIndex.build([f"another {text}" for text in saved.items.texts], lsa=4)
-    other.save(saved.folder)
-    finished(other, 0)
 
 
 def test_one_process_at_a_time_and_a_failure_loses_one_part(saved):
     (saved.folder / WORK).mkdir()
     with (
-        exclusive_lock(saved.folder / WORK, what="states"),
-        pytest.raises(InputError, match=r"another process is adding states to .*work-late-cmc"),
+        exclusive_lock(saved.folder / WORK, what="vectors"),
+        pytest.raises(InputError, match=r"another process is adding vectors to .*work-late-cmc"),
     ):
         saved.add_late(WordStates())
     begun(saved)
-    full = patch.object(late, "new_file", side_effect=OSError(28, "No space left"))
-    with (
-        full,
-        pytest.raises(InputError, match=r"states cannot be kept in .*: No space left; files"),
-    ):
+    full = patch.object(work, "new_file", side_effect=OSError(28, "No space left"))
+    with full, pytest.raises(InputError, match=r"cannot be kept in .*: No space left; files"):
         saved.add_late(WordStates())
     finished(saved, 8)

@@ -130,19 +130,20 @@ def test_axn_asks_the_store_each_round_and_picks_as_with_all_vectors(folder):
     assert np.mean([len(found & exact) / 20 for found, exact in both]) >= 0.9
 
 
-def test_odd_dimensions_and_few_items_work():
-    for n, d in ((300, 3), (17, 1), (5000, 7)):
-        values = RNG.standard_normal((n, d)).astype(np.float32)
-        index = ck.ItemIndex.build([str(p) for p in range(n)], vectors=values, bm25=False)
-        index.add_nearest("vectors")
-        asked = RNG.standard_normal((3, d)).astype(np.float32)
-        found, exact = index.store("vectors").top(asked, 10), ArrayStore(values).top(asked, 10)
-        assert recall(found, exact) >= 0.9
+@pytest.mark.parametrize(("n", "d"), [(300, 3), (17, 1), (5000, 7)])
+def test_odd_dimensions_and_few_items_work(n, d, tmp_path):
+    values = RNG.standard_normal((n, d)).astype(np.float32)
+    index = plain(values, folder=tmp_path / "index")
+    index.add_nearest("vectors")
+    asked = RNG.standard_normal((3, d)).astype(np.float32)
+    found, exact = index.store("vectors").top(asked, 10), ArrayStore(values).top(asked, 10)
+    assert recall(found, exact) >= 0.9
 
 
 def test_lists_of_other_vectors_are_not_used(tmp_path, caplog):
-    index = plain(NEAR[:1_000])
-    index.save(tmp_path / "index")
+    index = plain(NEAR[:1_000], folder=tmp_path / "index")
+    with pytest.raises(ck.InputError, match="needs a folder: save the index first"):
+        plain(NEAR[:20]).add_nearest()
     index.add_nearest()
     lists = tmp_path / "index" / "nearest-vectors"
     about = json.loads((lists / "about.json").read_text())
@@ -156,39 +157,9 @@ def test_lists_of_other_vectors_are_not_used(tmp_path, caplog):
         ck.ItemIndex.load(tmp_path / "index").store("vectors")
 
 
-def test_a_killed_building_goes_on(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("crossknn.index.nearest._BLOCK", 2048)
-    index = plain(NEAR)
-    index.save(tmp_path / "index")
-
-    class Killed(BaseException):
-        pass
-
-    def kill(done, total):
-        if done > total / 2:
-            raise Killed
-
-    with pytest.raises(Killed):
-        index.add_nearest(progress=kill)
-    lists = tmp_path / "index" / "nearest-vectors"
-    assert (lists / "begun.faiss").exists()
-    (lists / "lists.faiss.part").write_bytes(b"a kill while the whole is written")
-    steps = []
-    index.add_nearest(progress=lambda done, total: steps.append(done))
-    assert steps[0] > 2048
-    assert steps[-1] == N
-    assert sorted(path.name for path in lists.glob("*.*")) == ["about.json", "lists.faiss"]
-    again = ck.ItemIndex.load(tmp_path / "index").store("vectors").top(ASKED, 50)
-    whole = ck.ItemIndex.load(folder).store("vectors").top(ASKED, 50)
-    np.testing.assert_array_equal(again.items, whole.items)
-
-
-@pytest.mark.parametrize("saved", [False, True])
-def test_items_that_are_added_are_found_beside_the_lists_and_then_in_them(saved, folder, tmp_path):
-    n = N if saved else 3_000
-    index = ck.ItemIndex.load(folder) if saved else plain(NEAR[:n])
-    if saved:
-        index.save(tmp_path / "index")
+def test_items_that_are_added_are_found_beside_the_lists_and_then_in_them(tmp_path):
+    n = 3_000
+    index = plain(NEAR[:n], folder=tmp_path / "index")
     index.add_nearest()
     items = [{"id": f"new {q}", "text": f"the nearest of {q}"} for q in range(M)]
     index.add(items, vectors=ASKED * 1.2)
@@ -250,7 +221,7 @@ def test_a_pool_loses_nothing_against_all_items(method, tmp_path):
     assert pooled >= full - 0.03
 
 
-def test_fits_and_fusion_read_all_vectors_where_searches_ask_the_lists(monkeypatch):
+def test_fits_and_fusion_read_all_vectors_where_searches_ask_the_lists(monkeypatch, tmp_path):
     rng, n, q = np.random.default_rng(5), 1_000, 12
     values, asked = (rng.standard_normal((c, D)).astype(np.float32) for c in (n, q))
     encode = {"vectors": lambda texts: asked[[int(text) for text in texts]]}
@@ -262,6 +233,7 @@ def test_fits_and_fusion_read_all_vectors_where_searches_ask_the_lists(monkeypat
     found = []
     for lists in (False, True):
         index = ck.ItemIndex.build(items, vectors=values, query_vectors=encode)
+        index.save(tmp_path / f"{lists}")
         if lists:
             monkeypatch.setattr("crossknn.index.nearest.WHOLE", 0)  # as of more than 50,000 items
             index.add_nearest("vectors")

@@ -143,7 +143,7 @@ def lacking(client):
         (lambda _: ck.QdrantStore("http://localhost:6333", "docs"), "Qdrant is .*: give QdrantCli"),
         (
             lambda client: over(client).query_vectors(Queries(("a",)), "vectors"),
-            "or the encoder= that made them$",
+            "or the encoder= that made them",
         ),
         (lambda client: over(client, encoder="bundled"), "of 384 dimensions, but the vectors in"),
         (lambda client: search(client, 3), "query vectors have 3 dimensions, but the item"),

@@ -46,16 +46,14 @@ def test_nearest_with_few_items(tmp_path, capsys, caplog, n, command):
 
 
 @pytest.mark.parametrize("n", [1, 5, 20])
-@pytest.mark.parametrize("saved", [False, True])
-def test_in_python_with_anchors_and_after_deletions(tmp_path, n, saved):
-    """In memory or a folder, with anchors, and when most items go after the index was built."""
+def test_in_python_with_anchors_and_after_deletions(tmp_path, n):
+    """In a folder, with anchors, and when most items go after the index was built."""
     vectors = np.random.default_rng(0).normal(size=(n, 5)).astype(np.float32)
     texts = [f"text {i}" for i in range(n)]
     made = {"vectors": vectors, "query_vectors": lambda q: vectors[[0] * len(q)]}
     index = ck.ItemIndex.build([{"id": t, "text": t} for t in texts], **made)
     ck.collect_anchors(index, ck.CallableScorer(overlap, "words"), ["text 1", "text 2"])
-    if saved:
-        index.save(tmp_path / "index")
+    index.save(tmp_path / "index")
     index.add_nearest()
     assert len(ck.Searcher(index, overlap).search("text 0", k=1, budget=n)[0]) == 1
     if n > 16:

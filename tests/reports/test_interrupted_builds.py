@@ -14,9 +14,8 @@ from tiny_models import jsonl
 
 import crossknn as ck
 from crossknn.errors import InputError
-from crossknn.index.work import WORK
 
-N, AT_ONCE = 400, 16
+N, AT_ONCE, WORK = 400, 16, "work-vectors"
 TEXTS = [f"text {i}" for i in range(60)]
 
 

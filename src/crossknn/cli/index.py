@@ -89,7 +89,6 @@ def build(
     If INDEX exists already, it is replaced. Vectors of unchanged texts and all
     exact scores are kept.
     """
-    from crossknn.fitting.anchors import fit_scales
     from crossknn.index.item_index import ItemIndex
 
     _check_nearest(nearest)
@@ -108,7 +107,6 @@ def build(
             progress=report,
         )
     _add_nearest(index, nearest)
-    fit_scales(index)  # of anchors that were collected before
     _answer(index, folder, json, began)
     note(f'next: crossknn search {folder} "your query"')
 

@@ -159,7 +159,7 @@ class Replayed:
         self._index = index
         self._read: set[str] = set()
         fitted = index.fitted if isinstance(index, ItemIndex) else {}
-        self._costs = {name: vectors.cost.calls for name, vectors in fitted.items()}
+        self._costs = {name: int(vectors.cost.get("calls", 0)) for name, vectors in fitted.items()}
 
     def __getattr__(self, name: str) -> Any:
         self._read.add(name)

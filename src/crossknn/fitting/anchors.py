@@ -107,17 +107,6 @@ def check_texts(queries: Texts, kind: str) -> list[str]:
     return list(dict.fromkeys(map(str, queries)))
 
 
-def fit_scales(index: ItemIndex) -> None:
-    """Fit the scales of the index's own vectors to the anchors, if there are any.
-
-    A scale maps exact scores to the mean and standard deviation of inner products (AXN A.2).
-    """
-    index = index.snapshot()
-    for anchors in index.each(ANCHORS):
-        scales = _scales(index, anchors.arrays["scores"], list(anchors.arrays["queries"]))
-        index.put_artifact(ANCHORS, {**anchors.meta, "scales": scales}, anchors.arrays)
-
-
 def _known_rows(index: ItemIndex, own: str | None, replace: bool) -> Artifact | None:
     """Return this cross-encoder's current rows, including those of other processes."""
     rows = index.newest("artifacts", ANCHORS)

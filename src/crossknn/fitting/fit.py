@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -30,7 +30,7 @@ from crossknn.fitting.factors import (
     per_query,
 )
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.vectors import IndexingCost, ItemVectors, Same
+from crossknn.index.vectors import ItemVectors, Same
 from crossknn.linalg import solvable
 from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
 from crossknn.scorers import as_scorer
@@ -78,7 +78,7 @@ class FitReport:
             "name": self.name,
             "method": self.vectors.method,
             "dimensions": int(self.vectors.values.shape[1]),
-            "cost": asdict(self.vectors.cost),
+            "cost": dict(self.vectors.cost),
             "calls": self.collected.calls,
             "reused": self.collected.reused,
             "stopped_by": self.collected.stopped_by,
@@ -212,15 +212,15 @@ class FitTask:
             details=json.loads(details, parse_constant=lambda nan: None),
         )
 
-    def cost(self, queries: int, calls: int, fitting: float) -> IndexingCost:
-        """The cost of this run, which used `calls` scores of `queries` queries."""
-        return IndexingCost(
-            queries=queries,
-            calls=calls,
-            vector_seconds=round(self.vector_seconds, 3),
-            scoring_seconds=round(self.collected.seconds, 3),
-            fitting_seconds=round(fitting, 3),
-        )
+    def cost(self, queries: int, calls: int, fitting: float) -> dict[str, float]:
+        """Return the cost of this run, which used `calls` scores of `queries` queries."""
+        return {
+            "queries": queries,
+            "calls": calls,
+            "vector_seconds": round(self.vector_seconds, 3),
+            "scoring_seconds": round(self.collected.seconds, 3),
+            "fitting_seconds": round(fitting, 3),
+        }
 
     def _plan(self) -> PairPlan:
         n, seed, per = self.index.n, self.seed, self.per

@@ -49,7 +49,9 @@ def fit_prior(
         progress: Called with (steps done, the most there may be): sweeps, or items of anchors that
             were read. A fit that is stopped begins anew; the scores that it is fitted to stay.
     """
-    fingerprint = index.scorer_fingerprint("anchors") if scores is None else scores.fingerprint
+    anchors = index.artifacts.get("anchors")
+    of_anchors = None if anchors is None else anchors.meta.get("fingerprint")
+    fingerprint = of_anchors if scores is None else scores.fingerprint
     index = index.for_scorer(fingerprint)
     prior = prior_of(index, scores, retriever=retriever, progress=progress)
     prior = replace(prior, fingerprint=fingerprint, stored=stored)

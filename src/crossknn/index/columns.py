@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossknn.errors import CrossknnError, IndexFormatError, InputError
-from crossknn.files import check_mapped, open_file
+from crossknn.files import open_file
+from crossknn.linalg import check_mapped
 
 CHUNK = 64 * 1024
 """Number of bytes per checksum."""

@@ -1,10 +1,8 @@
 """The index: items, their vectors and retrievers, and the results of fits to them.
 
-Data flows one way: `building` makes the immutable contents, `Parts`, from items; an `IndexFolder`
-writes and reads them; methods read them through `IndexView`. `ItemIndex` holds the current parts
-and replaces them at each change, so that a running search keeps the parts it began with.
-
-Axes: m queries, n items, d dimensions.
+`building` makes the immutable contents, `Parts`, from items; an `IndexFolder` writes and reads
+them; methods read them through `IndexView`. `ItemIndex` replaces its parts at each change, so that
+a running search keeps the parts it began with. Axes: m queries, n items, d dimensions.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,16 +20,21 @@ import numpy as np
 from crossknn.data.items import Items, read_items
 from crossknn.data.records import Entries
 from crossknn.errors import IndexFormatError, InputError, counted
-from crossknn.files import as_path, is_file
+from crossknn.files import is_file
 from crossknn.index import building, updates
 from crossknn.index.columns import refusing
 from crossknn.index.database import DatabaseStore, TextsOf, having_text
 from crossknn.index.filters import FEW, field_columns
-from crossknn.index.late import LateStates, work_folder
-from crossknn.index.nearest import CENTROIDS, build_lists, fingerprint, write_lists
-from crossknn.index.parts import DUAL_ENCODER, GIVEN, Parts, fingerprint_of, n_items
+from crossknn.index.nearest import CENTROIDS, write_lists
+from crossknn.index.parts import DUAL_ENCODER, GIVEN, Parts, fingerprint_of, n_items, new_build
 from crossknn.index.storage import SCORES, IndexFolder
-from crossknn.index.vectors import EncodeQueries, GivenModel, ItemVectors, RememberedModel
+from crossknn.index.vectors import (
+    EncodeQueries,
+    GivenModel,
+    ItemVectors,
+    LateStates,
+    RememberedModel,
+)
 from crossknn.index.view import IndexView
 from crossknn.retrievers.base import ItemPriors, Retriever
 from crossknn.retrievers.specs import default_vectors, unfitted
@@ -55,7 +57,6 @@ class ItemIndex(IndexView):
         super().__init__(parts, database)
         self.stamp: tuple[int, int, int] | None = None
         self._lock = threading.RLock()
-        self._origin: ItemIndex | None = None  # of a snapshot
         if wrong := sorted(set(parts.encode) - set(parts.names("vectors"))):
             raise InputError(f"query_vectors names {wrong[0]!r}, but no vectors have that name")
 
@@ -90,16 +91,28 @@ class ItemIndex(IndexView):
                 "whitespace", or a function from a text to its words, or its name,
                 "package.module:function". Searches use the same one.
             seed: Draws `anchor_items`.
-            folder: Save the index there. An index in this folder is replaced: unchanged texts are
-                not encoded again, and fits that are still valid are kept; others are dropped, with
+            folder: Save the index there. An index in this folder is replaced: exact scores stay,
+                and unchanged texts are not encoded again, but anchors and fits are dropped, with
                 a warning. A build that was stopped is resumed.
             progress: Called with (items encoded, items to encode).
         """
-        place = building.checked_folder(folder)
-        recipe = building.Recipe(
-            encoder, vectors, query_vectors, lsa, bm25, tokenizer, seed, progress
+        place, split = None if folder is None else IndexFolder(folder), as_tokenizer(tokenizer)
+        if place is not None:
+            place.check_target()
+        items = items if isinstance(items, Items) else read_items(items)
+        parts = building.parts_of(
+            items,
+            place,
+            encoder=encoder,
+            vectors=building.by_name(vectors, GIVEN),
+            lsa=lsa,
+            bm25=bm25,
+            tokenizer=split,
+            progress=progress,
         )
-        index = cls(building.build_parts(items, recipe, place))
+        encode = building.by_name(query_vectors, GIVEN)
+        order = building.drawn(len(items), seed)
+        index = cls(Parts(items, order, parts, new_build(), encode))
         if place is not None:
             index.save(place.path)
         return index
@@ -113,21 +126,19 @@ class ItemIndex(IndexView):
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
         tokenizer: Callable[[str], Sequence[str]] | str | None = None,
     ) -> ItemIndex:
-        """Open a saved index, memory-mapped; each block of bytes is checked when it is first read.
-
-        Dual encoders and late-interaction models are opened at the first query, from the path they
-        were loaded from when the index was built.
+        """Open a saved index, memory-mapped; each block of bytes is checked when it is first read,
+        and models are opened at the first query.
 
         Args:
             folder: The folder that `save` or `crossknn index build` wrote.
-            encoder: The dual encoder that made the index's vectors, if it has moved; or several
-                models by the names of their vectors or states (`{"cmc": folder}`). `save` stores
-                the new path.
+            encoder: The dual encoder that made the index's vectors, if it has moved since; or
+                several models by the names of their vectors or states (`{"cmc": folder}`). `save`
+                stores the new path.
             query_vectors: As for `build`.
             tokenizer: The tokenizer function that the index was built with, or its name. For
                 safety, a function that only the index names is never imported.
         """
-        place = IndexFolder(as_path(folder, "the folder of the index"))
+        place = IndexFolder(folder)
         stamp = place.stamp()  # before it is read: it may be replaced meanwhile
         index = cls(Parts.read(place, building.by_name(query_vectors, GIVEN)))
         index.stamp = stamp
@@ -168,8 +179,8 @@ class ItemIndex(IndexView):
             query_vectors: Function from query texts (m) to vectors (m, d).
             seed: Draws `anchor_items`.
         """
-        store = having_text(store, texts)
-        return cls(building.parts_over(store, texts, folder, encoder, query_vectors, seed), store)
+        store, place = having_text(store, texts), None if folder is None else IndexFolder(folder)
+        return cls(building.parts_over(store, texts, place, encoder, query_vectors, seed), store)
 
     def save(self, folder: str | Path) -> None:
         """Write the index in one atomic step to `folder`, which must be new, empty or an index.
@@ -178,8 +189,7 @@ class ItemIndex(IndexView):
         `add_retriever` are not saved.
         """
         self._check_own_items()
-        place = IndexFolder(as_path(folder, "the folder of the index"))
-        scores = self.scores
+        place, scores = IndexFolder(folder), self.scores
         parts = self._parts.stored()
         if self.n >= FEW:
             meta, columns = parts["items"].meta, parts["items"].arrays
@@ -192,8 +202,8 @@ class ItemIndex(IndexView):
         self.__dict__.pop("_scores", None)
 
     def reloaded(self) -> ItemIndex:
-        """Load the folder's current index again, keeping the models, functions and retrievers that
-        this one has in memory."""
+        """Load the folder's current index again, keeping what this one has in memory: models,
+        functions and retrievers."""
         assert self._parts.folder is not None
         stamp = self.stamp_now()
         parts = Parts.read(self._parts.folder, self._parts.encode)
@@ -201,29 +211,6 @@ class ItemIndex(IndexView):
         index = ItemIndex(updates.carried_over(self._parts, parts))
         index.stamp = stamp
         return index
-
-    def snapshot(self) -> ItemIndex:
-        """Return the index as it is now, which later additions and deletions do not change.
-
-        Results of fits to the snapshot are stored in this index, too, or refused with an
-        `InputError` if its items have changed by then.
-        """
-        if self.folder is None:
-            _ = self._scores  # one store for both
-        made = copy(self)
-        made._origin = self
-        return made
-
-    def for_scorer(self, fingerprint: str | None) -> ItemIndex:
-        """Return a `snapshot` that shows only the fits, learned values and scores of one
-        cross-encoder, given its `scorer.fingerprint` (None for an unknown one).
-
-        Vectors fitted to another cross-encoder remain available by name, but are never a default
-        (`of_others`).
-        """
-        made = self.snapshot()
-        made._parts = replace(made._parts, scorers=frozenset({fingerprint, None}))
-        return made
 
     def add(
         self,
@@ -235,10 +222,9 @@ class ItemIndex(IndexView):
     ) -> None:
         """Add items in one atomic step, also in the index's folder.
 
-        After an error nothing is changed. Vectors, word models and fits are extended to the new
-        items (see `crossknn.index.updates`). Running searches, and other processes that have loaded
-        the index, keep the old items until they load it again. Retrievers of `add_retriever` are
-        dropped.
+        Vectors, word models and fits are extended to the new items (see `crossknn.index.updates`).
+        Running searches, and other processes that have loaded the index, keep the old items until
+        they load it again. Retrievers of `add_retriever` are dropped.
 
         Args:
             items: As for `build`, read with the index's template. Each should have an id.
@@ -266,11 +252,8 @@ class ItemIndex(IndexView):
             self._change(partial(updates.deletion, ids=ids))
 
     def compact(self) -> None:
-        """Rewrite the index without its deleted items, in one atomic step.
-
-        Word models are fitted again. Searches go on meanwhile, so this can run in a thread or
-        another process; adding and deleting waits.
-        """
+        """Rewrite the index without its deleted items, in one atomic step, and fit its word models
+        again. Searches go on meanwhile, so this can run in a thread; adding and deleting waits."""
         if not len(self):
             raise InputError("every item of the index is deleted: add items, then compact it")
         with refusing("a part"):  # of somebody's folder
@@ -297,12 +280,13 @@ class ItemIndex(IndexView):
             raise InputError(f"the index already has something named {name!r}: use another name")
 
     def add_fitted(self, name: str, fitted: ItemVectors, *, replace: bool = False) -> None:
-        """Store fitted item vectors in the index, and in its folder if it has one.
+        """Store fitted item vectors under a name that methods use, `axn(vectors=name)`; `replace`
+        those of this name that were fitted to the same cross-encoder.
 
         Args:
-            name: The name that methods use: `axn(vectors=name)`.
+            name: The name.
             fitted: The fitted vectors.
-            replace: Replace vectors of this name that were fitted to the same cross-encoder.
+            replace: Replace older ones.
         """
         self.check_free(name)
         names = [own for own in self.vectors if own not in self.fitted]
@@ -324,10 +308,7 @@ class ItemIndex(IndexView):
         progress: Progress | None = None,
     ) -> str:
         """Encode all items with a late-interaction model, which becomes a retriever, and return its
-        name.
-
-        If it was stopped by an error or a kill, the same call resumes, and encodes no item twice
-        with the same model.
+        name. After an error or a kill, the same call resumes.
 
         Args:
             model: The model, its folder or its hub name.
@@ -337,21 +318,29 @@ class ItemIndex(IndexView):
         """
         given = RememberedModel.of("late-interaction model", model, name)
         self.check_free(given.name, "states of items")
-        parts = self._parts
-        states = building.states_of(parts, given, replace, progress)
+        parts, before = self._parts, None if replace else self._parts.newest("late", given.name)
+        late = None if before is None else LateStates.of(before, given.name)
+        if late is not None and not late.encoder.same_as(given):
+            raise InputError(
+                f"the index has states named {given.name!r} from another model (fingerprint "
+                f"{late.encoder.fingerprint}): use another name, or replace them (--replace)"
+            )
+        if late is None:
+            states = given.encode(parts.items.texts, progress, self.folder)
+        else:
+            states = late.states
         self._put({f"late/{given.name}": LateStates(states, given)}, parts)
         if parts.folder is not None:
-            parts.folder.remove_work(work_folder(parts.folder.path, given.name).name)
+            parts.folder.remove_work(given.work)
         return given.name
 
     def add_nearest(
         self, name: str | None = None, rows: Any = None, *, progress: Progress | None = None
     ) -> str:
-        """Build an approximate index of item vectors, which later searches use, and return its
-        name. It pays off from 200,000 items on, and needs the extra `faiss`.
+        """Build an approximate index of item vectors in the index's folder, which later searches
+        use, and return its name. It pays off from 200,000 items on, and needs the extra `faiss`.
 
-        With fewer than 16 items nothing is built, a message is logged, and search stays exact. If
-        building in a folder is killed, the same call resumes.
+        With fewer than 16 items nothing is built, a message is logged, and search stays exact.
 
         Args:
             name: Name of the vectors, by default the unfitted ones; or name of the method that
@@ -370,19 +359,17 @@ class ItemIndex(IndexView):
                 CENTROIDS,
             )
             return name
-        key = self._key_of_lists(name)
-        if self.folder is None:
-            self._parts.lists[key] = fingerprint(rows), build_lists(rows, progress=progress)
-        else:
-            write_lists(self.folder / f"nearest-{key}", rows, progress)
+        if (folder := self._folder_of_lists(name)) is None:
+            raise InputError("an approximate index needs a folder: save the index first")
+        write_lists(folder, rows, progress)
         self._put({})
         return name
 
     def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        """Store the result of a fit, also in the folder of the index.
+        """Store the result of a fit, also in the folder of the index, in place of an older one.
 
         Args:
-            name: Name of the artifact; an older one of this name is replaced.
+            name: Name of the artifact.
             meta: Metadata that can be written as JSON.
             arrays: Arrays or sequences of texts, by name.
         """

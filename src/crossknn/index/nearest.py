@@ -59,21 +59,20 @@ FEW = 20_000
 
 _PER_LIST, _BLOCK, _ROUNDS = 40, 65_536, 10
 _MAPPED = 2**26  # bytes
-_FILE, _BEGUN, _ABOUT = "lists.faiss", "begun.faiss", "about.json"
+_FILE, _ABOUT = "lists.faiss", "about.json"
 
 
 class FaissStore:
     """Vectors (n, d) searched through faiss; a `VectorStore`."""
 
     def __init__(self, rows: Any, lists: Any, *, rescored: bool = True) -> None:
-        """Search the vectors `rows` through the faiss index `lists`. Without `rescored`, candidates
-        keep the approximate scores of their codes."""
+        """Search `rows` through the faiss index `lists`. Without `rescored`, candidates keep the
+        approximate scores of their codes."""
         self.rows, self._lists, self._rescored = rows, lists, rescored
         self.shape: tuple[int, int] = (len(rows), rows.shape[1])
 
     @cached_property
     def values(self) -> FloatArray | None:
-        """All vectors (n, d), if there are few items."""
         return np.asarray(self.rows) if self.shape[0] <= WHOLE else None
 
     def vectors(self, items: IntArray) -> FloatArray:
@@ -107,8 +106,7 @@ class FaissStore:
     def _candidates(
         self, vectors: FloatArray, wanted: int, n_excluded: int, allowed: BoolArray | None
     ) -> tuple[FloatArray, IntArray]:
-        """Return approximate scores and items, both (m, c), with `NO_ITEM` where the lists held too
-        few."""
+        """Approximate scores and items, both (m, c), `NO_ITEM` where the lists held too few."""
         import faiss
 
         n, n_lists = self.shape[0], self._lists.nlist
@@ -129,8 +127,8 @@ class FaissStore:
         scores: FloatArray | None,
         exclude: IntArray | None,
     ) -> Candidates:
-        """Return the best candidates (m, c) by their scores, or by exact inner products; ties go to
-        the lower position."""
+        """The best candidates (m, c), by exact inner products without `scores`; ties by
+        position."""
         rows = []
         for q, candidates in enumerate(items):
             kept = candidates != NO_ITEM
@@ -155,31 +153,29 @@ def items_read(n: int, lists: int, wanted: int = 0, extra: int = 0) -> float:
     return min(max(least, SURPLUS * wanted), n)
 
 
-def build_lists(rows: Any, folder: Path | None = None, progress: Progress | None = None) -> Any:
-    """Build inverted lists of vectors (n, d), float32 or float16, reading the vectors in slices.
-
-    With a `folder`, progress is saved from time to time, so that a killed build can resume.
-    `progress` is called with (items in the lists, n).
-    """
+def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> None:
+    """Build the lists of vectors (n, d), float32 or float16, in `folder`; vectors added since are
+    inserted into existing lists. `progress` is called with (items in the lists, n)."""
     with needs_extra("approximate search", "faiss"):
         import faiss
 
     n = len(rows)
-    begun = folder is not None and is_file(folder, _BEGUN)
-    lists = _read(folder, _BEGUN, rows) if folder is not None and begun else _trained(rows, faiss)
-    saved = lists.ntotal
-    for start in range(lists.ntotal, n, _BLOCK):
-        lists.add(_even(rows[start : start + _BLOCK]))
-        if progress is not None:
-            progress(lists.ntotal, n)
-        if folder is not None and (lists.ntotal - saved >= 8 * _BLOCK or saved == 0):
-            saved = lists.ntotal
-            write_file(folder, _BEGUN, faiss.serialize_index(lists).tobytes())
-    return lists
+    with translate_os_errors(folder, "the approximate index"):
+        make_folder(folder)
+        with exclusive_lock(folder, what="an approximate index"):
+            remove_parts(folder)
+            if (count := _count_listed(folder, rows)) == n:
+                return
+            lists = _trained(rows, faiss) if count is None else _read(folder, rows)
+            for start in range(lists.ntotal, n, _BLOCK):
+                lists.add(_even(rows[start : start + _BLOCK]))
+                if progress is not None:
+                    progress(lists.ntotal, n)
+            write_file(folder, _FILE, faiss.serialize_index(lists).tobytes())
+            write_file(folder, _ABOUT, json.dumps(_about(rows, n)).encode())
 
 
 def _trained(rows: Any, faiss: Any) -> Any:
-    """Train empty lists on a sample of the vectors."""
     n, d = len(rows), rows.shape[1]
     count = max(1, min(int(4 * np.sqrt(n)), n // _PER_LIST))
     even = d + d % 2
@@ -193,32 +189,8 @@ def _trained(rows: Any, faiss: Any) -> Any:
     return lists
 
 
-def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> None:
-    """Build the lists of vectors (n, d) in `folder` unless it has them already; vectors added since
-    are inserted into the existing lists."""
-    with translate_os_errors(folder, "the approximate index"):
-        make_folder(folder)
-        with exclusive_lock(folder, what="an approximate index"):
-            remove_parts(folder)
-            count, whole = _count_listed(folder, rows), is_file(folder, _FILE)
-            if count == len(rows) and whole:
-                return
-            if count is None:
-                for old in folder.iterdir():  # of other vectors
-                    old.unlink()
-            elif count < len(rows) and whole:
-                os.replace(folder / _FILE, folder / _BEGUN)
-            write_file(folder, _ABOUT, json.dumps(_about(rows, len(rows))).encode())
-            import faiss
-
-            lists = build_lists(rows, folder, progress)
-            write_file(folder, _FILE, faiss.serialize_index(lists).tobytes())
-            (folder / _BEGUN).unlink(missing_ok=True)
-
-
 def open_lists(folder: Path, rows: Any) -> Any:
-    """Open the lists in `folder`, memory-mapped if large; None if it has no lists of these vectors.
-    Raise `InputError` for a symbolic link or a damaged file."""
+    """Open the lists in `folder`, memory-mapped if large; None if it has none of these vectors."""
     if not is_file(folder.parent, f"{folder.name}/{_FILE}"):
         return None
     if _count_listed(folder, rows) is None:
@@ -228,40 +200,34 @@ def open_lists(folder: Path, rows: Any) -> Any:
             folder,
         )
         return None
-    return _read(folder, _FILE, rows)
+    return _read(folder, rows)
 
 
-def _read(folder: Path, name: str, rows: Any) -> Any:
-    """Read the lists from a file of `folder`; `IndexFormatError` if they do not match `rows`,
-    `InputError` if the file cannot be opened."""
+def _read(folder: Path, rows: Any) -> Any:
     with needs_extra("approximate search", "faiss"):
         import faiss
     try:
-        with open_file(folder, name) as file:
+        with open_file(folder, _FILE) as file:
             if os.fstat(file.fileno()).st_size > _MAPPED:
-                lists = faiss.read_index(str(folder / name), faiss.IO_FLAG_MMAP_IFC)
+                lists = faiss.read_index(str(folder / _FILE), faiss.IO_FLAG_MMAP_IFC)
             else:
                 lists = faiss.deserialize_index(np.frombuffer(file.read(), np.uint8))
         even = rows.shape[1] + rows.shape[1] % 2
-        if type(lists) is not faiss.IndexIVFPQFastScan or lists.d != even:
-            raise RuntimeError("other lists")
-        if not 0 <= lists.ntotal <= len(rows):
-            raise RuntimeError("other items")
+        is_ours = type(lists) is faiss.IndexIVFPQFastScan and lists.d == even
+        if not is_ours or not 0 <= lists.ntotal <= len(rows):
+            raise RuntimeError("these are lists of other vectors")
         return lists
     except OSError as error:
-        raise InputError(f"{folder / name} cannot be read: {error.strerror}") from error
+        raise InputError(f"{folder / _FILE} cannot be read: {error.strerror}") from error
     except (RuntimeError, MemoryError) as error:
         raise IndexFormatError(
-            f"{folder / name} cannot be read: delete the folder {folder.name} and build it again"
+            f"{folder / _FILE} cannot be read: delete the folder {folder.name} and build it again"
         ) from error
 
 
-def fingerprint(rows: Any, count: int | None = None) -> str:
-    """Compute a fingerprint of the first `count` vectors, or of all, from 64 of them and, for a
-    file, its checksums. It matches nothing if `count` exceeds the number of vectors."""
-    count = len(rows) if count is None else count
-    if count > len(rows):
-        return ""
+def _fingerprint(rows: Any, count: int) -> str:
+    """Compute a fingerprint of the first `count` vectors from 64 of them and, for a file, its
+    checksums."""
     some = rows[np.unique(np.linspace(0, count - 1, 64).astype(np.int64))]
     files = getattr(rows, "files", ())
     sums = [file.digest(count * some[0].nbytes) for file in files]
@@ -270,14 +236,15 @@ def fingerprint(rows: Any, count: int | None = None) -> str:
 
 
 def _about(rows: Any, count: int) -> dict[str, Any]:
-    """Describe lists of the first `count` rows, as stored in the folder."""
     shape = [count, int(rows.shape[1])]
-    return {"version": 1, "vectors": fingerprint(rows, count), "shape": shape}
+    return {"version": 1, "vectors": _fingerprint(rows, count), "shape": shape}
 
 
 def _count_listed(folder: Path, rows: Any) -> int | None:
-    """Return how many of the first rows the lists in `folder` cover; None if they belong to other
-    vectors."""
+    """Return how many of the first rows the lists in `folder` cover; None if there are none of
+    these vectors."""
+    if not is_file(folder, _FILE):
+        return None
     try:
         about = parse_json(read_file(folder, _ABOUT))
         count = int(about["shape"][0])

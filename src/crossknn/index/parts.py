@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import math
 import re
+import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import eq
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,8 @@ from crossknn.index.columns import (
     StoredTexts,
     refusing,
 )
-from crossknn.index.late import LateStates
 from crossknn.index.storage import IndexFolder, as_json, columns_of
-from crossknn.index.vectors import EncodeQueries, ItemVectors
+from crossknn.index.vectors import EncodeQueries, ItemVectors, LateStates
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.lexical import BM25, LSA
 from crossknn.retrievers.words import UNICODE
@@ -77,7 +76,6 @@ class Parts:
         encode: Functions that make query vectors, by the names of the vectors.
         folder: The index's folder, if it has one.
         added: The user's retrievers, by name.
-        lists: Approximate indexes in memory by name, each with the `fingerprint` of its vectors.
         cache: Values computed from these parts.
         scorers: Fingerprints of the cross-encoders whose parts are visible, by default all; None
             stands for an unknown cross-encoder.
@@ -90,7 +88,6 @@ class Parts:
     encode: Mapping[str, EncodeQueries]
     folder: IndexFolder | None = None
     added: dict[str, Retriever] = field(default_factory=dict)
-    lists: dict[str, tuple[str, Any]] = field(default_factory=dict)
     cache: Cache = field(default_factory=Cache)
     scorers: frozenset[str | None] | None = None
 
@@ -128,11 +125,6 @@ class Parts:
             with refusing(plain(key)):
                 check_meta(plain(key), part.meta)
         return cls(items, anchor_items, others, build, encode, folder)
-
-    @property
-    def path(self) -> Path | None:
-        """The path of the folder, if there is one."""
-        return None if self.folder is None else self.folder.path
 
     def stored(self) -> dict[str, Artifact]:
         """The artifacts of all parts, as they are stored."""
@@ -246,6 +238,11 @@ class Parts:
         counts = [len(column) for column in (items.ids, items.texts, items.titles, items.extra)]
         if len(set(counts)) > 1:
             raise ValueError(f"the numbers of ids, texts, titles and fields differ: {counts}")
+
+
+def new_build() -> str:
+    """Make a random name of a build."""
+    return secrets.token_hex(8)
 
 
 def plain(key: str) -> str:

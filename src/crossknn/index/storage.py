@@ -3,7 +3,7 @@
     crossknn-index.json      the manifest: the parts, their files, the files' lengths and checksums
     data-<token>/            the files of one commit; bytes named in a manifest never change
     nearest-<name>/          approximate indexes of vectors (see `nearest`)
-    work-<name>/             vectors or states of the items encoded so far (see `work`, `late`)
+    work-<name>/             vectors or states of the items encoded so far (see `work`)
     scores.db                exact scores (see `crossknn.scores`)
 
 An index consists of named parts (`items`, `vectors/dense`, ...). Each is an `Artifact`: metadata in
@@ -32,6 +32,7 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.files import (
+    as_path,
     exclusive_lock,
     open_file,
     parse_json,
@@ -50,12 +51,11 @@ from crossknn.index.columns import (
     write_array,
     write_texts,
 )
-from crossknn.index.work import WORK
 from crossknn.types import Artifact
 
 MANIFEST = "crossknn-index.json"
 SCORES = "scores.db"
-VERSION = 5
+VERSION = 6
 
 _PATH = re.compile(r"data-[0-9a-f]+/[\w.-]+")
 _OURS = re.compile(r"(data|work|nearest)-[\w-]+|" + re.escape(SCORES) + r".*|.*\.part")
@@ -83,8 +83,8 @@ class Growth(NamedTuple):
 class IndexFolder:
     """The folder of an index, and the only code that reads and writes its manifest and parts."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | Path) -> None:
+        self.path = as_path(path, "the folder of the index")
 
     def stamp(self) -> tuple[int, int, int] | None:
         """A value that changes with every new manifest; None if there is no manifest."""
@@ -243,7 +243,7 @@ class IndexFolder:
             manifest["checksum"] = checksum_of(manifest)
             write_file(self.path, MANIFEST, json.dumps(manifest, indent=1).encode())
 
-    def remove_work(self, name: str = WORK) -> None:
+    def remove_work(self, name: str = "work-vectors") -> None:
         """Remove the work files of an encoding that has been committed to the index."""
         shutil.rmtree(self.path / name, ignore_errors=True)
 

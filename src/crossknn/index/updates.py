@@ -17,9 +17,8 @@ Axes: n items, k new items, d dimensions, r values of an item.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,10 +28,9 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.errors import InputError
 from crossknn.index.filters import FEW, field_columns
-from crossknn.index.late import LateStates, encode_states
-from crossknn.index.parts import COLUMNS, ROWS, Parts, plain
+from crossknn.index.parts import COLUMNS, ROWS, Parts, new_build, plain
 from crossknn.index.storage import Growth, columns_of
-from crossknn.index.vectors import ItemVectors, RememberedModel, check_vectors
+from crossknn.index.vectors import ItemVectors, LateStates, RememberedModel, check_vectors
 from crossknn.index.view import IndexView
 from crossknn.retrievers.lexical import BM25
 from crossknn.retrievers.specs import unfitted
@@ -46,13 +44,16 @@ LEARN_FROM = 20_000
 RIDGE = 30.0
 """The ridge, in units of items of average squared length, as in kriging's prior."""
 
+_Predictor: TypeAlias = Callable[[int], Callable[[FloatArray], FloatArray]]
+"""Predicts values of new items from those of the old ones, given the number of items of a fit."""
+
 Change: TypeAlias = Callable[[Parts], Mapping[str, Growth | Artifact]]
 """Returns changed parts of an index: complete parts, or a `Growth` of them."""
 
 
 def changed(parts: Parts, make: Change, *, whole: bool = False) -> Parts:
     """Apply a change to the newest parts, first in the folder; `whole` replaces all parts."""
-    folder, build = parts.folder, secrets.token_hex(8)
+    folder, build = parts.folder, new_build()
     if folder is None:
         stored = parts.stored()
         for key, part in make(parts).items():
@@ -66,8 +67,7 @@ def changed(parts: Parts, make: Change, *, whole: bool = False) -> Parts:
 
 
 def carried_over(before: Parts, now: Parts) -> Parts:
-    """Copy to the parts `now` the opened models, approximate indexes and retrievers that `before`
-    has in memory."""
+    """Copy the models and retrievers that `before` has in memory to the parts `now`."""
     for key, part in before.held.items():
         model = getattr(part, "encoder", None)
         if model is not None and model.opened is not None and key in now.held:
@@ -78,7 +78,7 @@ def carried_over(before: Parts, now: Parts) -> Parts:
     if added and not now.same_items(before):
         added = {}
         logger.warning("dropped the retrievers %s: add them again", ", ".join(before.added))
-    return replace(now, lists=before.lists, added=added)
+    return replace(now, added=added)
 
 
 def deletion(parts: Parts, ids: Sequence[str]) -> dict[str, Growth]:
@@ -117,57 +117,40 @@ def growth(
             f"vectors are given for {unknown[0]!r}, but the user's own vectors in the index "
             f"are {', '.join(own) or 'none'}"
         )
-    vectors = {name: _vectors(opened, name, new, given, progress, parts.path) for name in own}
+    place = None if parts.folder is None else parts.folder.path
+    vectors = {name: _vectors(opened, name, new, given, progress, place) for name in own}
     base = unfitted(IndexView(parts))
     old_base = None if base is None else opened[f"vectors/{base}"].values
-    new_base = vectors.get(base or "")
-    predictor = cache(partial(regression, old_base, new_base, len(new)))  # solved once for a fit
-    arrival = _Arrival(len(items), new, vectors, predictor, progress)
+    predictor = cache(partial(regression, old_base, vectors.get(base or ""), len(new)))
 
     deleted = {"deleted": np.array(old, np.int64)} if old else {}
     grown = {"items": Growth({"template": items.template}, columns_of(new) | deleted)}
     for key, part in opened.items():
-        if (rows := arrival.growth_of(key, part)) is not None:
+        if key.removeprefix("vectors/") in vectors and key.startswith("vectors/"):
+            grown[key] = Growth(part.artifact().meta, {"values": vectors[key[8:]]})
+        elif (rows := _fitted_rows(key, part, len(items), len(new), predictor)) is not None:
             grown[key] = rows
+        elif isinstance(part, BM25):
+            grown[key] = Growth(*part.rows(new.texts))
+        elif isinstance(part, LateStates):
+            states, total = part.encoder.encode(new.texts, progress, None), len(part.states.values)
+            rows_of_items = {"values": states.values, "starts": states.starts[1:] + total}
+            grown[key] = Growth(part.artifact().meta, rows_of_items)
     return grown
 
 
-@dataclass(frozen=True, eq=False)
-class _Arrival:
-    """k new items of an index with n: their own `vectors` by name, and a `predictor` that estimates
-    the values a fit would have given them, by the number of items of the fit."""
-
-    n: int
-    new: Items
-    vectors: Mapping[str, FloatArray]
-    predictor: Callable[[int], Callable[[FloatArray], FloatArray]]
-    progress: Progress | None
-
-    def growth_of(self, key: str, part: Any) -> Growth | None:
-        """Return the rows that the items add to a part; None if it has no rows per item."""
-        kind, _, name = key.partition("/")
-        k = len(self.new)
-        if kind == "vectors":
-            meta = part.artifact().meta
-            if name in self.vectors:
-                return Growth(meta, {"values": self.vectors[name]})
-            values = self.predictor(self.n - part.added)(part.values)
-            return Growth({**meta, "added": part.added + k}, {"values": values})
-        if isinstance(part, BM25):
-            return Growth(*part.rows(self.new.texts))
-        if isinstance(part, LateStates):
-            states = encode_states(part.encoder, self.new.texts, None, self.progress)
-            total = len(part.states.values)
-            rows = {"values": states.values, "starts": states.starts[1:] + total}
-            meta = {**part.artifact().meta, "states": total + len(states.values)}
-            return Growth(meta, rows)
-        if plain(key) in {*ROWS, *COLUMNS}:
-            added, arrays = part.meta.get("added", 0), part.arrays
-            names = [name for name in ROWS.get(plain(key), ()) if name in arrays]
-            predict = self.predictor(self.n - added)
-            rows = {name: predict(arrays[name]) for name in names}
-            return Growth({**part.meta, "added": added + k}, rows)
-        return None
+def _fitted_rows(key: str, part: Any, n: int, k: int, predictor: _Predictor) -> Growth | None:
+    """Predict the rows that a fit would have given k new items; None for other parts."""
+    if isinstance(part, ItemVectors):
+        values = predictor(n - part.added)(part.values)
+        return Growth({**part.artifact().meta, "added": part.added + k}, {"values": values})
+    if plain(key) in {*ROWS, *COLUMNS}:
+        added, arrays = part.meta.get("added", 0), part.arrays
+        names = [name for name in ROWS.get(plain(key), ()) if name in arrays]
+        predict = predictor(n - added)
+        rows = {name: predict(arrays[name]) for name in names}
+        return Growth({**part.meta, "added": added + k}, rows)
+    return None
 
 
 def regression(
@@ -218,19 +201,18 @@ def compacted(parts: Parts) -> dict[str, Artifact]:
     columns |= field_columns(left.extra) if len(left) >= FEW else {}
     compact = {"items": Artifact({"template": items.template}, columns)}
     for key, part in parts.all_opened().items():
+        if isinstance(part, BM25):
+            compact[key] = BM25.fit(texts, part.vocabulary.tokenizer).artifact()
+            continue
         artifact = part if isinstance(part, Artifact) else part.artifact()
         arrays, taken = artifact.arrays, dict[str, Callable[[], Any]]()
         meta = dict(artifact.meta)
         if "added" in meta:
             meta["added"] = int(alive[n - meta["added"] :].sum())
-        if isinstance(part, BM25):
-            compact[key] = BM25.fit(texts, part.vocabulary.tokenizer).artifact()
-            continue
         if isinstance(part, ItemVectors):
             taken["values"] = partial(_rows, part.values, rows)
         elif isinstance(part, LateStates):
             counts, values = part.states.counts, part.states.values
-            meta["states"] = int(counts[rows].sum())
             taken["values"] = partial(_rows, values, np.repeat(alive, counts))
             taken["starts"] = partial(np.append, 0, np.cumsum(counts[rows]))
         elif plain(key) in COLUMNS and "scores" in arrays:
@@ -260,7 +242,7 @@ def _vectors(
     if name in given:
         made = given[name]
     elif part.encoder is not None:
-        made = part.encoder.encode_items(new.texts, progress, folder=folder)
+        made = part.encoder.encode(new.texts, progress, folder).values
     elif f"words/{name}" in parts:
         made = parts[f"words/{name}"].encode_queries(new.texts)
     else:

@@ -1,15 +1,15 @@
-"""Item vectors of an index, either original or fitted to a cross-encoder, and the models that
-encode queries for them.
+"""Item vectors of an index, original or fitted to a cross-encoder, states of late-interaction
+models, and the models that made them.
 
-Axes: m queries, n items, c input dimensions, d output dimensions.
+Axes: m queries, n items, s states, c input dimensions, d output dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from crossknn.index.work import encode_kept
 from crossknn.linalg import LARGEST, usable
 from crossknn.retrievers.base import LateEncoder
 from crossknn.scorers.base import Encoder
-from crossknn.types import Artifact, FloatArray, Progress, Scale
+from crossknn.types import Artifact, FloatArray, Progress, Scale, States
 
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
 """A function from texts (m) to vectors (m, d)."""
@@ -33,11 +33,8 @@ ModelKind: TypeAlias = Literal["dual encoder", "late-interaction model"]
 
 @dataclass(eq=False)
 class RememberedModel:
-    """The model that made the vectors or states that an index stores as `name`.
-
-    The index stores only its source (a folder, a hub name, "bundled"; None for an object), its
-    fingerprint and its dimensions. The model is opened when it is first needed.
-    """
+    """The model that made the vectors or states that an index stores as `name`; opened when first
+    needed. `source` is its folder or name, None for an object."""
 
     kind: ModelKind
     name: str
@@ -48,14 +45,16 @@ class RememberedModel:
 
     @classmethod
     def of(cls, kind: ModelKind, given: GivenModel, name: str | None = None) -> RememberedModel:
-        """Wrap a model, or the model in a folder or with a name; `InputError` if it is none.
-
-        `name` is the name of its vectors or states, by default "dense" or a late-interaction
-        model's kind.
-        """
+        """Wrap a model, or the one in a folder or with a name. `name` is that of its vectors or
+        states, by default "dense" or a late-interaction model's kind."""
         source, model = _open(kind, given)
         name = name or ("dense" if kind == "dual encoder" else model.kind)
         return cls(kind, name, source, model.fingerprint, model.dimensions, model)
+
+    @property
+    def work(self) -> str:
+        """Name of the folder that keeps what it has encoded until all is."""
+        return "work-vectors" if self.kind == "dual encoder" else f"work-late-{self.name}"
 
     def state(self) -> dict[str, Any]:
         """The values that the index stores about the model."""
@@ -66,8 +65,7 @@ class RememberedModel:
         return self.fingerprint is not None and self.fingerprint == other.fingerprint
 
     def attach(self, given: GivenModel) -> None:
-        """Use this model object; raise `IndexFormatError` if it is not the model the index was made
-        with."""
+        """Use this model; `IndexFormatError` if it is not the one the index was made with."""
         source, opened = _open(self.kind, given)
         if (opened.fingerprint, opened.dimensions) != (self.fingerprint, self.dimensions):
             raise IndexFormatError(
@@ -79,7 +77,7 @@ class RememberedModel:
         self.source, self.opened = source or self.source, opened
 
     def get(self) -> Any:
-        """Open the model, or return it if it is open; `InputError` if it cannot be opened."""
+        """Open the model, or return it if it is open."""
         if self.opened is None:
             try:
                 if self.source is None:
@@ -93,19 +91,35 @@ class RememberedModel:
                 ) from error
         return self.opened
 
-    def encode_items(
-        self,
-        texts: Sequence[str],
-        progress: Progress | None,
-        folder: Path | None = None,
-    ) -> FloatArray:
-        """Encode items to vectors (n, d) with a dual encoder; finished batches are kept in the
-        index's `folder`."""
-        encode = self.get().encode_items
-        if folder is None or self.fingerprint is None:
-            vectors: FloatArray = encode(texts, progress)
-            return vectors
-        return encode_kept(folder, self.fingerprint, self.dimensions, texts, encode, progress)
+    def encode(
+        self, texts: Sequence[str], progress: Progress | None, folder: Path | None
+    ) -> States:
+        """Encode n items, with a dual encoder into one row of `values` each. In a `folder` of an
+        index, finished batches are kept until all is done."""
+        if folder is None or self.fingerprint is None or not len(texts):
+            return self._encode(texts, progress)
+        model = [self.fingerprint, str(self.dimensions)]
+        return encode_kept(folder / self.work, model, texts, self._encode, progress)
+
+    def _encode(self, texts: Sequence[str], progress: Progress | None) -> States:
+        n, d, made = len(texts), self.dimensions, self.get().encode_items(texts, progress)
+        if self.kind == "dual encoder":
+            values = check_vectors(made, n, d, "the encoder's vectors")
+            return States(values, np.arange(n + 1))
+        states: States = made
+        values, starts = states.values, states.starts
+        if (
+            (len(states), values.dtype, values.shape[1:]) != (n, np.dtype(np.float16), (d,))
+            or (starts[0], starts[-1]) != (0, len(values))
+            or (states.counts < 1).any()
+            or not np.isfinite(values).all()
+        ):
+            raise InputError(
+                f"the states {self.name!r} of {n} items are {values.dtype} of the shape "
+                f"{values.shape}, of {len(states)} items; they must be finite float16, "
+                f"(states, {d}), at least one of each item"
+            )
+        return states
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,21 +176,6 @@ QueryMap: TypeAlias = Same | Linear | GatedSkip
 MAPS: Mapping[str, type[Any]] = {kind.kind: kind for kind in (Same, Linear, GatedSkip)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexingCost:
-    """The cost of fitting vectors (AXN figure 2, table 3).
-
-    `calls` counts the scores of `queries` that were used, also those that were stored before; the
-    seconds are those of the run that fitted the vectors.
-    """
-
-    queries: int = 0
-    calls: int = 0
-    vector_seconds: float = 0.0
-    scoring_seconds: float = 0.0
-    fitting_seconds: float = 0.0
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ItemVectors:
     """Item vectors (n, d) of an index, either its original ones or fitted to a cross-encoder.
@@ -190,6 +189,8 @@ class ItemVectors:
             (CUR).
         scale: Maps exact scores to the scale of inner products.
         fingerprint: The fingerprint of the cross-encoder.
+        cost: The cost of fitting (AXN figure 2, table 3): `calls`, the scores of `queries` that
+            were used, also those stored before, and the seconds of the last run.
         details: The report of the fit, as JSON values.
         added: Number of items, at the end, that came after the fit.
     """
@@ -201,13 +202,12 @@ class ItemVectors:
     map: QueryMap = field(default_factory=Same)
     scale: Scale | None = None
     fingerprint: str | None = None
-    cost: IndexingCost = field(default_factory=IndexingCost)
+    cost: Mapping[str, float] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     added: int = 0
 
     def checked(self, n: int, own: Mapping[str, ItemVectors], name: str) -> ItemVectors:
-        """Return the vectors; raise `InputError` unless they match n items and start from vectors
-        in `own`."""
+        """Return the vectors if they match n items and start from vectors in `own`."""
         what = f"the vectors {name!r}"
         values = check_vectors(self.values, n, None, what, half=True)
         source = None if self.encoder is None else self.encoder.dimensions
@@ -226,10 +226,9 @@ class ItemVectors:
     def artifact(self) -> Artifact:
         """Convert to an artifact, as stored in the index."""
         arrays: dict[str, Any] = {"values": self.values}
-        meta = {name: getattr(self, name) for name in ("method", "base", "fingerprint", "details")}
-        meta["map"] = self.map.kind
+        names = "method", "base", "fingerprint", "cost", "details"
+        meta = {name: getattr(self, name) for name in names} | {"map": self.map.kind}
         arrays |= {f"map.{key}": np.asarray(weight) for key, weight in vars(self.map).items()}
-        meta["d"], meta["cost"] = int(self.values.shape[1]), asdict(self.cost)
         meta["encoder"] = self.encoder and self.encoder.state()
         meta["scale"] = self.scale and [self.scale.alpha, self.scale.beta]
         meta |= {"added": self.added} if self.added else {}
@@ -237,17 +236,32 @@ class ItemVectors:
 
     @staticmethod
     def of(artifact: Artifact, name: str) -> ItemVectors:
-        """Read from the artifact stored as `name`; values are memory-mapped and checked as rows are
-        read."""
+        """Read from the artifact stored as `name`."""
         meta, arrays = dict(artifact.meta), artifact.arrays
-        del meta["d"]
         kind = MAPS[meta["map"]]
         meta["map"] = kind(*(arrays[f"map.{entry.name}"] for entry in fields(kind)))
-        meta["cost"] = IndexingCost(**meta["cost"])
         if meta["encoder"] is not None:
             meta["encoder"] = RememberedModel("dual encoder", name, **meta["encoder"])
         meta["scale"] = meta["scale"] and Scale(*meta["scale"])
         return ItemVectors(values=artifact.rows("values"), **meta)
+
+
+class LateStates(NamedTuple):
+    """The states of n items in float16, memory-mapped if the index was loaded, with their model."""
+
+    states: States
+    encoder: RememberedModel
+
+    def artifact(self) -> Artifact:
+        """Convert to an artifact, as stored in the index."""
+        values, starts = self.states.values, self.states.starts
+        return Artifact(self.encoder.state(), {"values": values, "starts": starts})
+
+    @staticmethod
+    def of(artifact: Artifact, name: str) -> LateStates:
+        """Read from the artifact that was stored as `name`."""
+        model = RememberedModel("late-interaction model", name, **artifact.meta)
+        return LateStates(States(artifact.rows("values"), artifact.arrays["starts"]), model)
 
 
 def check_vectors(
@@ -284,7 +298,7 @@ def check_vectors(
 
 
 def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
-    """Return the source of a model, if it has one, and the model; `InputError` if it is none."""
+    """Return the source of a model, if it has one, and the model."""
     dual = kind == "dual encoder"
     source, model = None, given
     if isinstance(given, str | Path):

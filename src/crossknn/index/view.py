@@ -1,4 +1,4 @@
-"""The reading side of an index, for methods, retrievers and fits (`crossknn.index.base.Index`).
+"""What methods, retrievers and fits read of an index (`crossknn.index.base.Index`).
 
 Axes: m queries, n items, d dimensions.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from crossknn.errors import InputError
 from crossknn.index.columns import StoredArray, refusing
 from crossknn.index.database import DatabaseStore
 from crossknn.index.filters import Fields, parse_filter
-from crossknn.index.nearest import LARGE, FaissStore, fingerprint, open_lists
+from crossknn.index.nearest import LARGE, FaissStore, open_lists
 from crossknn.index.parts import (
     ANCHORS,
     DUAL_ENCODER,
@@ -57,17 +59,18 @@ class IndexView:
 
     def __init__(self, parts: Parts, database: DatabaseStore | None = None) -> None:
         self._parts, self.database = parts, database
+        self._origin: Self | None = None  # of a snapshot
         self._fields = Cache()  # which snapshots and later parts share
 
     @property
     def items(self) -> Items:
-        """Ids, texts, titles and further fields of the items."""
         return self._parts.items
 
     @property
     def folder(self) -> Path | None:
         """The index's folder, if it has one."""
-        return self._parts.path
+        place = self._parts.folder
+        return None if place is None else place.path
 
     @property
     def cache(self) -> Cache:
@@ -93,6 +96,29 @@ class IndexView:
                 "the index first (crossknn index compact INDEX)"
             )
 
+    def snapshot(self) -> Self:
+        """Return the index as it is now, which later additions and deletions do not change.
+
+        Results of fits to the snapshot are stored in this index, too, or refused with an
+        `InputError` if its items have changed by then.
+        """
+        if self.folder is None:
+            _ = self._scores  # one store for both
+        made = copy(self)
+        made._origin = self
+        return made
+
+    def for_scorer(self, fingerprint: str | None) -> Self:
+        """Return a `snapshot` with the fits, learned values and scores of one cross-encoder, given
+        its `scorer.fingerprint` (None for an unknown one).
+
+        Vectors fitted to another cross-encoder remain available by name, but are never a default
+        (`of_others`).
+        """
+        made = self.snapshot()
+        made._parts = replace(made._parts, scorers=frozenset({fingerprint, None}))
+        return made
+
     @property
     def added(self) -> dict[str, int]:
         """Number of items added after each fit, by kind and name of the fit."""
@@ -105,11 +131,8 @@ class IndexView:
             return check_positions(np.asarray(self._parts.anchor_items), len(self.items))
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
-        """Return the mask (n,) of the items whose fields meet conditions.
-
-        Conditions are given by field, such as `{"lang": "en", "year": {"gte": 2020}}`; see
-        `crossknn.index.filters` for all of them. The first filter on a field reads the records.
-        """
+        """Return the mask (n,) of the items whose fields meet conditions, such as `{"lang": "en"}`;
+        see `crossknn.index.filters`. The first filter on a field reads the records."""
         if self.database is not None:
             return self.database.allowed(conditions)
         condition = parse_filter(conditions)
@@ -128,14 +151,15 @@ class IndexView:
         return ScoreStore(None if self.folder is None else self.folder / SCORES)
 
     def verify(self, *, repair: bool = False) -> list[str]:
-        """Check every file of the index against its checksums, and return one sentence per damaged
-        file. `repair` removes damaged exact scores, which searches then compute again."""
+        """Check every file against its checksums, and return one sentence per damaged file.
+        `repair` removes damaged exact scores, which searches then compute again."""
         place = self._parts.folder
         return [] if place is None else damages(place.read()[1]) + self.scores.verify(repair=repair)
 
     def stamp_now(self) -> tuple[int, int, int] | None:
         """`stamp` of the folder's current version; None without a folder."""
-        return None if self._parts.folder is None else self._parts.folder.stamp()
+        place = self._parts.folder
+        return None if place is None else place.stamp()
 
     @property
     def vectors(self) -> Mapping[str, FloatArray]:
@@ -151,16 +175,13 @@ class IndexView:
     @property
     def of_others(self) -> frozenset[str]:
         """Names of vectors fitted to cross-encoders other than the one of `for_scorer`."""
-        parts = self._parts
-        scorer_of = {
-            name: fingerprint_of(parts.held[parts.keys[f"vectors/{name}"]])
-            for name in parts.names("vectors")
+        parts, names = self._parts, self._parts.names("vectors")
+        if not parts.scorers:
+            return frozenset()
+        scorers = {
+            name: fingerprint_of(parts.held[parts.keys[f"vectors/{name}"]]) for name in names
         }
-        return frozenset(
-            name
-            for name, scorer in scorer_of.items()
-            if parts.scorers and scorer not in parts.scorers
-        )
+        return frozenset(name for name in names if scorers[name] not in parts.scorers)
 
     @property
     def matchers(self) -> list[str]:
@@ -212,17 +233,9 @@ class IndexView:
         artifact = self.artifacts.get(ANCHORS)
         return () if artifact is None else artifact.arrays["queries"]
 
-    def scorer_fingerprint(self, name: str) -> str | None:
-        """Return the fingerprint of the cross-encoder whose scores an artifact or fitted vectors
-        were made with; any other name means the anchors. None if it is unknown."""
-        if name in self.fitted:
-            return self.fitted[name].fingerprint
-        artifact = self.artifacts.get(name) or self.artifacts.get(ANCHORS)
-        return None if artifact is None else artifact.meta.get("fingerprint")
-
     def scale(self, name: str) -> Scale | None:
-        """Return the function that maps exact scores to the scale of inner products with the
-        vectors `name`, learned from the anchors or a fit; None if neither exists."""
+        """Return the map of exact scores to the scale of inner products with the vectors `name`,
+        learned from the anchors or a fit; None if neither exists."""
         if name in self.fitted:
             return None if name in self.of_others else self.fitted[name].scale
         anchors = self.artifacts.get(ANCHORS)
@@ -238,7 +251,7 @@ class IndexView:
         return model
 
     def has_query_vectors(self, name: str) -> bool:
-        """Whether the index can make query vectors in the space of `vectors[name]`."""
+        """Whether queries can be encoded into the space of `vectors[name]`."""
         return name in self.vectors and self._encoder(name) is not None
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
@@ -249,19 +262,16 @@ class IndexView:
         elif encode is not None:
             made = encode(queries)
         else:
-            advice = "the encoder= that made them"
-            if "bm25" in self.matchers:
-                advice += ", or search with blend=0 and retriever=bm25"
             raise InputError(
                 f"the index cannot make query vectors for its item vectors {name!r}: give "
-                f"ItemIndex.build, load or over query_vectors=, or {advice}"
+                "ItemIndex.build, load or over query_vectors=, or the encoder= that made them; or "
+                "search with methods that need none (blend=0, retriever=bm25)"
             )
         what = f"the {name!r} query vectors"
         queries.vectors[name] = check_vectors(made, len(queries), d, what)
         return queries.vectors[name]
 
     def _encoder(self, name: str) -> Callable[[Queries], FloatArray] | None:
-        """Return the function that encodes queries for `vectors[name]`; None if there is none."""
         parts = self._parts
         if name in parts.encode:
             return lambda queries: parts.encode[name](queries.texts)
@@ -276,12 +286,12 @@ class IndexView:
         return None
 
     def store(self, name: str) -> VectorStore:
-        """Return the vector store that searches the item vectors `name`: their approximate index if
-        there is one (see `ItemIndex.add_nearest`), or else exact search."""
+        """Return the store that searches the item vectors `name`: their approximate index if there
+        is one (see `ItemIndex.add_nearest`), or else exact search."""
         values: Any = self._parts.open("vectors", name).values
         if isinstance(values, DatabaseStore):
             return values
-        key = "store", self._key_of_lists(name)
+        key = "store", self._parts.keys[f"vectors/{name}"]
         return self.cache.get(key, (self.items,), lambda: self._open_store(name))
 
     def lists(self, name: str, rows: Any = None) -> FaissStore | None:
@@ -313,21 +323,17 @@ class IndexView:
         return part.rows("values")
 
     def _approximate(self, name: str, rows: Any) -> Any:
-        """Return the approximate index of the vectors `name`, or of other `rows`, if there is
-        one."""
-        parts, key = self._parts, self._key_of_lists(name)
-        if (in_memory := parts.lists.get(key)) is not None:
-            digest, lists = in_memory
-            return lists if digest == fingerprint(rows, lists.ntotal) else None
-        if self.folder is None or not os.path.lexists(folder := self.folder / f"nearest-{key}"):
+        folder = self._folder_of_lists(name)
+        if folder is None or not os.path.lexists(folder):
             return None
         return self.cache.get(("lists", name), (rows,), lambda: open_lists(folder, rows))
 
-    def _key_of_lists(self, name: str) -> str:
-        """Return the key of an approximate index; it differs for vectors of the same name that
+    def _folder_of_lists(self, name: str) -> Path | None:
+        """Return the folder of an approximate index; it differs for vectors of the same name that
         belong to different cross-encoders."""
         keys = (self._parts.keys.get(f"{kind}/{name}") for kind in ("vectors", "artifacts"))
-        return next((key.partition("/")[2] for key in keys if key is not None), name)
+        key = next((key.partition("/")[2] for key in keys if key is not None), name)
+        return None if self.folder is None else self.folder / f"nearest-{key}"
 
     def __repr__(self) -> str:
         return f"ItemIndex({len(self):,} items; {', '.join(self._parts.held)})"

@@ -1,13 +1,15 @@
-"""Vectors of finished batches, kept while items are encoded so that a stopped run can resume.
+"""Vectors and states of finished batches, kept while items are encoded so that a stopped run can
+resume.
 
-The index's work folder holds files `<key>-<token>.npz`, one per batch of texts, with their digests
-(b, 16) and vectors (b, d). The key names the model; other files are removed.
+A work folder holds a file `<key>-<token>.npz` for each batch of texts: their digests (b, 16), the
+number of rows of each (b,), and the rows (s, d). The key names the model; other files are removed.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias
@@ -21,59 +23,57 @@ from crossknn.files import (
     make_folder,
     new_file,
     read_npz,
+    scratch,
     text_digest,
     translate_os_errors,
 )
-from crossknn.types import FloatArray, Progress
+from crossknn.types import Progress, States
 
-WORK = "work-vectors"
 AT_ONCE = 512
 """Number of texts per file."""
-_Encode: TypeAlias = Callable[[Sequence[str], Progress], FloatArray]
+_Counts: TypeAlias = dict[bytes, int]
+"""Numbers of rows by digest of the text, in the order of a file."""
 
 
 def encode_kept(
-    folder: Path,
-    fingerprint: str,
-    d: int,
+    work: Path,
+    model: Sequence[str],
     texts: Sequence[str],
-    encode: _Encode,
+    encode: Callable[[Sequence[str], Progress], States],
     progress: Progress | None = None,
-) -> FloatArray:
-    """Return the vectors (n, d) of n texts, encoding only those missing from the work folder.
+) -> States:
+    """Encode n texts, but only those missing from the folder `work`, and equal texts once.
 
-    Equal texts are encoded once. Raises `InputError` if the disk is full, or another process is
-    encoding.
+    Args:
+        work: The work folder.
+        model: What identifies the model.
+        texts: The texts (n).
+        encode: Returns the states of a batch of texts.
+        progress: Called with (different texts encoded, all different texts).
     """
-    work, key = folder / WORK, digest([fingerprint])
+    key = digest(model)
     with translate_os_errors(work, "vectors"):
-        folder.mkdir(parents=True, exist_ok=True)
+        work.parent.mkdir(parents=True, exist_ok=True)
         make_folder(work)
     with exclusive_lock(work, what="vectors"):
-        made = _read(work, key, d)
+        files = _finished(work, key)
         digests = [text_digest(text) for text in texts]
         missing = dict(zip(digests, texts, strict=True))
-        missing = {name: text for name, text in missing.items() if name not in made}
-        before, total = len({*digests}) - len(missing), len({*digests})
-
-        names = [*missing]
+        total = len(missing)
+        for counts in files.values():
+            for name in counts:
+                missing.pop(name, None)
+        names, before = [*missing], total - len(missing)
         for start in range(0, len(names), AT_ONCE):
             batch = names[start : start + AT_ONCE]
             report = partial(_report, progress, before + start, total)
-            vectors = encode([missing[name] for name in batch], report)
-            if vectors.shape != (len(batch), d) or not np.isfinite(vectors).all():
-                raise InputError(
-                    f"the encoder returned vectors of the shape {vectors.shape} for "
-                    f"{len(batch)} texts: they must be ({len(batch)}, {d}), and finite"
-                )
+            made = encode([missing[name] for name in batch], report)
             ids = np.frombuffer(b"".join(batch), np.uint8).reshape(-1, 16)
-            with (
-                translate_os_errors(work, "vectors"),
-                new_file(work, f"{key}-{secrets.token_hex(8)}.npz") as file,
-            ):
-                np.savez(file, texts=ids, vectors=vectors)
-            made |= zip(batch, vectors, strict=True)
-    return np.stack([made[name] for name in digests])
+            path = f"{key}-{secrets.token_hex(8)}.npz"
+            with translate_os_errors(work, "vectors"), new_file(work, path) as file:
+                np.savez(file, texts=ids, counts=made.counts, rows=made.values)
+            files[path] = dict(zip(batch, made.counts.tolist(), strict=True))
+        return _joined(work, files, digests)
 
 
 def _report(progress: Progress | None, before: int, total: int, done: int, _: int) -> None:
@@ -81,18 +81,37 @@ def _report(progress: Progress | None, before: int, total: int, done: int, _: in
         progress(before + done, total)
 
 
-def _read(work: Path, key: str, d: int) -> dict[bytes, FloatArray]:
-    """Read the finished vectors (d,), by the digests of their texts."""
-    made = dict[bytes, FloatArray]()
+def _finished(work: Path, key: str) -> dict[str, _Counts]:
+    files = dict[str, _Counts]()
     for path in work.iterdir():
         try:
             if not path.name.startswith(f"{key}-"):
                 raise InputError(f"{path} belongs to another model")
-            arrays = read_npz(work, path.name, ["texts", "vectors"])
-            names, vectors = arrays["texts"], arrays["vectors"]
-            if (names.shape, vectors.shape) != ((len(names), 16), (len(names), d)):
+            arrays = read_npz(work, path.name, ["texts", "counts", "rows"])
+            names, counts = arrays["texts"], arrays["counts"].astype(np.int64)
+            if names.shape != (len(counts), 16) or counts.sum() != len(arrays["rows"]):
                 raise InputError(f"{path} contains arrays of unexpected shapes")
-            made |= zip(map(bytes, names), vectors.astype(np.float32), strict=True)
-        except (InputError, LookupError):  # the vectors are made again
+            files[path.name] = dict(zip(map(bytes, names), counts.tolist(), strict=True))
+        except (InputError, LookupError):  # its texts are encoded again
             path.unlink()
-    return made
+    return files
+
+
+def _joined(work: Path, files: Mapping[str, _Counts], digests: Sequence[bytes]) -> States:
+    """Read the rows of all files into one array, in the order of the texts."""
+    counts = {name: count for each in files.values() for name, count in each.items()}
+    starts = np.append(0, np.cumsum([counts[name] for name in digests]))
+    places = defaultdict[bytes, list[int]](list)
+    for name, start in zip(digests, starts.tolist(), strict=False):
+        places[name].append(start)
+    values = None
+    for file, each in files.items():
+        rows, row = read_npz(work, file, ["rows"])["rows"], 0
+        if values is None:
+            values = scratch((int(starts[-1]), rows.shape[1]), rows.dtype)
+        for name, count in each.items():
+            for start in places[name]:
+                values[start : start + count] = rows[row : row + count]
+            row += count
+    assert values is not None
+    return States(values, starts)

@@ -18,8 +18,7 @@ import numpy as np
 from crossknn.data.qrels import read_run
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
-from crossknn.files import check_mapped
-from crossknn.linalg import inner, mask, top_k
+from crossknn.linalg import check_mapped, inner, mask, top_k
 from crossknn.types import (
     NO_ITEM,
     BoolArray,

@@ -71,7 +71,7 @@ class Distill(FitMethod):
         seconds, encoder = time.perf_counter() - began, RememberedModel.of("dual encoder", self.out)
         began = time.perf_counter()
         with task.progress("encoding", "items") as report:
-            items = encoder.encode_items(texts, report)
+            items = encoder.get().encode_items(texts, report)
         queries = encoder.get().encode_queries(scores.queries)
         task.vector_seconds = time.perf_counter() - began
         inner = inner_products(queries, items, scores.query, scores.item)

@@ -40,20 +40,15 @@ for command in json.loads(sys.argv[1]):
 """Words are decoded as Python decodes those of a command line."""
 
 
-def crossknn(folder, *arguments, encoding="C.UTF-8", data=None, **how):
-    return python(folder, "-m", "crossknn", *arguments, encoding=encoding, data=data, **how)
-
-
-def python(folder, *arguments, encoding, data=None, **how):
+def crossknn(folder, *arguments, encoding="C.UTF-8", data=None, python=("-m", "crossknn")):
     known = {name: value for name, value in os.environ.items() if not name.startswith("LC_")}
     return subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, *python, *arguments],
         cwd=folder,
         env=known | ENCODINGS[encoding],
         input=data,
         capture_output=True,
         timeout=120,
-        **how,
     )
 
 
@@ -71,7 +66,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii", "C"])
 def test_every_command_shows_what_its_stream_can_show(folder, encoding):
     commands = json.dumps([*COMMANDS.values()])
-    found = python(folder, "-c", ONE_AFTER_ANOTHER, commands, encoding=encoding)
+    found = crossknn(folder, commands, encoding=encoding, python=("-c", ONE_AFTER_ANOTHER))
     assert found.returncode == 0, found.stderr
     assert b"Traceback" not in found.stderr
     codec = "cp1252" if encoding == "cp1252" else "ascii"
@@ -95,19 +90,12 @@ def test_bars_fall_back_to_ascii(folder):
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_what_is_typed_is_read_as_utf8(folder, encoding):
+def test_what_is_typed_and_standard_input_are_read_as_utf8(folder, encoding):
     """In the C locale Python hands over bytes that it cannot decode."""
-    found = crossknn(folder, "search", "→.index", "“naïve” →", *METHOD, "--json", encoding=encoding)
-    assert json.loads(found.stdout)["results"][0]["query"] == "“naïve” →"
-
-
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_standard_input_is_read_as_utf8(folder, encoding):
-    data = "\ufeff→ ★ arrow\n".encode()
-    found = crossknn(
-        folder, "search", "→.index", "-", *METHOD, "--json", encoding=encoding, data=data
-    )
-    assert json.loads(found.stdout)["results"][0]["query"] == "→ ★ arrow"
+    for query, data in (("“naïve” →", None), ("-", "\ufeff→ ★ arrow\n".encode())):
+        line = ("search", "→.index", query, *METHOD, "--json")
+        found = json.loads(crossknn(folder, *line, encoding=encoding, data=data).stdout)
+        assert found["results"][0]["query"] == (query if data is None else "→ ★ arrow")
 
 
 def test_standard_input_of_another_encoding_is_refused(folder):

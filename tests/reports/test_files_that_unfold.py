@@ -6,8 +6,6 @@ import gzip
 import io
 import json
 import os
-import subprocess
-import sys
 import zipfile
 from contextlib import suppress
 
@@ -16,19 +14,8 @@ import pytest
 
 import crossknn as ck
 from crossknn.models.tokens import Tokenizer
+from crossknn.scorers.opening import bundled_folder
 from crossknn_lab.stored import StoredMatrix
-
-MEMORY = 6 << 30
-"""Bytes of address space of a process that reads such a file: a reading of gigabytes ends it."""
-
-
-def said_of(code, folder, *, memory=MEMORY, seconds=60):
-    """The error that a process ends with in which memory is bounded."""
-    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({memory}, {memory}))\n"
-    done = subprocess.run(
-        [sys.executable, "-c", limit + code], cwd=folder, capture_output=True, timeout=seconds
-    )
-    return done.stderr.decode().strip().splitlines()[-1]
 
 
 def npz(path, **members):
@@ -67,21 +54,21 @@ def test_a_matrix_that_unfolds_to_gigabytes(tmp_path):
         StoredMatrix.load(tmp_path / "m.npz")
 
 
-def test_keys_that_nobody_reads_are_not_unfolded(tmp_path):
-    npz(tmp_path / "m.npz", scores=SCORES, notes=bytes(80 << 20))
-    assert StoredMatrix.load(tmp_path / "m.npz").n == 4
+def test_equal_numbers_and_keys_that_nobody_reads_are_no_bombs(tmp_path):
+    npz(tmp_path / "m.npz", scores=np.zeros((100, 100_000), np.float32), notes=bytes(80 << 20))
+    assert StoredMatrix.load(tmp_path / "m.npz").n == 100_000
 
 
-@pytest.mark.parametrize("shape", [(10**6, 10**6), (2**40,), (-5, 4), (3, 4, 10**9)])
-def test_a_header_that_claims_more_than_there_is(tmp_path, shape):
-    npz(tmp_path / "m.npz", scores=header(shape) + bytes(48))
+IDS = header((4,), "<U1") + b"\xff\xff\xff\x7f" * 4
+"""Texts of numbers above the last character."""
+CLAIMS = [{"scores": header(shape) + bytes(48)} for shape in ((10**6, 10**6), (2**40,), (-5, 4))]
+
+
+@pytest.mark.parametrize("arrays", [*CLAIMS, {"scores": SCORES, "item_ids": IDS}])
+def test_a_header_that_claims_what_is_not_there(tmp_path, arrays):
+    npz(tmp_path / "m.npz", **arrays)
     with pytest.raises(ck.InputError, match=r"m\.npz is not a readable|no matrix"):
         StoredMatrix.load(tmp_path / "m.npz")
-
-
-def test_a_matrix_of_equal_numbers_is_read(tmp_path):
-    np.savez_compressed(tmp_path / "m.npz", scores=np.zeros((100, 100_000), np.float32))
-    assert StoredMatrix.load(tmp_path / "m.npz").n == 100_000
 
 
 @pytest.mark.parametrize("key", ["scores", "item_vectors", "first_bm25"])
@@ -109,69 +96,57 @@ def test_vectors_of_3e38_are_refused_wherever_they_are_given():
 
 @pytest.mark.parametrize("name", ["corpus.jsonl.gz", "queries.txt.gz"])
 def test_a_gzip_file_that_unfolds_to_gigabytes(tmp_path, name):
-    line = b'{"id": "d%d", "text": "' + b"word " * 200_000 + b'"}\n'
     with gzip.open(tmp_path / name, "wb") as file:
         for number in range(200):
-            file.write(line.replace(b"%d", b"%d" % number))
+            file.write(b'{"id": "d%d", "text": "' % number + b"word " * 100_000 + b'"}\n')
     read = ck.read_items if name.startswith("corpus") else ck.read_queries
     with pytest.raises(ck.InputError, match="unfolds to more than 200 times its size"):
         read(tmp_path / name)
 
 
-def test_a_line_that_never_ends(tmp_path):
+def test_a_line_that_never_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr("crossknn.data.text_files.LONGEST", 2**20)
     with gzip.open(tmp_path / "c.jsonl.gz", "wb", compresslevel=1) as file:
-        for _ in range(80):
-            file.write(os.urandom(2**17).hex().encode() * 4)
-    code = "import crossknn.data.text_files as r; r.LONGEST = 2**24\n"
-    said = said_of(f"{code}import crossknn as ck; ck.read_items('c.jsonl.gz')", tmp_path)
-    assert "has a line of more than 16 MB: is it text?" in said
+        for _ in range(5):
+            file.write(os.urandom(2**17).hex().encode())
+    with pytest.raises(ck.InputError, match="has a line of more than 1 MB"):
+        ck.read_items(tmp_path / "c.jsonl.gz")
 
 
-def test_ids_of_no_characters(tmp_path):
-    """A `.npz` file whose texts hold numbers above the last character ended in a SystemError."""
-    npz(tmp_path / "m.npz", scores=SCORES, item_ids=header((4,), "<U1") + b"\xff\xff\xff\x7f" * 4)
-    with pytest.raises(ck.InputError, match=r"m\.npz is not a readable"):
-        StoredMatrix.load(tmp_path / "m.npz")
-
-
-def test_a_model_of_a_terabyte(tmp_path):
-    """A sparse file of a terabyte was read to its end."""
-    from crossknn.scorers.opening import bundled_folder
-
+@pytest.fixture
+def bundled(tmp_path):
+    """A copy of the bundled cross-encoder's folder."""
     for path in bundled_folder("cross-encoder").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    for name, most in (("model.onnx.data", 64), ("model.onnx", 2)):
-        with (tmp_path / name).open("ab") as file:
-            file.truncate(2**40)
-        with pytest.raises(ck.InputError, match=f"{name} is longer than the limit of {most} GB"):
-            ck.CrossEncoder(tmp_path)
-        (tmp_path / name).unlink()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "most"), [("model.onnx.data", 64), ("model.onnx", 2)])
+def test_a_model_of_a_terabyte(bundled, name, most):
+    """A sparse file of a terabyte was read to its end."""
+    with (bundled / name).open("ab") as file:
+        file.truncate(2**40)
+    with pytest.raises(ck.InputError, match=f"{name} is longer than the limit of {most} GB"):
+        ck.CrossEncoder(bundled)
 
 
 DEEP = "[" * 100_000
 
 
-@pytest.mark.parametrize("name", ["c.jsonl", "c.json", "c.ndjson"])
-def test_json_that_is_nested_too_deeply(tmp_path, name):
-    (tmp_path / name).write_text('{"id": "a", "text": ' + DEEP)
-    with pytest.raises(ck.InputError):
-        ck.read_items(tmp_path / name)
-
-
 @pytest.mark.parametrize("file", ["crossknn.json", "config.json", "tokenizer.json"])
-def test_deep_json_in_a_model(tmp_path, file):
-    from crossknn.scorers.opening import bundled_folder
-
-    for path in bundled_folder("cross-encoder").iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    (tmp_path / file).write_text(DEEP)
+def test_deep_json_in_a_model(bundled, file):
+    (bundled / file).write_text(DEEP)
     if file == "config.json":
-        (tmp_path / "crossknn.json").unlink()
+        (bundled / "crossknn.json").unlink()
     with pytest.raises(ck.InputError):
-        ck.CrossEncoder(tmp_path)
+        ck.CrossEncoder(bundled)
 
 
-def test_deep_json_in_an_index(tmp_path):
+def test_deep_json_in_items_and_in_an_index(tmp_path):
+    for name in ("c.jsonl", "c.json"):
+        (tmp_path / name).write_text('{"id": "a", "text": ' + DEEP)
+        with pytest.raises(ck.InputError):
+            ck.read_items(tmp_path / name)
     ck.ItemIndex.build(["a", "b"]).save(tmp_path / "index")
     (tmp_path / "index" / "crossknn-index.json").write_text(DEEP)
     with pytest.raises(ck.IndexFormatError, match="is damaged"):

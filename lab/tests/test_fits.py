@@ -28,10 +28,10 @@ def test_methods_share_all_scores_and_dense_rows_are_less_what_is_known(world, t
     assert fit(index, world, queries, per=20).collected.calls == 200
     found = fit(index, world, queries, fit_method("cur(rank=2)"))
     assert (found.collected.calls, found.collected.reused) == (10 * N - 200, 200)
-    assert found.vectors.cost.calls == world.asked == 10 * N
+    assert found.vectors.cost["calls"] == world.asked == 10 * N
     more = fit(index, world, world.queries[:12], per=30)
     assert (more.collected.calls, more.collected.reused) == (60, 300)
-    assert more.vectors.cost.calls == 360  # of an anchor, only what was planned
+    assert more.vectors.cost["calls"] == 360  # of an anchor, only what was planned
     by_item = fit(index, world, world.queries[:12], strategy="i", per=4)
     assert 0 < by_item.collected.calls < 4 * N / 2
 
@@ -46,6 +46,8 @@ def test_dense_rows_stop_at_a_limit_and_go_on(world):  # noqa: F811
         index, world, world.queries[:3], fit_method("cur(rank=2)"), limits=Limits(max_calls=200)
     )
     assert found.collected.stopped_by == "max_calls"
-    assert (found.vectors.cost.queries, world.asked) == (2, 300)
+    assert (found.vectors.cost["queries"], world.asked) == (2, 300)
     assert "some train queries lack scores" in found.notes[0]
-    assert fit(index, world, world.queries[:3], fit_method("cur(rank=2)")).vectors.cost.queries == 3
+    assert (
+        fit(index, world, world.queries[:3], fit_method("cur(rank=2)")).vectors.cost["queries"] == 3
+    )

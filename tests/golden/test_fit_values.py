@@ -111,7 +111,7 @@ def indexed(method, options, vectors=None):
         "items": summary(turned(index.vectors[found.name])),
         "queries": summary(turned(queries)),
         "scale": [made.scale.alpha, made.scale.beta],
-        "calls": [now.calls, now.reused, cost.queries, cost.calls],
+        "calls": [now.calls, now.reused, cost["queries"], cost["calls"]],
     }
     if vectors:
         return values | {"measures": {k: v for k, v in details.items() if isinstance(v, float)}}

@@ -79,11 +79,8 @@ def write_texts(folder: Path, name: str, texts: Iterable[str]) -> list[dict[str,
 
 
 def append_file(folder: Path, entry: Mapping[str, Any], data: Any) -> dict[str, Any]:
-    """Append bytes after those that `entry` describes, overwriting leftovers of a killed write, and
-    return the entry of the longer file. Readers of the shorter file see no change.
-
-    Raises `IndexFormatError` if the last chunk, which gets a new checksum, is damaged.
-    """
+    """Append bytes after those that `entry` describes, over leftovers of a killed write, and return
+    the entry of the longer file. The last chunk gets a new checksum, so its damage is refused."""
     size, sums = entry["bytes"], base64.b64decode(entry["checksums"])
     whole = size // CHUNK
     with open_file(folder, entry["path"], "r+b") as file:
@@ -121,8 +118,7 @@ def append_texts(
 class CheckedFile:
     """A file opened for reading, whose chunks are checked when they are first touched.
 
-    Bytes after those of its entry belong to a later write, and are not read. Replacing or removing
-    the file changes nothing for its readers.
+    Bytes after those of its entry belong to a later write, and are not read.
     """
 
     def __init__(self, folder: Path, entry: Mapping[str, Any], what: str) -> None:
@@ -154,8 +150,7 @@ class CheckedFile:
             self._check(slice(start // CHUNK, -(-stop // CHUNK)))
 
     def touch_rows(self, rows: NDArray[Any], offset: int, width: int) -> None:
-        """Check the chunks that hold some rows of `width` bytes, the first of which begins at
-        `offset`."""
+        """Check the chunks that hold some rows of `width` bytes; row 0 begins at `offset`."""
         check_mapped(self.data)
         first = (offset + rows * width) // CHUNK
         last = (offset + (rows + 1) * width - 1) // CHUNK
@@ -165,8 +160,7 @@ class CheckedFile:
                 self._check(slice(chunk, chunk + 1))
 
     def digest(self, size: int) -> str:
-        """Return a digest, 32 hexadecimal digits, of the whole chunks among the first `size`
-        bytes."""
+        """Return a hexadecimal digest of the whole chunks among the first `size` bytes."""
         return hashlib.blake2b(self._sums[: size // CHUNK].tobytes(), digest_size=16).hexdigest()
 
     def damaged(self, how: str) -> IndexFormatError:

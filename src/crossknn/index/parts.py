@@ -66,17 +66,14 @@ _DIGEST = re.compile(r"-[0-9a-f]{12}$")
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The items of an index and its other parts; a change makes a new value.
+    """The n items of an index and its other parts; a change makes a new value.
 
     Args:
-        items: The items (n).
         anchor_items: Positions of items, in a random order.
         held: The other parts by key, either opened or as stored.
         build: Random name that changes when the index is built anew.
         encode: Functions that make query vectors, by the names of the vectors.
-        folder: The index's folder, if it has one.
         added: The user's retrievers, by name.
-        cache: Values computed from these parts.
         scorers: Fingerprints of the cross-encoders whose parts are visible, by default all; None
             stands for an unknown cross-encoder.
     """
@@ -104,7 +101,6 @@ class Parts:
         encode: Mapping[str, EncodeQueries],
         folder: IndexFolder | None,
     ) -> Parts:
-        """Make parts from the artifacts in `stored`."""
         if "items" not in stored:
             raise IndexFormatError(
                 f"{folder and folder.path} belongs to items in a database: open it with "
@@ -112,7 +108,9 @@ class Parts:
             )
         part = stored["items"]
         with refusing("items"):
-            check_kinds_of_items(part.arrays)
+            for name in ("ids", "texts", "titles", "extra"):
+                if isinstance(part.rows(name), StoredArray):
+                    raise ValueError(f"{name} are numbers")
             columns = {name: part.arrays[name] for name in ("ids", "texts", "titles")}
             if "deleted" in part.arrays:
                 columns["alive"] = np.ones(len(columns["ids"]), np.bool_)
@@ -123,7 +121,7 @@ class Parts:
         others = {key: part for key, part in stored.items() if key != "items"}
         for key, part in others.items():
             with refusing(plain(key)):
-                check_meta(plain(key), part.meta)
+                check_meta(part.meta)
         return cls(items, anchor_items, others, build, encode, folder)
 
     def stored(self) -> dict[str, Artifact]:
@@ -133,8 +131,7 @@ class Parts:
         return parts | {"items": Artifact({"template": self.items.template}, columns)}
 
     def put(self, parts: Mapping[str, Any]) -> Parts:
-        """Return the parts with some added, or dropped where None; the folder is written first, if
-        there is one."""
+        """Return the parts with some added, or dropped where None, first in the folder."""
         keys = self.keys
         parts = {
             keys.get(key, key) if part is None else _full_key(key, part): part
@@ -144,10 +141,9 @@ class Parts:
         if self.folder is not None and parts:
             self.folder.write(stored, self.build, keep=True)
         held = {key: part for key, part in self.held.items() if key not in parts}
-        new = {
-            key: stored[key] if isinstance(part, Artifact) else part for key, part in parts.items()
-        }
-        held |= {key: part for key, part in new.items() if part is not None}
+        for key, part in parts.items():
+            if part is not None:
+                held[key] = stored[key] if isinstance(part, Artifact) else part
         return replace(self, held=held, cache=Cache())
 
     @cached_property
@@ -156,8 +152,7 @@ class Parts:
         return self.keys_among(self.held)
 
     def keys_among(self, held: Mapping[str, Any]) -> dict[str, str]:
-        """Choose one key for each name: the part of the current cross-encoder, or else the
-        latest."""
+        """One key for each name: the part of the current cross-encoder, or else the latest."""
         keys = dict[str, str]()
         for key, part in held.items():
             name, scorer = plain(key), fingerprint_of(part)
@@ -181,14 +176,13 @@ class Parts:
         return [name.partition("/")[2] for name in self.keys if name.startswith(f"{kind}/")]
 
     def open(self, kind: str, name: str) -> Any:
-        """Open a part, which is read and checked at its first use."""
         key = self.keys.get(f"{kind}/{name}")
         if key is None:
             raise unknown(kind, name, self.names(kind))
         return self.opened(key)
 
     def opened(self, key: str) -> Any:
-        """Return the part with a full key."""
+        """Return the part with a full key, which is read and checked at its first use."""
         part, (kind, name) = self.held[key], plain(key).split("/", 1)
         if isinstance(part, Artifact):
             with refusing(f"{kind}/{name}"):
@@ -199,7 +193,6 @@ class Parts:
         return part
 
     def all_opened(self) -> dict[str, Any]:
-        """All parts, opened, by key."""
         return {key: self.opened(key) for key in self.held}
 
     def named(self, kind: str, get: Callable[[Any], Value]) -> Named[Value]:
@@ -213,7 +206,7 @@ class Parts:
         return None if key is None else as_artifact(held[key], key)
 
     def same_items(self, other: Parts) -> bool:
-        """Whether both have the same items at the same positions, deleted or not."""
+        """Whether both have the same items at the same positions."""
         ours, theirs = self.items, other.items
         return ours is theirs or all(
             len(one) == len(two) and all(map(eq, one, two))
@@ -222,8 +215,7 @@ class Parts:
 
     @property
     def metas(self) -> dict[str, Mapping[str, Any]]:
-        """The `meta` of each part by kind and name, or by full key if it belongs to another
-        cross-encoder."""
+        """The `meta` of each part by name, or by full key if it is another cross-encoder's."""
         names = {key: name for name, key in self.keys.items()}
         return {names.get(k, k): as_artifact(part, k).meta for k, part in self.held.items()}
 
@@ -255,26 +247,22 @@ def plain(key: str) -> str:
 
 
 def n_items(key: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> int | None:
-    """Return the number of items of an artifact; None if it has no values per item."""
+    """Return the number of items of an artifact, None if it has no values per item."""
     if plain(key) in COLUMNS and "scores" in arrays:
         return int(np.shape(arrays["scores"])[1]) + int(meta.get("added", 0))
     return next((len(arrays[name]) for name in ROWS.get(plain(key), ()) if name in arrays), None)
 
 
 def fingerprint_of(part: Any) -> str | None:
-    """Return the fingerprint of the cross-encoder whose scores a part was made with, if it is
-    known."""
-    fingerprint: str | None = (
-        part.meta.get("fingerprint")
-        if isinstance(part, Artifact)
-        else getattr(part, "fingerprint", None)
-    )
+    """Return the fingerprint of the cross-encoder whose scores a part was made with, if known."""
+    if isinstance(part, Artifact):
+        return part.meta.get("fingerprint")
+    fingerprint: str | None = getattr(part, "fingerprint", None)
     return fingerprint
 
 
 def as_artifact(part: Any, key: str) -> Artifact:
-    """Convert a part to an artifact for storage; `InputError` if its `meta` cannot be written as
-    JSON."""
+    """Convert a part to an artifact whose `meta` is JSON."""
     made = part if isinstance(part, Artifact) else part.artifact()
     return Artifact(parse_json(as_json(made.meta, plain(key))), made.arrays)
 
@@ -306,18 +294,6 @@ _COLUMNS: Mapping[str, str] = {
 """The columns of each part, by kind or key: name, axes, and NumPy's kinds of the type (texts if
 omitted). n is the number of items, N their number before some were added."""
 
-_TEXTS_OF_ITEMS = dict.fromkeys(("ids", "texts", "titles", "extra"), True)
-_TEXTS_OF_ITEMS |= {"anchor_items": False, "deleted": False}
-"""Whether each column of the part `items` holds texts."""
-
-_REQUIRED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "artifacts/anchors": (("queries", "scores"), ("scales", "fingerprint")),
-    "artifacts/fusion": ((), ("weights", "queries")),
-    "artifacts/calibration": ((), ("fusion", "fingerprint")),
-    "artifacts/learning": ((), ("fits",)),
-}
-"""Columns and `meta` entries that the code reads unconditionally."""
-
 
 def _text(value: Any) -> bool:
     return value is None or isinstance(value, str)
@@ -335,45 +311,40 @@ def _count(value: Any) -> bool:
 
 
 def _scale(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_number, value))
+    is_pair = isinstance(value, list) and len(value) == 2
+    return value is None or (is_pair and all(map(_number, value)))
 
 
 def _each(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, dict) and all(map(check, value.values()))
 
 
-_META: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
-    "": {"fingerprint": _text, "added": _count, "queries": _count, "pairs": _count},
-    "words": {
-        "n": _count,
-        "tokenizer": _text,
-        "mean_length": lambda value: value is None or (_number(value) and value > 0),
-    },
-    "vectors": {
-        "method": _text,
-        "base": _text,
-        "map": _text,
-        "cost": _each(_number),
-        "scale": lambda value: value is None or _scale(value),
-    },
-    "artifacts/anchors": {"scales": lambda value: _each(_scale)(value) and "center" in value},
-    "artifacts/fusion": {"weights": _each(_number)},
-    "artifacts/calibration": {"fusion": lambda value: isinstance(value, list)},
-    "artifacts/learning": {
-        "fits": lambda value: (
-            isinstance(value, list) and all(isinstance(fit, dict) for fit in value)
-        )
-    },
+_META: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("fingerprint", "tokenizer", "method", "base", "map"), _text),
+    **dict.fromkeys(("added", "queries", "pairs", "n"), _count),
+    "mean_length": lambda value: _number(value) and value > 0,
+    "scale": _scale,
+    "scales": lambda value: _each(_scale)(value) and value.get("center") is not None,
+    **dict.fromkeys(("cost", "weights"), _each(_number)),
+    "fusion": lambda value: isinstance(value, list),
+    "fits": lambda value: isinstance(value, list) and all(isinstance(fit, dict) for fit in value),
 }
-"""Checks of `meta` entries: of every part, and by kind or key."""
+"""Checks of `meta` entries of any part."""
+
+_REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "artifacts/anchors": ("scales", "fingerprint"),
+    "artifacts/fusion": ("weights", "queries"),
+    "artifacts/calibration": ("fusion", "fingerprint"),
+    "artifacts/learning": ("fits",),
+}
+"""`meta` entries that the code reads unconditionally."""
 
 
-def check_meta(key: str, meta: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for a wrong entry in the `meta` of a part; `key` has no digest."""
-    for kind in ("", key.partition("/")[0], key):
-        for name, is_right in _META.get(kind, {}).items():
-            if name in meta and not is_right(meta[name]):
-                raise ValueError(f"its metadata entry {name} is {str(meta[name])!r:.80}")
+def check_meta(meta: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for a wrong entry in the `meta` of a part."""
+    for name, value in meta.items():
+        if name in _META and not _META[name](value):
+            raise ValueError(f"its metadata entry {name} is {str(value)!r:.80}")
 
 
 def check_part(key: str, part: Artifact, n: int) -> None:
@@ -381,34 +352,21 @@ def check_part(key: str, part: Artifact, n: int) -> None:
     has one of the wrong type. Parts in memory were checked when they were made."""
     if not isinstance(part.arrays, StoredColumns):
         return
-    check_meta(key, part.meta)
     kind, columns = key.partition("/")[0], part.arrays.data
-    required_columns, required_meta = _REQUIRED.get(key) or _REQUIRED.get(kind) or ((), ())
-    for name in required_columns:
-        columns[name]
-    for name in required_meta:
+    for name in _REQUIRED.get(key, ()):
         part.meta[name]
     sizes = {"n": n, "3": 3} | ({} if part.meta.get("added") else {"N": n})
     for rule in (_COLUMNS.get(key) or _COLUMNS.get(kind) or "").split():
         name, axes, kinds = (*rule.split(":"), "")[:3]
-        if (column := columns.get(name)) is not None:
-            _check_column(name, column, axes, kinds, sizes)
+        if name in columns or key == f"artifacts/{ANCHORS}":
+            _check_column(name, columns[name], axes, kinds, sizes)
     for name, column in columns.items():
         if isinstance(column, StoredArray) and column.dtype.kind not in "biuf":
             raise ValueError(f"{name} are an array of {column.dtype}")
 
 
-def check_kinds_of_items(columns: Mapping[str, Any]) -> None:
-    """Raise `ValueError` unless the columns of items have the right types; reads no file."""
-    if isinstance(columns, StoredColumns):
-        for name, column in columns.data.items():
-            texts = _TEXTS_OF_ITEMS.get(name)
-            if texts is not None and isinstance(column, StoredTexts) != texts:
-                raise ValueError(f"{name} are {'numbers' if texts else 'texts'}")
-
-
 def check_positions(values: Any, n: int) -> IntArray:
-    """Return the array (a,); raise `ValueError` unless it holds positions of n items."""
+    """Return the array (a,) if it holds positions of n items, or raise `ValueError`."""
     if values.ndim != 1 or values.dtype.kind not in "iu" or ((values < 0) | (values >= n)).any():
         raise ValueError(f"they are not positions of {n} items")
     positions: IntArray = values

@@ -95,25 +95,20 @@ class IndexFolder:
         return state.st_ino, state.st_mtime_ns, state.st_size
 
     def manifest(self, build: str | None = None) -> dict[str, Any]:
-        """Read the manifest; `IndexFormatError` if there is none, or if its build is not
-        `build`."""
+        """Read the manifest; `IndexFormatError` if there is none, or one of another `build`."""
         path = self.path
         try:
             manifest: dict[str, Any] = parse_json(read_file(path, MANIFEST))
             changed = manifest["checksum"] != checksum_of(manifest)
         except (FileNotFoundError, NotADirectoryError) as error:
             begun = path.is_dir() and any((*path.glob("data-*"), *path.glob("work-*")))
-            why = (
-                "it is still being written, or writing was interrupted" if begun else error.strerror
-            )
-            why = "the path is a file" if path.is_file() else why
+            why = "still being written, or writing was interrupted" if begun else error.strerror
             raise IndexFormatError(
                 f"there is no index in {path} ({MANIFEST}: {why}); make it with crossknn index "
                 "build"
             ) from error
         except OSError as error:
-            why = error.strerror or str(error)
-            raise InputError(f"the index {path} cannot be read: {why}") from error
+            raise InputError(f"the index {path} cannot be read: {error.strerror}") from error
         except InputError:  # a link, a pipe
             raise
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
@@ -128,20 +123,16 @@ class IndexFolder:
                 f"{manifest.get('version')}, not {VERSION}); use that version or build the index "
                 "again"
             )
-        if not isinstance(manifest.get("parts"), dict) or not isinstance(
-            manifest.get("build"), str
-        ):
+        parts, name = manifest.get("parts"), manifest.get("build")
+        if not isinstance(parts, dict) or not isinstance(name, str):
             raise IndexFormatError(f"the index {path} is damaged: {MANIFEST} names no parts")
-        if build is not None and manifest["build"] != build:
+        if build not in (None, name):
             raise IndexFormatError(f"the index {path} was replaced; load it again")
         return manifest
 
     def read(self, build: str | None = None) -> tuple[str, dict[str, Artifact]]:
-        """Return the name of the build and all parts, memory-mapped.
-
-        Reads again if the index is replaced meanwhile. Raises `IndexFormatError` if the index is
-        incomplete, or not of the given `build`.
-        """
+        """Return the name of the build and all parts, memory-mapped; reads again if the index is
+        replaced meanwhile."""
         while True:
             manifest = self.manifest(build)
             try:
@@ -154,17 +145,13 @@ class IndexFolder:
     def write(
         self, parts: Mapping[str, Artifact | None], build: str, *, keep: bool = False
     ) -> None:
-        """Write parts and make them the index in one atomic step; the folder may be new.
+        """Write parts and make them the index in one atomic step; after an error the folder, which
+        may be new, stays as it was.
 
         Args:
             parts: By key; None drops the part.
             build: Random name that changes when the index is built anew.
             keep: Keep the other parts, provided that the index still has this `build`.
-
-        Raises:
-            InputError: The disk is full, the folder cannot be written or is no index, or a part
-                cannot be stored; the folder stays as it was.
-            IndexFormatError: With `keep`, if the index was replaced.
         """
         self.check_target()
         is_new = not self.path.exists()
@@ -213,8 +200,8 @@ class IndexFolder:
 
         Args:
             parts: Parts by key; a `Growth` appends rows to an existing part, None drops it.
-            build: Random name that changes when the index is built anew.
-            keep: Keep the other parts, provided that the index still has this build.
+            build: The name of the new build.
+            keep: The build whose other parts are kept.
         """
         before = {} if keep is None else self.manifest(keep)["parts"]
         written, grown_files = dict[str, Any](), list[dict[str, Any]]()
@@ -266,8 +253,7 @@ class IndexFolder:
     def _grow(
         self, data: Path, key: str, part: Growth, columns: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Append rows to columns of a part, or write new columns; return the part's manifest
-        entry."""
+        """Append rows to columns of a part, or write new columns; return its manifest entry."""
         before = self._open({"meta": {}, "columns": columns}).arrays.data  # type: ignore[attr-defined]
         new = {name: rows for name, rows in part.rows.items() if name not in before}
         entries = dict(columns) | _write(data, key, Artifact({}, new))["columns"]
@@ -309,7 +295,7 @@ class IndexFolder:
 
 
 def damages(parts: Mapping[str, Artifact]) -> list[str]:
-    """Check every chunk of the parts' files, and return one sentence per damaged file."""
+    """Check every chunk of the parts' files; one sentence per damaged file."""
     sentences = []
     columns = [c for part in parts.values() for c in part.arrays.data.values()]  # type: ignore[attr-defined]
     for file in (file for column in columns for file in column.files):
@@ -321,8 +307,7 @@ def damages(parts: Mapping[str, Artifact]) -> list[str]:
 
 
 def columns_of(items: Items) -> dict[str, Any]:
-    """Return the columns in which items are stored; `InputError` for fields that JSON cannot
-    express."""
+    """Return the columns in which items are stored."""
     columns: dict[str, Any] = {name: getattr(items, name) for name in ("ids", "texts", "titles")}
     columns["extra"] = [as_json(record, "extra") for record in items.extra]
     if items.alive is not None:
@@ -331,8 +316,7 @@ def columns_of(items: Items) -> dict[str, Any]:
 
 
 def as_json(values: Mapping[str, Any], what: str) -> str:
-    """Convert an object to JSON; raise `InputError`, naming it `what`, if JSON cannot express
-    it."""
+    """Convert an object to JSON; `InputError`, naming it `what`, if JSON cannot express it."""
     try:
         return json.dumps(dict(values))
     except (TypeError, ValueError) as error:

@@ -20,7 +20,7 @@ class CrossknnError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """The message in one line, since quoted input, such as a table, may have several."""
+        """The message in one line, since quoted input may have several."""
         return " ".join(map(str.strip, super().__str__().splitlines()))
 
 
@@ -67,12 +67,8 @@ class TrainingError(CrossknnError):
 
 
 class MissingExtraError(CrossknnError, ImportError):
-    """An optional dependency is not installed; the message names the command that installs it.
-
-    Args:
-        what: What needs it.
-        extra: The name of the extra in `pip install 'crossknn[extra]'`, or `TRAIN`.
-    """
+    """An optional dependency is not installed: `what` needs the `extra` in `pip install
+    'crossknn[extra]'`, or `TRAIN`."""
 
     exit_code = 5
 
@@ -100,12 +96,9 @@ def scorer_failure(error: Exception) -> ScorerError:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type if it has none.
-
-    A model folder that brings Python code is refused by the libraries with advice to trust it.
-    """
+    """The first line of an error's message, or its type if it has none."""
     text = str(error).strip()
-    if "trust_remote_code" in text:
+    if "trust_remote_code" in text:  # advice of a library that refuses a folder with Python code
         return "it needs Python code from its own folder, which crossknn never runs"
     return text.splitlines()[0] if text else type(error).__name__
 
@@ -173,10 +166,8 @@ _FIXED = {
 
 def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str, str]:
     """Return the wrong field and a sentence about it, from pydantic's errors about a `given`
-    object.
-
-    If a field may be of several kinds, pydantic reports an error for each kind. The error with the
-    deepest location belongs to the intended kind; if no kind fits, all are named.
+    object: of the several kinds that a field may have, the deepest error belongs to the intended
+    one; if no kind fits, all are named.
 
     >>> error = {"type": "int_type", "loc": ("k", "constrained-int"), "input": "5"}
     >>> wrong_field([error], {"k": "5"})
@@ -193,9 +184,8 @@ def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str
 
 
 def _shown(part: int | str) -> str:
-    """Format a component of a field's location; an arbitrary name is quoted and cut."""
-    said = str(part)
-    return said if re.fullmatch(r"[\w-]{1,80}", said) else json.dumps(said[:80])
+    name = str(part)  # an arbitrary one is quoted and cut
+    return name if re.fullmatch(r"[\w-]{1,80}", name) else json.dumps(name[:80])
 
 
 def _beginning(value: object, most: int = 60) -> str:

@@ -44,11 +44,9 @@ class RoundState:
         picks: The pairs asked so far (m, b), in order. A score is NaN until `tell` records it in
             place, the only array that is modified, because scores arrive in many small batches.
         stopped: Mask (m,) of the queries that were ended before their budget was spent.
-        scored: (m,) number of pairs that had a score when this round began.
-        failed: (m,) number of pairs asked in earlier rounds that never got a score.
+        scored, failed: (m,) numbers of earlier pairs that got a score, and that never did.
         number: Rounds begun so far.
-        begin: First column of this round's pairs.
-        columns: The column of each pair (query, item) of this round.
+        columns: The column in `picks` of each pair (query, item) of this round.
         belief: The predictor's state; None before the second round.
         retrieved: The retriever's candidates for the first round.
         pool: Items (m, s) from which later rounds choose if there is a shortlist; None: all.
@@ -59,7 +57,6 @@ class RoundState:
     scored: IntArray
     failed: IntArray
     number: int = 0
-    begin: int = 0
     columns: Mapping[tuple[int, int], int] = field(default_factory=dict)
     belief: Any = None
     retrieved: Candidates | None = None
@@ -70,10 +67,8 @@ class Search:
     """A search with a budget over m queries and n items.
 
     Every query scores min(budget, allowed items) distinct pairs, unless it stops early or pairs
-    cannot be scored. A pair from `ask` whose score has not been told before the next `ask` counts
-    as failed: it does not use the budget, and another item replaces it.
-
-    All returned arrays are copies.
+    cannot be scored. A pair without a score at the next `ask` counts as failed: it does not use the
+    budget, and another item replaces it. All returned arrays are copies.
 
     Args:
         plan: The plan of a method.
@@ -139,7 +134,7 @@ class Search:
         """Begin the next round: return the pairs to score, none if all queries are finished."""
         asked, scored = self._state.picks.items, self.n_scored
         failed = np.count_nonzero(asked != NO_ITEM, axis=1) - scored
-        state = replace(self._state, begin=asked.shape[1], columns={}, scored=scored, failed=failed)
+        state = replace(self._state, columns={}, scored=scored, failed=failed)
         self._state, pairs = state, NO_PAIRS
         while not len(pairs) and self._room(state, scored).any():
             state = replace(state, number=state.number + 1)
@@ -149,10 +144,8 @@ class Search:
         return pairs
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
-        """Record the exact scores (p,) of any of the asked pairs, in any order.
-
-        Raises `ScorerError` if scores are too few, too many or not finite, and `InputError` for a
-        pair that was not asked in this round.
+        """Record the exact scores (p,) of any of the asked pairs, in any order. Raises
+        `ScorerError` unless they are p finite numbers, `InputError` for a pair that was not asked.
         """
         scores = np.asarray(scores, np.float32)
         if scores.shape != (len(pairs),):
@@ -168,7 +161,7 @@ class Search:
         self._state.picks.scores[pairs.query, columns] = scores
 
     def end(self, query: int) -> None:
-        """End the query at this position: ask no more of its pairs."""
+        """Ask no more pairs of the query at this position."""
         stopped = self._state.stopped.copy()
         stopped[query] = True
         self._state = replace(self._state, stopped=stopped)
@@ -184,8 +177,8 @@ class Search:
         return self._scored(np.lexsort((picks.items, -final))[:, :k])
 
     def filled(self, k: int) -> Ranking:
-        """Return `best(k)`, followed by unscored items in order of predicted final score if there
-        are fewer than k; their `scores` are NaN."""
+        """Return `best(k)`, filled up to k with unscored items by predicted final score; their
+        `scores` are NaN."""
         best, state, predictor = self.best(k), self._state, self.plan.predictor
         count = min(k, self.available) - best.items.shape[1]
         if count <= 0:
@@ -193,12 +186,12 @@ class Search:
         pool = state.pool
         if pool is not None:
             pool = joined(pool, self.plan.retriever.top(self.queries, k, self.allowed).items)
-        found = predictor.top(self._learn(state), count, state.picks.items, self.allowed, pool)
-        below = Ranking.empty(*found.items.shape)
-        std = below.std if found.std is None else found.std
-        below = replace(below, items=found.items, approx=found.scores, std=std)
-        below = replace(below, added=self._added(found.items))
-        return best.beside(below.where(found.items != NO_ITEM))
+        more = predictor.top(self._learn(state), count, state.picks.items, self.allowed, pool)
+        below = Ranking.empty(*more.items.shape)
+        std = below.std if more.std is None else more.std
+        below = replace(below, items=more.items, approx=more.scores, std=std)
+        below = replace(below, added=self._added(more.items))
+        return best.beside(below.where(more.items != NO_ITEM))
 
     def picks(self) -> Ranking:
         """Every scored item of each query, in the order of picking."""
@@ -211,10 +204,11 @@ class Search:
         return picks.where(picks.rounds == self.round)
 
     def first(self, k: int) -> Ranking:
-        """The retriever's candidates for the first round, at most k of `depth`; empty before the
-        round."""
-        found = self._state.retrieved
-        return Ranking.empty(len(self.queries)) if found is None else _of_retriever(found, k)
+        """The retriever's candidates for the first round, at most k; none before the round."""
+        retrieved = self._state.retrieved
+        return (
+            Ranking.empty(len(self.queries)) if retrieved is None else _of_retriever(retrieved, k)
+        )
 
     def observed(self) -> Observed:
         """All exact scores so far, left-aligned."""
@@ -226,12 +220,11 @@ class Search:
         return Observed(np.where(np.isnan(scores), NO_ITEM, items), scores, counts)
 
     def _scored(self, columns: IntArray) -> Ranking:
-        """Return the picks in these columns (m, k), without those that have no score."""
         chosen = self._state.picks.take(columns)
         return chosen.where(~np.isnan(chosen.scores))
 
     def _room(self, state: RoundState, scored: IntArray) -> IntArray:
-        """(m,) number of new items that each query may still score, given how many it has."""
+        """(m,) number of new items that each query may still score."""
         reachable = np.minimum(self.budget, self.available - state.failed)
         return np.where(state.stopped, 0, reachable - scored)
 
@@ -242,8 +235,6 @@ class Search:
         return np.minimum(np.maximum(target - state.scored, 0), room)
 
     def _pick(self, state: RoundState) -> tuple[RoundState, Pairs]:
-        """Choose each query's new items: the retriever's in the first round, then the
-        predictor's."""
         seen = state.picks.items.copy()
         if state.number == 1:
             wanted = self._wanted(state)
@@ -267,19 +258,17 @@ class Search:
         if self.plan.added is not None:
             new = replace(new, added=self._added(new.items))
         asked = zip(query.tolist(), pairs.item.tolist(), strict=True)
-        columns = dict(zip(asked, (state.begin + column).tolist(), strict=True))
+        columns = dict(zip(asked, (seen.shape[1] + column).tolist(), strict=True))
         picks = state.picks.beside(new)
         return replace(state, picks=picks, columns=columns), pairs
 
     def _retrieve(self, wanted: int) -> Candidates:
-        """Retrieve candidates for the first round, for a shortlist and for `first`."""
         shortlist = self.plan.shortlist
         width = wanted if shortlist is None else max(shortlist, self.budget)
         depth = max(width, min(self.depth, self.available))
         return self.plan.retriever.top(self.queries, depth, self.allowed)
 
     def _learn(self, state: RoundState) -> Any:
-        """Update the predictor's state with all exact scores so far."""
         belief = self.plan.predictor.start(self.queries) if state.belief is None else state.belief
         return self.plan.predictor.update(belief, self.observed())
 
@@ -301,7 +290,7 @@ class Search:
             assert state.retrieved is not None
             own = state.retrieved.items[:, : max(shortlist, self.budget)]
             stages = [s.top(self.queries, shortlist, self.allowed) for s in self.plan.stages]
-            pool = joined(own, *(found.items for found in stages))
+            pool = joined(own, *(stage.items for stage in stages))
         count = JOINING * max(shortlist // JOINING**2, *self.plan.batches[1:], 1)
         return joined(pool, self.plan.predictor.joining(state.belief, count, seen, self.allowed))
 
@@ -321,7 +310,7 @@ class Search:
         return expected
 
     def _free(self, seen: IntArray) -> BoolArray:
-        """Mask (n,) of the items that a query may still score, given the items it has seen."""
+        """Mask (n,) of the items that a query may still score."""
         free = np.ones(self.n, np.bool_) if self.allowed is None else self.allowed.copy()
         free[seen[seen != NO_ITEM]] = False
         return free
@@ -330,21 +319,20 @@ class Search:
         """Return the weighted retrievers' scores of these items (m, k), 0 without fusion."""
         if self.plan.added is None:
             return np.zeros(items.shape, np.float32)
-        found = np.take_along_axis(self.plan.added(self.queries), np.maximum(items, 0), axis=1)
-        return np.where(items == NO_ITEM, 0, found)
+        added = np.take_along_axis(self.plan.added(self.queries), np.maximum(items, 0), axis=1)
+        return np.where(items == NO_ITEM, 0, added)
 
 
 def _first(candidates: Candidates, q: int, count: int) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Return a query's first `count` candidates: items, scores and standard deviations."""
     columns = np.flatnonzero(candidates.items[q] != NO_ITEM)[:count]
     std = np.full(len(columns), np.nan) if candidates.std is None else candidates.std[q, columns]
     return candidates.items[q, columns], candidates.scores[q, columns], std
 
 
-def _of_retriever(found: Candidates, k: int) -> Ranking:
+def _of_retriever(candidates: Candidates, k: int) -> Ranking:
     """Convert candidates to a ranking without rounds, in which both scores are the retriever's."""
-    items = found.items[:, :k]
-    own = found.scores[:, :k].astype(np.float32)
+    items = candidates.items[:, :k]
+    own = candidates.scores[:, :k].astype(np.float32)
     ranking = replace(Ranking.empty(*items.shape), items=items, scores=own, approx=own)
     return ranking.where(items != NO_ITEM)
 

@@ -1,9 +1,7 @@
 """Rerank given documents under a budget, like sentence-transformers' `CrossEncoder.rank`.
 
 The documents become an index for one query: their words, their vectors (given, or LSA of the
-texts), and the given order, which is also a retriever.
-
-Axes: n documents, d dimensions.
+texts), and the given order, which is a retriever. Axes: n documents, d dimensions.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from typing import Any, cast
 import numpy as np
 
 from crossknn.data.items import items_from
-from crossknn.data.queries import query_set
 from crossknn.data.records import Entries, Record, Records, given_records, is_container
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
@@ -43,8 +40,7 @@ take; with less time, the first documents are scored."""
 
 
 class Reranked(list[dict[str, Any]]):
-    """The answer of `rerank`; `results` has the number of scored pairs, the seconds and the reason
-    for stopping."""
+    """The answer of `rerank`; `results` has its costs and the reason for stopping."""
 
     def __init__(self, entries: Iterable[dict[str, Any]], results: Results) -> None:
         super().__init__(entries)
@@ -70,8 +66,7 @@ def rerank(
 
     The answer has the best documents first: `corpus_id` is the position in `documents`, and `score`
     a raw logit. An entry with `"predicted": True` was not scored: it comes after all scored ones,
-    with an approximate score below theirs. Documents that failed, or for which the deadline left no
-    time, come last.
+    with an approximate score below theirs.
 
     >>> overlap = lambda pairs: [len(set(q.split()) & set(t.split())) for q, t in pairs]
     >>> rerank("sort a list", ["zip a file", "sort a list", "lock"], scorer=overlap, top_k=1)
@@ -80,25 +75,30 @@ def rerank(
     Args:
         query: A text.
         documents: n texts, or mappings with `text` and optionally `title` and `embedding`, in the
-            order of retrieval: a list, or another container that `read_items` accepts. A null text
-            counts as empty.
-        budget: Number of documents to score, by default all; or a `Budget`, such as
-            `Budget(per_query=100, deadline=0.5)`.
-        scorer: Any scorer that `Searcher` accepts; the bundled cross-encoder by default. A model
-            given by name stays open for the next call.
+            order of retrieval, in any container that `read_items` accepts.
+        budget: Number of documents to score, by default all, or a `Budget`.
+        scorer: Any scorer that `Searcher` accepts; the bundled cross-encoder by default.
         top_k: Number of best documents to return; by default all.
         return_documents: Include the `text`, after the title if there is one.
         vectors: (n, d) of the documents; by default their `embedding`, or else LSA of the texts.
         query_vector: (d,) of the query, of the encoder that made the vectors.
-        method: The method that chooses documents to score; `order` names the given order. By
-            default
-            `exact` or `kriging` with the given order, BM25 and the vectors.
+        method: Chooses the documents to score; `order` names the given order. By default `exact`,
+            or `kriging` with the given order, BM25 and the vectors.
         seed, progress, cancel: As of `Searcher`.
     """
     began, kept = time.monotonic(), None if top_k is None else as_count(top_k, "top_k")
     given, limits = _checked(query, documents, budget)
     if not given:
-        return Reranked([], _nothing(query))
+        none = Results(
+            queries=(query,),
+            query_ids=("0",),
+            hits=([],),
+            errors=(None,),
+            method="exact",
+            budget=0,
+            stopped_by="budget",
+        )
+        return Reranked([], none)
     if method is None and limits.deadline is None and len(given) <= cast(int, limits.per_query):
         method = "exact"
     index = _index(given, limits, vectors, query_vector, texts_only=method == "exact")
@@ -116,7 +116,6 @@ def rerank(
 def _checked(
     query: str, documents: Entries, budget: int | Budget | None
 ) -> tuple[list[Record], Budget]:
-    """Check the arguments; return the documents, and the budget with a number of pairs."""
     if not isinstance(query, str):
         raise InputError(f"the query is {query!r:.80}; give one text")
     if not is_container(documents):
@@ -153,8 +152,7 @@ def _index(
 
 
 def _entries(results: Results, n: int, texts: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return position, score, text and whether it is predicted for all n documents; those without a
-    score come last."""
+    """Return the entries of all n documents; those that are not in the results come last."""
     ranked = [(hit.position, hit.final_score, hit.predicted) for hit in results[0]]
     for place in sorted({*range(n)} - {place for place, *_ in ranked}):
         ranked.append((place, below(ranked[-1][1]) if ranked else 0.0, True))
@@ -164,20 +162,6 @@ def _entries(results: Results, n: int, texts: Sequence[str] | None) -> list[dict
         entry |= {} if texts is None else {"text": texts[place]}
         answer.append(entry | ({"predicted": True} if predicted else {}))
     return answer
-
-
-def _nothing(query: str) -> Results:
-    """Make the results for no documents."""
-    asked = query_set(query)
-    return Results(
-        queries=asked.texts,
-        query_ids=asked.ids,
-        hits=([],),
-        errors=(None,),
-        method="exact",
-        budget=0,
-        stopped_by="budget",
-    )
 
 
 def _method(index: ItemIndex) -> str:
@@ -197,9 +181,9 @@ def _in_time(texts: Sequence[str], deadline: float | None) -> bool:
 
 
 def _text_of(document: Record, position: int) -> Record:
-    """Return the part of a document that is scored, with its position as its id."""
-    names = {name: document.first_of([name]) for name in ("title", "text")}
-    fields = {name: document.fields[found] for name, found in names.items() if found is not None}
+    """Return what is scored of a document, with its position as its id."""
+    keys = {name: document.first_of([name]) for name in ("title", "text")}
+    fields = {name: document.fields[key] for name, key in keys.items() if key is not None}
     return Record(fields, position, document.place)
 
 
@@ -212,22 +196,19 @@ def _shown(document: Record, scored: str) -> str:
 
 def _embeddings(documents: Sequence[Record]) -> FloatArray | None:
     """Return the vectors (n, d) in the documents; None if they have none."""
-    found = [document.fields.get(EMBEDDING) for document in documents]
-    found = [None if is_missing(vector) else vector for vector in found]
-    lacking = [position for position, vector in enumerate(found) if vector is None]
-    if len(lacking) == len(found):
+    vectors = [document.fields.get(EMBEDDING) for document in documents]
+    lacking = [position for position, vector in enumerate(vectors) if is_missing(vector)]
+    if len(lacking) == len(vectors):
         return None
     if lacking:
         raise InputError(
             f"document {lacking[0]} has no {EMBEDDING!r}, but others have one: give it for all "
             "or none"
         )
-    return check_vectors(
-        cast(FloatArray, found), len(found), None, "the documents' embeddings", half=True
-    )
+    given = cast(FloatArray, vectors)
+    return check_vectors(given, len(vectors), None, "the documents' embeddings", half=True)
 
 
 @lru_cache(maxsize=2)
 def _model(name: str | Path | None) -> Scorer:
-    """Open a cross-encoder, and keep it open for the next call."""
     return as_scorer(name)

@@ -118,12 +118,8 @@ class SearchRequest:
 
 
 class FailurePolicy:
-    """Decides when a search ends early: after the deadline, when cancelled, or when the scorer or a
-    store is down.
-
-    A query that fails is ended, and the others continue. The scorer counts as down once
-    `FAILURES_IN_A_ROW` queries have failed without any scored pair in between.
-    """
+    """Decides when a search ends early: after the deadline, when cancelled, or when a store or the
+    scorer is down: once `FAILURES_IN_A_ROW` queries have failed without a scored pair between."""
 
     def __init__(self, request: SearchRequest) -> None:
         self.cancel, self.whole = request.cancel, Deadline(request.deadline, request.cancel)
@@ -135,12 +131,12 @@ class FailurePolicy:
         self.down_by, self._in_a_row = "scorer", 0
 
     def share(self, parts: int) -> None:
-        """Give the current part an equal share of the remaining time, of which `parts` are left."""
+        """Give the current part its share of the remaining time; `parts` are left."""
         if parts > 1 and self.whole.limited:
             self.deadline = Deadline(self.whole.left() / parts, self.cancel)
 
     def stop(self, ahead: float = 0.0) -> str | None:
-        """Return the reason to stop now, or `ahead` seconds from now; None if there is none."""
+        """Return the reason to stop now, or in `ahead` seconds; None if there is none."""
         if self.deadline.left() > ahead:
             return None
         return "cancelled" if self.cancel is not None and self.cancel.is_set() else "deadline"
@@ -155,8 +151,8 @@ class FailurePolicy:
         self.down_by = "store"
 
     def query_failed(self, error: Exception, *, scored: bool) -> str:
-        """Count an error of the scorer; `scored` says whether the same call had scored pairs.
-        Return the message for the queries that failed."""
+        """Count an error of the scorer, and return its message; `scored` says whether the same call
+        had scored pairs."""
         if not isinstance(error, CrossknnError):
             logger.debug("the scorer raised", exc_info=error)
             error = scorer_failure(error)
@@ -221,8 +217,7 @@ class SearchRun:
         return replace(results, truncated=getattr(self.request.scorer, "truncated", 0) - truncated)
 
     def _drive(self) -> str | None:
-        """Ask for and score pairs until all queries are finished; return the reason if it stopped
-        earlier."""
+        """Ask for and score pairs until all queries are finished, or return why not."""
         search, policy = self.search, self.policy
         stopped_by = policy.stop()
         # Without a scorer, the first stage may still answer.
@@ -251,8 +246,7 @@ class SearchRun:
         return stopped_by
 
     def _ask(self) -> Pairs:
-        """Return the next pairs and read their texts; items of a database with empty texts are left
-        out."""
+        """Return the next pairs, without those of a database's items that have no text."""
         items = self.request.index.items
         while len(pairs := self.search.ask()) and isinstance(items.texts, Column):
             asked = np.unique(pairs.item)  # read at once, not one by one
@@ -267,9 +261,9 @@ class SearchRun:
     def _score(self, pairs: Pairs) -> str | None:
         """Score a round's pairs; return the reason to stop, if there is one.
 
-        A query that fails is ended, and the pairs of the others are asked again. If it is unknown
-        which query failed, queries are asked one by one. A query with scores continues even if none
-        of a round's pairs can be scored, unless `FAILURES_IN_A_ROW` pairs failed in a row.
+        A query that fails is ended, and the pairs of the others are asked again, query by query if
+        it is unknown which one failed. A query with scores continues even if none of a round's
+        pairs can be scored, unless `FAILURES_IN_A_ROW` pairs failed in a row.
         """
         waiting, stopped_by, before = [pairs], None, self.search.n_scored
         asked = np.bincount(pairs.query, minlength=len(self.queries))
@@ -334,8 +328,8 @@ class SearchRun:
                 self.search.end(query)
 
     def _ranked(self, stopped_by: str | None) -> Results:
-        """Return the results: the k best scored items of each query, followed by predicted ones if
-        the budget was less than k, or the first stage's hits where nothing was scored."""
+        """Return the k best scored items of each query, followed by predicted ones if the budget
+        was less than k, or the first stage's hits where nothing was scored."""
         request, search, calibration = self.request, self.search, self.request.calibration
         in_time = stopped_by is None or (stopped_by != "store" and self.policy.stop() is None)
         fill = request.min_score is None and request.k > request.pairs and in_time

@@ -39,6 +39,17 @@ SECONDS_A_DOCUMENT, SECONDS_A_CHARACTER, OF_THE_TIME = 3e-4, 5e-7, 0.25
 take; with less time, the first documents are scored."""
 
 
+_NOTHING = Results(
+    queries=("",),
+    query_ids=("0",),
+    hits=([],),
+    errors=(None,),
+    method="exact",
+    budget=0,
+    stopped_by="budget",
+)
+
+
 class Reranked(list[dict[str, Any]]):
     """The answer of `rerank`; `results` has its costs and the reason for stopping."""
 
@@ -89,16 +100,7 @@ def rerank(
     began, kept = time.monotonic(), None if top_k is None else as_count(top_k, "top_k")
     given, limits = _checked(query, documents, budget)
     if not given:
-        none = Results(
-            queries=(query,),
-            query_ids=("0",),
-            hits=([],),
-            errors=(None,),
-            method="exact",
-            budget=0,
-            stopped_by="budget",
-        )
-        return Reranked([], none)
+        return Reranked([], replace(_NOTHING, queries=(query,)))
     if method is None and limits.deadline is None and len(given) <= cast(int, limits.per_query):
         method = "exact"
     index = _index(given, limits, vectors, query_vector, texts_only=method == "exact")

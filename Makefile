@@ -15,7 +15,7 @@ PORT ?= 8000
 demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
 
-# The service and its page at http://127.0.0.1:$(PORT), over the documentation of this Python.
+# The service and its page at http://127.0.0.1:$(PORT), over the sample in the package.
 serve: .venv-serve/$(STAMP)
 	.venv-serve/bin/crossknn serve --port $(PORT)
 

@@ -45,7 +45,7 @@ GROUPS = {
 RETURNED = {
     "Evaluation": (
         *("evaluation.verdict.Verdict", "evaluation.verdict.Claim"),
-        *("evaluation.diagnosis.Figures", "evaluation.measures.Comparison"),
+        *("evaluation.diagnosis.Diagnosis", "evaluation.measures.Comparison"),
     ),
 }
 """What functions of a page return that has no name in `crossknn` itself."""

@@ -16,7 +16,6 @@ import crossknn as ck
 SRC = Path(ck.__file__).parent
 
 IDEAS = {
-    "demo": "the documentation of Python as a corpus",
     "trial.data": "what a trial searches",
     "evaluation.verdict": "what to do, by a measure of judged queries",
     "fitting.calibration": "probabilities of relevance from judgements",

@@ -1,14 +1,17 @@
-"""The sample in the package, and reranking against searching at equal calls."""
+"""The sample in the package, trials of reranking and searching at equal calls, and their page."""
 
 from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
 import crossknn as ck
-from crossknn.evaluation.measures import Comparison
-from crossknn.trial.data import questions_from
-from crossknn.trial.result import RETURNED, Trial, _said
+from crossknn.page import write_page
+from crossknn.trial.data import first_sentence, questions_from
+from crossknn.trial.result import RETURNED, Trial
 
 
 @pytest.fixture(scope="module")
@@ -23,10 +26,7 @@ def trial(sample):
 
 def test_the_sample_is_what_it_says(sample):
     m, n = sample.scores.shape
-    assert (m, n) == (len(sample.queries), sample.index.n)
-    assert n == 11_587
-    assert m >= 30
-    assert repr(sample) == "Sample(n=11587, m=60: index, queries, qrels, scorer, scores)"
+    assert (m, n) == (len(sample.queries), sample.index.n) == (60, 11_587)
     assert all(len(sample.qrels[query]) == 1 for query in sample.queries.ids)
     own = ck.DualEncoder().encode_items(sample.index.items.texts[:20])
     assert (np.sum(own * sample.index.vectors["dense"][:20], axis=1) > 0.999).all()
@@ -47,8 +47,6 @@ def test_searching_finds_more_than_reranking_on_the_sample(trial):
     assert trial.recall.sign == 1
     assert trial.recall.low > 0.15
     assert trial.gain.difference > 0
-    for outcome in trial.diagnosis.outcomes[50].values():
-        assert (outcome.calls == outcome.budget).all()
 
 
 def test_a_trial_counts_what_it_says(trial, sample):
@@ -61,46 +59,45 @@ def test_a_trial_counts_what_it_says(trial, sample):
             assert trial.neighbours[way][q] == np.isin(true, items[q]).mean()
             [right] = (column[item] for item in sample.qrels[query])
             assert trial.returned[way][q] == (right in items[q, :RETURNED])
-    cases, opposite = trial.cases
     rerank, search = trial.returned["rerank"], trial.returned["crossknn"]
-    assert len(cases) == ((search == 1) & (rerank == 0)).sum()
-    assert opposite == ((rerank == 1) & (search == 0)).sum()
-    for case in cases:  # beyond what reranking sees
-        q = sample.queries.texts.index(case.query)
+    rows = trial.missed.rows
+    assert len(rows) == ((search == 1) & (rerank == 0)).sum() > 0
+    opposite = ((rerank == 1) & (search == 0)).sum()
+    assert f"for {len(rows)} of 60 queries ({opposite} the other way round)" in trial.missed.caption
+    for retriever_place, search_place, query, item in rows:  # beyond what reranking sees
+        q = sample.queries.texts.index(query)
         vectors = sample.index.vectors["dense"]
-        own = ck.DualEncoder().encode_queries([case.query])[0] @ vectors.T
+        own = ck.DualEncoder().encode_queries([query])[0] @ vectors.T
         [right] = (column[item] for item in sample.qrels[sample.queries.ids[q]])
-        assert case.retriever_place == (own > own[right]).sum() + 1
-        assert case.retriever_place > 50
-        assert trial.answers["crossknn"][q, case.search_place - 1] == right
+        assert retriever_place == (own > own[right]).sum() + 1 > 50
+        assert trial.answers["crossknn"][q, search_place - 1] == right
+        assert item.split(":")[0] == sample.index.items.texts[right].splitlines()[0]
 
 
-def test_a_single_query_and_a_single_call_are_written_in_the_singular(sample):
-    one = sample.queries.take([0])
-    trial = Trial.run(sample.index, one, sample.scores[:1], sample.qrels, budget=1)
+def test_a_single_query_and_a_single_call_without_judgements(sample):
+    trial = Trial.run(sample.index, sample.queries.take([0]), sample.scores[:1], budget=1)
     assert trial.sentence.startswith("With 1 call for one query, searching")
-    assert "crossknn, 1 call" in dict(trial.groups()["the cross-encoder's own top 10, found"])
+    table = trial.table()
+    assert table.head == ["", "own top 10 found"]
+    assert [row[0] for row in table.rows] == [
+        "rerank the first 1",
+        "crossknn, 1 call",
+        "all 11,587 scored",
+    ]
+    assert (trial.gain, trial.diagnosis, trial.missed) == (None, None, None)
 
 
-def test_a_trial_claims_only_what_the_intervals_support():
-    def said(difference, low, high, p_value):
-        found = {"difference": difference, "low": low, "high": high, "p_value": p_value, "n": 60}
-        return _said(Comparison(**found), "of it")
-
-    assert said(0.1, 0.05, 0.15, 0.01) == "finds 10 points more of it [+5, +15]"
-    assert said(-0.1, -0.15, -0.05, 0.01) == "finds 10 points fewer of it [-15, -5]"
-    assert said(0.1, -0.01, 0.2, 0.01).startswith("makes no clear difference")
-    # An interval clear of zero is not called "no difference": the doubt is said with its number.
-    chance = "finds 10 points more of it [+1, +20], though that may be chance (p = 0.06)"
-    assert said(0.1, 0.01, 0.2, 0.06) == chance
-
-
-def test_without_judgements_a_trial_speaks_of_neighbours_only(sample):
-    trial = Trial.run(sample.index, sample.queries.take(range(6)), sample.scores[:6], budget=20)
-    assert trial.gain is None
-    assert trial.cases == ([], 0)
-    assert "right items" not in trial.sentence
-    assert list(trial.groups()) == ["the cross-encoder's own top 10, found"]
+@pytest.mark.parametrize(
+    ("text", "first", "rest"),
+    [
+        ("Return x\nover two lines.\n\nMore.", "Return x over two lines.", "More."),
+        ("No full stop\n\nMore text", "No full stop", "More text"),
+        ("Use e.g. Latin, or I. Newton. Rest.", "Use e.g. Latin, or I. Newton.", "Rest."),
+        ("Is it so?  Yes.\n \nMore.", "Is it so?", "Yes.\n\nMore."),
+    ],
+)
+def test_first_sentence(text, first, rest):
+    assert first_sentence(text) == (first, rest)
 
 
 def test_questions_are_taken_out_of_the_items_that_answer_them():
@@ -118,3 +115,85 @@ def test_questions_are_taken_out_of_the_items_that_answer_them():
     assert len(questions_from(ck.read_items(records), 6).queries) == 6
     with pytest.raises(ck.InputError, match="queries can be made of 4 of the items only"):
         questions_from(ck.read_items(records[:4]), 20)
+
+
+class Text(HTMLParser):
+    """What a reader sees of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.pieces = []
+
+    def handle_data(self, data):
+        self.pieces.append(data)
+
+
+def seen(html):
+    text = Text()
+    text.feed(html)
+    return " ".join("".join(text.pieces).split())
+
+
+def test_the_page_names_every_query_with_what_each_way_found_and_missed(trial, tmp_path):
+    write_page(trial.page("a title", "a lead"), tmp_path)
+    page = (tmp_path / "index.html").read_text()
+    _, *folded = page.split("<details>")
+    assert len(folded) == 50
+    ways = [trial.answers[way] for way in ("rerank", "crossknn")]
+    ids = trial.index.items.ids
+    for q, part in enumerate(folded):
+        summary, table = part.split("</summary>", 1)
+        counts = [round(10 * trial.neighbours[way][q]) for way in ("rerank", "crossknn")]
+        words = seen(summary)
+        assert words.endswith(f"of 10 reranking finds {counts[0]}, searching {counts[1]}")
+        assert " ".join(trial.queries.texts[q].split())[:40] in words
+        rows = [
+            [seen(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+            for row in re.findall(r"<tr>(.*?)</tr>", table.split("</details>")[0], re.DOTALL)[1:]
+        ]
+        right = ids[trial.right[q][0]]
+        named = [ids[item] for item in trial.answers["exact"][q, :10]]
+        assert [row[1].split(":")[0] for row in rows] == [*dict.fromkeys([*named, right])]
+        assert [row[1].split(":")[0] for row in rows if row[2] == "right"] == [right]
+        for row, item in zip(rows[:10], trial.answers["exact"][q], strict=False):
+            for way, place in zip(ways, row[3:], strict=True):
+                at = np.flatnonzero(way[q, : trial.n_returned] == item)
+                assert place == (str(at[0] + 1) if len(at) else "missed")
+
+
+def test_texts_of_strangers_stay_texts(tmp_path):
+    """Queries and items full of Markdown and HTML are shown as they are, and load nothing."""
+    marks = (
+        "*a* **b** _c_ `d` [e](http://evil.example) ![f](http://evil.example/f) <img src=x> | \\"
+    )
+    items = [{"id": f"`{n}` {marks}", "text": f"{marks} number {n}"} for n in range(30)]
+    index = ck.ItemIndex.build(items, lsa=4)
+    queries = ck.QuerySet(("q",), (f"query {marks}",))
+    write_page(Trial.run(index, queries, np.arange(30.0)[None], budget=10).page("t", "l"), tmp_path)
+    page = (tmp_path / "index.html").read_text()
+    assert "<img" not in page
+    assert not re.search(r'(href|src)="http', page)
+    details = page[page.index("<details>") :]
+    assert not re.search("<(em|strong|code)>", details)
+    assert f"query {marks}" in seen(details)
+
+
+def test_an_answer_holds_what_was_scored():
+    """With five calls an answer has five items: what would fill it up to twenty has no score."""
+    texts = [f"tree {n}" if n < 10 else f"river {n}" for n in range(30)]
+    index = ck.ItemIndex.build(texts, lsa=4)
+    wrong = np.arange(30.0)[None]  # likes the rivers
+    qrels = {"q": {index.items.ids[n]: 1 for n in range(10)}}
+    trial = Trial.run(index, ck.QuerySet(("q",), ("tree",)), wrong, qrels, budget=5)
+    assert "right items among the 5 returned" in trial.sentence
+    assert max(share[0] for share in trial.returned.values()) <= 0.5
+
+
+def test_the_query_itself_takes_no_place():
+    """A query that is an item: twenty others are returned beside it."""
+    texts = [f"tree number {n}" for n in range(40)]
+    index = ck.ItemIndex.build([{"id": f"d{n}", "text": t} for n, t in enumerate(texts)], lsa=4)
+    scores = -np.arange(40.0)[None]
+    trial = Trial.run(index, ck.QuerySet(("d0",), (texts[0],)), scores, {"d0": {"d20": 1}})
+    assert trial.answers["exact"][0, :20].tolist() == [*range(1, 21)]
+    assert trial.returned["exact"][0] == 1

@@ -60,7 +60,7 @@ def test_a_matrix_file_is_exact_and_replays(index, path):
     known = parse_methods(
         "rerank(retriever=bm25), rerank(retriever=dense), adacur, axn, itemcur, fixeditem"
     )
-    assert all(row.recall == 1 for row in replay(data, known, [20], [3]))
+    assert all(row["recall"] == 1 for row in replay(data, known, [20], [3]))
 
 
 def test_a_stopped_collection_writes_no_file_and_goes_on(index, path):

@@ -35,7 +35,7 @@ def test_outcomes_keep_every_query():
     found = outcome("axn", axn, parts, truth_of(parts, 10), budget=20, ks=[1, 10], task=task)
     assert found.calls.tolist() == [20] * 70
     assert found.seconds.min() > 0
-    assert "measures" not in next(replace(found, task={}).rows()).as_dict()
+    assert "measures" not in next(replace(found, task={}).rows())
     searched = run(axn, data, 20).best(10).items
     assert np.array_equal(found.recall[10], recall(searched, top_k(data.scores[20:], 10).items))
     places = searched == data.labels[20:, None]
@@ -57,10 +57,10 @@ def test_recall_of_a_fused_search_is_that_of_the_best_final_scores():
     options = {"budgets": [20], "ks": [5], "fusion": fusion_of(data)}
     rows = list(replay(data, methods, **options))
     first = run("rerank(retriever=dense)", data, 20).observed().items
-    assert rows[0].recall == pytest.approx(recall(first, truth).mean(), abs=1e-5)
-    assert rows[0].recall < rows[1].recall < rows[2].recall == 1
-    assert all(row.as_dict()["fused"] for row in rows)
-    assert next(replay(data, methods, [20], [5])).recall != rows[0].recall
+    assert rows[0]["recall"] == pytest.approx(recall(first, truth).mean(), abs=1e-5)
+    assert rows[0]["recall"] < rows[1]["recall"] < rows[2]["recall"] == 1
+    assert all(row["fused"] for row in rows)
+    assert next(replay(data, methods, [20], [5]))["recall"] != rows[0]["recall"]
 
 
 def picks(spec: str, count: int, *, seed: int = 0, allowed=None) -> np.ndarray:
@@ -96,11 +96,11 @@ def test_oracles_mask_the_best_and_draw_a_share_by_chance(kind, masked, epsilon,
 def test_replay_has_them_wherever_a_retriever_is_named():
     specs = "rerank(retriever=oracle_topk), rerank(retriever=oracle_topk(masked=5))"
     rows = list(replay(matrix(), parse_methods(specs), [20], [5]))
-    assert [row.recall for row in rows] == [1, 0]
+    assert [row["recall"] for row in rows] == [1, 0]
     # Masked items are kept from the anchors only: the approximation may find them (figure 5a).
     masked = parse_methods("adacur(retriever=oracle_topk(masked=5), rounds=1, anchor_share=0.5)")
     (row,) = replay(matrix(noise=0.0, anchors=40), masked, [40], [5])
-    assert row.recall == 1
+    assert row["recall"] == 1
     with pytest.raises(SpecError, match="oracle_topk"):
         open_retriever(matrix().rows(0, 2)[0], "oracle_topk(masked=1)")
 

@@ -8,9 +8,10 @@ from io import BytesIO
 import numpy as np
 import pytest
 
+from crossknn.page import Page, Section
 from crossknn_lab import plots
 from crossknn_lab.analysis import cur_grid, score_density
-from crossknn_lab.curves import Curve, curves
+from crossknn_lab.curves import Curve, curves, draw, write_report
 
 LINE = {"low": [0.1, 0.2, 0.3], "high": [0.3, 0.4, 0.5]}
 SCORES = np.random.default_rng(0).normal(size=(30, 60))
@@ -46,3 +47,26 @@ def test_a_picture_says_what_it_shows_and_is_the_same_each_time(kind):
     for word in ("The title", *KINDS[kind][2]):
         assert word in texts(made), word
     assert drawn(kind) == made
+
+
+def test_a_report_has_its_pictures_inside_and_beside_it(tmp_path):
+    _, options, _ = KINDS["curves"]
+    how = {"title": "Both <this> & that", "alt": 'a line "axn"', "caption": "with `code`"}
+    figure = draw(curves, KINDS["curves"][0], **how, **options)
+    page = Page(title="A", sections=[Section(title="One", blocks=[figure, figure])])
+    write_report(page, tmp_path)
+    html = (tmp_path / "index.html").read_text()
+    assert not re.search(r"<(script|link|iframe|img)\b", html)
+    ids = re.findall(r' id="([^"]+)"', html)
+    clips = set(re.findall(r"url\(#([^)]+)\)", html))
+    assert len(ids) == len(set(ids))
+    assert clips
+    assert clips <= set(ids)
+    svg = re.search("<svg.*?</svg>", html, re.DOTALL)[0]
+    assert 'aria-label="a line &quot;axn&quot;"' in svg
+    assert not re.search("#1476ba|#1f2328", svg)
+    assert "var(--c1476ba)" in svg
+    assert html.count("--c1476ba: ") == 2  # light and dark
+    [image] = (tmp_path / "images").iterdir()
+    assert 'height="100%" fill="#ffffff"/>' in image.read_text()
+    assert f"](images/{image.name})\n\nwith `code`" in (tmp_path / "page.md").read_text()

@@ -81,11 +81,15 @@ def test_rows_are_those_of_a_replay(folder):
         budgets, ks = [int(row["budget"])], [int(row["k"])]
         (same,) = replay(matrix, parse_methods(row["spec"]), budgets, ks, **options)
         names = ("recall", "ci_low", "ci_high", "calls", "index_calls", "n_queries")
-        expected = (same.recall, *same.ci, same.calls, same.index_calls, same.n_queries)
+        expected = (
+            same["recall"],
+            *same["ci"],
+            *(same[n] for n in ("calls", "index_calls", "n_queries")),
+        )
         assert tuple(float(row[name]) for name in names) == expected
-        assert row["accuracy"] == (str(same.measures["accuracy"]) if judged else "")
-        assert int(row["accuracy_n"]) == (same.measures_n["accuracy"] if judged else 0)
-        assert int(row["accuracy_n"]) < same.n_queries
+        assert row["accuracy"] == (str(same["measures"]["accuracy"]) if judged else "")
+        assert int(row["accuracy_n"]) == (same["measures_n"]["accuracy"] if judged else 0)
+        assert int(row["accuracy_n"]) < same["n_queries"]
 
 
 def test_a_method_without_calls_has_one_budget_and_settings_have_columns(folder):

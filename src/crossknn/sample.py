@@ -1,9 +1,9 @@
 """The sample that comes with the package: real texts, and every score of a real cross-encoder.
 
-The items are 11,587 meanings of nouns from WordNet 3.0 (`noun.artifact`: things people make). The
-queries are sentences with one marked word, and the right item is the meaning of that word. The
-scores come from a cross-encoder of six layers that was trained to link marked words to meanings, on
-other data. `lab/recipes/sample` made all of it; `bundled/sample/README.md` has the licence.
+The items are 11,587 meanings of nouns from WordNet 3.0 (`noun.artifact`: things people make), the
+queries sentences with one marked word, whose meaning is the right item. The scores come from a
+cross-encoder of six layers that was trained on other data. `lab/recipes/sample` made all of it;
+`bundled/sample/README.md` has the licence.
 """
 
 from __future__ import annotations
@@ -42,10 +42,6 @@ class Sample:
     qrels: Qrels
     scorer: CallableScorer
     scores: FloatArray
-
-    def __repr__(self) -> str:
-        m, n = self.scores.shape
-        return f"Sample(n={n}, m={m}: index, queries, qrels, scorer, scores)"
 
 
 def sample() -> Sample:

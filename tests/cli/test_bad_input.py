@@ -69,7 +69,6 @@ CASES = """
 2 create it first: SEARCH --run absent/run.trec
 2 is a folder: SEARCH --run docs.index
 2 equal to 1000: demo --budget 5000
-2 query 0 is '': demo --search ''
 2 docs.jsonl is a file: demo --folder docs.jsonl
 2 torch-model: index build docs.jsonl torch-model
 2 did you mean rerank: serve --offer rerankk

@@ -40,8 +40,7 @@ def test_scoring_on_demand_gives_the_measures_of_known_scores(world, fused):
             np.testing.assert_array_equal(ours.task[name], values)
     assert len(asked) == len(set(asked)) < 70 * 3 * 30
     assert steps[-1] == (70 * 3 * 40, 70 * 3 * 40)
-    (row,) = found[1].rows()
-    said = row.as_dict()
+    (said,) = found[1].rows()
     assert not {"k", "recall", "ci"} & said.keys()
     assert (said["n_queries"], said["unjudged"], said["calls"]) == (70, 1, 30)
     assert ("fused" in said) == fused

@@ -10,11 +10,11 @@ from typing import Any
 
 from recorded import check
 
-from crossknn import demo
 from crossknn.data.items import Items, read_items
 from crossknn.data.qrels import read_qrels, read_run
 from crossknn.data.queries import QuerySet, read_queries
 from crossknn.errors import CrossknnError
+from crossknn.trial.data import first_sentence
 from crossknn.types import Candidates
 from crossknn_train.reading import read_labelled
 
@@ -121,19 +121,6 @@ def test_given_items_and_queries():
     check("data_given.json", found)
 
 
-def test_docstrings():
+def test_first_sentences():
     sentences = ["Return a new list.", "Open a file.", "Convert text, e.g. Latin, to bytes. Rest."]
-    documents = [
-        demo.DocItem(f"m.f{n}", "(x)", f"Turn number {n} into words.\n\n{'and more ' * 5}")
-        for n in range(40)
-    ]
-    corpus = demo.build_corpus(documents)
-    check(
-        "data_splits.json",
-        {
-            "first_sentence": [demo.first_sentence(s) for s in sentences],
-            "sentence_bucket": [demo.sentence_bucket(s) for s in sentences],
-            "queries": corpus.queries,
-            "items": list(corpus.items.values())[:8],
-        },
-    )
+    check("data_splits.json", {"first_sentence": [first_sentence(s) for s in sentences]})

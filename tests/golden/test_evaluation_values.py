@@ -60,7 +60,7 @@ ALIGNED = {
 
 
 def as_row(row) -> dict:
-    return {key: value for key, value in row.as_dict().items() if key not in ("method", "seconds")}
+    return {key: value for key, value in row.items() if key not in ("method", "seconds")}
 
 
 def interval(found) -> dict[str, float]:

@@ -8,7 +8,6 @@ import pytest
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.data.queries import own_items
-from crossknn.evaluation.compare import compare
 from crossknn.evaluation.verdict import RERANK
 from crossknn.fitting.learning import searched_scores
 from crossknn.types import Pairs
@@ -33,74 +32,56 @@ def index():
     return ck.ItemIndex.build([{"id": i, "text": t} for i, t in TEXTS.items()], lsa=4)
 
 
-def mrr(index, **options):
-    [found] = compare(
-        *(index, QUERIES, SCORER, ck.parse_methods("rerank"), [20]),
-        qrels=QRELS,
-        measures=["RR@10"],
-        **options,
-    )
-    return float(found.task["RR@10"].mean())
+@pytest.fixture
+def folder(index, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    index.save("i")
+    both = zip(QUERIES.ids, QUERIES.texts, strict=True)
+    (tmp_path / "q.jsonl").write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in both))
+    lines = (f"{q}\t{i}\t1\n" for q, row in QRELS.items() for i in row)
+    (tmp_path / "qrels.tsv").write_text("".join(lines))
+    return tmp_path
 
 
-def test_measures(index):
+@pytest.mark.parametrize(("keep_own", "expected"), [(False, 1.0), (True, 0.5)])
+def test_measures_and_the_verdict(index, keep_own, expected):
     """The right answer follows the query itself: MRR is 1 by BEIR's rule, and .5 with it."""
-    assert (mrr(index), mrr(index, keep_own=True)) == (1.0, 0.5)
+    how = {"qrels": QRELS, "measures": ["RR@10"], "keep_own": keep_own}
+    [found] = ck.compare(index, QUERIES, SCORER, ck.parse_methods("rerank"), [20], **how)
+    assert found.task["RR@10"].mean() == expected
     scores = np.array([overlap([(q, t) for t in TEXTS.values()]) for q in QUERIES.texts])
-    how = {"qrels": QRELS, "measures": ["RR@1"]}
-    for options, expected in (({}, 1.0), ({"keep_own": True}, 0.0)):
-        [exact] = compare(index, QUERIES, scores, {}, [20], [5], **how, **options)
-        assert exact.task["RR@1"].mean() == expected
+    [exact] = ck.compare(index, QUERIES, scores, {}, [20], [5], **how | {"measures": ["RR@1"]})
+    assert exact.task["RR@1"].mean() == expected // 1
+    options = {"budgets": [10], "measure": "RR@10", "keep_own": keep_own}
+    diagnosis = ck.diagnose(index, SCORER, QUERIES, QRELS, **options)
+    assert diagnosis.values[10][RERANK].mean() == expected
 
 
-def test_the_verdict(index):
-    """What a diagnosis recommends is measured in the same way."""
-    found = ck.diagnose(index, SCORER, QUERIES, QRELS, budgets=[10], measure="RR@10")
-    with_it = ck.diagnose(
-        index, SCORER, QUERIES, QRELS, budgets=[10], measure="RR@10", keep_own=True
-    )
-    assert found.figures[0].means[RERANK] == 1.0
-    assert with_it.figures[0].means[RERANK] == 0.5
-
-
-def test_run_files(index, tmp_path, capsys):
+def test_run_files(index, folder, capsys):
     """A run has k other items; `search` itself answers with the query's own item."""
     results = ck.Searcher(index, SCORER, "rerank").search(QUERIES, k=3, budget=20)
     assert all(hits[0].id == query for query, hits in zip(QUERIES.ids, results, strict=True))
     assert all(query not in row for query, row in results.to_run().items())
     assert all(query in row for query, row in results.to_run(keep_own=True).items())
-    index.save(tmp_path / "i")
-    queries, out = tmp_path / "q.jsonl", tmp_path / "out.trec"
-    both = zip(QUERIES.ids, QUERIES.texts, strict=True)
-    queries.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in both))
-    search = ["search", str(tmp_path / "i"), "--queries", str(queries), "-k", "3", "--json"]
-    assert run([*search, "--run", str(out)]) == 0
+    search = ["search", "i", "--queries", "q.jsonl", "-k", "3", "--json", "--run", "out.trec"]
+    assert run(search) == 0
     answers = json.loads(capsys.readouterr().out)["results"]
     assert [len(answer["hits"]) for answer in answers] == [3] * 10
-    assert {answer["hits"][0]["id"] for answer in answers} <= {*TEXTS}
-    rows = [line.split() for line in out.read_text().splitlines()]
+    rows = [line.split() for line in (folder / "out.trec").read_text().splitlines()]
     assert len(rows) == 30
     assert all(query != item for query, _, item, *_ in rows)
-    assert run([*search, "--run", str(out), "--keep-own"]) == 0
-    rows = [line.split() for line in out.read_text().splitlines()]
+    assert run([*search, "--keep-own"]) == 0
+    rows = [line.split() for line in (folder / "out.trec").read_text().splitlines()]
     assert any(query == item for query, _, item, *_ in rows)
 
 
-def test_compare_says_how_many(index, tmp_path, capsys, monkeypatch):
+def test_compare_says_how_many(folder, capsys):
     """`compare` notes what it leaves out, and --keep-own counts it."""
-    index.save(tmp_path / "i")
-    both = zip(QUERIES.ids, QUERIES.texts, strict=True)
-    (tmp_path / "q.jsonl").write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in both))
-    (tmp_path / "qrels.tsv").write_text(
-        "".join(f"{q}\t{i}\t1\n" for q, r in QRELS.items() for i in r)
-    )
-    monkeypatch.chdir(tmp_path)
     line = "compare i --queries q.jsonl --qrels qrels.tsv --budgets 5 --methods rerank --no-exact"
-    assert run(line.split()) == 0
-    said = " ".join(capsys.readouterr().err.split())
-    assert "10 of 10 queries have the id of an item, which is left out of their answers" in said
-    assert run([*line.split(), "--keep-own"]) == 0
-    assert "have the id of an item" not in capsys.readouterr().err
+    said = "10 of 10 queries have the id of an item, which is left out of their answers"
+    for options, count in (([], 1), (["--keep-own"], 0)):
+        assert run([*line.split(), *options]) == 0
+        assert " ".join(capsys.readouterr().err.split()).count(said) == count
 
 
 def test_fits_to_judgements(index):

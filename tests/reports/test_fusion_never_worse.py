@@ -12,7 +12,7 @@ WORDS = [f"word{w}" for w in range(200)]
 
 
 @pytest.fixture
-def world(tmp_path):
+def world():
     """60 items, and 20 queries of six words, three of them of the one item that is relevant."""
     rng = np.random.default_rng(3)
     texts = [" ".join(rng.choice(WORDS, n)) for n in range(15, 75)]
@@ -24,50 +24,29 @@ def world(tmp_path):
     return index, queries, qrels
 
 
-def ndcg(index, scorer, queries, qrels, spec, fusion=None):
-    [found] = ck.compare(
-        *(index, queries, scorer, ck.parse_methods(spec), [50]),
-        qrels=qrels,
-        measures=["nDCG@10"],
-        fusion=fusion,
-    )
-    return float(np.nanmean(found.task["nDCG@10"]))
+NOISE = ck.CallableScorer(
+    lambda pairs: [(sum(map(ord, q + t)) * 37 % 101) / 10 for q, t in pairs], "noise"
+)
 
 
-def noise(pairs):
-    return [(sum(map(ord, q + t)) * 37 % 101) / 10 for q, t in pairs]
-
-
-def test_a_cross_encoder_that_knows_nothing(world):
-    """It says so, and the answers are those of the retrievers' fusion, not worse ones."""
-    index, queries, qrels = world
-    scorer = ck.CallableScorer(noise, "noise")
-    found = ck.fit_fusion(index, scorer, queries, qrels)
-    assert found["ndcg"]["cross-encoder"] < found["ndcg"]["both"] < found["ndcg"]["retrievers"]
-    assert "the retrievers order better without this cross-encoder" in found["note"]
-    fusion = ck.Searcher(index, scorer).fusion
-    alone = ndcg(index, scorer, queries, qrels, "retrieve(retriever=fused)")
-    for spec in ("rerank(retriever=fused)", "auto"):
-        assert ndcg(index, scorer, queries, qrels, spec, fusion) >= alone - 1e-9
-    assert alone >= found["ndcg"]["retrievers"] - 1e-9
-
-
-def test_a_cross_encoder_that_helps(world):
-    """Its scores keep their part, and nothing is said."""
-    index, queries, qrels = world
-    right = {(q, index.items.texts[40 + p]) for p, q in enumerate(queries.texts)}
-    scorer = ck.CallableScorer(lambda pairs: [4.0 * (p in right) for p in pairs], "right")
-    found = ck.fit_fusion(index, scorer, queries, qrels)
-    assert "note" not in found
-    assert max(found["weights"].values()) < 10
-    assert found["ndcg"]["both"] >= found["ndcg"]["retrievers"]
-
-
-def test_index_info_lists_it(world, tmp_path, capsys):
-    """`index info` shows weights and measures of the fusion, and that the retrievers decide."""
+def test_a_cross_encoder_that_knows_nothing(world, tmp_path, capsys):
+    """It says so, the answers are those of the retrievers' fusion, and `index info` shows it."""
     index, queries, qrels = world
     index.save(tmp_path / "i")
-    ck.fit_fusion(index, ck.CallableScorer(noise, "noise"), queries, qrels)
+    fit = ck.fit_fusion(index, NOISE, queries, qrels)
+    assert fit["ndcg"]["cross-encoder"] < fit["ndcg"]["both"] < fit["ndcg"]["retrievers"]
+    assert "the retrievers order better without this cross-encoder" in fit["note"]
+    fusion = ck.Searcher(index, NOISE).fusion
+
+    def ndcg(spec, fusion=None):
+        given, how = (index, queries, NOISE, ck.parse_methods(spec), [50]), {"qrels": qrels}
+        [found] = ck.compare(*given, measures=["nDCG@10"], fusion=fusion, **how)
+        return float(np.nanmean(found.task["nDCG@10"]))
+
+    alone = ndcg("retrieve(retriever=fused)")
+    for spec in ("rerank(retriever=fused)", "auto"):
+        assert ndcg(spec, fusion) >= alone - 1e-9
+    assert alone >= fit["ndcg"]["retrievers"] - 1e-9
     assert run(["index", "info", str(tmp_path / "i")]) == 0
     said = capsys.readouterr().out
     assert "from the cross-encoder callable:noise:" in said
@@ -76,3 +55,14 @@ def test_index_info_lists_it(world, tmp_path, capsys):
     assert run(["index", "info", str(tmp_path / "i"), "--json"]) == 0
     kept = json.loads(capsys.readouterr().out)["cross_encoders"]["callable:noise"]
     assert "note" in kept["fusion"]
+
+
+def test_a_cross_encoder_that_helps(world):
+    """Its scores keep their part, and nothing is said."""
+    index, queries, qrels = world
+    right = {(q, index.items.texts[40 + p]) for p, q in enumerate(queries.texts)}
+    scorer = ck.CallableScorer(lambda pairs: [4.0 * (p in right) for p in pairs], "right")
+    fit = ck.fit_fusion(index, scorer, queries, qrels)
+    assert "note" not in fit
+    assert max(fit["weights"].values()) < 10
+    assert fit["ndcg"]["both"] >= fit["ndcg"]["retrievers"]

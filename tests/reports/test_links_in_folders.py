@@ -21,6 +21,7 @@ from crossknn.models.folder import check_files, json_in
 from crossknn.page import Page, write_page
 from crossknn.scorers.opening import bundled_folder
 from crossknn_lab.collecting import collect_matrix
+from crossknn_lab.curves import write_report
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 TEXTS = [f"how to {verb} a {noun}" for verb in ("zip", "sort", "read") for noun in ("file", "list")]
@@ -249,7 +250,7 @@ def test_what_writes_into_a_folder_follows_no_link(tmp_path, victim):
     for name in ("page.md", "index.html", "corpus.jsonl", "queries.jsonl", "m.npz"):
         assert stat.S_ISREG((tmp_path / name).lstat().st_mode)
     assert victim.read_bytes() == PRECIOUS
-    for name, write in (("images", lambda f: write_page(Page(title="A"), f)), ("qrels", save)):
+    for name, write in (("images", lambda f: write_report(Page(title="A"), f)), ("qrels", save)):
         folder, outside = tmp_path / f"of {name}", tmp_path / f"outside {name}"
         folder.mkdir()
         outside.mkdir()

@@ -22,9 +22,7 @@ def served():
         values = cycle(scores)
 
         def respond(body):
-            results = rows(body)
-            for row in results:
-                row["relevance_score"] = next(values)
+            results = [row | {"relevance_score": next(values)} for row in rows(body)]
             return [answer(json.dumps({"results": results}).encode())]
 
         servers.append(Faulty(respond))
@@ -39,41 +37,32 @@ def times(caplog):
     return sum(SAID in record.getMessage() for record in caplog.records)
 
 
-def test_a_rerank(served, caplog):
-    """Six documents by Cohere's service, and again."""
-    scorer = ck.HttpScorer(served(0.01, 0.5, 0.99))
-    for _ in range(3):
-        ck.rerank("q", TEXTS[:6], scorer=scorer)
-    assert times(caplog) == 1
+@pytest.mark.parametrize(
+    ("scores", "counts", "options", "warnings"),
+    [
+        ([0.01, 0.5, 0.99], [6, 6, 6], {}, 1),
+        # Some scores lie elsewhere, so that they are no probabilities.
+        ([-0.5, 0.2, 0.9], [30], {}, 0),
+        ([0.2, 0.9, 1.5], [30], {}, 0),
+        # Two scores may lie there by chance; with those of the next call they are enough.
+        ([0.5], [2], {}, 0),
+        ([0.5], [2, 4], {}, 1),
+        # The advice was followed: scores are logits, and nothing is said.
+        ([0.5, 0.9], [30], {"probabilities": True}, 0),
+    ],
+)
+def test_reranking(served, caplog, scores, counts, options, warnings):
+    scorer = ck.HttpScorer(served(*scores), **options)
+    for count in counts:
+        found = ck.rerank("q", TEXTS[:count], scorer=scorer)
+    assert times(caplog) == warnings
+    if options:
+        assert found[0]["score"] == pytest.approx(2.197, abs=1e-3)
 
 
-def test_a_search(served, caplog):
-    """Searches of several queries, on several threads, by one scorer and its copies."""
+def test_a_search_on_several_threads_and_copies_of_the_scorer(served, caplog):
     scorer = ck.HttpScorer(served(0.0, 0.25, 1.0), concurrency=4, batch=2)
     searcher = ck.Searcher(ck.ItemIndex.build(TEXTS, lsa=4), scorer)
     searcher.search(["number 3", "number 4"], budget=20)
     list(scorer.one_by_one().score(grid(1, 8), ["q"], TEXTS))
-    assert times(caplog) == 1
-
-
-@pytest.mark.parametrize("scores", [[-0.5, 0.2, 0.9], [0.2, 0.9, 1.5], [7.0]])
-def test_logits(served, caplog, scores):
-    """Some scores lie elsewhere, so that they are no probabilities."""
-    ck.rerank("q", TEXTS, scorer=ck.HttpScorer(served(*scores)))
-    assert times(caplog) == 0
-
-
-def test_probabilities_that_are_known_as_such(served, caplog):
-    """The advice was followed: scores are logits, and nothing is said."""
-    found = ck.rerank("q", TEXTS, scorer=ck.HttpScorer(served(0.5, 0.9), probabilities=True))
-    assert found[0]["score"] == pytest.approx(2.197, abs=1e-3)
-    assert times(caplog) == 0
-
-
-def test_too_few_to_tell(served, caplog):
-    """Two scores may lie there by chance; with those of the next calls they are enough."""
-    scorer = ck.HttpScorer(served(0.5))
-    ck.rerank("q", TEXTS[:2], scorer=scorer)
-    assert times(caplog) == 0
-    ck.rerank("q", TEXTS[:4], scorer=scorer)
     assert times(caplog) == 1

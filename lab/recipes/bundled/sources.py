@@ -13,9 +13,6 @@ from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from questions import question
-
-from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
 from crossknn.demo import (
     DocItem,
     first_sentence,
@@ -26,6 +23,9 @@ from crossknn.demo import (
     source_items,
     standard_library_items,
 )
+from questions import question
+
+from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
 from crossknn_train.reading import Dataset, read_labelled
 
 SEED = 13

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import crossknn
 from crossknn.errors import CrossknnError, InputError
-from crossknn.evaluation.outcome import Outcome, Part, RecallRow, check, outcome, truth_of
+from crossknn.evaluation.outcome import Outcome, Part, check, outcome, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.files import open_given, parse_json
 from crossknn.methods import Method
@@ -202,7 +202,7 @@ class CellResult:
 
     queries: IntArray
     outcome: Outcome
-    rows: tuple[RecallRow, ...]
+    rows: tuple[dict[str, Any], ...]
     code: str
 
     def as_json(self) -> str:
@@ -215,7 +215,7 @@ class CellResult:
             },
             "queries": self.queries,
             "code": self.code,
-            "rows": [row.as_dict() for row in self.rows],
+            "rows": self.rows,
         }
         return json.dumps(made, separators=(",", ":"), default=lambda array: array.tolist())
 
@@ -223,7 +223,7 @@ class CellResult:
     def from_json(cls, text: str) -> CellResult:
         """Raises ValueError, KeyError, TypeError or AttributeError for what is no such object."""
         found = parse_json(text)
-        rows = tuple(RecallRow(**row) for row in found.pop("rows"))
+        rows = tuple(found.pop("rows"))
         queries, code = np.array(found.pop("queries"), np.int64), found.pop("code")
         found["recall"] = {int(k): np.array(v, np.float64) for k, v in found["recall"].items()}
         found["task"] = {name: np.array(v, np.float64) for name, v in found["task"].items()}
@@ -233,6 +233,8 @@ class CellResult:
         by_query = (made.calls, made.seconds, *made.recall.values(), *made.task.values())
         if any(values.shape != queries.shape for values in by_query):
             raise ValueError("not every query has a value of everything")
+        if {row["k"] for row in rows} != made.recall.keys():
+            raise ValueError("not every k has a row")
         return cls(queries=queries, outcome=made, rows=rows, code=code)
 
 

@@ -104,7 +104,7 @@ def _replay(
         for sentence in judged.take(range(len(judged))[:queries]).notes():
             err.print(sentence, soft_wrap=True)
     for row in replay(matrix, chosen, costs, ks, seed=seed, queries=queries, task=task):
-        print_json(row.as_dict())
+        print_json(row)
 
 
 @app.command("collect-matrix")
@@ -241,11 +241,11 @@ def _report(
             f"there is no folder {folder}: give one that  crossknn-lab sweep  has written"
         )
     table = read_table(folder)
-    from crossknn.page import write_page
+    from crossknn_lab.curves import write_report
     from crossknn_lab.sweep_report import sweep_page
 
     with err.status("writing the report"):
-        write_page(sweep_page(table, title or f"Sweep: {folder.absolute().name}"), to)
+        write_report(sweep_page(table, title or f"Sweep: {folder.absolute().name}"), to)
     say(f"{to / 'index.html'}, {to / 'page.md'}")
 
 

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from io import BytesIO
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from textwrap import fill
 from typing import Any, BinaryIO, TypeAlias
@@ -22,7 +23,8 @@ import numpy as np
 
 from crossknn.errors import SpecError
 from crossknn.evaluation.measures import Estimate
-from crossknn.page import INK, OTHERS, PAPER, QUIET, RULE, Figure
+from crossknn.files import make_folder, write_file
+from crossknn.page import STYLE, Page, Section, write_page
 from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, parse
 
@@ -51,6 +53,11 @@ FAMILIES: Mapping[str, tuple[str, str]] = {
     "exact": ("#333a42", "|"),
 }
 """Colour and marker of each method, whatever its options."""
+
+INK, QUIET, RULE, PAPER = "#1f2328", "#59636e", "#d8dee4", "#ffffff"
+
+OTHERS = ("#1476ba", "#b23b06", "#009e73", "#c75a9b", "#c98500", "#4f5764")
+"""Colours of lines that are not methods, in order."""
 
 DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.4)), (0, (6, 1.4, 1.2, 1.4)), (0, (10, 3)), (0, (3, 5)))
 """Dashes of a method's variants, in order."""
@@ -97,13 +104,56 @@ class Curve:
         return cls(name=name, x=x, y=y, low=low, high=high)
 
 
+class Figure(str):
+    """A picture of a page, as Markdown that names the file of its `svg`."""
+
+    svg: str
+    file: str
+
+
 def draw(
     plot: Callable[..., None], shown: Any, /, *, alt: str, caption: str = "", **options: Any
 ) -> Figure:
-    """Draw `shown` with a function that saves a picture, as one of a page."""
-    file = BytesIO()
-    plot(shown, file, **options)
-    return Figure(svg=file.getvalue().decode(), alt=alt, caption=caption)
+    """Draw `shown` with a function that saves a picture, as one of a page (`write_report`)."""
+    made = BytesIO()
+    plot(shown, made, **options)
+    file = f"{blake2b(made.getvalue(), digest_size=8).hexdigest()}.svg"
+    said = alt.replace("[", "(").replace("]", ")").replace("\n", " ")
+    figure = Figure(f"![{said}](images/{file})" + (f"\n\n{caption}" if caption else ""))
+    figure.svg, figure.file = made.getvalue().decode(), file
+    return figure
+
+
+def write_report(page: Page, folder: str | Path) -> None:
+    """Write a page, its pictures in `images/`, and `index.html` with the pictures inside."""
+    folder = Path(folder)
+    write_page(page, folder)
+    make_folder(folder / "images")
+    svgs = {figure.file: figure.svg for figure in _figures(page.sections)}
+    paper = f'<rect width="100%" height="100%" fill="{PAPER}"/>'  # a viewer's ground may be black
+    for file, svg in svgs.items():
+        on_paper = re.sub(r"(<svg\b[^>]*>)", rf"\1{paper}", svg, count=1)
+        write_file(folder, f"images/{file}", on_paper.encode())
+    numbers = count()
+
+    def inline(image: re.Match[str]) -> str:
+        svg = svgs[image[1]]
+        svg = re.sub(r"<(metadata|title)>.*?</\1>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+        # Several pictures in one document must not share names, nor take each other's clip paths.
+        svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>f{next(numbers)}-", svg)
+        for colour in set(re.findall(r"--c\w+: (#\w+);", STYLE.split("@media")[0])):
+            svg = svg.replace(colour, f"var(--c{colour[1:]})")  # another one on a dark screen
+        return svg.replace("<svg", f'<svg role="img" aria-label="{image[2]}"', 1)
+
+    html = (folder / "index.html").read_text(encoding="utf-8")
+    html = re.sub(r'<img src="images/([^"]+)" alt="([^"]*)" />', inline, html)
+    write_file(folder, "index.html", html.encode())
+
+
+def _figures(sections: Sequence[Section]) -> Iterator[Figure]:
+    for section in sections:
+        yield from (block for block in section.blocks if isinstance(block, Figure))
+        yield from _figures(section.sections)
 
 
 def curves(

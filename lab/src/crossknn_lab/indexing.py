@@ -137,9 +137,9 @@ def _searched(
         tasks = None if judged is None or found["task"] else TaskMeasures(judged, TASK)
         got = outcome(spec, parse_method(spec), parts, truth, budget=budget, ks=[k], task=tasks)
         row = next(iter(got.rows()))
-        found["recall"][str(k)] = [row.recall, *row.ci]
-        for name, values in row.measures.items():
-            if values is not None and (ends := row.measures_ci[name]) is not None:
+        found["recall"][str(k)] = [row["recall"], *row["ci"]]
+        for name, values in row.get("measures", {}).items():
+            if values is not None and (ends := row["measures_ci"][name]) is not None:
                 found["task"][name] = [values, *ends]
     return found
 

@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from crossknn.page import OTHERS, PAPER, QUIET
 from crossknn.types import FloatArray, IntArray
 from crossknn_lab.analysis import CurCell, ScoreDensity
-from crossknn_lab.curves import Target, picture
+from crossknn_lab.curves import OTHERS, PAPER, QUIET, Target, picture
 
 RAMPS = {"recall": ("#eef5fb", "#08519c"), "error": ("#fef1e6", "#a63603")}
 """Few to many, of the maps."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 from crossknn.data.qrels import Qrels
 from crossknn.errors import InputError
 from crossknn.evaluation.compare import BATCH, Evaluation
-from crossknn.evaluation.outcome import Part, RecallRow
+from crossknn.evaluation.outcome import Part
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.base import Index
 from crossknn.methods import Method
@@ -52,9 +52,9 @@ def replay(
     queries: int | None = None,
     task: TaskMeasures | None = None,
     fusion: Fusion | None = None,
-) -> Iterator[RecallRow]:
+) -> Iterator[dict[str, Any]]:
     """Rows of every method, budget and k, over the first `queries` test queries of a matrix."""
-    evaluation = Evaluation(parts_of(matrix, queries), ks=ks, seed=seed, task=task)
+    evaluation = Evaluation(parts=parts_of(matrix, queries), ks=ks, seed=seed, task=task)
     for found in evaluation.outcomes(methods, budgets, fusion):
         yield from found.rows()
 

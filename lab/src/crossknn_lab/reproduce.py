@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from crossknn.errors import InputError
-from crossknn.page import Block, Cell, Page, Section, Table, write_page
+from crossknn.page import Block, Cell, Page, Section, Table
 from crossknn.types import Progress
 from crossknn_lab import answers, figures, indexing, score_figures
+from crossknn_lab.curves import write_report
 from crossknn_lab.experiment import PAPERS, TABLES, Experiment, Preset
 from crossknn_lab.sweep_report import environment, listed
 
@@ -118,7 +119,7 @@ def reproduce(
     sections: dict[str, list[Section]] = {}
     for figure in wanted:
         sections.setdefault(figure.paper, []).append(figure.section(run))
-    write_page(_page(run, sections, time.perf_counter() - began), folder)
+    write_report(_page(run, sections, time.perf_counter() - began), folder)
     return run
 
 

@@ -283,9 +283,9 @@ def tidy(table: Table, *, dev: bool = False) -> list[dict[str, Any]]:
     """
     rows = []
     for entry in table.dev if dev else table.entries:
-        found = {row.k: row for row in entry.result.rows} if entry.result else {}
+        found = {row["k"]: row for row in entry.result.rows} if entry.result else {}
         for k in table.k:
-            row: dict[str, Any] = found[k].as_dict() if k in found else {}
+            row: dict[str, Any] = found.get(k, {})
             low, high = row.get("ci", (None, None))
             made = {
                 **_labels(entry, table.grid),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
-from crossknn.cli.output import out, print_json, say
+from crossknn.cli.output import out, print_json, say, show_table
 from crossknn.errors import counted, visible
 from crossknn.methods import DEFAULT, parse_method
 
@@ -36,34 +35,29 @@ def show(results: Results, json: bool) -> None:
         out.print()
     default = results.method == str(parse_method(DEFAULT))
     named = f"{DEFAULT} ({results.method})" if default else results.method
-    notes = [
+    notes = {
         f"{named}: {counted(results.n_calls, 'cross-encoder call')} "
-        f"({counted(results.n_scored, 'score')} used), {results.seconds:.2f} s"
-    ]
-    if results.stopped_by != "budget":
-        notes.append(f"stopped by {results.stopped_by}")
-    if results.n_failed:
-        notes.append(f"{counted(results.n_failed, 'pair')} could not be scored")
-    if results.truncated:
-        notes.append(
-            f"{counted(results.truncated, 'pair')} truncated to the model's maximum length"
-        )
-    out.print(Text("; ".join(notes), style="dim"))
+        f"({counted(results.n_scored, 'score')} used), {results.seconds:.2f} s": True,
+        f"stopped by {results.stopped_by}": results.stopped_by != "budget",
+        f"{counted(results.n_failed, 'pair')} could not be scored": results.n_failed,
+        f"{counted(results.truncated or 0, 'pair')} truncated to the model's maximum length": (
+            results.truncated
+        ),
+    }
+    out.print(Text("; ".join(text for text, applies in notes.items() if applies), style="dim"))
 
 
 def _reached(results: Results, q: int, least: float) -> str:
-    """Describe how many scored items of a query reached the minimum score."""
     if results[q]:
         return f"{counted(len(results[q]), 'item')} scored {least:g} or more"
     best = results.best_scores[q]
-    found = "nothing was scored" if best is None else f"the best score is {best:.2f}"
-    return f"no scored item reaches {least:g}: {found}"
+    reason = "nothing was scored" if best is None else f"the best score is {best:.2f}"
+    return f"no scored item reaches {least:g}: {reason}"
 
 
 def _show_hit(rank: int, hit: Hit) -> None:
     """Print two lines: rank, score, id and round, if any; then the beginning of the text."""
     exact = "" if hit.final_score == hit.score else f"(exact {hit.score:.2f})  "
-    # Round a predicted score down to at most the score before it, so that the order stays visible.
     head = Text(f"{rank:3}  {hit.final_score:7.2f}  {exact}")
     if hit.predicted:
         head = Text(f"{rank:3}  predicted  ")
@@ -74,31 +68,24 @@ def _show_hit(rank: int, hit: Hit) -> None:
         head.append(f"  round {hit.round}", style="dim")
     out.print(head, no_wrap=True, overflow="ellipsis")
     body = hit.text.removeprefix(f"{hit.title}\n")
-    said = hit.text if body == hit.text else f"{hit.title}: {body}"
-    text = Text(" " * 14 + visible(" ".join(said.split())))
+    shown = hit.text if body == hit.text else f"{hit.title}: {body}"
+    text = Text(" " * 14 + visible(" ".join(shown.split())))
     out.print(text, no_wrap=True, overflow="ellipsis", soft_wrap=False)
 
 
 def _explain(trace: list[Hit]) -> None:
     """Print each round: the picked items with their predicted and exact scores."""
-    table = Table(box=None, header_style="dim", padding=(0, 1))
-    for name in ("round", "predicted", "exact"):
-        table.add_column(name, justify="right")
-    table.add_column("by")
-    table.add_column("id")
-    previous, best = 0, float("-inf")
-    for hit in trace:
-        std = "" if hit.std is None else f" +- {hit.std:.3f}"
-        table.add_row(
-            str(hit.round) if hit.round != previous else "",
-            "-" if hit.approx is None else f"{hit.approx:.3f}{std}",
-            f"{hit.score:.3f}",
-            hit.source,
-            Text(visible(hit.id)),
-            style="bold" if hit.score > best else None,
-        )
-        previous, best = hit.round, max(best, hit.score)
-    out.print(table)
-    out.print(
-        Text("bold: the best so far; in round 1 'predicted' is the retriever's own score\n", "dim")
-    )
+    from crossknn.page import Cell, Plain, Table
+
+    rows, best, previous, highest = list[list[Cell]](), set[tuple[int, int]](), 0, float("-inf")
+    for place, hit in enumerate(trace):
+        std = "" if hit.std is None else f" ± {hit.std:.3f}"
+        approx = None if hit.approx is None else f"{hit.approx:.3f}{std}"
+        begun = str(hit.round) if hit.round != previous else ""
+        rows.append([begun, approx, f"{hit.score:.3f}", hit.source, Plain(hit.id)])
+        if hit.score > highest:
+            best.add((place, 0))
+        previous, highest = hit.round, max(highest, hit.score)
+    legend = "bold: the best so far; in round 1 'predicted' is the retriever's own score\n"
+    head = ["round", "predicted", "exact", "by", "id"]
+    show_table(Table(head=head, rows=rows, best=frozenset(best), caption=legend))

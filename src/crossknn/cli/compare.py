@@ -6,22 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.text import Text
 from typer import Option
 
 from crossknn.cli import options as o
 from crossknn.cli.lists import add_lists, using_lists
-from crossknn.cli.output import note, out, print_json, progress, say
+from crossknn.cli.output import note, print_json, progress, say, show_table
+from crossknn.cli.trial import show_diagnosis
 from crossknn.errors import InputError
 from crossknn.methods import DEFAULT, Method, parse_method, parse_methods
 
 if TYPE_CHECKING:
     from crossknn.data.queries import QuerySet
     from crossknn.evaluation.compare import Evaluation
-    from crossknn.evaluation.diagnosis import Diagnosis
-    from crossknn.evaluation.outcome import RecallRow
     from crossknn.evaluation.task import TaskMeasures
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
@@ -55,32 +53,19 @@ class CompareOptions:
             "nDCG@10, R@10, R@20, R@100, RR@10."
         ),
     ] = None
-    fuse: Annotated[
-        Literal["auto", "none"],
-        Option(help="auto: search by the final score, if `crossknn fit INDEX fusion` was run."),
-    ] = "auto"
     no_exact: Annotated[
         bool,
         Option("--no-exact", help="Skip exact search and report only --measures; needs --qrels."),
     ] = False
     keep_own: o.KeepOwn = False
     lists: o.Lists = None
-    limit: Annotated[
-        int | None,
-        Option(min=1, help="Use only this many queries, from the beginning of the file."),
-    ] = None
 
     def check(self) -> None:
         """Raise `InputError` for options that contradict each other, before anything is read."""
         if self.measures is not None and self.qrels is None:
             raise InputError("--measures needs relevance judgements: give --qrels FILE")
-        if not self.no_exact:
-            return
-        todo = ["give --qrels FILE"] if self.qrels is None else []
-        if self.k is not None:
-            todo.append("leave out -k")
-        if todo:
-            raise InputError(f"--no-exact gives no recall: {', and '.join(todo)}")
+        if self.no_exact and (self.qrels is None or self.k is not None):
+            raise InputError("--no-exact gives no recall: give --qrels FILE, and leave out -k")
 
     def task(self, queries: QuerySet, index: ItemIndex) -> TaskMeasures | None:
         """Make the measures; problems with the judgements are reported before scoring."""
@@ -120,8 +105,7 @@ def command(
     --qrels, a diagnosis at the end recommends keeping the retriever, reranking
     or searching deeper.
     """
-    from crossknn.evaluation.compare import Evaluation, batches
-    from crossknn.evaluation.diagnosis import depth_of
+    from crossknn.evaluation.compare import Evaluation, batches, table_of
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Searcher
@@ -131,28 +115,30 @@ def command(
     index = ItemIndex.load(folder)
     index.check_compact("a comparison")  # before anything is scored
     ks = o.neighbours(options.k, index.n, folder)
-    queries = o.read_queries(options.queries, options.limit)
+    queries = o.read_queries(options.queries)
     add_lists(index, options.lists, queries)
     task = options.task(queries, index)
     exact = scorer.open(workers=1 if options.no_exact else o.threads(workers))
     if options.lists is not None:
         methods |= _of_lists(index, methods, queries, exact.fingerprint, min(budgets))
     stored = StoredScorer(exact, o.open_store(exact, index, store))
-    searcher = Searcher(index, stored, fuse=options.fuse, seed=seed)
+    searcher = Searcher(index, stored, seed=seed)
     for method in methods.values():
         searcher.check_scorer(method)
+    scores = None if options.no_exact else _exact(stored, queries, index, workers)
     evaluation = Evaluation(
-        batches(index, queries, stored, _exact(stored, queries, index, options, workers)),
+        parts=batches(index, queries, stored, scores),
         ks=() if options.no_exact else ks,
-        depth=depth_of(budgets),
+        depth=max(budgets),
         seed=seed,
         task=task,
     )
-    table = _table(evaluation, methods, budgets, searcher.fusion)
+    table = _searched(evaluation, methods, budgets, searcher.fusion)
     if json:
-        _print_rows(table)
+        for row in chain(*table):
+            _print_row(row)
     else:
-        show(table, evaluation.ks)
+        show_table(table_of(table))
     if task is not None:
         _diagnose(evaluation, methods, budgets, searcher.fusion, json)
 
@@ -173,28 +159,22 @@ def _of_lists(
 
 
 def _exact(
-    stored: StoredScorer,
-    queries: QuerySet,
-    index: ItemIndex,
-    options: CompareOptions,
-    workers: int | None,
-) -> FloatArray | None:
-    """Collect the exact scores (m, n) of all pairs; None with --no-exact."""
+    stored: StoredScorer, queries: QuerySet, index: ItemIndex, workers: int | None
+) -> FloatArray:
+    """Collect the exact scores (m, n) of all pairs."""
     from crossknn.scores.collect import Limits, exact_scores
 
-    if options.no_exact:
-        return None
     limits, texts = Limits(workers=o.threads(workers)), (queries.texts, index.items.texts)
     with progress("exact search", "pairs") as report:
         return exact_scores(stored.store, stored.scorer, *texts, limits=limits, progress=report)
 
 
-def _table(
+def _searched(
     evaluation: Evaluation,
     methods: Mapping[str, Method],
     budgets: Sequence[int],
     fusion: Fusion | None,
-) -> list[list[RecallRow]]:
+) -> list[list[dict[str, Any]]]:
     """Return rows by k of each method and budget, first those of the retriever and of reranking.
 
     The retriever and reranking run without fusion, and the methods with it, if there is one. Each
@@ -203,13 +183,13 @@ def _table(
     from crossknn.methods.rerank import Exact
     from crossknn.retrievers.specs import first_stage
 
-    index = evaluation.index
+    index = evaluation.parts[0].index
     stage = first_stage(index)
     names = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
     plain = {spec: parse_method(spec) for spec in names if fusion or spec not in methods}
     groups = [(plain, None), (methods, fusion)] if fusion else [({**plain, **methods}, None)]
     exact = {"exact": Exact()} if evaluation.ks else {}
-    table: list[list[RecallRow]] = []
+    table: list[list[dict[str, Any]]] = []
     for chosen, by in groups:
         with progress("searching", "pairs") as report:
             best = evaluation.outcomes(exact, [index.n], by)
@@ -218,13 +198,12 @@ def _table(
     return table
 
 
-def _print_rows(table: Sequence[Sequence[RecallRow]]) -> None:
-    """Print each row as JSON, with all settings of its method."""
+def _print_row(row: Mapping[str, Any]) -> None:
+    """Print a row as JSON, with all settings of its method."""
     from crossknn.spec import text_of
 
-    for row in chain(*table):
-        method = parse_method(row.method)
-        print_json(row.as_dict() | {"settings": text_of(method.name, method, full=True)})
+    method = parse_method(row["method"])
+    print_json({**row, "settings": text_of(method.name, method, full=True)})
 
 
 def _diagnose(
@@ -235,79 +214,26 @@ def _diagnose(
     json: bool,
 ) -> None:
     """Diagnose the last search of the methods, or the default one, or print why that fails."""
-    from crossknn.evaluation.diagnosis import check_enough, diagnosis_of
+    from crossknn.evaluation.diagnosis import check_enough, diagnosis_of, search_ways
     from crossknn.methods.rerank import Exact, Rerank
 
     searches = [m for m in methods.values() if m.calls and not isinstance(m, Rerank | Exact)]
     method = searches[-1] if searches else parse_method(DEFAULT)
-    small = sorted({budget for budget in budgets if budget <= evaluation.index.n})
+    n, task = evaluation.parts[0].index.n, evaluation.task
+    small = sorted({budget for budget in budgets if budget <= n})
     try:
-        if evaluation.task is not None:
-            check_enough(evaluation.task.judgements)
+        if task is not None:
+            check_enough(task.judgements)
         if not small:
-            raise InputError(f"no budget is at most {evaluation.index.n}, the number of items")
+            raise InputError(f"no budget is at most {n}, the number of items")
         with progress("diagnosis", "pairs") as report:
-            diagnosis = diagnosis_of(evaluation, method, small, fusion, report)
+            ways = search_ways(evaluation, method, small, fusion, report)
+        diagnosis = diagnosis_of(evaluation, method, ways)
     except InputError as error:
         note(f"no diagnosis: {error}")
         return
     if json:
         print_json({"diagnosis": diagnosis.as_dict()})
     else:
-        _show_diagnosis(diagnosis)
-
-
-def _show_diagnosis(diagnosis: Diagnosis) -> None:
-    out.print()
-    about = (
-        f", {diagnosis.measure} of {diagnosis.queries} judged queries: {diagnosis.retriever}, "
-        f"{diagnosis.method}"
-    )
-    out.print(Text.assemble(("diagnosis", "bold"), about), soft_wrap=True)
-    say(str(diagnosis))
-    out.print(Text(diagnosis.legend, "dim"))
-    out.print(Text(diagnosis.sentence, "bold"))
-
-
-def _name(row: RecallRow) -> str:
-    return f"{row.method}, fused" if row.fused else row.method
-
-
-def show(table: Sequence[Sequence[RecallRow]], ks: Sequence[int]) -> None:
-    """Print a block for each method, with a line for each budget and k."""
-    measures = list(table[0][0].measures)
-    offline = ["offline"] if any(rows[0].index_calls for rows in table) else []
-    widths = [7, *(11 for _ in offline), *(15 for _ in ks), *(len(m) + 2 for m in measures)]
-
-    def line(cells: Sequence[str], style: str = "") -> None:
-        padded = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-        out.print(Text(" ".join(padded), style), soft_wrap=True)
-
-    line(["calls", *offline, *(f"k={k}" for k in ks), *measures], "dim")
-    previous = None
-    for rows in table:
-        if (name := _name(rows[0])) != previous:
-            out.print(Text(name, "bold"), soft_wrap=True)
-        previous = name
-        values = (rows[0].measures[measure] for measure in measures)
-        line(
-            [
-                f"{rows[0].calls:.0f}",
-                *(f"{rows[0].index_calls:,}" for _ in offline),
-                *(
-                    f"{100 * r.recall:.1f} [{100 * r.ci[0]:.0f}-{100 * r.ci[1]:.0f}]"
-                    for r in rows
-                    if ks
-                ),
-                *("-" if value is None else f"{value:.3f}" for value in values),
-            ]
-        )
-    legend = []
-    if ks:
-        legend.append("k=...: recall of the k best items by exact score, in % [95% interval]")
-    if any(rows[0].fused for rows in table):
-        legend.append("fused: ordered by the final score, which recall also refers to")
-    if offline:
-        legend.append("offline: cross-encoder calls that the index needs once")
-    if legend:
-        out.print(Text("; ".join(legend), "dim"))
+        say("")
+        show_diagnosis(diagnosis)

@@ -1,4 +1,4 @@
-"""`crossknn estimate`: estimate how long scoring takes, from a short measurement."""
+"""`crossknn estimate`: how long scoring takes, from a short measurement."""
 
 from __future__ import annotations
 

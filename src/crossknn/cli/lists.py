@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> None:
     """Add the candidates of a TREC run as the retriever `lists`."""
-    if path is None:
-        return
     from crossknn.retrievers.base import CandidateLists
 
+    if path is None:
+        return
     if queries is None:
         raise InputError("--lists refers to queries by id: give the queries with --queries FILE")
     index.add_retriever("lists", CandidateLists.from_run(path, queries, index.items.ids))
@@ -47,15 +47,16 @@ def using_lists(
                 "'rerank(retriever=lists)', or leave --method out"
             )
         return method
+    lists = Spec("lists")
     first_batch = min(max(FIRST_BATCH, budget // 20), index.n)
     items = index.retrievers["lists"].top(Queries(queries.texts), first_batch).items
-    retriever = Spec("lists")
-    if items.shape[1] < first_batch or (items == NO_ITEM).any():
-        retriever = replace(HYBRID, args=(retriever, Spec(first_stage(index))))
-    options: dict[str, Any] = {"retriever": retriever}
-    own = index.for_scorer(fingerprint)
-    without_prior = stored_prior(own) is None or not getattr(method, "use_anchors", True)
+    is_short = items.shape[1] < first_batch or (items == NO_ITEM).any()
+    filled = replace(HYBRID, args=(lists, Spec(first_stage(index))))
+    options: dict[str, Any] = {"retriever": filled if is_short else lists}
+    without_prior = stored_prior(index.for_scorer(fingerprint)) is None or not getattr(
+        method, "use_anchors", True
+    )
     if isinstance(method, Kriging) and method.mean is None and without_prior:
-        stages = (*map(Spec, stage_names(index, HYBRID)), Spec("lists"))
+        stages = (*map(Spec, stage_names(index, HYBRID)), lists)
         options["mean"] = replace(HYBRID, args=stages)
     return replace(method, **options)

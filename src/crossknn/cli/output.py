@@ -14,14 +14,18 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleDimensions
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
 
 from crossknn.errors import visible
 from crossknn.types import Progress as Report
 from crossknn.types import json_value
+
+if TYPE_CHECKING:
+    from crossknn.page import Table
 
 INTERRUPTED = (
     "interrupted; no file is damaged: run the same command again to resume with the scores "
@@ -42,8 +46,8 @@ class _Stream(Console):
 
     @property  # type: ignore[misc]
     def size(self) -> ConsoleDimensions:
-        found = super().size
-        return found if self.file.isatty() else ConsoleDimensions(_WHOLE, found.height)
+        size = super().size
+        return size if self.file.isatty() else ConsoleDimensions(_WHOLE, size.height)
 
     def status(self, *args: Any, **how: Any) -> Any:
         spinner = "dots" if self.encoding.startswith("utf") else "line"
@@ -58,7 +62,6 @@ class Notes(logging.Handler):
     """Prints log records on standard error, one line each."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record with its level."""
         note(f"{record.levelname.lower()}: {record.getMessage()}")
 
 
@@ -76,8 +79,7 @@ def prepare_streams() -> None:
 
 
 def _shown(error: UnicodeError) -> tuple[str, int]:
-    """Return the replacement for characters that an encoding lacks, similar ASCII characters if
-    there are any."""
+    """Replace characters that an encoding lacks, with similar ASCII ones if there are any."""
     assert isinstance(error, UnicodeEncodeError)
     shown = []
     for character in error.object[error.start : error.end].translate(_ASCII):
@@ -103,6 +105,23 @@ def say(text: str, console: Console = out) -> None:
 def note(text: str) -> None:
     """Print a line on standard error."""
     say(text, err)
+
+
+def show_table(table: Table) -> None:
+    """Print a table with its column heads in grey, and its explanation below it. A last column of
+    texts is cut at the edge of the terminal."""
+    best = {row for row, _ in table.best}
+    for place, line in enumerate(table.lines(), start=-1):
+        is_bold = place in best or (place >= 0 and len(table.rows[place]) == 1)
+        text = Text(line, "bold" if is_bold else "dim" if place < 0 else "")
+        text.highlight_regex("█+", "blue" if place in best else "")
+        text.highlight_regex("░+", "dim")
+        if table.is_right()[-1]:
+            out.print(text, soft_wrap=True)
+        else:
+            out.print(text, no_wrap=True, overflow="ellipsis")
+    if table.caption:
+        out.print(Text(table.caption, "dim"))
 
 
 def print_json(value: Any) -> None:

@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from crossknn.cli import options as o
-from crossknn.cli.demo import FOLDER, python_index
+from crossknn.cli.demo import FOLDER, sample_index
 from crossknn.cli.output import note
 from crossknn.errors import InputError, needs_extra
 from crossknn.files import read_given
@@ -27,7 +27,7 @@ Folders = Annotated[
     typer.Argument(
         metavar="INDEX...",
         help="Index folders, the first for requests that name none; without one, the "
-        "documentation of your Python, as in `crossknn demo --live`.",
+        "sample in the package, as in `crossknn demo`.",
     ),
 ]
 Keys = Annotated[
@@ -90,7 +90,7 @@ def _open(folders: list[Path] | None) -> dict[str, Any]:
     from crossknn.index.item_index import ItemIndex
 
     indexes: dict[str, Any] = {}
-    for folder in folders or [python_index(FOLDER)]:
+    for folder in folders or [sample_index(FOLDER)]:
         name = folder.resolve().name
         if name in indexes:
             raise InputError(f"two indexes are called {name!r}: rename one of their folders")

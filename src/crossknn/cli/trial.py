@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,14 +12,13 @@ from rich.text import Text
 from typer import Argument, Option
 
 from crossknn.cli import options as o
-from crossknn.cli.output import err, note, out, print_json, progress, say
-from crossknn.errors import InputError, counted, visible
+from crossknn.cli.output import err, note, out, print_json, progress, say, show_table
+from crossknn.errors import InputError, counted
 
 if TYPE_CHECKING:
     from crossknn.data.queries import QuerySet
     from crossknn.evaluation.diagnosis import Diagnosis
     from crossknn.index.item_index import ItemIndex
-    from crossknn.page import Section
     from crossknn.scorers.base import Scorer
     from crossknn.scores.store import ScoreStore
     from crossknn.trial.data import TrialData
@@ -32,7 +30,10 @@ EPILOG = o.examples(
     "crossknn try scifact/    # a BEIR folder, with its own queries and judgements",
     "crossknn try docs.jsonl --queries queries.jsonl --qrels qrels.tsv --scorer my-reranker/",
 )
-_WIDTH, _CASES = 32, 3
+_UNJUDGED = (
+    "Only judgements (--qrels) can tell whether the retriever or the cross-encoder is right where "
+    "they differ, and so whether reranking or searching helps."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +105,7 @@ def command(
     verdict uses your measure. The result is also written as an HTML page. Scores are kept in --out:
     run the same command again to resume after an interruption.
     """
+    from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
     from crossknn.trial.result import Trial
 
@@ -117,11 +119,13 @@ def command(
     if plan.judged < data.n_judged:
         data = data.first(plan.judged)
     _say_cost(plan, data, options.minutes)
-    index = _index(data, options)
+    with progress("encoding", "items") as report:  # an earlier trial's vectors and scores are kept
+        encoder = None if options.encoder == "none" else options.encoder
+        saved = options.folder / "index"
+        index = ItemIndex.build(data.items, encoder=encoder, folder=saved, progress=report)
     store = o.open_store(exact, index, None)
     until = time.monotonic() + 60 * options.minutes
-    queries = data.queries.take(range(plan.queries))
-    scores = _score(index, queries, exact, store, until, options.budget, seed)
+    scores = _score(index, data.queries.take(range(plan.queries)), exact, store, until)
     in_time = len(scores) == plan.queries
     judged = data.first(plan.judged if in_time else len(scores))
     with progress("verdict", "pairs") as report:
@@ -137,28 +141,41 @@ def command(
         )
     about = (
         f"{items}: {index.n:,} items, {counted(len(judged.queries), 'query')}{data.origin}; "
-        f"cross-encoder {scorer.scorer}, retriever {trial.diagnosis.retriever}."
+        f"cross-encoder {scorer.scorer}, retriever {trial.retriever}."
     )
     _report(trial, options.folder, about, json)
 
 
-def _read(items: Path, options: TrialOptions, fields: o.FieldOptions, seed: int) -> TrialData:
-    from crossknn.trial.data import TrialData
+def _report(trial: Trial, folder: Path, about: str, json: bool) -> None:
+    """Print the trial and its verdict, and write the page."""
+    diagnosis, verdict = trial.diagnosis, _UNJUDGED
+    if diagnosis is not None:
+        queries = counted(diagnosis.queries, "query")
+        verdict = f"By {diagnosis.measure} of {queries}: {diagnosis.sentence}"
+    show(trial, json, folder, "Does searching pay here?", f"{verdict} {about}")
+    if json:
+        return
+    say("")
+    if diagnosis is None:
+        say(verdict)
+    else:
+        show_diagnosis(diagnosis)
+    note(
+        f"next: crossknn compare {folder / 'index'} --queries FILE --qrels FILE, which reuses "
+        "these scores"
+    )
 
-    read = fields.read(items)
+
+def _read(items: Path, options: TrialOptions, fields: o.FieldOptions, seed: int) -> TrialData:
+    from crossknn.trial.data import read_trial
+
+    read, queries = fields.read(items), options.queries
     if options.budget // 2 > (n := min(len(read), options.max_items)):
         raise InputError(
             f"--budget is {options.budget}, but there are only {n} items: give {n} or less"
         )
-    queries = options.queries
-    return TrialData.read(
-        read,
-        items if queries is None else queries,
-        None if queries is None else o.source(queries),
-        options.qrels,
-        n_queries=options.n_queries,
-        seed=seed,
-    )
+    place, given = (items, None) if queries is None else (queries, o.source(queries))
+    return read_trial(read, place, given, options.qrels, options.n_queries, seed)
 
 
 def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:
@@ -182,7 +199,6 @@ def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:
 
 
 def _say_cost(plan: Plan, data: TrialData, minutes: float) -> None:
-    """Print the planned numbers of pairs, and the estimated time, before scoring."""
     fitting = "" if plan.complete else f"; as many as fit into {minutes:g} minutes"
     verdict = ""
     if plan.verdict_pairs:
@@ -196,144 +212,53 @@ def _say_cost(plan: Plan, data: TrialData, minutes: float) -> None:
     )
 
 
-def _index(data: TrialData, options: TrialOptions) -> ItemIndex:
-    """Open the index of an earlier trial of these texts, or build and save a new one."""
-    from crossknn.index.item_index import ItemIndex
-    from crossknn.index.storage import MANIFEST
-
-    saved = options.folder / "index"
-    index = ItemIndex.load(saved) if (saved / MANIFEST).is_file() else None
-    if index is None or list(index.items.texts) != list(data.items.texts):
-        name = None if options.encoder == "none" else options.encoder
-        with progress("encoding", "items") as report:
-            index = ItemIndex.build(data.items, encoder=name, folder=saved, progress=report)
-    return index
-
-
 def _score(
-    index: ItemIndex,
-    queries: QuerySet,
-    scorer: Scorer,
-    store: ScoreStore,
-    until: float,
-    budget: int,
-    seed: int,
+    index: ItemIndex, queries: QuerySet, scorer: Scorer, store: ScoreStore, until: float
 ) -> FloatArray:
-    """Score queries against every item, one after the other, and print the result of each.
-
-    Queries that would begin after the time `until` are left out, unless so few would show no clear
-    difference.
-    """
+    """Score queries against every item, one after the other, until the time `until`; as many as can
+    show a clear difference are scored in any case."""
     from crossknn.evaluation.diagnosis import ENOUGH
     from crossknn.scores.collect import Limits, exact_scores
-    from crossknn.trial.result import Trial
 
-    m = len(queries)
+    n, m, limits = index.n, len(queries), Limits(workers=o.threads(None))
     rows: list[FloatArray] = []
-    for q in range(m):
-        if q >= ENOUGH and time.monotonic() > until:
-            note(f"the time is over after {q} of {m} queries; the others are left out")
-            break
-        one = queries.take([q])
-        with progress(f"query {q + 1} of {m}", "pairs") as report:
-            limits = Limits(workers=o.threads(None))
-            texts = one.texts, index.items.texts
-            rows += [*exact_scores(store, scorer, *texts, limits=limits, progress=report)]
-        trial = Trial.run(index, one, np.stack(rows[-1:]), budget=budget, seed=seed)
-        by_rerank, by_search = (
-            round(trial.k * float(trial.neighbours[way][0])) for way in ("rerank", "crossknn")
-        )
-        note(
-            f"{q + 1} of {m}: reranking finds {by_rerank} of the true top {trial.k}, searching "
-            f"{by_search}: {' '.join(one.texts[0].split()):.60}"
-        )
+    with progress("every item", "pairs") as report:
+        for q, text in enumerate(queries.texts):
+            if q >= ENOUGH and time.monotonic() > until:
+                note(f"the time is over after {q} of {m} queries; the others are left out")
+                break
+
+            def of_all(done: int, _: int, q: int = q) -> None:
+                report(q * n + done, m * n)
+
+            texts = [text], index.items.texts
+            rows += [*exact_scores(store, scorer, *texts, limits=limits, progress=of_all)]
     return np.stack(rows)
 
 
-def _report(trial: Trial, folder: Path, about: str, json: bool) -> None:
-    """Print the trial and its verdict, and write the page."""
-    diagnosis = trial.diagnosis
-    said = _verdict(diagnosis)
-    show(trial, json)
-    if json:
-        print_json({"verdict": diagnosis.as_dict()})
-    else:
-        out.print(Text(f"Verdict: {said}", "bold"))
-        note(
-            f"next: crossknn compare {folder / 'index'} --queries FILE --qrels FILE, which "
-            "reuses these scores"
-        )
-    sections = [_by_budget(diagnosis)]
-    write(trial, folder, "Does searching pay here?", f"{said} {about}", sections)
+def show(trial: Trial, json: bool, folder: Path, title: str, lead: str) -> None:
+    """Write the page of a trial; print the shares, their difference, and what reranking missed."""
+    from crossknn.page import write_page
 
-
-def _verdict(diagnosis: Diagnosis) -> str:
-    if diagnosis.verdict is None:
-        return diagnosis.sentence
-    said = f"by {diagnosis.measure} of {diagnosis.queries} queries: {diagnosis.sentence}"
-    nothing = [at.budget for at in diagnosis.figures if at.reach and not at.reach.high]
-    if nothing:
-        said += (
-            f" No relevant item ranks below the first {nothing[0]}: searching can find no more "
-            "relevant items."
-        )
-    return said
-
-
-def _by_budget(diagnosis: Diagnosis) -> Section:
-    from crossknn.page import Section, Table
-
-    head, *rows = diagnosis.table()
-    at = ", ".join(str(figures.budget) for figures in diagnosis.figures)
-    about = f"The verdict is made at {at} calls: half the budget, the budget, and twice the budget."
-    return Section(title="By budget", blocks=[about, Table(head=head, rows=rows), diagnosis.legend])
-
-
-def show(trial: Trial, json: bool) -> None:
-    """Print the bars, the items that reranking missed, and the verdict."""
+    write_page(trial.page(title, lead), folder)
+    note(f"page: {folder / 'index.html'}")
     if json:
         print_json(trial.as_dict())
         return
-    for title, rows in trial.groups().items():
-        out.print(Text(title, "bold"))
-        for place, (name, share) in enumerate(rows):
-            full = round(_WIDTH * share)
-            style = "blue" if place == 1 else "default"
-            bar = Text("█" * full, style).append("░" * (_WIDTH - full), "dim")
-            out.print(Text(f"  {name:24} ").append(bar).append(f" {100 * share:5.1f}%"))
-        out.print()
-    _show_cases(trial)
+    show_table(trial.table())
+    say("")
     say(trial.sentence)
+    if trial.missed is not None:
+        say("")
+        show_table(trial.missed)
 
 
-def _show_cases(trial: Trial) -> None:
-    """Print the first queries whose right item was found only by the search."""
-    cases, opposite = trial.cases
-    if not cases:
-        return
-    other = f" (and {opposite} the other way round)" if opposite else ""
-    which = "the first " if len(cases) > _CASES else ""
-    found = f"Found by searching, missed by reranking: {counted(len(cases), 'query')}{other}"
-    out.print(Text(f"{found}, {which}{min(_CASES, len(cases))} here", "bold"))
-    for case in cases[:_CASES]:
-        title, *others = visible(case.text).splitlines() or [""]
-        about = f"{title}: {' '.join(others)}" if others else title
-        for line, style in ((f"“{visible(case.query)}”", "cyan"), (f"  {about}", "")):
-            out.print(Text(f"  {line}", style), no_wrap=True, overflow="ellipsis")
-        out.print(
-            f"    number {case.retriever_place:,} of the retriever: reranking {trial.budget} "
-            f"never sees it; number {case.search_place} of the search",
-            style="dim",
-            highlight=False,
-        )
-    out.print()
-
-
-def write(
-    trial: Trial, folder: Path, title: str, lead: str, sections: Sequence[Section] = ()
-) -> None:
-    """Write the trial's page and print its path."""
-    from crossknn.page import write_page
-
-    write_page(trial.page(title, lead, sections), folder)
-    note(f"page: {folder / 'index.html'}")
+def show_diagnosis(diagnosis: Diagnosis) -> None:
+    """Print the table of a diagnosis and its verdict."""
+    about = (
+        f", {diagnosis.measure} of {diagnosis.queries} judged queries: {diagnosis.retriever}, "
+        f"{diagnosis.method}"
+    )
+    out.print(Text.assemble(("diagnosis", "bold"), about), soft_wrap=True)
+    show_table(diagnosis.table())
+    out.print(Text(diagnosis.sentence, "bold"))

@@ -1,15 +1,12 @@
 """Compare methods at equal numbers of scored pairs, by recall of exact search and by the task's
-measures.
-
-`compare` gets the exact scores of your own queries, or asks a scorer for the pairs that the methods
-choose.
-"""
+measures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -21,37 +18,29 @@ from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import Method
 from crossknn.methods.rerank import Exact
+from crossknn.page import Cell, Table
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scores.store import ScoreStore
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.fusion import Fusion
-from crossknn.types import FloatArray, IntArray, Pairs, Progress, Queries
+from crossknn.types import FloatArray, Pairs, Progress, Queries
 
 BATCH = 64
 """Number of queries searched together, which limits memory to BATCH x n approximate scores."""
 
 
+@dataclass(kw_only=True, eq=False)
 class Evaluation:
-    """Searches of m queries, each of which is made once and shared by all comparisons.
+    """Searches of the queries in `parts`, each made once: comparisons, diagnoses and trials are
+    views of their outcomes. `ks`, `depth` and `task` are as in `outcome`."""
 
-    Comparisons of methods, diagnoses and trials are views of these outcomes.
-    """
-
-    def __init__(
-        self,
-        parts: Sequence[Part],
-        *,
-        ks: Sequence[int] = (),
-        depth: int = 1,
-        seed: int = 0,
-        task: TaskMeasures | None = None,
-    ) -> None:
-        """Evaluate the queries in `parts`, made by `batches`, with the further arguments of
-        `outcome`."""
-        self.parts, self.ks, self.depth, self.seed, self.task = parts, ks, depth, seed, task
-        self.index = parts[0].index
-        self._outcomes: dict[tuple[str, int, bool], Outcome] = {}
+    parts: Sequence[Part]
+    ks: Sequence[int] = ()
+    depth: int = 1
+    seed: int = 0
+    task: TaskMeasures | None = None
+    _outcomes: dict[tuple[str, int, bool], Outcome] = field(default_factory=dict)
 
     def outcomes(
         self,
@@ -71,9 +60,12 @@ class Evaluation:
             for name, method in methods.items()
             for budget in (budgets if method.calls else (0,))
         ]
+        n, m = self.parts[0].index.n, sum(len(part.queries) for part in self.parts)
         new = {key for *_, key in runs} - self._outcomes.keys()
-        total = sum(min(budget, self.index.n) for _, budget, _ in new)
-        total, done = total * sum(len(part.queries) for part in self.parts), 0
+        total, done = m * sum(min(budget, n) for _, budget, _ in new), 0
+        truth = None
+        if self.ks and self.parts[0].exact is not None:
+            truth = truth_of(self.parts, max(self.ks), fusion)
 
         def scored(pairs: int) -> None:
             nonlocal done
@@ -84,10 +76,7 @@ class Evaluation:
         for name, method, key in runs:
             if key not in self._outcomes:
                 self._outcomes[key] = outcome(
-                    name,
-                    method,
-                    self.parts,
-                    self._truth(fusion),
+                    *(name, method, self.parts, truth),
                     budget=key[1],
                     ks=self.ks,
                     depth=self.depth,
@@ -97,11 +86,6 @@ class Evaluation:
                     scored=scored,
                 )
             yield replace(self._outcomes[key], method=name)
-
-    def _truth(self, fusion: Fusion | None) -> IntArray | None:
-        if not self.ks or self.parts[0].exact is None:
-            return None
-        return truth_of(self.parts, max(self.ks), fusion)
 
 
 def compare(
@@ -155,7 +139,7 @@ def compare(
         raise InputError("without all exact scores a comparison needs qrels and measures")
     else:
         parts, exact, ks = batches(index, queries, as_scorer(scores)), {}, ()
-    evaluation = Evaluation(parts, ks=ks, seed=seed, task=task)
+    evaluation = Evaluation(parts=parts, ks=ks, seed=seed, task=task)
     best = evaluation.outcomes(exact, [index.n], fusion)
     return [*best, *evaluation.outcomes(methods, budgets, fusion, progress)]
 
@@ -176,21 +160,54 @@ def batches(
             store = ScoreStore() if scorer.fingerprint is None else index.scores
             scorer = StoredScorer(scorer, store)
         index = index.for_scorer(scorer.scorer.fingerprint)
-    known = 0 if exact is None else len(exact)
-    for start in range(0, known, BATCH):
-        stop = min(start + BATCH, known)
-        assert exact is not None
-        parts.append(Part.known(index, Queries(texts[start:stop]), exact[start:stop]))
+    exact = np.empty((0, index.n), np.float32) if exact is None else exact
+    for start in range(0, len(exact), BATCH):
+        rows = exact[start : start + BATCH]
+        parts.append(Part.known(index, Queries(texts[start : start + len(rows)]), rows))
 
     def score(pairs: Pairs, start: int) -> FloatArray:
         assert scorer is not None
         scores = np.full(len(pairs), np.nan, np.float32)
-        asked = replace(pairs, query=pairs.query + start)
-        for where, found in scorer.score(asked, texts, index.items.texts):
-            scores[where] = found
+        pairs = replace(pairs, query=pairs.query + start)
+        for where, values in scorer.score(pairs, texts, index.items.texts):
+            scores[where] = values
         return scores
 
-    for start in range(known, len(texts), BATCH):
+    for start in range(len(exact), len(texts), BATCH):
         together = Queries(texts[start : start + BATCH])
         parts.append(Part(index, together, partial(score, start=start)))
     return parts
+
+
+def table_of(outcomes: Iterable[Sequence[Mapping[str, Any]]]) -> Table:
+    """Tabulate the rows of outcomes: a line for each budget, under the name of the method."""
+    table = [[*rows] for rows in outcomes]
+    ks = [row["k"] for row in table[0] if "k" in row]
+    offline = any(rows[0]["index_calls"] for rows in table)
+    lines, previous = list[list[Cell]](), ""
+    for rows in table:
+        row = rows[0]
+        if (name := f"{row['method']}, fused" if "fused" in row else row["method"]) != previous:
+            lines.append([name])
+        previous = name
+        line: list[Cell] = [f"{row['calls']:.0f}"]
+        if offline:
+            line.append(row["index_calls"])
+        for of_k in rows if ks else ():
+            low, high = of_k["ci"]
+            line.append(f"{100 * of_k['recall']:.1f} [{100 * low:.0f}-{100 * high:.0f}]")
+        values = row.get("measures", {}).values()
+        lines.append([*line, *(None if value is None else f"{value:.3f}" for value in values)])
+    legend = {
+        "k=...: recall of the k best items by exact score, in % [95% interval]": ks,
+        "fused: ordered by the final score, which recall also refers to": any(
+            "fused" in rows[0] for rows in table
+        ),
+        "offline: cross-encoder calls that the index needs once": offline,
+    }
+    measures = table[0][0].get("measures", {})
+    return Table(
+        head=["calls", *(["offline"] * offline), *(f"k={k}" for k in ks), *measures],
+        rows=lines,
+        caption="; ".join(text for text, applies in legend.items() if applies),
+    )

@@ -19,11 +19,10 @@ _FLIPS, _AT_ONCE = 10_000, 500
 
 
 def recall(items: IntArray, truth: IntArray) -> FloatArray:
-    """Compute the share of true neighbours among the items per query: (m, c), (m, k) -> (m,) in
-    0-1.
+    """Compute the share of true neighbours among the items per query: (m, c), (m, k) -> (m,).
 
-    Rows of `items` may be padded with -1; k is that of `truth` (Top-k-Recall, ANNCUR 3). Of the
-    first m items of a ranking this is Top-k-Recall@m (ANNCUR 3.2, first setting; AXN 3).
+    Rows of `items` may be padded with -1. Of the items that a search scored, or of the first ones
+    of a ranking, this is Top-k-Recall (ANNCUR 3.2; AXN 3).
 
     >>> recall(np.array([[3, 1, -1]]), np.array([[1, 2]]))
     array([0.5])
@@ -43,8 +42,7 @@ class Estimate:
 
 
 def bootstrap(*sets: FloatArray, seed: int = 0, resamples: int = 2000) -> Estimate:
-    """Compute the mean over data sets of their queries' mean values, each (m,), with a 95%
-    interval.
+    """Compute the mean over data sets of their queries' mean values (m,), with a 95% interval.
 
     Every data set has the same weight. The interval is a percentile bootstrap that draws queries
     within their own set, so it applies to other queries of these data sets, not to other data sets.
@@ -63,23 +61,8 @@ def bootstrap(*sets: FloatArray, seed: int = 0, resamples: int = 2000) -> Estima
     return Estimate(float(mean), float(low), float(high), n)
 
 
-def bootstrap_ratio(parts: FloatArray, wholes: FloatArray, *, seed: int = 0) -> Estimate:
-    """Divide the sum of parts (m,) by the sum of wholes (m,), with NaN for queries to leave out.
-
-    The interval is a percentile bootstrap over queries. NaN, of 0 queries, if all wholes are 0.
-    """
-    parts, wholes = (values[wholes > 0] for values in (parts, wholes))
-    if not len(wholes):
-        return Estimate(np.nan, np.nan, np.nan)
-    draws = np.random.default_rng(seed).integers(0, len(wholes), size=(2000, len(wholes)))
-    ratios = parts[draws].sum(axis=1) / wholes[draws].sum(axis=1)
-    low, high = np.percentile(ratios, [2.5, 97.5])
-    return Estimate(float(parts.sum() / wholes.sum()), float(low), float(high), len(wholes))
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values of several tests so that, at 0.05, the probability of any false positive is
-    at most 5% (Holm 1979).
+    """Correct p-values of several tests, so that 5% is the risk of any false one (Holm 1979).
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -113,6 +96,9 @@ class Comparison:
         """
         return int(self.p_value <= CLEAR) * (int(self.low > 0) - int(self.high < 0))
 
+    def __str__(self) -> str:
+        return f"{self.difference:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
 
 def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
     """Test differences a - b (m,) of the same queries, NaN where a query lacks a value on one side.
@@ -130,7 +116,7 @@ def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
     # A data set counts once, however many queries it has.
     weighted = np.concatenate([v * (estimate.n / (len(sets) * len(v))) for v in valued])
     rng = np.random.default_rng([seed, 1])
-    # Differences of recall are multiples of 1/k, so that equal sums must not part by rounding.
+    # Differences of recall are multiples of 1/k: equal sums must count as equal despite rounding.
     observed = abs(float(weighted.sum())) - 1e-9
     extreme = 0
     for _ in range(0, _FLIPS, _AT_ONCE):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -51,59 +51,19 @@ class Part:
         return cls(index, queries, lambda pairs: exact[pairs.query, pairs.item], exact)
 
 
-@dataclass(frozen=True, slots=True)
-class RecallRow:
-    """A row of a comparison; `recall` and `ci` are 0-1, `calls` and `seconds` per query.
-
-    `index_calls` are the cross-encoder calls made once, before all queries, for data that the
-    method reads. `measures` are the task's own (the same for every k), with their intervals and the
-    number of queries that have a value; `unjudged` queries have none. Without exact search `k` is 0
-    and recall unknown. `fused` tells whether answers were searched for and ordered by final scores.
-    """
-
-    method: str
-    k: int
-    budget: int
-    recall: float
-    ci: tuple[float, float]
-    n_queries: int
-    calls: float
-    seconds: float
-    seed: int
-    index_calls: int = 0
-    measures: Mapping[str, float | None] = field(default_factory=dict)
-    measures_ci: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
-    measures_n: Mapping[str, int] = field(default_factory=dict)
-    unjudged: int = 0
-    fused: bool = False
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the row as JSON-ready values, without missing ones."""
-        row = asdict(self)
-        if not self.measures:
-            del row["measures"], row["measures_ci"], row["measures_n"], row["unjudged"]
-        if not self.k:
-            del row["k"], row["recall"], row["ci"]
-        if not self.fused:
-            del row["fused"]
-        return row
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
     """Results of a method at one budget, per query.
 
-    Args:
-        method: The method's name, as it was given.
+    Attributes:
         budget: Number of distinct pairs per query.
-        seed: The search's seed.
         recall: By k, the share (m,) of the true top k that was returned, 0 to 1.
         calls: Number (m,) of distinct pairs whose score was used, whether or not it was stored.
         seconds: Seconds (m,) outside scoring: those of the query's batch, divided by its queries.
         task: By name, the task's measures (m,); NaN where a query has no value.
         unjudged: Number of queries without judgements.
-        index_calls: Cross-encoder calls made once for the index.
-        fused: Whether answers are ordered by a final score.
+        index_calls: Cross-encoder calls made once, before all queries, for data the method reads.
+        fused: Whether items were searched for and ordered by a final score.
         items: Positions (m, c) of the answers, best first, padded with -1.
     """
 
@@ -119,41 +79,41 @@ class Outcome:
     fused: bool = False
     items: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
-    def rows(self) -> Iterator[RecallRow]:
-        """Compute means over the queries, with 95% intervals.
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield means over the queries with 95% intervals, JSON-ready: for each k or, without exact
+        search, once. `recall` is 0-1, `calls` and `seconds` are per query."""
+        common = {
+            "method": self.method,
+            "budget": self.budget,
+            "n_queries": len(self.calls),
+            "calls": round(float(self.calls.mean()), 2),
+            "seconds": round(float(self.seconds.mean()), 6),
+            "seed": self.seed,
+            "index_calls": self.index_calls,
+        }
+        if self.fused:
+            common["fused"] = True
+        if self.task:
+            measures = {n: bootstrap(values, seed=self.seed) for n, values in self.task.items()}
+            common |= {
+                "measures": {n: round(e.mean, 5) if e.n else None for n, e in measures.items()},
+                "measures_ci": {n: _ends(e) if e.n else None for n, e in measures.items()},
+                "measures_n": {n: e.n for n, e in measures.items()},
+                "unjudged": self.unjudged,
+            }
+        for k, values in self.recall.items():
+            share = bootstrap(values, seed=self.seed)
+            yield {"k": k, "recall": round(share.mean, 5), "ci": _ends(share)} | common
+        if not self.recall:
+            yield common
 
-        Yields:
-            A row for each k; a single one without exact search.
-        """
-        measures = {n: bootstrap(values, seed=self.seed) for n, values in self.task.items()}
-        for k, values in (self.recall or {0: np.empty(0)}).items():
-            found = bootstrap(values, seed=self.seed)
-            yield RecallRow(
-                method=self.method,
-                k=k,
-                budget=self.budget,
-                recall=round(found.mean, 5),
-                ci=_ends(found),
-                n_queries=len(self.calls),
-                calls=round(float(self.calls.mean()), 2),
-                seconds=round(float(self.seconds.mean()), 6),
-                seed=self.seed,
-                index_calls=self.index_calls,
-                measures={n: round(e.mean, 5) if e.n else None for n, e in measures.items()},
-                measures_ci={n: _ends(e) if e.n else None for n, e in measures.items()},
-                measures_n={name: found.n for name, found in measures.items()},
-                unjudged=self.unjudged,
-                fused=self.fused,
-            )
 
-
-def _ends(found: Estimate) -> tuple[float, float]:
-    return round(found.low, 5), round(found.high, 5)
+def _ends(estimate: Estimate) -> tuple[float, float]:
+    return round(estimate.low, 5), round(estimate.high, 5)
 
 
 class Replayed:
-    """Wraps an index during a search, and records which data it reads that had cost cross-encoder
-    calls (AXN, 3): anchors, fitted vectors and artifacts."""
+    """An index that notes what a search reads of data that cost cross-encoder calls (AXN, 3)."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -167,21 +127,17 @@ class Replayed:
 
     @property
     def vectors(self) -> Named[FloatArray]:
-        """Item vectors (n, d) by name."""
         return self._noting(self._index.vectors)
 
     def store(self, name: str) -> VectorStore:
-        """Return the store that searches the item vectors `name`."""
         self._read.add(name)
         return self._index.store(name)
 
     @property
     def artifacts(self) -> Named[Artifact]:
-        """Results of fits, by name."""
         return self._noting(self._index.artifacts)
 
     def scale(self, name: str) -> Scale | None:
-        """Return the scale of vectors, from their fit or from the anchors."""
         self._read.add(name if name in self._costs else "anchors")
         return self._index.scale(name)
 
@@ -195,8 +151,6 @@ class Replayed:
         return calls + sum(cost for name, cost in self._costs.items() if name in read)
 
     def _noting(self, values: Mapping[str, Value]) -> Named[Value]:
-        """Return the same values, recording which are read."""
-
         def read(name: str) -> Value:
             self._read.add(name)
             return values[name]
@@ -220,15 +174,9 @@ def outcome(
 ) -> Outcome:
     """Search all queries of `parts`, m in all.
 
-    Args:
-        truth: the exact top items (m', max(ks)) of the first m' queries, by final scores with a
-            fusion; the others have no recall. None: no query has.
-        budget: calls per query; 0 for a method that makes none.
-        ks: the depths of recall.
-        depth: answers are kept so deep, or as deep as the largest k or the task's measures.
-        task: adds the task's measures; its judgements are of these queries in order.
-        fusion: answers are ordered, and searched for, by its final scores.
-        scored: called with the number of pairs of each batch that was scored.
+    `truth` are the exact top items (m', max(ks)) of the first m' queries, by final scores with a
+    fusion; the others have no recall. Answers are kept as deep as `depth`, the largest of `ks` and
+    the measures of `task` ask. `scored` is called with the number of pairs of each scored batch.
     """
     depth = max(depth, *ks, task.depth if task else 1)
     answers, calls, seconds, values = [], [], [], []
@@ -251,7 +199,7 @@ def outcome(
         recall={} if truth is None else {k: _recall(items, truth, k) for k in ks},
         calls=np.concatenate(calls),
         seconds=np.concatenate(seconds),
-        task={m: np.concatenate([part[m] for part in values]) for m in values[0]},
+        task={m: np.concatenate([of_part[m] for of_part in values]) for m in values[0]},
         unjudged=task.judgements.take(range(start)).unjudged if task else 0,
         index_calls=index_calls,
         fused=fusion is not None,
@@ -260,10 +208,9 @@ def outcome(
 
 
 def _recall(items: IntArray, truth: IntArray, k: int) -> FloatArray:
-    """Compute recall at k (m,) of answers (m, c) for exact items (m', ..); NaN from the m'-th query
-    on."""
-    known = recall(items[: len(truth), :k], truth[:, :k])
-    return np.pad(known, (0, len(items) - len(truth)), constant_values=np.nan)
+    """Recall at k (m,) of answers (m, c), NaN for queries beyond the m' with a truth (m', ..)."""
+    shares = recall(items[: len(truth), :k], truth[:, :k])
+    return np.pad(shares, (0, len(items) - len(truth)), constant_values=np.nan)
 
 
 def _searched(
@@ -292,7 +239,7 @@ def _searched(
 
 
 def truth_of(parts: Sequence[Part], k: int, fusion: Fusion | None = None) -> IntArray:
-    """Compute the exact top k of the queries with known exact scores, which come first: (m', k).
+    """Return the exact top k (m', k) of the m' queries with known exact scores, which come first.
 
     With a fusion it is the top k by final scores.
     """

@@ -28,7 +28,6 @@ LABELLED = (ACCURACY, NORMALISED, *DEFAULT)
 WHOLE = 1000
 """Number of items of an answer that a measure without a cutoff sees, as in a TREC run."""
 
-
 Rows: TypeAlias = tuple[Mapping[str, int], ...]
 
 
@@ -62,29 +61,26 @@ class Judgements:
         *,
         keep_own: bool = False,
     ) -> Judgements:
-        """Make judgements from qrels, for queries or their ids. A query is judged if the qrels name
-        it, even with grade 0. With `keep_own` an item that has the query's id counts like any
-        other.
+        """Make judgements from `{query id: {item id: grade}}` of m queries, or of their ids.
 
-        Raises:
-            InputError: if no query is judged, and for a grade beyond `LARGEST_GRADE`.
+        A query is judged if it is named, even with grade 0. `keep_own` counts an item that has the
+        query's id like any other. Raises `InputError` if no query is judged.
         """
         qrels = given_qrels(qrels)
-        given = queries if isinstance(queries, QuerySet) else QuerySet(tuple(queries), ())
-        judged(qrels, given.ids)  # says what is wrong with them
-        rows = tuple(by_position(qrels, given.ids, item_ids))
-        own = None if keep_own else own_items(given, item_ids, qrels)
+        queries = queries if isinstance(queries, QuerySet) else QuerySet(tuple(queries), ())
+        judged(qrels, queries.ids)
+        rows = tuple(by_position(qrels, queries.ids, item_ids))
+        own = None if keep_own else own_items(queries, item_ids, qrels)
         absent = sum(not item.isdigit() for row in rows for item in row)
         return cls(rows, absent, own if own is not None and (own != NO_ITEM).any() else None)
 
     def take(self, rows: Sequence[int]) -> Judgements:
-        """Those of the given queries."""
+        """Return those of the given queries."""
         own = None if self.own is None else self.own[rows]
         return Judgements(tuple(self.rows[q] for q in rows), self.absent, own)
 
     def seen(self, items: IntArray, start: int = 0) -> IntArray:
-        """Return the answers (r, c) of the queries from `start` on, without the queries' own
-        items."""
+        """Return answers (r, c) of the queries from `start` on, without the queries' own items."""
         return items if self.own is None else without_own(items, self.own[start:][: len(items)])
 
     @property
@@ -119,7 +115,7 @@ class TaskMeasures:
     """
 
     def __init__(self, judgements: Judgements, names: Sequence[str] = DEFAULT) -> None:
-        """Choose measures; `InputError` for an unknown one, or one that cannot be computed here."""
+        """Choose measures; `InputError` for an unknown one."""
         if not names:
             raise InputError(f"no measure is given; known are {', '.join(LABELLED)}")
         self.judgements = judgements
@@ -140,26 +136,20 @@ class TaskMeasures:
     ) -> dict[str, FloatArray]:
         """Compute each measure's values (r,), NaN if undefined, of the queries from `start` on.
 
-        Args:
-            items: the answers (r, c), best first, padded with -1. Items tie with none: an answer's
-                order is what is measured.
-            scored: all items whose exact score is known (r, b), in any order; the answers alone if
-                they are not given.
-
-        Raises:
-            InputError: if there are more answers than judgements.
+        `items` are the answers (r, c), best first and padded with -1, whose order counts even where
+        scores tie; `scored` (r, b) all items with an exact score, by default the answers.
         """
         rows = self.judgements.rows[start : start + len(items)]
         if len(rows) < len(items):
             raise InputError(f"{len(items)} answers, and judgements of {len(rows)} queries")
         items = self.judgements.seen(items, start)
-        found = self._ranked(rows, items) if self._measures else {}
+        values = self._ranked(rows, items) if self._measures else {}
         judged = np.array([bool(row) for row in rows], np.bool_)
         right = _hits(rows, items[:, :1])
-        known = _hits(rows, items if scored is None else scored)
-        found[ACCURACY] = np.where(judged, right, np.nan)
-        found[NORMALISED] = np.where(judged & known, right, np.nan)
-        return {name: found[name] for name in self.names}
+        reachable = _hits(rows, items if scored is None else scored)
+        values[ACCURACY] = np.where(judged, right, np.nan)
+        values[NORMALISED] = np.where(judged & reachable, right, np.nan)
+        return {name: values[name] for name in self.names}
 
     def _ranked(self, rows: Rows, items: IntArray) -> dict[str, FloatArray]:
         import ir_measures
@@ -169,16 +159,16 @@ class TaskMeasures:
             q: {str(i): -float(rank) for rank, i in enumerate(items[int(q)]) if i != NO_ITEM}
             for q in qrels
         }
-        found = {str(m): np.full(len(items), np.nan) for m in self._measures}
+        values = {str(m): np.full(len(items), np.nan) for m in self._measures}
         for value in ir_measures.iter_calc(self._measures, qrels, run) if qrels else ():
-            found[str(value.measure)][int(value.query_id)] = value.value
-        return found
+            values[str(value.measure)][int(value.query_id)] = value.value
+        return values
 
 
 def _hits(rows: Rows, items: IntArray) -> BoolArray:
     """Whether one of a query's relevant items is among its items: (r,)."""
     both = zip(rows, items, strict=True)
-    return np.array([np.isin(relevant_items(row), found).any() for row, found in both], np.bool_)
+    return np.array([np.isin(relevant_items(row), given).any() for row, given in both], np.bool_)
 
 
 def relevant_items(row: Mapping[str, int]) -> IntArray:

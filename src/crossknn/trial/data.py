@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,15 @@ from crossknn.data.layouts import DataFolder
 from crossknn.data.qrels import Qrels, read_qrels
 from crossknn.data.queries import QuerySet, read_queries
 from crossknn.data.records import given_records
-from crossknn.demo import first_sentence
 from crossknn.errors import InputError
 from crossknn.evaluation.diagnosis import FEWEST, check_enough
 from crossknn.evaluation.task import Judgements, TaskMeasures
+
+_ABBREVIATION = re.compile(
+    r"(?:\b(?:e\.g|i\.e|cf|vs|etc|resp|approx|fig|eq|no|dr|mr|st)|\.\.|(?-i:\b[A-Z]))\.$",
+    re.IGNORECASE,
+)
+_SENTENCE_END = re.compile(r"[.!?][\"'`)\]]*(?=\s+[A-Z0-9(\[`\"'*:<_]|\s*$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,57 +35,6 @@ class TrialData:
     qrels: Qrels | None
     origin: str = ""
     made_up: bool = False
-
-    @classmethod
-    def read(
-        cls,
-        items: Items,
-        place: Path,
-        queries: Any,
-        qrels: Path | None,
-        *,
-        n_queries: int,
-        seed: int,
-    ) -> TrialData:
-        """Read items with the queries of a BEIR folder, given queries, or queries made from the
-        items.
-
-        Args:
-            items: The items to search.
-            place: The place of the queries, or of the items if no queries are given.
-            queries: What `read_queries` reads; None if the items' place may have some.
-            qrels: A file of judgements; by default those of the BEIR folder.
-            n_queries: Number of queries to make from items.
-            seed: Seed of that draw.
-        """
-        if any(place.glob("queries.jsonl*")):
-            if qrels is not None:
-                of = f" of {place}, judged by {qrels}"
-                given = read_qrels(qrels)
-                return cls(items=items, queries=read_queries(place), qrels=given, origin=of)
-            return cls._of_folder(items, place)
-        if queries is not None:
-            judged = None if qrels is None else read_qrels(qrels)
-            return cls(items=items, queries=read_queries(queries), qrels=judged)
-        if qrels is not None:
-            raise InputError("--qrels judges queries: give them, too, with --queries FILE")
-        return questions_from(items, n_queries, seed)
-
-    @classmethod
-    def _of_folder(cls, items: Items, place: Path) -> TrialData:
-        folder = DataFolder(place)
-        splits = folder.splits()
-        if not splits:
-            return cls(items=items, queries=read_queries(place), qrels=None, origin=f" of {place}")
-        if len(splits) > 1 and "test" not in splits:
-            raise InputError(
-                f"{place} has judgements of {', '.join(splits)}: name one, such as --qrels "
-                f"{place / 'qrels' / splits[0]}.tsv"
-            )
-        split = folder.split(None)
-        of = f" of {place}, judged by its split {split}"
-        queries, qrels = read_queries(place, split=split), read_qrels(place, split=split)
-        return cls(items=items, queries=queries, qrels=qrels, origin=of)
 
     @property
     def n_judged(self) -> int:
@@ -113,9 +68,37 @@ class TrialData:
         if self.qrels is None:
             return []
         judgements = Judgements.from_qrels(self.qrels, self.queries, self.items.ids)
-        notes = TaskMeasures(judgements, [measure]).judgements.notes()
+        TaskMeasures(judgements, [measure])
         check_enough(judgements)
-        return notes
+        return judgements.notes()
+
+
+def read_trial(
+    items: Items, place: Path, queries: Any, qrels: Path | None, n_queries: int, seed: int
+) -> TrialData:
+    """Add to the items the queries of a BEIR folder `place`, those that `read_queries` reads, or up
+    to `n_queries` that are made from the items; `qrels` are by default those of the folder."""
+    if any(place.glob("queries.jsonl*")):
+        judged, split, origin = None, None, f" of {place}"
+        if qrels is not None:
+            judged, origin = read_qrels(qrels), f" of {place}, judged by {qrels}"
+        elif splits := DataFolder(place).splits():
+            if len(splits) > 1 and "test" not in splits:
+                raise InputError(
+                    f"{place} has judgements of {', '.join(splits)}: name one, such as --qrels "
+                    f"{place / 'qrels' / splits[0]}.tsv"
+                )
+            split = DataFolder(place).split(None)
+            judged = read_qrels(place, split=split)
+            origin = f" of {place}, judged by its split {split}"
+        asked = read_queries(place, split=split)
+        return TrialData(items=items, queries=asked, qrels=judged, origin=origin)
+    if queries is not None:
+        judged = None if qrels is None else read_qrels(qrels)
+        return TrialData(items=items, queries=read_queries(queries), qrels=judged)
+    if qrels is not None:
+        raise InputError("--qrels judges queries: give them, too, with --queries FILE")
+    return questions_from(items, n_queries, seed)
 
 
 def questions_from(items: Items, count: int, seed: int = 0) -> TrialData:
@@ -128,11 +111,12 @@ def questions_from(items: Items, count: int, seed: int = 0) -> TrialData:
     texts, queries = list(items.texts), dict[str, str]()
     for position in np.random.default_rng(seed).permutation(len(texts)).tolist():
         text, title = texts[position], items.titles[position].strip()
-        first, rest = first_sentence(text)
+        query, remaining = first_sentence(text)
         if len(title.split()) > 1 and text.startswith(title):
-            first, rest = title, text.removeprefix(title).strip()
-        if len(queries) < count and 2 <= len(first.split()) <= 60 and len(rest.split()) >= 8:
-            queries[items.ids[position]], texts[position] = first, rest
+            query, remaining = title, text.removeprefix(title).strip()
+        enough = 2 <= len(query.split()) <= 60 and len(remaining.split()) >= 8
+        if len(queries) < count and enough:
+            queries[items.ids[position]], texts[position] = query, remaining
     if len(queries) < FEWEST:
         raise InputError(
             f"queries can be made of {len(queries)} of the items only, and {FEWEST} are needed: an "
@@ -146,3 +130,14 @@ def questions_from(items: Items, count: int, seed: int = 0) -> TrialData:
         origin=" made of items",
         made_up=True,
     )
+
+
+def first_sentence(text: str) -> tuple[str, str]:
+    """Split a text into the first sentence of its first paragraph, on one line, and the rest."""
+    opening, *others = re.split(r"\n\s*\n", text.strip(), maxsplit=1)
+    paragraph, remainder = " ".join(opening.split()), "".join(others).strip()
+    for match in _SENTENCE_END.finditer(paragraph):
+        if not _ABBREVIATION.search(paragraph[: match.start() + 1]):
+            others = [paragraph[match.end() :].strip(), remainder]
+            return paragraph[: match.end()].strip(), "\n\n".join(filter(None, others))
+    return paragraph, remainder

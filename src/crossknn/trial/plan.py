@@ -52,17 +52,11 @@ def texts_per_second(encoder: str, texts: Sequence[str]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The size of a trial.
+    """The size of a trial: `queries` are scored against every one of `items`, `judged` queries
+    count in the verdict, and those beyond `queries` cost `verdict_pairs` at most.
 
-    Attributes:
-        items: Number of items.
-        queries: Number of queries to score against every item.
-        judged: Number of queries of the verdict; those beyond `queries` cost `verdict_pairs` at
-            most.
-        budgets: Calls per query at which the verdict is made: half, once and twice what was asked.
-        pairs_per_second: Speed of the cross-encoder.
-        minutes: Estimated duration.
-        complete: Whether all requested items and queries fit into the time.
+    The verdict is made at `budgets`: half, once and twice the calls per query that were asked for.
+    `complete` says whether all requested items and queries fit into the time.
     """
 
     items: int
@@ -90,21 +84,9 @@ class Plan:
         n_queries: int,
         budget: int,
     ) -> Plan:
-        """Choose the most items and queries that fit into the time; `InputError` if they are too
-        few.
-
-        If the verdict uses more queries than are scored against every item, half of the time is for
-        it.
-
-        Args:
-            minutes: How long the trial may take.
-            pairs_per_second: Speed of the cross-encoder.
-            seconds_per_text: How long an item is encoded.
-            items: Number of items there are.
-            judged: Number of queries that the verdict can be made on.
-            n_queries: Number of queries that should be scored against every item.
-            budget: Calls per query.
-        """
+        """Choose the most items, and the most of `n_queries`, that fit into the time; `InputError`
+        if they are too few. If the verdict uses more queries than are scored against every item,
+        half of the time is for it."""
         fewest = min(ENOUGH, judged, n_queries)
         whole = 60 * minutes
         for_exact = whole * (0.5 if judged > n_queries else 1.0)

@@ -27,14 +27,10 @@ FOLDER = bundled_folder("sample")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sample:
-    """An index with queries, their relevance judgements and every exact score.
+    """An index of n items, m queries with their relevance judgements, and all scores (m, n).
 
-    Attributes:
-        index: n items, with word weights and the bundled dual encoder's vectors.
-        queries: m sentences.
-        qrels: The relevant item of each query.
-        scorer: Looks up the stored scores; other queries and items have none.
-        scores: The matrix of all scores (m, n).
+    The index has word weights and the bundled dual encoder's vectors; `scorer` looks up the stored
+    scores, and has none of other queries and items.
     """
 
     index: ItemIndex

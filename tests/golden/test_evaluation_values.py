@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 import numpy as np
+from crossknn_train.agreement import agreement
 from recorded import check
 from synthetic import aligned_matrix, matrix
 
@@ -29,7 +30,6 @@ from crossknn_lab.analysis import (
 )
 from crossknn_lab.replay import judgements_of, parts_of, replay
 from crossknn_lab.rivals.oracles import WithOracles
-from crossknn_train.agreement import agreement
 
 CLOSE = 2e-6
 NAMES = (

@@ -109,6 +109,7 @@ def command(
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Searcher
+    from crossknn.spec import text_of
 
     options.check()
     methods, budgets = parse_methods(options.methods), o.numbers(options.budgets, "budgets")
@@ -135,8 +136,9 @@ def command(
     )
     table = _searched(evaluation, methods, budgets, searcher.fusion)
     if json:
-        for row in chain(*table):
-            _print_row(row)
+        for row in chain(*table):  # with all settings of its method
+            method = parse_method(row["method"])
+            print_json({**row, "settings": text_of(method.name, method, full=True)})
     else:
         show_table(table_of(table))
     if task is not None:
@@ -175,10 +177,9 @@ def _searched(
     budgets: Sequence[int],
     fusion: Fusion | None,
 ) -> list[list[dict[str, Any]]]:
-    """Return rows by k of each method and budget, first those of the retriever and of reranking.
+    """Return rows of exact search, the retriever and reranking, and of each method and budget.
 
-    The retriever and reranking run without fusion, and the methods with it, if there is one. Each
-    group begins with exact search.
+    The methods are searched with the fusion, if there is one, and compared with its exact search.
     """
     from crossknn.methods.rerank import Exact
     from crossknn.retrievers.specs import first_stage
@@ -196,14 +197,6 @@ def _searched(
             found = [*best, *evaluation.outcomes(chosen, budgets, by, report)]
         table += [list(each.rows()) for each in found]
     return table
-
-
-def _print_row(row: Mapping[str, Any]) -> None:
-    """Print a row as JSON, with all settings of its method."""
-    from crossknn.spec import text_of
-
-    method = parse_method(row["method"])
-    print_json({**row, "settings": text_of(method.name, method, full=True)})
 
 
 def _diagnose(

@@ -19,10 +19,8 @@ _FLIPS, _AT_ONCE = 10_000, 500
 
 
 def recall(items: IntArray, truth: IntArray) -> FloatArray:
-    """Compute the share of true neighbours among the items per query: (m, c), (m, k) -> (m,).
-
-    Rows of `items` may be padded with -1. Of the items that a search scored, or of the first ones
-    of a ranking, this is Top-k-Recall (ANNCUR 3.2; AXN 3).
+    """Compute the share of true neighbours among the items per query, Top-k-Recall (ANNCUR 3.2):
+    (m, c), (m, k) -> (m,); rows of `items` may be padded with -1.
 
     >>> recall(np.array([[3, 1, -1]]), np.array([[1, 2]]))
     array([0.5])
@@ -103,11 +101,9 @@ class Comparison:
 def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
     """Test differences a - b (m,) of the same queries, NaN where a query lacks a value on one side.
 
-    Of several data sets it is the mean of their means, as `bootstrap` takes it. The p-value is
-    two-sided: under the null hypothesis a query's difference is as likely to have either sign, so
-    it is the share of random signs that give a mean as far from zero (Smucker, Allan & Carterette
-    2007), the observed one counted, so that it is never 0. Raises `InputError` if no query of a set
-    has a value on both sides.
+    The p-value is two-sided: under the null hypothesis a query's difference is as likely to have
+    either sign, so it is the share of random signs that give a mean as far from zero (Smucker,
+    Allan & Carterette 2007). Raises `InputError` if no query of a set has a value on both sides.
     """
     estimate = bootstrap(*sets, seed=seed)
     if np.isnan(estimate.mean):
@@ -135,10 +131,8 @@ def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
 def fewest_queries(claims: int = 1) -> int:
     """Return how many queries are needed before a difference can be clear, if all of them agree.
 
-    Of the 2^n sign combinations two are as extreme as equal signs, and Holm's correction multiplies
-    that share by the number of claims.
-
     >>> fewest_queries(), fewest_queries(4)
     (6, 8)
     """
+    # Two of 2^n sign combinations are as extreme as equal signs; Holm multiplies by the claims.
     return 1 + math.ceil(math.log2(claims / CLEAR))

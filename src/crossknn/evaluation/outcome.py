@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,17 +19,7 @@ from crossknn.methods.base import planned
 from crossknn.retrievers.base import VectorStore
 from crossknn.search.fusion import Fusion
 from crossknn.search.loop import Search, drive
-from crossknn.types import (
-    NO_ITEM,
-    Artifact,
-    FloatArray,
-    IntArray,
-    Named,
-    Pairs,
-    Queries,
-    Scale,
-    Value,
-)
+from crossknn.types import NO_ITEM, FloatArray, IntArray, Named, Pairs, Queries, Scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,23 +112,23 @@ class Replayed:
         self._costs = {name: int(vectors.cost.get("calls", 0)) for name, vectors in fitted.items()}
 
     def __getattr__(self, name: str) -> Any:
-        self._read.add(name)
-        return getattr(self._index, name)
+        value = getattr(self._index, name)
+        if name not in ("vectors", "artifacts"):
+            self._read.add(name)
+            return value
 
-    @property
-    def vectors(self) -> Named[FloatArray]:
-        return self._noting(self._index.vectors)
+        def read(key: str) -> Any:
+            self._read.add(key)
+            return value[key]
+
+        return Named(value, read)
 
     def store(self, name: str) -> VectorStore:
         self._read.add(name)
         return self._index.store(name)
 
-    @property
-    def artifacts(self) -> Named[Artifact]:
-        return self._noting(self._index.artifacts)
-
     def scale(self, name: str) -> Scale | None:
-        self._read.add(name if name in self._costs else "anchors")
+        self._read.add(name if name in self._costs else "anchors")  # it is their fit's
         return self._index.scale(name)
 
     @property
@@ -149,13 +139,6 @@ class Replayed:
         pairs = [a.meta.get("pairs", 0) for name, a in index.artifacts.items() if name in read]
         calls = max(anchors.scores.size if anchors else 0, *pairs, 0)  # fits include the anchors
         return calls + sum(cost for name, cost in self._costs.items() if name in read)
-
-    def _noting(self, values: Mapping[str, Value]) -> Named[Value]:
-        def read(name: str) -> Value:
-            self._read.add(name)
-            return values[name]
-
-        return Named(values, read)
 
 
 def outcome(
@@ -233,7 +216,7 @@ def _searched(
             scored(len(pairs))
         return scores
 
-    plan = planned(method, seen, budget, seed)
+    plan = planned(method, cast(Index, seen), budget, seed)
     search = Search(fusion.plan(plan) if fusion else plan, part.queries, part.index.n)
     return drive(search, score), seen, time.perf_counter() - began - scoring
 
@@ -254,4 +237,4 @@ def truth_of(parts: Sequence[Part], k: int, fusion: Fusion | None = None) -> Int
 def check(parts: Sequence[Part], methods: Mapping[str, Method], budget: int, seed: int) -> None:
     """Plan every method once, so that missing data is reported before anything is searched."""
     for method in methods.values():
-        planned(method, Replayed(parts[0].index), budget, seed)
+        planned(method, cast(Index, Replayed(parts[0].index)), budget, seed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 import numpy as np
-from crossknn_train.agreement import agreement
 from recorded import check
 from synthetic import aligned_matrix, matrix
 
@@ -18,7 +17,6 @@ from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method, parse_methods
-from crossknn.scorers import MatrixScorer
 from crossknn.search.loop import simulate
 from crossknn.spec import parse
 from crossknn_lab.analysis import (
@@ -83,7 +81,6 @@ def test_measures():
     } | {"q5": {"gone": 1}}
     judged = Judgements.from_qrels(qrels, [f"q{q}" for q in range(7)], [f"i{i}" for i in range(30)])
     labels = Judgements.from_labels(np.array([3, -1, 5, 0, 29, 7, 7]))
-    both = (MatrixScorer(s) for s in (scores[:, :20], scores[:, :20] + rng.random((7, 20))))
     found = {
         "exact": truth,
         "recall": measures.recall(ranked[:, :6], truth),
@@ -96,7 +93,6 @@ def test_measures():
         "compare sets": asdict(measures.paired(a - b, (b - a)[:9] / 3)),
         "signs": [measures.paired(a + d - b).sign for d in (-0.5, 0.2, 1)],
         "notes": judged.notes(),
-        "agreement": agreement(*both, ["q"] * 7, ["i"] * 20),
     }
     for name, judgements in (("qrels", judged), ("labels", labels)):
         task = TaskMeasures(judgements, measure_names(NAMES))

@@ -1,10 +1,4 @@
-"""Queries from files, data folders and Python containers.
-
-Marks express entity linking as text pairs: a query is a sentence whose mention stands between
-`[Ms]` and `[Me]`; an item is its title, `[ENT]`, and its description (ANNCUR, Yadav et al. 2022,
-A.2). Both are plain strings: a model whose tokenizer knows the marks (`crossknn.models.tokens`)
-reads each mark as one token.
-"""
+"""Queries from files, data folders and Python containers."""
 
 from __future__ import annotations
 
@@ -38,6 +32,8 @@ _TEXT_FIELDS = ("query", "text")
 _ADVICE = "call the field that holds the query 'text' or 'query'"
 
 MARKS = MENTION_START, MENTION_END, ENTITY = "[Ms]", "[Me]", "[ENT]"
+"""Of entity linking: a query is `left [Ms] mention [Me] right`, an item `title [ENT] description`
+(ANNCUR, Yadav et al. 2022, A.2)."""
 
 _OLD_TOPIC = re.compile(r"<top>(.*?)</top>", re.DOTALL)
 # A field ends at the next tag of topics: a title may hold a "<" of its own.

@@ -6,7 +6,6 @@ The first bad record raises an error that names its place.
 from __future__ import annotations
 
 import json
-import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,8 +20,6 @@ from crossknn.data.text_files import read_lines, read_table
 from crossknn.errors import InputError, nearest
 from crossknn.files import open_given
 from crossknn.types import LARGEST, is_missing, is_whole, whole_text
-
-logger = logging.getLogger(__name__)
 
 JSON_TYPES = (".jsonl", ".ndjson", ".json")
 NAMED_TYPES = (*JSON_TYPES, ".csv", ".parquet")
@@ -72,7 +69,7 @@ class Record(NamedTuple):
         """Return a field's value as text; numbers are written out, null is empty."""
         value = self.field(name, advice)
         if isinstance(value, str):
-            return _whole(value, self.place)
+            return whole_text(value)
         if is_missing(value):
             return ""
         shown: object = f"a {type(value).__name__}"
@@ -114,7 +111,7 @@ def as_id(value: object, place: str) -> str:
     """Return an id unchanged: an integer, or a string without tabs."""
     if is_whole(value) and abs(value) < LARGEST:
         return str(value)
-    text = _whole(value, place) if isinstance(value, str) else ""
+    text = whole_text(value) if isinstance(value, str) else ""
     if not text.strip() or text.splitlines() != [text] or "\t" in text:
         shown = "an id of over 4000 digits" if is_whole(value) else f"the id {value!r:.80}"
         raise InputError(f"{place} has {shown}; an id is a non-empty string or an integer")
@@ -272,11 +269,3 @@ def _not_json(path: Path, line: int, error: Exception) -> InputError:
     # Report only the reason: the line itself may be a megabyte long.
     reason = getattr(error, "msg", error)
     return InputError(f"{path}, line {line} is not valid JSON: {reason}")
-
-
-def _whole(text: str, place: str) -> str:
-    """Replace halves of surrogate pairs, which JSON can express but UTF-8 files and tokenizers
-    cannot."""
-    if (whole := whole_text(text)) != text:
-        logger.warning("%s holds half a surrogate pair; it is replaced by U+FFFD", place)
-    return whole

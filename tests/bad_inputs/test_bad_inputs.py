@@ -110,7 +110,6 @@ COMMANDS = {
     "index build {} new.index --encoder none": (*PATHS, "deep.json"),
     "index build docs.jsonl {} --encoder none": ("a\0b", LONG, "docs.jsonl"),
     "index build docs.jsonl new.index --encoder {}": ("absent/x/y", "", "docs.index"),
-    f"{BUILD} --limit {{}}": NUMBERS[:-1],
     f"{BUILD} --lsa {{}}": ("-1", "x", "1.5"),
     f"{BUILD} --template {{}}": ("{", "{0}", "{nothing}", "{text.x}", "}"),
     f"{BUILD} --text-field {{}}": ("nothing", "a\0b"),

@@ -14,7 +14,6 @@ import pytest
 from faulty_server import Faulty, answer
 from late_helpers import WordStates
 
-from crossknn.cli import options
 from crossknn.cli.app import run
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index import storage
@@ -97,14 +96,13 @@ CASES = """
 2 mine: FIT --vectors mine
 2 500ms: FIT --deadline soon
 2 50: FIT --strategy i --per 50
-2 --endpoint-model: FIT --endpoint-model m
+2 model: FIT --endpoint-model m
 2 fingerprint: FIT --scorer URL/nan
 2 --queries: fit docs.index als
 2 leave --queries out: fit docs.index stored --queries queries.txt
 2 makes no item vectors: fit docs.index fusion --queries queries.txt --name x
 2 makes no item vectors: fit docs.index calibration --queries queries.txt --strategy i
 2 nothing to add was named: index prepare docs.index
-2 --name: index prepare docs.index --nearest --name x
 2 KEY=VALUE: SEARCH --scorer-option batch
 2 CROSSKNN_API_KEY: SEARCH --scorer-option api_key=x
 2 either as arguments: SEARCH --queries queries.txt
@@ -213,7 +211,7 @@ def _names(folder):
 
 
 def test_a_missing_extra_names_the_command_that_installs_it(folder, capsys, monkeypatch):
-    monkeypatch.setattr(options, "find_spec", lambda name: None)
+    monkeypatch.setattr("crossknn.cli.index.find_spec", lambda name: None)
     assert run(["index", "build", "docs.jsonl", "new.index", "--nearest"]) == 5
     assert "--nearest needs an extra: run  pip install 'crossknn[faiss]'" in capsys.readouterr().err
 

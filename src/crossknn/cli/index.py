@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, print_json, progress, say
-from crossknn.errors import InputError, counted
+from crossknn.errors import InputError, MissingExtraError, counted
 from crossknn.index.nearest import CENTROIDS, LARGE
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ Nearest = Annotated[
         "of large corpora fast; by default for 200,000 items or more.",
     ),
 ]
-
-
 Encoder = Annotated[
     str,
     Option(help="Dual encoder of the item vectors: 'bundled', a folder, a hub name, or none."),
@@ -55,11 +53,10 @@ Tokenizer = Annotated[
     str,
     Option(
         help="Tokenizer that splits texts into words: 'unicode', which reads every script, "
-        "'whitespace', or a Python function, 'package.module:function'; to search the "
-        "index later, name that function in the environment variable CROSSKNN_TOKENIZER."
+        "'whitespace', or a Python function, 'package.module:function', which searches need in "
+        "the environment variable CROSSKNN_TOKENIZER."
     ),
 ]
-Limit = Annotated[int | None, Option(min=1, help="Maximum number of items to read.")]
 
 
 @app.command(
@@ -78,10 +75,10 @@ def build(
     lsa: Lsa = None,
     tokenizer: Tokenizer = "unicode",
     nearest: Nearest = None,
-    template: o.Template = "{title}\\n{text}",
+    template: Annotated[
+        str, Option(help="Template that makes the text of an item from its fields.")
+    ] = "{title}\\n{text}",
     fields: o.FieldOptions,
-    limit: Limit = None,
-    seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
     """Build an index of ITEMS and save it in the folder INDEX.
@@ -95,17 +92,18 @@ def build(
     if nearest and encoder == "none" and lsa == 0:
         raise InputError("--nearest needs item vectors: give an --encoder, or --lsa 128")
     began = time.perf_counter()
-    read = fields.read(items, template=template.replace("\\n", "\n"), limit=limit)
-    with _resumable(), progress("encoding", "items") as report:
+    read = fields.read(items, template=template.replace("\\n", "\n"))
+    with progress("encoding", "items") as report:
         index = ItemIndex.build(
             read,
             encoder=None if encoder == "none" else encoder,
             lsa=lsa,
             tokenizer=tokenizer,
-            seed=seed,
             folder=folder,
             progress=report,
         )
+    if nearest is None:
+        nearest = index.n >= LARGE and bool(index.vectors) and find_spec("faiss") is not None
     _add_nearest(index, nearest)
     _answer(index, folder, json, began)
     note(f'next: crossknn search {folder} "your query"')
@@ -120,7 +118,9 @@ def build(
 )
 def prepare(
     folder: o.Folder,
-    nearest: Nearest = None,
+    nearest: Annotated[
+        bool, Option("--nearest", help="Build an approximate index of the vectors (extra faiss).")
+    ] = False,
     late: Annotated[
         str | None,
         Option(
@@ -128,15 +128,9 @@ def prepare(
             "folder made by `crossknn-train run`, or its ONNX export."
         ),
     ] = None,
-    name: Annotated[
-        str | None, Option(help="Retriever name of --late; by default the kind of model.")
-    ] = None,
-    replace: o.Replace = False,
     json: o.AsJson = False,
 ) -> None:
     """Add an approximate index or a late-interaction model's states to the index.
-
-    Error messages say which method needs them. New items are added with `crossknn index insert`.
 
     Run the same command again to resume after an interruption. A
     late-interaction model reranks the candidates of another retriever, for
@@ -144,14 +138,12 @@ def prepare(
     """
     if not (late or nearest):
         raise InputError("nothing to add was named: give --nearest or --late MODEL")
-    if name and not late:
-        raise InputError("--name needs --late MODEL")
     _check_nearest(nearest)
     with _changing(folder, json) as index:
-        _add_nearest(index, bool(nearest))
+        _add_nearest(index, nearest)
         if late is not None:
             with progress("encoding", "items") as report:
-                index.add_late(late, name, replace=replace, progress=report)
+                index.add_late(late, replace=True, progress=report)
 
 
 @app.command(
@@ -179,7 +171,7 @@ def insert(
     """
     with _changing(folder, json) as index:
         new = fields.read(items, template=index.items.template)
-        with _resumable(), progress("encoding", "items") as report:
+        with progress("encoding", "items") as report:
             index.add(new, replace=replace, progress=report)
 
 
@@ -199,9 +191,7 @@ def delete(
     json: o.AsJson = False,
 ) -> None:
     """Delete items of an index. They take up space until `crossknn index compact`."""
-    given = o.typed(ids or [])
-    if file is not None:
-        given += o.read_ids(file)
+    given = o.typed(ids or []) + ([] if file is None else o.read_ids(file))
     if not given:
         raise InputError("no items to delete were named: give ids, or a file of them with --ids")
     with _changing(folder, json) as index:
@@ -232,19 +222,20 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
     from crossknn.index.item_index import ItemIndex
 
     index = ItemIndex.load(folder)
-    made = [part for name in OF_SCORERS for part in index.each(name)]
-    views = {
-        fingerprint: index.for_scorer(fingerprint)
-        for fingerprint in dict.fromkeys(part.meta.get("fingerprint") for part in made)
-    }
+    made = [artifact for name in OF_SCORERS for artifact in index.each(name)]
+    names = dict.fromkeys(artifact.meta.get("fingerprint") for artifact in made)
+    views = {name: index.for_scorer(name) for name in names}
     if json:
-        kept = {str(fingerprint): _kept(view) for fingerprint, view in views.items()}
-        print_json(_summary(index, folder) | {"cross_encoders": kept})
+        fits: dict[str, Any] = {}
+        for name, view in views.items():
+            fits[str(name)] = {kind: dict(fit.meta) for kind, fit in view.artifacts.items()}
+            fits[str(name)]["anchor_queries"] = len(view.anchor_queries)
+        print_json(_summary(index, folder) | {"cross_encoders": fits})
         return
     _print(_summary(index, folder))
-    for fingerprint, view in views.items():
-        say(f"from the cross-encoder {fingerprint or 'without a name'}:")
-        for line in _described(view):
+    for name, view in views.items():
+        say(f"from the cross-encoder {name or 'without a name'}:")
+        for line in _fits(view):
             say(f"  {line}")
     if not index.each("kriging") and index.vectors:
         say(f"nothing learned yet: learning needs the scores of {FIRST_FIT} searched queries")
@@ -254,17 +245,13 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
     "prune",
     epilog=o.examples(
         "crossknn index prune docs.index --keep 10000",
-        "crossknn index prune docs.index --before 2026-01-01 --private",
+        "crossknn index prune docs.index --private",
     ),
 )
 def prune(
     folder: o.Folder,
     keep: Annotated[
         int | None, Option(min=0, help="Keep the scores of this many queries, the most recent.")
-    ] = None,
-    before: Annotated[
-        str | None,
-        Option(help="Drop queries that were last scored before this day, such as 2026-01-31."),
     ] = None,
     private: Annotated[
         bool, Option("--private", help="Drop the texts of all queries, but keep their digests.")
@@ -276,21 +263,13 @@ def prune(
     Searches compute dropped scores again when needed. Without this command, the store takes
     at most 2 GB (CROSSKNN_STORE_LIMIT, in MB): the oldest queries are dropped for new ones.
     """
-    from datetime import date
-
     from crossknn.index.item_index import ItemIndex
 
-    if keep is None and before is None and not private:
-        raise InputError("nothing to prune was named: give --keep N, --before DAY or --private")
-    if before is not None:
-        try:
-            before = date.fromisoformat(before).isoformat()
-        except ValueError:
-            raise InputError(f"--before is {before!r}; give a day such as 2026-01-31") from None
+    if keep is None and not private:
+        raise InputError("nothing to prune was named: give --keep N or --private")
     index = ItemIndex.load(folder)
-    dropped = index.scores.prune(keep=keep, before=before, private=private)
-    summary = {"index": str(folder), "dropped_queries": dropped, **_store(index)}
-    _print(summary, json)
+    dropped = index.scores.prune(keep=keep, private=private)
+    _print({"index": str(folder), "dropped_queries": dropped, **_store(index)}, json)
 
 
 @app.command(
@@ -323,32 +302,19 @@ def _changing(folder: Path, json: bool) -> Iterator[ItemIndex]:
     _answer(index, folder, json, began)
 
 
-@contextmanager
-def _resumable() -> Iterator[None]:
-    """Tell the user after Ctrl-C that finished vectors are kept."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        note("the vectors made so far are kept; the same command continues with them")
-        raise
+def _check_nearest(nearest: bool | None) -> None:
+    if nearest and find_spec("faiss") is None:
+        raise MissingExtraError("--nearest", "faiss")
 
 
-def _add_nearest(index: ItemIndex, wanted: bool | None) -> None:
-    """Build an approximate index if `wanted`; by default for a large index and with faiss."""
+def _add_nearest(index: ItemIndex, wanted: bool) -> None:
     from crossknn.fitting.kriging import add_points
 
-    if wanted is None:
-        wanted = index.n >= LARGE and bool(index.vectors) and find_spec("faiss") is not None
     if wanted:
         with progress("building the approximate index", "items") as report:
             index.add_nearest(progress=report)
             if index.n >= CENTROIDS:
                 add_points(index, report)
-
-
-def _check_nearest(nearest: bool | None) -> None:
-    if nearest:
-        o.check_extra("--nearest", "faiss", "faiss")
 
 
 def _answer(index: ItemIndex, folder: Path, json: bool, began: float) -> None:
@@ -357,10 +323,7 @@ def _answer(index: ItemIndex, folder: Path, json: bool, began: float) -> None:
 
 def _print(summary: dict[str, Any], json: bool = False) -> None:
     """Print the summary as JSON, or one line per entry that is not empty."""
-    if json:
-        print_json(summary)
-    else:
-        answer({name.replace("_", " "): v for name, v in summary.items() if v}, False)
+    answer(summary if json else {name: value for name, value in summary.items() if value}, json)
 
 
 def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
@@ -381,8 +344,6 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
 def _store(index: ItemIndex) -> dict[str, Any]:
     """Summarize the store of exact scores."""
     sizes = index.scores.sizes()
-    if not sizes["queries"]:
-        return {"scores": sizes["scores"]}
     return {
         "scores": sizes["scores"],
         "scored_queries": sizes["queries"],
@@ -392,13 +353,7 @@ def _store(index: ItemIndex) -> dict[str, Any]:
     }
 
 
-def _kept(view: ItemIndex) -> dict[str, Any]:
-    """Summarize the fits of one cross-encoder, as JSON values."""
-    metas: dict[str, Any] = {name: dict(part.meta) for name, part in view.artifacts.items()}
-    return metas | {"anchor_queries": len(view.anchor_queries)}
-
-
-def _described(view: ItemIndex) -> Iterator[str]:
+def _fits(view: ItemIndex) -> Iterator[str]:
     """Describe the fits of one cross-encoder, one line each."""
     if view.anchor_queries:
         yield f"{counted(len(view.anchor_queries), 'query')} scored with every item"

@@ -9,14 +9,13 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from importlib.util import find_spec
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from crossknn.errors import InputError, MissingExtraError
+from crossknn.errors import InputError
 from crossknn.files import parse_json
 from crossknn.scorers.base import Scorer
 
@@ -68,9 +67,6 @@ Neighbours = Annotated[
     typer.Option(
         "-k", "--k", help="Values of k for recall@k, separated by commas; 1,10,100 by default."
     ),
-]
-Template = Annotated[
-    str, typer.Option("--template", help="Template that makes the text of an item from its fields.")
 ]
 Deadline = Annotated[
     float | None,
@@ -147,21 +143,12 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command).parameters.values():
-        if parameter.name not in groups:
-            parameters.append(parameter.replace(annotation=hints[parameter.name]))
-            continue
-        group = groups[parameter.name]
-        annotations = get_type_hints(group, include_extras=True)
-        parameters += [
-            inspect.Parameter(
-                option.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if option.default is MISSING else option.default,
-                annotation=annotations[option.name],
-            )
-            for option in fields(group)
-        ]
+    for name, parameter in inspect.signature(command).parameters.items():
+        group, types, members = groups.get(name), hints, [parameter]
+        if group is not None:
+            types = get_type_hints(group, include_extras=True)
+            members = [*inspect.signature(group).parameters.values()]
+        parameters += [member.replace(annotation=types[member.name]) for member in members]
 
     @functools.wraps(command)
     def run(**values: Any) -> Result:
@@ -203,37 +190,23 @@ class ScorerOptions:
         ),
     ] = None
 
-    @property
-    def is_endpoint(self) -> bool:
-        """Whether the cross-encoder is a network service."""
-        return self.scorer.startswith(("http://", "https://"))
-
     def open(self, *, workers: int = 1) -> Scorer:
         """Open the cross-encoder for this many threads, which share it and the machine's cores."""
         from crossknn.scorers.opening import CrossEncoder
 
         given: dict[str, Any] = {}
         for option in self.scorer_option or []:
-            key, equals, text = option.partition("=")
-            if not key or not equals or key in given:
-                raise InputError(
-                    f"--scorer-option must be KEY=VALUE, each key once, got {option!r}"
-                )
+            key, _, text = option.partition("=")
+            if not text or key in given:
+                message = f"--scorer-option must be KEY=VALUE, each key once, got {option!r}"
+                raise InputError(message)
             if "key" in key:
-                raise InputError(
-                    "set the API key in the environment variable CROSSKNN_API_KEY, not on the "
-                    "command line"
-                )
+                raise InputError("set the API key in the environment variable CROSSKNN_API_KEY")
             try:
                 given[key] = parse_json(text)
             except ValueError:
                 given[key] = text
         if self.endpoint_model is not None:
-            if not self.is_endpoint:
-                raise InputError(
-                    f"--endpoint-model needs an endpoint, and --scorer is {self.scorer!r}: give a "
-                    "whole URL, http://..."
-                )
             given["model"] = self.endpoint_model
         return CrossEncoder(self.scorer, cores=max(1, threads(None) // workers), **given)
 
@@ -366,12 +339,10 @@ def read_queries(path: Path, limit: int | None = None) -> QuerySet:
 
 def numbers(text: str, what: str) -> list[int]:
     """Parse integers of 1 or more, separated by commas: `50,100`."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) for part in parts):
-        raise InputError(
-            f"{what} is {text!r}: give whole numbers of 1 or more, separated by commas"
-        )
-    return [int(part) for part in parts]
+    given = [number.strip() for number in text.split(",") if number.strip()]
+    if not given or not all(number.isdecimal() and int(number) for number in given):
+        raise InputError(f"{what} is {text!r}: give numbers of 1 or more, separated by commas")
+    return [int(number) for number in given]
 
 
 def neighbours(text: str | None, n: int, of: Path) -> list[int]:
@@ -391,11 +362,5 @@ def check_path(option: str, path: Path | None, *, folder: bool = False) -> None:
     if not path.absolute().parent.is_dir():
         raise InputError(f"{option} {path}: there is no folder {path.parent}; create it first")
     if path.exists() and path.is_dir() != folder:
-        found, wanted = ("file", "folder") if folder else ("folder", "file")
-        raise InputError(f"{option} {path} is a {found}; give a {wanted}")
-
-
-def check_extra(needed_for: str, module: str, extra: str) -> None:
-    """Raise `MissingExtraError` if a module is not installed."""
-    if find_spec(module) is None:
-        raise MissingExtraError(needed_for, extra)
+        kind, wanted = ("file", "folder") if folder else ("folder", "file")
+        raise InputError(f"{option} {path} is a {kind}; give a {wanted}")

@@ -28,6 +28,16 @@ EPILOG = o.examples(
     'crossknn search docs.index "how do I unzip a file" --budget 100 --explain',
     "crossknn search docs.index --queries queries.jsonl --run answers.trec",
 )
+Explain = Annotated[
+    bool, Option("--explain", help="Show every scored item with its round and predicted score.")
+]
+Learn = Annotated[
+    bool,
+    Option(
+        help="Fit the index to the scores of past searches: after 30 queries, then whenever the "
+        "scores have grown by a tenth."
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +71,10 @@ class QuestionOptions:
         """Return the budget of the search."""
         from crossknn.search.searcher import Budget
 
-        own = self.target_recall
-        return Budget(per_query=self.budget, deadline=self.deadline, target_recall=own)
+        recall = self.target_recall
+        return Budget(per_query=self.budget, deadline=self.deadline, target_recall=recall)
 
-    def read(self, texts: list[str]) -> Any:
+    def read(self, texts: list[str]) -> QuerySet:
         """Read the queries from the command line or a file."""
         from crossknn.data.queries import read_queries
 
@@ -93,14 +103,6 @@ class RunOptions:
     ] = None
     keep_own: o.KeepOwn = False
 
-    def leaves_out(self, index: ItemIndex, queries: QuerySet) -> bool:
-        """Whether the file would omit an item that has the id of its query."""
-        from crossknn.data.queries import own_items
-        from crossknn.types import NO_ITEM
-
-        own = self.run is not None and not self.keep_own
-        return own and bool((own_items(queries, index.items.ids) != NO_ITEM).any())
-
 
 @o.grouped
 def command(
@@ -114,18 +116,10 @@ def command(
     lists: o.Lists = None,
     file: RunOptions,
     fuse: o.Fused = "auto",
-    explain: Annotated[
-        bool, Option("--explain", help="Show every scored item with its round and predicted score.")
-    ] = False,
+    explain: Explain = False,
     scorer: o.ScorerOptions,
     store: o.Store = None,
-    learn: Annotated[
-        bool,
-        Option(
-            help="Fit the index to the scores of past searches: after 30 queries, then whenever "
-            "the scores have grown by a tenth."
-        ),
-    ] = True,
+    learn: Learn = True,
     private: o.Private = False,
     seed: o.Seed = 0,
     json: o.AsJson = False,
@@ -133,8 +127,7 @@ def command(
     """Find the k best items by cross-encoder score, under a budget of cross-encoder calls.
 
     Exact scores are stored in the index, or in --store, and never computed twice. The index learns
-    from its stored scores, which gives later searches a higher recall; `crossknn index info` shows
-    how much that helps.
+    from its stored scores, which gives later searches a higher recall.
 
     If `crossknn fit` has fitted a fusion, results are ordered by a final score:
     the exact score plus weighted retriever scores (--fuse none turns this off).
@@ -152,20 +145,26 @@ def command(
     add_lists(index, lists, None if question.queries is None else queries)
     exact = scorer.open() if chosen.calls else None
     if lists is not None:
-        by = None if exact is None else exact.fingerprint
-        chosen = using_lists(index, chosen, queries, by, question.budget)
+        fingerprint = None if exact is None else exact.fingerprint
+        chosen = using_lists(index, chosen, queries, fingerprint, question.budget)
     if exact is not None:
         kept = o.open_store(exact, index, store)
         kept.private |= private
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
     searcher = Searcher(index, exact, chosen, fuse=o.fuse_of(fuse), seed=seed)
-    results = _searched(searcher, queries, question, file, explain=explain, json=json)
+    results = _search(searcher, queries, question, file, explain=explain, json=json)
     if learn and isinstance(exact, StoredScorer) and exact.store is index.scores:
         _learn(index, exact)
-    _end(results, json)
+    if results.error is not None:
+        message = results.error  # where it is not printed beside each query
+        if len(results) > 1 and not json:
+            failed = sum(error is not None for error in results.errors)
+            message = f"{failed} of {len(results)} queries ended early"
+        note(f"crossknn: {message}; the results above are those from before the failure")
+        raise typer.Exit(3)
 
 
-def _searched(
+def _search(
     searcher: Searcher,
     queries: QuerySet,
     question: QuestionOptions,
@@ -175,18 +174,27 @@ def _searched(
     json: bool,
 ) -> Results:
     """Search, print the answers, and write them to the file."""
-    k, limit, n = question.k, question.min_score, len(searcher.index)
-    one_more = limit is None and file.leaves_out(searcher.index, queries)
-    if one_more:  # the file has k items beside the one that it leaves out
-        k = min(10, n) if k is None else k
-    wanted = min(k + 1, max(k, n)) if one_more and k is not None else k
-    options: dict[str, Any] = {"filter": question.conditions(), "trace": explain}
+    from crossknn.data.queries import own_items
+    from crossknn.types import NO_ITEM
+
+    k, wanted, one_more = question.k, question.k, False
+    if file.run is not None and not file.keep_own and question.min_score is None:
+        one_more = bool((own_items(queries, searcher.index.items.ids) != NO_ITEM).any())
+    if one_more:  # the file has k items beside the one that has the id of its query
+        k = min(10, len(searcher.index)) if k is None else k
+        wanted = min(k + 1, max(k, len(searcher.index)))
     with progress("scoring", "pairs") as report:
         results = searcher.search(
-            queries, wanted, question.limits, min_score=limit, progress=report, **options
+            queries,
+            wanted,
+            question.limits,
+            min_score=question.min_score,
+            filter=question.conditions(),
+            trace=explain,
+            progress=report,
         )
-    cut = tuple(hits[:k] for hits in results.hits) if one_more else results.hits
-    show(replace(results, hits=cut), json)
+    shown = tuple(hits[:k] for hits in results.hits) if one_more else results.hits
+    show(replace(results, hits=shown), json)
     scorer = searcher.scorer
     if scorer is not None and scorer.fingerprint is None and results.error is None:
         note("scores are not kept: name the model behind the endpoint with --endpoint-model")
@@ -199,28 +207,13 @@ def _searched(
     return results
 
 
-def _end(results: Results, json: bool) -> None:
-    """Exit with code 3 if a query failed, and print the reason."""
-    if results.error is None:
-        return
-    said = results.error  # where it is not said beside each query
-    if len(results) > 1 and not json:
-        failed = sum(error is not None for error in results.errors)
-        said = f"{failed} of {len(results)} queries ended early"
-    note(f"crossknn: {said}; the results above are those from before the failure")
-    raise typer.Exit(3)
-
-
 def _learn(index: ItemIndex, scorer: StoredScorer) -> None:
     """Learn from the index's searches if enough are new; the answers have been printed before."""
     from crossknn.fitting import learning
 
     if index.folder is None or not learning.is_due(index, scorer):
         return
-    note(
-        "fitting the index to past searches, for a higher recall of later ones (--no-learn "
-        "skips this)"
-    )
+    note("fitting the index to past searches, for a higher recall of later ones (or --no-learn)")
     try:
         if not learning.learn_apart(index.folder, scorer.fingerprint, learning.PATIENCE):
             note("the fit continues in the background, at low priority")

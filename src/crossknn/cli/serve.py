@@ -79,8 +79,7 @@ def command(
         if not api_keys and host not in app.LOCAL:
             note(f"anyone who can reach {url} may search: give --keys or {KEYS_VARIABLE}")
         note(f"serving {', '.join(indexes)} at {url}")
-        # Let searches yield to the thread that answers, which otherwise waited for each of them in
-        # turn.
+        # Let searches yield to the thread that answers, which otherwise waits for each in turn.
         sys.setswitchinterval(0.001)
         app.serve(served, sockets, keys=api_keys, local=not api_keys and host in app.LOCAL)
 
@@ -99,18 +98,14 @@ def _open(folders: list[Path] | None) -> dict[str, Any]:
 
 
 def keys_of(path: Path | None) -> list[str]:
-    """Read the keys of the file or the environment variable; no keys are needed only if neither is
-    set."""
-    text = (
-        os.environ.get(KEYS_VARIABLE)
-        if path is None
-        else read_given(path).decode("utf-8", "replace")
-    )
+    """Read the keys of the file or the environment variable; none are needed if neither is set."""
+    text = os.environ.get(KEYS_VARIABLE)
+    if path is not None:
+        text = read_given(path).decode("utf-8", "replace")
     if text is None:
         return []
     keys = text.split()
     if not keys or not all(key.isascii() and key.isprintable() and len(key) >= 8 for key in keys):
-        raise InputError(
-            f"{path or KEYS_VARIABLE} must contain API keys of 8 printable ASCII characters or more"
-        )
+        needed = "must contain API keys of 8 printable ASCII characters or more"
+        raise InputError(f"{path or KEYS_VARIABLE} {needed}")
     return keys

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from crossknn.errors import InputError, nearest
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import available_threads
-from crossknn.methods import DEFAULT, METHODS, parse_method
+from crossknn.methods import DEFAULT, METHODS
 from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.fresh import FreshSearcher
@@ -81,8 +81,6 @@ class Engine:
         self.methods = list(dict.fromkeys([*named, method, *methods]))
         # Of these the ones that the page offers.
         self.menu = list(dict.fromkeys([method, *methods, DEFAULT, "rerank", "retrieve"]))
-        for spec in self.menu:
-            parse_method(spec)
         self._served = {
             name: FreshSearcher(Searcher(index, self._scorer(index), method))
             for name, index in indexes.items()

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer.main
+from tiny_models import save_beir
 
 import crossknn as ck
 from crossknn.cli.app import app
-from crossknn.data.layouts import write_beir
 
 DOCS = Path(__file__).parent.parent / "docs"
 ELSEWHERE = {
@@ -78,7 +78,7 @@ def world(tmp_path, monkeypatch):
             json.dumps({"id": "0" if name == "changed" else "x", "text": name})
         )
     texts = dict(zip(index.items.ids, index.items.texts, strict=True))
-    write_beir(Path("scifact"), texts, dict(zip(queries.ids, asked, strict=True)), qrels)
+    save_beir(Path("scifact"), texts, dict(zip(queries.ids, asked, strict=True)), test=qrels)
     return {
         "ck": ck,
         "index": index,

@@ -224,18 +224,27 @@ def jsonl(path, records):
     return path
 
 
+def save_beir(folder, items, queries, **splits):
+    """A BEIR folder of texts by id, and of judgements of each split."""
+    for name, texts in (("corpus", items), ("queries", queries)):
+        jsonl(folder / f"{name}.jsonl", ({"_id": i, "text": text} for i, text in texts.items()))
+    (folder / "qrels").mkdir()
+    for split, qrels in splits.items():
+        rows = (f"{q}\t{i}\t{grade}" for q, row in qrels.items() for i, grade in row.items())
+        lines = ("query-id\tcorpus-id\tscore", *rows, "")
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines))
+    return folder
+
+
 def write_beir(folder, n=12):
     """A BEIR folder whose queries are those of `corpus`: two thirds for train, the rest dev."""
     part = corpus(n, n)
-    items = zip(part.items.ids, part.items.texts, strict=True)
-    jsonl(folder / "corpus.jsonl", ({"_id": i, "title": "", "text": t} for i, t in items))
-    queries = zip(part.queries.ids, part.queries.texts, strict=True)
-    jsonl(folder / "queries.jsonl", ({"_id": i, "text": t} for i, t in queries))
-    (folder / "qrels").mkdir()
-    for split, rows in (("train", range(0, 2 * n // 3)), ("dev", range(2 * n // 3, n))):
-        lines = ["query-id\tcorpus-id\tscore", *(f"q{row}\ti{row}\t1" for row in rows)]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
+    items, queries = (dict(zip(of.ids, of.texts, strict=True)) for of in (part.items, part.queries))
+    judged = [
+        {f"q{row}": {f"i{row}": 1} for row in range(*ends)}
+        for ends in ((2 * n // 3,), (2 * n // 3, n))
+    ]
+    return save_beir(folder, items, queries, train=judged[0], dev=judged[1])
 
 
 def write_zeshel(folder, n=8):

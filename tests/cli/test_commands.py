@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 from faulty_server import Faulty, answer, good, score
 from faulty_server import rows as answers
-from tiny_models import jsonl
+from tiny_models import jsonl, save_beir
 
 import crossknn as ck
 from crossknn.cli import app as application
 from crossknn.cli import output as printing
 from crossknn.cli.app import run
-from crossknn.data.layouts import write_beir
 
 TOPICS = ("archives", "threads", "files", "strings", "queues")
 N = 40
@@ -552,8 +551,7 @@ def test_try_takes_the_queries_and_judgements_of_a_beir_folder(folder, capsys):
     texts = dict(zip(items.ids, items.texts, strict=True))
     queries = {f"q{i}": f"what is thing {i} made of" for i in range(6)}
     judged = {f"q{i}": {f"i{i}": 1} for i in range(5)}
-    for split in ("dev", "train"):
-        write_beir(Path("mini"), texts, queries, judged, split)
+    save_beir(Path("mini"), texts, queries, dev=judged, train=judged)
     mini = ["try", "mini", *TRY[2:], "--encoder", "none"]
     assert run(mini) == 2
     said = "mini has judgements of dev, train: name one, such as --qrels mini/qrels/dev.tsv"

@@ -6,11 +6,10 @@ import json
 
 import numpy as np
 import pytest
-from tiny_models import jsonl
+from tiny_models import save_beir
 
 import crossknn as ck
 from crossknn.cli.app import run
-from crossknn.data.layouts import write_beir
 from crossknn.data.qrels import read_run
 
 ID = " d1 "
@@ -22,16 +21,11 @@ def count(pairs):
 
 def test_outer_blanks_of_a_beir_folder(tmp_path):
     """Corpus, queries and judgements agree about ids with outer blanks; none is missing."""
-    corpus = [{"_id": ID, "text": "a tree"}, {"_id": "d1", "text": "the sea"}]
-    jsonl(tmp_path / "corpus.jsonl", corpus)
-    jsonl(tmp_path / "queries.jsonl", [{"_id": "q 1 ", "text": "tree"}])
-    (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\nq 1 \t{ID}\t1\n")
+    qrels = {"q 1 ": {ID: 1}}
+    save_beir(tmp_path, {ID: "a tree", "d1": "the sea"}, {"q 1 ": "tree"}, test=qrels)
     assert ck.read_queries(tmp_path, split="test").ids == ("q 1 ",)
     assert [*ck.read_items(tmp_path).ids] == [ID, "d1"]
-    write_beir(tmp_path / "again", {ID: "a tree"}, {"q 1 ": "tree"}, {"q 1 ": {ID: 1}})
-    for folder in (tmp_path, tmp_path / "again"):
-        assert ck.read_qrels(folder) == {"q 1 ": {ID: 1}}
+    assert ck.read_qrels(tmp_path) == qrels
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv"])

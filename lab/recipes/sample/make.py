@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 
 import crossknn as ck
-from crossknn.data.layouts import write_beir
 from crossknn.data.queries import ENTITY, MENTION_END, MENTION_START
 from crossknn.extend import ScoreStore
 from crossknn.sample import FOLDER
@@ -60,9 +59,13 @@ def main() -> None:
     ids = [f"s{number}" for number, _ in enumerate(sentences, start=1)]
     asked = [f"{left}[{word}]{right}".strip() for _, left, word, right in sentences]
     right = {i: {items[item][0]: 1} for i, (item, *_) in zip(ids, sentences, strict=True)}
-    write_beir(arguments.out, {}, dict(zip(ids, asked, strict=True)), right)
-    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    (arguments.out / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
+    sentences_by_id = [{"_id": i, "text": text} for i, text in zip(ids, asked, strict=True)]
+    for name, written in (("corpus", records), ("queries", sentences_by_id)):
+        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in written)
+        (arguments.out / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    judged = (f"{query}\t{item}\t1\n" for query, row in right.items() for item in row)
+    table = "query-id\tcorpus-id\tscore\n" + "".join(judged)
+    (arguments.out / "qrels" / "test.tsv").write_text(table, encoding="utf-8")
     np.save(arguments.out / "scores.npy", np.array(rows, np.float16))
     vectors = ck.DualEncoder().encode_items(ck.read_items(records).texts)
     largest = np.abs(vectors).max(1, keepdims=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from crossknn.data.text_files import existing
 from crossknn.errors import InputError, nearest
-from crossknn.files import as_path, make_folder, write_file
+from crossknn.files import as_path
 
 _BEIR = ("qrels", "corpus.jsonl", "corpus.jsonl.gz", "queries.jsonl", "queries.jsonl.gz")
 # After the stem: a split between dots, dashes or underscores, and any ending, as in
@@ -121,24 +120,3 @@ def folder_at(source: str | Path) -> DataFolder | None:
     """Return the data folder at `source`; None if it is a file."""
     path = existing(as_path(source, "the source"))
     return DataFolder(path) if path.is_dir() else None
-
-
-def write_beir(
-    folder: Path,
-    items: Mapping[str, str],
-    queries: Mapping[str, str],
-    qrels: Mapping[str, Mapping[str, int]],
-    split: str = "test",
-) -> None:
-    """Write a BEIR folder: texts of items and of queries by id, and grades by query and item."""
-    folder.mkdir(parents=True, exist_ok=True)
-    make_folder(folder / "qrels")
-    for name, texts in (("corpus", items), ("queries", queries)):
-        records = ({"_id": i, "text": text} for i, text in texts.items())
-        lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-        write_file(folder, f"{name}.jsonl", "".join(lines).encode())
-    rows = (
-        (query, item, str(grade)) for query, row in qrels.items() for item, grade in row.items()
-    )
-    table = "".join("\t".join(row) + "\n" for row in rows)
-    write_file(folder, f"qrels/{split}.tsv", f"query-id\tcorpus-id\tscore\n{table}".encode())

@@ -60,7 +60,7 @@ def test_scored_documents_come_first_and_then_the_others_by_approximate_score(gi
     assert answer == ck.rerank("q", documents, 60, scorer=scorer, **options)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 12])
+@pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("text", ["", "the same", "and the"])
 @pytest.mark.parametrize("vectors", [False, True])
 def test_few_and_equal_and_empty_texts(n, text, vectors):
@@ -133,7 +133,6 @@ def test_the_bundled_cross_encoder_is_the_default():
         ({"query": ["q"]}, "the query is ['q']; give one text"),
         ({"query": ""}, "empty"),
         ({"documents": "text"}, "give a list of texts or mappings"),
-        ({"documents": 3}, "give a list of texts or mappings"),
         ({"documents": {"text": "a"}}, "give a list of texts or mappings"),
         ({"budget": ck.Budget(target_recall=0.9)}, "target_recall needs anchor queries"),
         ({"documents": ["a", 3]}, "entry 1 is a int"),
@@ -143,9 +142,7 @@ def test_the_bundled_cross_encoder_is_the_default():
         ({"vectors": np.ones((2, 3))}, "(2, 3)"),
         ({"vectors": np.ones((3, 3)), "query_vector": np.ones(2)}, "2 dimensions"),
         ({"query_vector": np.ones(2)}, "the documents have no vectors"),
-        ({"budget": 0}, "budget"),
         ({"top_k": 0}, "top_k"),
-        ({"method": "bm26"}, "bm26"),
     ],
 )
 def test_bad_input_is_one_sentence(change, said):

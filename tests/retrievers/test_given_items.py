@@ -53,35 +53,24 @@ def test_scores_of_given_items_are_those_of_all(index, spec):
 class Database:
     """A vector store that is no array, and asks one."""
 
+    values = None
+
     def __init__(self, values):
-        self.inner, self.rows, self.shape, self.values = (
-            ArrayStore(values),
-            values,
-            values.shape,
-            None,
-        )
-
-    def top(self, vectors, count, exclude=None, allowed=None):
-        return self.inner.top(vectors, count, exclude, allowed)
-
-    def vectors(self, items):
-        return self.rows[items]
+        self.array, self.shape = ArrayStore(values), values.shape
+        self.top, self.vectors = self.array.top, self.array.vectors
 
 
 def test_a_vector_store_of_your_own_is_searched_as_an_array(index):
     store = Database(index.vectors["lsa"])
     assert isinstance(store, VectorStore)
     dense = DenseRetriever(store, lambda queries: index.query_vectors(queries, "lsa"))
-    array, queries, items = (
-        open_retriever(index, "lsa"),
-        Queries(QUERIES),
-        np.array([[3], [7], [1]]),
-    )
+    array, queries = open_retriever(index, "lsa"), Queries(QUERIES)
+    items = np.array([[3], [7], [1]])
     for allowed in (None, np.arange(12) < 9):
-        found, expected = (stage.top(queries, 5, allowed) for stage in (dense, array))
-        assert np.array_equal(found.items, expected.items)
-    assert np.array_equal(dense.scores(queries, items), array.scores(queries, items))
+        tops = [stage.top(queries, 5, allowed).items for stage in (dense, array)]
+        assert np.array_equal(*tops)
     fused = [RankFusion([stage, open_retriever(index, "bm25")]) for stage in (dense, array)]
-    assert np.array_equal(*(stage.scores(queries, items) for stage in fused))
+    for pair in ((dense, array), fused):
+        assert np.array_equal(*(stage.scores(queries, items) for stage in pair))
     with pytest.raises(InputError, match="need their vectors as an array"):
         dense.scores(queries)

@@ -32,11 +32,6 @@ def test_scored_items_come_first_and_unscored_ones_by_prediction(spec):
     assert not (found.items == NO_ITEM).any()
 
 
-def test_nothing_is_predicted_where_the_budget_is_enough():
-    search, _ = searched("auto", 20)
-    assert search.filled(20).items.tolist() == search.best(20).items.tolist()
-
-
 def test_predicted_items_are_likelier_true_than_the_retrievers_next():
     search, scores = searched("auto", 10)
     truth = top_k(scores, 30).items

@@ -151,15 +151,6 @@ def test_an_answer_of_more_than_the_budget_is_filled_up_with_predictions(index):
     assert len(search.search("odd", k=20, budget=12, filter=[f"id{i}" for i in range(15)])[0]) == 15
 
 
-def test_cache_hits_are_revealed_but_not_called(index, tmp_path):
-    scorer = ck.StoredScorer(ck.CallableScorer(length, "length"), tmp_path / "c.store")
-    search = ck.Searcher(index, scorer, "rerank(retriever=bm25)")
-    first = search.search(["odd", "even"], k=3, budget=20)
-    again = search.search(["odd", "even"], k=3, budget=25)
-    assert (first.n_calls, first.n_scored) == (40, 40)
-    assert (again.n_calls, again.n_scored) == (10, 50)
-
-
 def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeypatch):
     queries = [f"item {i}" for i in range(9)]
     whole = ck.Searcher(index, length, "axn(retriever=random)").search(queries, k=5, budget=12)
@@ -177,9 +168,6 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
         ({"filter": ["id1", "nobody"]}, "no item with the id 'nobody'"),
         ({"filter": np.ones(3, np.bool_)}, r"the filter has shape \(3,\)"),
         ({"method": "axm"}, "did you mean axn"),
-        ({"method": 5}, "5 is not a method"),
-        ({"k": 2.5}, "k is 2.5; it must be a whole number"),
-        ({"budget": "9"}, "budget is '9'; it must be a whole number"),
         ({"filter": "id1"}, "the filter is 'id1'; give conditions, a list of ids"),
         ({"budget": ck.Budget(target_recall=0.9)}, "axn cannot estimate its recall"),
     ],
@@ -187,12 +175,6 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
 def test_wrong_arguments_are_answered_in_a_sentence(search, options, words):
     with pytest.raises(InputError, match=words):
         search.search("odd", **options)
-
-
-def test_without_a_k_or_with_a_larger_one_a_small_index_is_returned_whole(index):
-    small = ck.ItemIndex.build(["a", "bb"])
-    assert len(ck.Searcher(small, length).search("odd")[0]) == 2
-    assert len(ck.Searcher(small, length).search("odd", k=10)[0]) == 2
 
 
 def test_what_is_no_index_and_no_scorer(index):
@@ -239,12 +221,6 @@ def test_a_run_refuses_ids_with_blanks(search, tmp_path):
     blank = search.search({"my query": "odd"}, k=1, budget=2)
     with pytest.raises(InputError, match="has blanks in its id"):
         blank.to_run(tmp_path / "run.txt")
-
-
-def test_queries_come_as_a_set_too(search):
-    found = search.search(ck.QuerySet(("a",), ("odd",)), k=1, budget=2)
-    assert (found.query_ids, found.queries) == (("a",), ("odd",))
-    assert search.search(["odd", "even"], k=1, budget=2).query_ids == ("0", "1")
 
 
 def test_a_target_is_the_methods_and_for_the_k_that_is_wanted():

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
-import subprocess
-import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.scores.database import StoreFullError
 from crossknn.scores.store import ScoreStore
 from crossknn.types import Pairs
 
@@ -100,12 +96,11 @@ def filled(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["flip", "zero", "cut"])
-@pytest.mark.parametrize("part", range(4))
-def test_damage_is_one_sentence_or_changes_nothing(filled, kind, part):
+def test_damage_is_one_sentence_or_changes_nothing(filled, kind):
     path, queries, items, table = filled
     whole = path.read_bytes()
-    rng = np.random.default_rng(part)
-    for place in rng.integers(len(whole), size=12).tolist():
+    rng = np.random.default_rng(0)
+    for place in rng.integers(len(whole), size=20).tolist():
         data = bytearray(whole)
         if kind == "flip":
             data[place] ^= 1 << int(rng.integers(8))
@@ -158,16 +153,11 @@ def test_what_is_damaged_is_refused_until_it_is_repaired(filled, damage, what, l
     np.testing.assert_array_equal(found[:, :-1], table)
 
 
-@pytest.mark.parametrize(
-    "statements",
-    ["CREATE TABLE t (a)", "PRAGMA application_id = 2020306542; PRAGMA user_version = 1"],
-)
-def test_other_databases_and_other_formats_are_refused(tmp_path, statements):
-    with pytest.raises(InputError, match="holds no scores of crossknn in the format 5"):
-        changed(tmp_path / "s", statements)
-
-
-def test_what_is_no_database_is_refused_and_opening_makes_no_file(tmp_path):
+def test_other_files_are_refused_and_opening_makes_no_file(tmp_path):
+    old_format = "PRAGMA application_id = 2020306542; PRAGMA user_version = 1"
+    for name, statements in (("other", "CREATE TABLE t (a)"), ("old", old_format)):
+        with pytest.raises(InputError, match="holds no scores of crossknn in the format 5"):
+            changed(tmp_path / name, statements)
     (tmp_path / "text").write_text("no database, and long enough to be none " * 9)
     with pytest.raises(InputError, match="text are damaged"):
         ScoreStore(tmp_path / "text")
@@ -177,35 +167,3 @@ def test_what_is_no_database_is_refused_and_opening_makes_no_file(tmp_path):
     assert (len(store), store.queries("f")) == (0, [])
     assert np.isnan(store.rows("f", ["q"], ["a"])).all()
     assert not store.path.exists()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_store_is_read(filled):
-    path, queries, items, table = filled
-    path.chmod(0o444)
-    with ScoreStore(path) as store:
-        np.testing.assert_array_equal(store.rows("f", queries, items), table)
-        with pytest.raises(StoreFullError):
-            store.put("f", ["q"], ["a"], ONE, [1.0])
-
-
-FILLING = """
-import sys
-import numpy as np
-from crossknn.scores.store import ScoreStore
-from crossknn.types import Pairs
-store, start = ScoreStore(sys.argv[1]), int(sys.argv[2])
-for item in range(start, start + 150, 5):
-    pairs = Pairs(np.zeros(5, int), np.arange(item, item + 5))
-    store.put("f", ["q"], [str(i) for i in range(300)], pairs, np.arange(item, item + 5.0))
-"""
-
-
-def test_processes_share_a_new_file(tmp_path):
-    command = [sys.executable, "-c", FILLING, str(tmp_path / "s")]
-    running = [subprocess.Popen([*command, start]) for start in ("0", "75", "150")]
-    assert [process.wait(60) for process in running] == [0, 0, 0]
-    store = ScoreStore(tmp_path / "s")
-    found = store.rows("f", ["q"], [str(i) for i in range(300)])
-    np.testing.assert_array_equal(found[0], np.arange(300))
-    assert len(store) == 300

@@ -16,7 +16,6 @@ from crossknn.scorers import (
     CrossEncoder,
     DualEncoder,
     Encoder,
-    NothingScoredError,
     OnnxModel,
 )
 from crossknn.scorers.opening import bundled_folder
@@ -143,18 +142,6 @@ def test_a_fingerprint_names_the_files_and_the_length_limit(tmp_path, scorer):
     for wrong in (0, 4, scorer.max_length + 1):
         with pytest.raises(InputError, match="max_length must be"):
             CrossEncoder(FOLDER, max_length=wrong)
-
-
-def test_one_bad_item_never_fails_the_others(scorer, alone, caplog):
-    items = [*ITEMS[:3], "lone \ud800 surrogate", None]
-    found = collect(scorer, Pairs(np.zeros(5, int), np.arange(5)), QUERIES, items)
-    np.testing.assert_allclose(found[:3], alone[0, :3], **TOLERANCE)
-    assert np.isnan(found[3:]).all()
-    [record] = caplog.records
-    assert "could not score 2 pairs, the first" in record.getMessage()
-    assert record.getMessage().endswith("a text is not a valid string")
-    with pytest.raises(NothingScoredError, match="not a valid string"):
-        collect(scorer, Pairs(np.array([0]), np.array([4])), QUERIES, items)
 
 
 def copy(tmp_path, model="cross-encoder", **changes):

@@ -9,7 +9,6 @@ from tiny_models import collect, grid, scores_of
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.scorers import CallableScorer, MatrixScorer, NothingScoredError
-from crossknn.scorers.base import Scorer
 from crossknn.types import Pairs
 
 QUERIES = ["q0", "q1"]
@@ -100,13 +99,6 @@ def test_stopping_between_batches_computes_no_more():
     next(stream)
     stream.close()
     assert asked == [4, 4]
-
-
-def test_no_pairs_no_batches():
-    none = Pairs(np.empty(0, int), np.empty(0, int))
-    for scorer in (CallableScorer(by_text), MatrixScorer(np.zeros((2, 3)))):
-        assert list(scorer.score(none, [], [])) == []
-        assert isinstance(scorer, Scorer)
 
 
 def test_with_little_time_batches_shrink_to_what_fits():

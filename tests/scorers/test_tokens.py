@@ -129,22 +129,6 @@ def test_a_window_without_room_for_the_marks_is_an_error():
 # Single texts
 
 
-@given(marked_pairs(), st.integers(4, 20), st.integers(3, 20))
-def test_single_texts_have_their_own_limit(texts, query_length, item_length):
-    longest = max(query_length, item_length)
-    window = Window(max_length=longest, query_length=query_length, item_length=item_length)
-    for words, queries, limit in ((texts[0], True, query_length), (texts[1], False, item_length)):
-        row = text(Encoding(MARKED, window), words, queries=queries)
-        whole = text(Encoding(MARKED, Window(max_length=1000)), words, queries=queries)
-        ids = row.ids.tolist()
-        assert len(ids) == min(limit, len(whole.ids))
-        assert row.cut == (len(ids) < len(whole.ids))
-        assert (ids[0], ids[-1]) == (CLS, SEP)
-        marks = [START, END] if queries else [ENTITY]
-        assert [i for i in ids if i in MARKED.marks] == marks
-        assert not row.kinds.any()
-
-
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 200), st.booleans())
 def test_batches_hold_every_row_once_within_the_tokens(lengths, tokens, one_width):
     batches = list(token_batches(np.array(lengths), tokens, one_width))

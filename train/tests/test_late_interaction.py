@@ -9,7 +9,6 @@ import pytest
 import torch
 from tiny_models import corpus, labelled
 
-from crossknn.errors import InputError
 from crossknn.types import NO_ITEM
 from crossknn_train import late_interaction as late
 from crossknn_train import loop, settings
@@ -124,9 +123,3 @@ def test_a_missed_right_item_counts_as_wrong_but_for_normalized_accuracy(bert, t
     assert found["accuracy"] == (ranks == 1).mean()
     assert found["normalized_accuracy"] == pytest.approx((ranks == 1).sum() / there.sum())
     assert found["recall_4"] == found["recall_16"] == found["in_candidates"] == there.mean()
-
-
-def test_a_retriever_must_find_a_wrong_item(bert, tmp_path):
-    lonely = labelled(["oak", "elm"], ["oak"], [[0]])
-    with pytest.raises(InputError, match="'bm25' returns no irrelevant item for any query"):
-        task_of(bert, train=[lonely], retriever="bm25").begin_epoch(0, tmp_path)

@@ -103,15 +103,6 @@ def test_neither_order_nor_padding_nor_other_queries_nor_batches_matter(served, 
         close(compared(model), plain)
 
 
-def test_long_texts_are_cut_and_what_is_no_text_is_refused(served):
-    for model in served:
-        states = model.encode_items([" ".join(ITEMS), "elm"])
-        assert (states.counts <= 14).all()
-        assert model.truncated == 1
-        with pytest.raises(InputError, match="query 1: a text is not a valid string"):
-            model.encode_queries(["elm", "\ud800"])
-
-
 @pytest.mark.parametrize("folder", ["cmc"], indirect=True)
 def test_what_cannot_be_compared(served, monkeypatch):
     model = served[1]

@@ -12,7 +12,6 @@ import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.scorers import LateInteraction
 from crossknn_train import loop, run
-from crossknn_train.corpora import read_corpora
 from crossknn_train.reading import read_labelled
 from crossknn_train.settings import (
     CrossEncoderSettings,
@@ -96,35 +95,15 @@ def test_a_dual_encoder_mines_retrieves_and_is_where_others_start(bert, data, tm
         assert all(torch.equal(one, other) for one, other in both)
 
 
-def test_a_mixture_has_all_folders_and_samples_its_dev_queries(data):
-    beir, zeshel = (data[name]["folder"] for name in ("beir", "zeshel"))
-    both = {"folder": (beir, zeshel), "dev_folder": beir, "dev": "dev", "dev_queries": 2}
-    given = {"encoder": "", "data": both}
-    seeds = [CrossEncoderSettings(**given, training={"seed": seed}) for seed in (0, 0, 1)]
-    found = [read_corpora(settings) for settings in seeds]
-    train, dev = found[0]
-    assert [(part.name, len(part)) for part in train] == [("beir", 8), ("forest", 8)]
-    assert [(part.name, len(part)) for part in dev] == [("beir", 2)]
-    ids = [dev[0].queries.ids for _, dev in found]
-    assert ids[0] == ids[1] != ids[2]
-    shared = CrossEncoderSettings(encoder="", data=both | {"dev": "train", "dev_queries": 20})
-    with pytest.raises(InputError, match=r"the query 'q\d' of beir is in both train and dev"):
-        read_corpora(shared)
-
-
 @pytest.mark.parametrize(
     ("kind", "changes", "sentence"),
     [
         ("cross", {"model": {"heads": "emb"}}, r"there is no setting 'heads' \(did you mean head"),
-        ("cross", {"model": {"head": "max"}}, "head is 'max'"),
         ("cross", {"model": {"max_length": 999}}, "is 999; the encoder has 64 positions"),
         ("cross", {"encoder": "/no/encoder"}, "cannot load an encoder from /no/encoder"),
-        ("cross", {"training": {"batch": 9}}, "8 train queries, fewer than one batch"),
         ("dual", {"teacher": "bundled"}, "384 dimensions, but the model's have 32"),
         ("cross", {"negatives": {}}, r"set negatives\.encoder to its folder"),
         ("dual", {"teacher": "./no"}, r"teacher: there is no model folder '\./no'"),
-        ("cmc", {"model": {"kind": "poly"}}, "model: there is no setting 'kind'"),
-        ("cmc", {"model": {"options": {"codes": 3}}}, "the head has no option 'codes'"),
         ("cmc", {"model": LENGTHS | {"shared": True}, "freeze": "items"}, "one tower is shared"),
         (
             "cmc",

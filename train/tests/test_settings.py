@@ -34,17 +34,6 @@ def written(folder, text):
     return path
 
 
-def test_a_whole_file(tmp_path):
-    found = read_settings(written(tmp_path, WHOLE), CrossEncoderSettings)
-    assert found == CrossEncoderSettings(
-        encoder="bert-base-uncased",
-        data={"folder": tmp_path / "zeshel", "dev_queries": 100},
-        model={"head": "cls", "max_length": 256},
-        negatives={"kind": "tfidf", "count": 7},
-        training={"steps": 100, "learning_rate": 1.0, "precision": "bfloat16"},
-    )
-
-
 @pytest.mark.parametrize("given", ["../data", "./a/../../data", "{parent}/data"])
 def test_folders_are_relative_to_the_file(tmp_path, monkeypatch, given):
     monkeypatch.chdir("/")
@@ -94,7 +83,6 @@ def test_settings_of_a_late_interaction_model(tmp_path):
         ("count =", "cuont =", "negatives.cuont: there is no such setting (did you mean count?)"),
         ('folder = "zeshel"', "", "data.folder: Field required"),
         ("[data]", "[model]", "is not a TOML file"),
-        (WHOLE, None, "there is no settings file"),
         ('"bert-base-uncased"', "7", "encoder: Input should be a valid string"),
         ('"zeshel"', "[]", "data.folder: Tuple should have at least 1 item"),
         ("count = 7", "count = 65", "negatives: depth is 64, less than count, which is 65"),
@@ -107,9 +95,7 @@ def test_bad_settings_are_named_with_their_file(tmp_path, old, new, sentence):
     text, kind, given = WHOLE, CrossEncoderSettings, {}
     if old not in WHOLE:
         text, kind, given = LATE, LateInteractionSettings, {"kind": "cmc"}
-    path = tmp_path / "settings.toml"
-    if new is not None:
-        path.write_text(text.replace(old, new))
+    path = written(tmp_path, text.replace(old, new))
     with pytest.raises(InputError) as error:
         read_settings(path, kind, given=given)
     assert sentence in str(error.value)

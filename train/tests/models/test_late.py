@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tiny_models import CONTENT, TEXTS, save_hf
+from tiny_models import CONTENT, TEXTS
 
 from crossknn.errors import InputError
 from crossknn_train.export import export_model
@@ -174,11 +174,8 @@ def test_a_dual_encoder_gives_towers_pooling_and_marks(bert_without_unused, tmp_
     [
         ({"kind": "cmd"}, "late-interaction model 'cmd' is unknown .did you mean cmc"),
         ({"pooling": "marks"}, "pooling 'marks' needs marked = true"),
-        ({"pooling": "max"}, "pooling is 'max'; it must be 'mean', 'cls' or 'marks'"),
         ({"options": {"variants": "paper"}}, "no option 'variants' .did you mean variant"),
-        ({"options": {"variant": "papers"}}, "variant is 'papers' .did you mean paper"),
         ({"options": {"layers": 0}}, "layers is 0, but its default is 2: counts are"),
-        ({"options": {"heads": "4"}}, "heads is '4', but its default is 4"),
         ({"kind": "deformer", "options": {"dropout": 1}}, "dropout is 1, but its default is 0.1"),
         ({"options": {"heads": 3}}, "3 heads do not divide 16 dimensions"),
         ({"query_length": 999}, "query_length or item_length is 999; the encoder has 256"),
@@ -188,17 +185,8 @@ def test_a_dual_encoder_gives_towers_pooling_and_marks(bert_without_unused, tmp_
         ),
         ({"kind": "mixencoder", "shared": True}, "set shared = false"),
         ({"source": "bundled"}, "bundled is an ONNX model"),
-        ({"source": "./absent"}, "there is no model folder"),
     ],
 )
 def test_configs_and_sources_that_do_not_fit_are_refused(bert, given, sentence):
     with pytest.raises(InputError, match=sentence):
         new(**({"source": bert} | given))
-
-
-def test_encoders_of_another_build_are_not_taken_apart(tmp_path):
-    sizes = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
-    folder = save_hf(tmp_path, "DistilBertModel", **sizes)
-    assert np.isfinite(scores_of(new(folder, "poly"))).all()
-    with pytest.raises(InputError, match="ELECTRA, but the encoder is a distilbert"):
-        new(folder, "mixencoder")

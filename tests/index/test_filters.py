@@ -201,13 +201,13 @@ def test_a_filter_nested_too_deeply_is_refused():
     condition = {"lang": "en"}
     for _ in range(100_000):
         condition = {"not": condition}
-    with pytest.raises(InputError, match="nested in more than"):
+    with pytest.raises(InputError, match="larger than the limit of .* and 50 levels"):
         parse_filter(condition)
 
 
 def test_a_filter_of_very_many_conditions_is_refused():
     parse_filter({"any": [{"year": year} for year in range(1000)]})
-    with pytest.raises(InputError, match="has 1,001 conditions, more than the limit of 1,000"):
+    with pytest.raises(InputError, match="larger than the limit of 1,000 conditions"):
         parse_filter({"any": [{"year": year} for year in range(1001)]})
 
 

@@ -299,31 +299,26 @@ _ADVICE = (
 
 def having_text(store: DatabaseStore, texts: str | TextsOf) -> DatabaseStore:
     """Leave out the items whose field `texts` is null or missing, with a warning."""
-    if not isinstance(texts, str) and not callable(texts):
-        raise InputError(f"texts= is {texts!r:.80}: {_ADVICE}")
     if not isinstance(store, DatabaseStore):
         raise InputError(
             f"{store!r:.80} is not a database of items: give a QdrantStore or PgVectorStore"
         )
-    if not isinstance(texts, str):
+    if callable(texts):
         return store
+    if not isinstance(texts, str):
+        raise InputError(f"texts= is {texts!r:.80}: {_ADVICE}")
     try:
         lacking = store.allowed({texts: None})
     except InputError:
         lacking = np.ones(store.shape[0], np.bool_)
-    first = int(np.argmin(lacking))
-    record = store.records([first])[0]
-    if texts not in record:
-        raise InputError(
-            f"{store.name} has no field {texts!r} ({nearest(texts, record)}): {_ADVICE}"
-        )
     if lacking.all():
-        raise InputError(f"the field {texts!r} is null in every item of {store.name}: {_ADVICE}")
+        hint = nearest(texts, store.records([0])[0])
+        raise InputError(f"{store.name} has no text in a field {texts!r} ({hint}): {_ADVICE}")
     if not lacking.any():
         return store
-    count, example = int(lacking.sum()), store.id(int(np.argmax(lacking)))
-    message = f"{store.name}: left out {counted(count, 'item')} without a text in {texts!r}"
-    logger.warning("%s%s", message, f", such as {example!r}" if count > 1 else f", {example!r}")
+    count, example = counted(int(lacking.sum()), "item"), store.id(int(np.argmax(lacking)))
+    message = "%s: left out %s without a text in %r, such as %r"
+    logger.warning(message, store.name, count, texts, example)
     return store.without(lacking)
 
 

@@ -82,29 +82,21 @@ def parse_filter(given: Any) -> Condition:
     """Parse a filter into a condition (syntax above); raise `InputError` if it is malformed."""
     try:
         condition = _filter(given)
-        count = evaluate(condition, lambda leaf: 1, lambda group, parts: sum(parts))
+        conditions = evaluate(condition, lambda leaf: 1, lambda group, parts: sum(parts))
         values = evaluate(condition, _count, lambda group, parts: sum(parts))
         depth = evaluate(condition, lambda leaf: 1, lambda group, parts: 1 + max(parts))
     except RecursionError:
-        depth, count, values = MOST_DEPTH + 1, 0, 0
-    if depth > MOST_DEPTH:
+        depth = MOST_DEPTH + 1
+    if depth > MOST_DEPTH or conditions > MOST_CONDITIONS or values > MOST_VALUES:
         raise InputError(
-            f"the filter is nested in more than {MOST_DEPTH} levels: give a flatter one"
-        )
-    if count > MOST_CONDITIONS:
-        raise InputError(
-            f"the filter has {count:,} conditions, more than the limit of {MOST_CONDITIONS:,}: "
-            f'give the values of a field as a list, {{"lang": ["en", "de"]}}'
-        )
-    if values > MOST_VALUES:
-        raise InputError(
-            f"the filter lists {values:,} values, more than the limit of {MOST_VALUES:,}"
+            f"the filter is larger than the limit of {MOST_CONDITIONS:,} conditions, "
+            f"{MOST_VALUES:,} values and {MOST_DEPTH} levels: give values as a list, "
+            '{"lang": ["en", "de"]}'
         )
     return condition
 
 
 def _count(leaf: Among | Between | Missing) -> int:
-    """Count the values that a condition compares with."""
     return len(leaf.values) if isinstance(leaf, Among) else 1
 
 
@@ -113,8 +105,7 @@ def evaluate(
     leaf: Callable[[Among | Between | Missing], T],
     group: Callable[[Group, Iterator[T]], T],
 ) -> T:
-    """Evaluate a condition: `leaf` evaluates the conditions on single fields, and `group` combines
-    the results."""
+    """Evaluate a condition: `leaf` the conditions on single fields, and `group` their groups."""
     if isinstance(condition, Group):
         return group(condition, (evaluate(part, leaf, group) for part in condition.parts))
     return leaf(condition)
@@ -147,7 +138,7 @@ def kind_of(value: object) -> Kind | None:
 
 def field_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Make the columns that a folder keeps of the most common fields, except fields with long
-    texts, if there are at least `FEW` records (see `docs/reference/formats.md`)."""
+    texts (see `docs/reference/formats.md`)."""
     common = Counter(key for record in records for key in record).most_common(MOST_FIELDS)
     columns, kept = dict[str, Any](), list[str]()
     for name, column in Fields(records).read([name for name, _ in common], 0).items():
@@ -178,8 +169,7 @@ class Fields:
         self._columns = dict[str, _Column]()
 
     def mask(self, condition: Condition) -> BoolArray:
-        """Return the mask (n,) of the records that meet the condition. Raise `InputError` if no
-        record has the field, or none has a value of a kind that can be compared.
+        """Return the mask (n,) of the records that meet the condition.
 
         The first condition on a field reads its column from the folder, or all records if there is
         none; later ones take milliseconds. (SQLite's JSON functions take 150 times as long.)
@@ -194,7 +184,6 @@ class Fields:
         return evaluate(condition, lambda leaf: self._columns[leaf.field].mask(leaf), group)
 
     def _open(self, name: str) -> _Column:
-        """Read a column from the folder and append the values of records added later."""
         at, stored = f"field{self._stored_names.index(name)}", self._stored
         missing = stored[f"{at}.missing"]
         column = self.read([name], len(missing))[name]
@@ -207,7 +196,6 @@ class Fields:
         return column
 
     def read(self, names: Sequence[str], start: int) -> dict[str, _Column]:
-        """Read the columns of fields from the records from `start` on."""
         if not names:
             return {}
         columns = {name: _Column(name, len(self.records)) for name in names}
@@ -238,7 +226,6 @@ class _Column:
         self._values: dict[Kind, tuple[list[Any], list[int]]] = {}
 
     def add(self, row: int, value: Any) -> None:
-        """Record the value of a row, or each value if it is a list."""
         for entry in value if isinstance(value, list | tuple) else (value,):
             self.missing[row] = False
             if (kind := kind_of(entry)) is not None:
@@ -256,7 +243,6 @@ class _Column:
         self._values = {}
 
     def mask(self, leaf: Among | Between | Missing) -> BoolArray:
-        """Return the mask (n,) of the records that meet the condition."""
         if isinstance(leaf, Missing):
             return self.missing.copy()
         met = np.zeros(len(self.missing), np.bool_)
@@ -282,7 +268,7 @@ class _Column:
 def _ranges(
     leaf: Among | Between, distinct: Sequence[Any], values: list[Any]
 ) -> Sequence[tuple[int, int]]:
-    """Return the ranges [start, stop) of the distinct values that meet the condition."""
+    """The ranges [start, stop) of the distinct values that meet the condition."""
     if isinstance(leaf, Among):
         wanted = {*values}
         if 16 * len(wanted) > len(distinct):  # a look at each is quicker than so many bisections
@@ -316,7 +302,6 @@ def _filter(given: Any) -> Condition:
 
 
 def _condition(name: str, asked: Any) -> Condition:
-    """Parse the condition on one field."""
     if isinstance(asked, Mapping):
         if [*asked] == ["not"]:
             return Group("not", (_condition(name, asked["not"]),))
@@ -342,8 +327,6 @@ def _condition(name: str, asked: Any) -> Condition:
 
 
 def _plain(value: Any, field: str) -> Scalar:
-    """Return a value as a Python object; `InputError` for one that some database cannot compare
-    with."""
     plain = value.item() if isinstance(value, np.generic) else value
     if isinstance(plain, str):
         if "\0" in plain or any("\ud800" <= character <= "\udfff" for character in plain):

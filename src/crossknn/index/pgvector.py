@@ -28,8 +28,8 @@ where attrelid = to_regclass({}) and attnum > 0 and not attisdropped order by at
 
 
 class _Column(NamedTuple):
-    """A column of a table: the name and schema of its type, the type in SQL with its dimensions,
-    and the table's schema and name."""
+    """The name and schema of a column's type, the type in SQL with its dimensions, and the table's
+    schema and name."""
 
     type: str
     type_schema: str
@@ -51,10 +51,6 @@ class PgVectorStore(DatabaseStore):
             `vector_ip_ops`.
         id: The column of ids: distinct integers, texts or UUIDs.
         exact: Compare the query with all rows instead of using an index.
-
-    Raises:
-        InputError: There is no such table or column, or no vector.
-        StoreError: PostgreSQL cannot be reached.
     """
 
     def __init__(
@@ -102,13 +98,12 @@ class PgVectorStore(DatabaseStore):
             }
             ids = [key for (key,) in self._rows(f"select {{key}} {_HELD} order by {{id}}")]
             if None in ids:
-                self._refuse_no_id(id)
+                raise InputError(f"{self.name} has a row whose id column {id!r} is null")
             super().__init__(self.name, ids, self._dimensions(declared=about.mod > 0))
 
     def _columns(self, table: str) -> dict[str, _Column]:
-        """Return the columns of a table by name. The table is looked up under its literal name,
-        with or without a schema, and then as SQL would parse it: `Docs`, `sales.Docs`,
-        `sales."Docs"`."""
+        """Return the columns of a table, whose name is read literally, with or without a schema, or
+        as SQL would parse it: `Docs`, `sales.Docs`, `sales."Docs"`."""
         dots = [at for at, letter in enumerate(table) if letter == "."]
         written = [*((table[:at], table[at + 1 :]) for at in dots), (table,), None]
         for parts in written:
@@ -118,16 +113,7 @@ class PgVectorStore(DatabaseStore):
                     return {name: _Column(*about) for name, *about in rows}
         return {}
 
-    def _refuse_no_id(self, column: str) -> None:
-        """Raise an error that names the first row without an id by its other fields."""
-        where = f"(select * {_HELD} and {{id}} is null limit 1)"
-        rows = self._rows(f"select to_jsonb(one.*) from {where} as entry, lateral {_RECORD} as one")
-        row = json.dumps(rows[0][0], ensure_ascii=False) if rows else ""
-        raise InputError(f"{self.name} has a row whose id column {column!r} is null: {row:.200}")
-
     def _dimensions(self, declared: bool) -> int:
-        """Return d of the vectors; raise `InputError` if the column declares none and its vectors
-        differ in length."""
         some = "" if declared else "distinct "
         rows = self._rows(f"select {some}{{dimensions}}({{vector}}) {_HELD} limit 2")
         if len({*rows}) > 1:
@@ -138,7 +124,6 @@ class PgVectorStore(DatabaseStore):
         return rows[0][0] if rows else 0
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Run a query, in which the table's names have been filled in, and return its rows."""
         if self._connection is None or self._connection.closed:
             try:
                 self._connection = self._psycopg.connect(self._server, autocommit=True)
@@ -198,8 +183,7 @@ class PgVectorStore(DatabaseStore):
         return (key for (key,) in self._rows(f"select {{key}} {_HELD} and {{}}", met))
 
     def _leaf(self, leaf: Among | Between | Missing) -> Any:
-        """Translate a condition on one column to a JSON path, whose comparisons have the semantics
-        of filters."""
+        """Translate a condition to a JSON path, which compares as filters do."""
         sql, literal = self._sql.SQL, self._sql.Literal
         column, *path = [leaf.field] if leaf.field in self._fields else leaf.field.split(".")
         if isinstance(leaf, Missing) and self._fields[column] in _TEXTS:

@@ -201,7 +201,7 @@ def test_a_filter_nested_too_deeply_is_refused():
     condition = {"lang": "en"}
     for _ in range(100_000):
         condition = {"not": condition}
-    with pytest.raises(InputError, match="larger than the limit of .* and 50 levels"):
+    with pytest.raises(InputError, match=r"larger than the limit of .* and 50 levels"):
         parse_filter(condition)
 
 

@@ -29,8 +29,7 @@ from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, parse
 
 Target: TypeAlias = str | Path | BinaryIO
-"""The destination of a plot: a file, whose suffix sets the format, or an open file, which gets
-SVG."""
+"""A file, whose suffix sets the format, or an open file, which gets SVG."""
 
 FAMILIES: Mapping[str, tuple[str, str]] = {
     "rerank": ("#4f5764", "s"),
@@ -87,8 +86,7 @@ _RC = {
 class Curve:
     """A line: `y` over `x` (p,), with the ends of the 95% intervals if they are known.
 
-    `name` is a method's specification or another label. A curve that does not depend on x has one
-    point with `x` (None,) and is drawn as a horizontal line.
+    A curve that does not depend on x has one point with `x` (None,): a horizontal line.
     """
 
     name: str
@@ -170,11 +168,8 @@ def curves(
 ) -> None:
     """Save a plot with a panel for each title and a line for each of its curves, named at its end.
 
-    Args:
-        log: Whether the x axis is logarithmic.
-        percent: Values are in 0-1, drawn from 0 to 100%; otherwise they are drawn as they are, on
-            a logarithmic axis.
-        highlight: Names of the lines that are not grey, at most six; `highlights` by default.
+    `log` makes the x axis logarithmic. Values are shares (0-1), or drawn as they are on a
+    logarithmic axis. `highlight` names the lines that are not grey, at most six.
     """
     names = list(dict.fromkeys(curve.name for found in panels.values() for curve in found))
     chosen = list(highlight) or highlights(chain(*panels.values()))
@@ -201,8 +196,7 @@ def curves(
 
 
 def highlights(found: Iterable[Curve]) -> list[str]:
-    """Choose the names of at most six lines to highlight: the best reranking and the highest
-    others.
+    """Choose at most six lines to highlight: the best reranking and the highest others.
 
     Lines are ordered by their mean, and every method gets one before any gets a second.
     """
@@ -220,7 +214,6 @@ def highlights(found: Iterable[Curve]) -> list[str]:
 def _draw(
     panel: Any, curve: Curve, places: Sequence[float], label: str, look: Any, scale: int
 ) -> None:
-    """Draw a curve; a curve without x is drawn as a horizontal line."""
     x, y = curve.x, scale * np.array([curve.y, curve.low or curve.y, curve.high or curve.y])
     if None in x:
         low, high = min(places), max(places)
@@ -241,16 +234,14 @@ def end_label(panel: Any, text: str, end: tuple[Any, float], colour: str) -> Non
 
 
 def _move_apart(panel: Any) -> None:
-    """Move the names beside a panel apart, as near as possible to the ends of their lines.
-
-    Less the names below it, the height of each is at least that of the one before: the least
-    squares under this order are an isotonic regression.
-    """
+    """Move the names beside a panel apart, as near as possible to the ends of their lines."""
     from matplotlib.text import Text
     from scipy.optimize import isotonic_regression
 
     named = sorted((t for t in panel.texts if hasattr(t, "xyann")), key=lambda text: text.xy[1])
     box, sizes = panel.bbox, np.array([Text.get_window_extent(text).height for text in named])
+    # Less the names below it, the height of each is at least that of the one before: the least
+    # squares under this order are an isotonic regression.
     ends = [panel.transData.transform((1, text.xy[1]))[1] - box.y0 for text in named]
     stacked, room = sizes.cumsum() - sizes / 2, max(0, box.height - sizes.sum())
     free = np.clip(isotonic_regression(ends - stacked).x, 0, room)
@@ -269,8 +260,7 @@ def _logarithmic(panel: Any, low: float, high: float) -> None:
 
 
 def family(name: str) -> str:
-    """Return the method that a specification or a label begins with, as `parse_method` reads it; ""
-    if none.
+    """Return the method that a specification or a label begins with; "" if none.
 
     >>> family("axn(retriever=dense, rounds=5)"), family("CMC"), family("auto"), family("wordnet")
     ('axn', 'retrieve', 'kriging', '')
@@ -316,8 +306,7 @@ def labels_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def _parsed(name: str) -> Spec | None:
-    """Parse a method's specification, which may contain settings that are still to be chosen; None
-    if it is invalid."""
+    """Parse a specification, whose settings may still have to be chosen; None if it is invalid."""
     try:
         return parse(re.sub(r"\{\w+\}", "chosen", name.removesuffix(", fused")))
     except SpecError:
@@ -333,10 +322,7 @@ def picture(
     panels: int = 1,
     size: tuple[float, float] | None = None,
 ) -> Iterator[list[Any]]:
-    """Make panels of `size` inches, stacked if they are wide, and save them at the end.
-
-    `note` stands below in small letters.
-    """
+    """Make panels of `size` inches, stacked if they are wide, and save them at the end."""
     import matplotlib.figure
 
     width, height = size or (WIDTH, 3.3 if panels == 1 else 2.4)

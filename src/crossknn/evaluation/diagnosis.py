@@ -197,18 +197,19 @@ def search_ways(
 ) -> Ways:
     """Answer the queries by the retriever alone, by reranking and by a search, and with a fusion
     also in the order of final scores."""
-    stage, fused_stage = _stages(evaluation.parts[0].index, method)
-    alone: dict[Way, Method] = {RETRIEVER: Retrieve(retriever=stage)}
-    plain, fused = _reranking(evaluation.parts[0].index, method, stage), dict[Way, Method]()
+    index = evaluation.parts[0].index
+    stage, fused_stage = _stages(index, method)
+    plain = {RETRIEVER: Retrieve(retriever=stage), **_reranking(index, method, stage)}
+    fused = dict[Way, Method]()
     if fusion is not None:
         if fused_stage != stage:
-            alone[replace(RETRIEVER, fused=True)] = Retrieve(retriever=fused_stage)
-        reranking = _reranking(evaluation.parts[0].index, method, fused_stage)
+            plain[replace(RETRIEVER, fused=True)] = Retrieve(retriever=fused_stage)
+        reranking = _reranking(index, method, fused_stage)
         fused = {replace(way, fused=True): how for way, how in reranking.items()}
-    methods = {str(way): how for way, how in {**alone, **plain, **fused}.items()}
+    methods = {str(way): how for way, how in {**plain, **fused}.items()}
     check(evaluation.parts, methods, budgets[0], evaluation.seed)
     outcomes: dict[int, dict[Way, Outcome]] = {budget: {} for budget in budgets}
-    for ways, by in ((alone, None), (plain, None), (fused, fusion)):
+    for ways, by in ((plain, None), (fused, fusion)):
         way_of = {str(way): way for way in ways}
         named = {name: ways[way] for name, way in way_of.items()}
         for each in evaluation.outcomes(named, budgets, by, progress):

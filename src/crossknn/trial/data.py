@@ -18,11 +18,7 @@ from crossknn.errors import InputError
 from crossknn.evaluation.diagnosis import FEWEST, check_enough
 from crossknn.evaluation.task import Judgements, TaskMeasures
 
-_ABBREVIATION = re.compile(
-    r"(?:\b(?:e\.g|i\.e|cf|vs|etc|resp|approx|fig|eq|no|dr|mr|st)|\.\.|(?-i:\b[A-Z]))\.$",
-    re.IGNORECASE,
-)
-_SENTENCE_END = re.compile(r"[.!?][\"'`)\]]*(?=\s+[A-Z0-9(\[`\"'*:<_]|\s*$)")
+_SENTENCE_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)(?<!\b[A-Z])[.!?][\"')\]]*(?=\s+[A-Z0-9\"'(]|$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +132,7 @@ def first_sentence(text: str) -> tuple[str, str]:
     """Split a text into the first sentence of its first paragraph, on one line, and the rest."""
     opening, *others = re.split(r"\n\s*\n", text.strip(), maxsplit=1)
     paragraph, remainder = " ".join(opening.split()), "".join(others).strip()
-    for match in _SENTENCE_END.finditer(paragraph):
-        if not _ABBREVIATION.search(paragraph[: match.start() + 1]):
-            others = [paragraph[match.end() :].strip(), remainder]
-            return paragraph[: match.end()].strip(), "\n\n".join(filter(None, others))
+    if end := _SENTENCE_END.search(paragraph):
+        rest = [paragraph[end.end() :].strip(), remainder]
+        return paragraph[: end.end()], "\n\n".join(filter(None, rest))
     return paragraph, remainder

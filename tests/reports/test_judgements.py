@@ -39,22 +39,32 @@ def test_every_line_counts(tmp_path, text):
     assert read(tmp_path, text) == READ
 
 
-@pytest.mark.parametrize(
-    "line", ["q1 0 d1 l", "q1 0 d1 label", f"q1 0 d1 {'9' * 5000}", "q1 0 d1 0.5", "q1 0 d1 nan", "q1 0 d1 inf", "q1 0 d1 1_0", "q1 0 d1 ١",
-             "q1 d1", "\td1\t1", "q1\t\t1", "q1 0 d1 1e2", "q1,d1,1", "q1 0 d1 1 more", "a b c"]
-)  # fmt: skip
-@pytest.mark.parametrize("number", [1, 2])
-def test_what_is_no_judgement_is_refused_on_every_line(tmp_path, line, number):
+SLIPS = [
+    *("q1 0 d1 l", "q1 0 d1 label", f"q1 0 d1 {'9' * 5000}", "q1 0 d1 0.5", "q1 0 d1 nan"),
+    *("q1 0 d1 inf", "q1 0 d1 1_0", "q1 0 d1 ١", "q1 d1", "\td1\t1", "q1\t\t1", "q1 0 d1 1e2"),
+    *("q1,d1,1", "q1 0 d1 1 more", "a b c"),
+]
+
+
+@pytest.mark.parametrize("line", SLIPS)
+def test_what_is_no_judgement_is_refused_on_every_line(tmp_path, line):
     """A first line with a slip of the pen is refused as a second one is."""
-    lines = [line, "q1 0 d2 0"] if number == 1 else ["q1 0 d2 0", line]
-    with pytest.raises(ck.InputError, match=f"line {number} is not a judgement"):
-        read(tmp_path, "\n".join(lines))
+    for number, lines in ((1, [line, "q1 0 d2 0"]), (2, ["q1 0 d2 0", line])):
+        with pytest.raises(ck.InputError, match=f"line {number} is not a judgement"):
+            read(tmp_path, "\n".join(lines))
 
 
-def test_a_header_is_one_line(tmp_path):
-    """A second header is no judgement."""
-    with pytest.raises(ck.InputError, match="line 2 is not a judgement"):
-        read(tmp_path, "qid\tdocno\tlabel\nqid\tdocno\tlabel\n")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        # A second header is no judgement; columns the other way round are not those of others.
+        ("qid\tdocno\tlabel\nqid\tdocno\tlabel\n", "line 2 is not a judgement"),
+        ("corpus-id\tquery-id\tscore\nd1\tq1\t1\n", "line 1 names corpus-id first"),
+    ],
+)
+def test_headers_that_are_refused(tmp_path, text, said):
+    with pytest.raises(ck.InputError, match=said):
+        read(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +82,18 @@ def test_judgements_of_python(given):
     assert {type(grade) for grade in ck.read_qrels(given)["q1"].values()} == {int}
 
 
+def compared(given, queries, items):
+    """Compare reranking with exact search, by these judgements."""
+    index, scores = ck.ItemIndex.build(items, lsa=0), np.ones((1, len(items)), np.float32)
+    scores[0, 0] += 1
+    how = {"qrels": given, "measures": ["RR@10"]}
+    methods = ck.parse_methods("rerank(retriever=bm25)")
+    return ck.compare(index, queries, scores, methods, [1], [1], **how)
+
+
 def test_ids_that_are_numbers():
     """Items, queries and judgements may be numbered, by NumPy too, and agree."""
-    index = ck.ItemIndex.build({1: "a tree", 2: "the sea"}, lsa=0)
-    scores = np.array([[1.0, 0]], np.float32)
-    methods, qrels = ck.parse_methods("rerank(retriever=bm25)"), {np.int64(7): {1: 1.0}}
-    how = {"qrels": qrels, "measures": ["RR@10"]}
-    exact, *_ = ck.compare(index, {7: "tree"}, scores, methods, [1], [1], **how)
+    exact, *_ = compared({np.int64(7): {1: 1.0}}, {7: "tree"}, {1: "a tree", 2: "the sea"})
     assert [*exact.task["RR@10"]] == [1]
 
 
@@ -96,23 +111,17 @@ def test_ids_that_are_numbers():
 )
 def test_judgements_of_python_that_are_none(given, said):
     """What is no judgement is refused in one sentence, by the reader and by a comparison."""
-    index = ck.ItemIndex.build({"d1": "a tree"}, lsa=0)
-    scores, methods = np.ones((1, 1), np.float32), ck.parse_methods("rerank(retriever=bm25)")
-    for call in (
-        lambda: ck.read_qrels(given),
-        lambda: ck.compare(
-            index, {"q1": "tree"}, scores, methods, [1], [1], qrels=given, measures=["RR@10"]
-        ),
-    ):
+    for read in (ck.read_qrels, lambda g: compared(g, {"q1": "tree"}, {"d1": "a tree"})):
         with pytest.raises(ck.InputError) as error:
-            call()
+            read(given)
         assert said in str(error.value)
 
 
-def test_a_table_that_names_its_items_first(tmp_path):
-    """Judgements with their columns the other way round are not read as those of other queries."""
-    with pytest.raises(ck.InputError, match="line 1 names corpus-id first"):
-        read(tmp_path, "corpus-id\tquery-id\tscore\nd1\tq1\t1\n")
+def test_a_data_frame_is_quoted_in_one_line():
+    pd = pytest.importorskip("pandas")
+    with pytest.raises(ck.InputError, match=r"give a mapping \{query id: ") as error:
+        ck.read_qrels(pd.DataFrame({"qid": ["q1"], "docno": ["d1"], "label": [1]}))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +139,3 @@ def test_judgements_and_numbers_that_are_no_lists(tmp_path, text):
     (tmp_path / "lists").write_text(text)
     with pytest.raises(ck.InputError, match=r"line [12]"):
         read_run(tmp_path / "lists")
-
-
-def test_a_message_is_one_line():
-    """A data frame that is no judgements is quoted in one line."""
-    pd = pytest.importorskip("pandas")
-    with pytest.raises(ck.InputError) as error:
-        ck.read_qrels(pd.DataFrame({"qid": ["q1"], "docno": ["d1"], "label": [1]}))
-    assert "\n" not in str(error.value)
-    assert "give a mapping {query id: {item id: grade}}" in str(error.value)

@@ -58,8 +58,9 @@ def stores(folder):
 @pytest.mark.parametrize("count", [1, 10, 100, 2000])
 def test_finds_nearly_all_of_the_nearest_in_order(stores, count):
     found, exact = (store.top(ASKED, count) for store in stores)
-    assert found.items.shape == (M, count)
+    assert (found.items.shape, stores[0].shape) == ((M, count), (N, D))
     assert recall(found, exact) >= 0.97
+    np.testing.assert_array_equal(stores[0].vectors(found.items), NEAR[found.items])
     products = np.einsum("md,mcd->mc", ASKED, NEAR[found.items].astype(np.float32))
     np.testing.assert_allclose(found.scores, products, rtol=1e-4)
     assert (np.diff(found.scores) <= 0).all()
@@ -82,15 +83,15 @@ def test_a_search_reads_more_lists_of_few_items_and_after_many_scores(
     assert items_read(n, lists, wanted, excluded) == pytest.approx(read)
 
 
-def test_what_many_scores_point_to_is_found(stores):
-    """A direction that is no query's: its nearest items lie in many lists."""
+def test_many_excluded_items_leave_enough(stores):
+    """A direction of no query, whose nearest items lie in many lists."""
     directions = np.random.default_rng(2).standard_normal((M, D)).astype(np.float32)
     seen = np.tile(np.arange(0, N, 60), (M, 1))
     found, exact = (store.top(directions, 100, seen) for store in stores)
     assert recall(found, exact) >= 0.97
 
 
-@pytest.mark.parametrize("share", [0.5, 0.9, FEW / N / 2])
+@pytest.mark.parametrize("share", [0.5, FEW / N / 2])
 def test_filters_and_exclusion_hold_inside_the_search(stores, share):
     allowed = np.random.default_rng(1).random(N) < share
     best = stores[1].top(ASKED, 30, None, allowed).items
@@ -99,13 +100,6 @@ def test_filters_and_exclusion_hold_inside_the_search(stores, share):
     assert allowed[found.items].all()
     assert not any(np.isin(row, out).any() for row, out in zip(found.items, exclude, strict=True))
     assert recall(found, exact) >= (1 if share * N <= FEW else 0.97)
-
-
-def test_vectors_are_those_of_the_index(stores):
-    items = np.array([[3, 5], [0, N - 1]])
-    for store in stores:
-        assert store.shape == (N, D)
-        np.testing.assert_array_equal(store.vectors(items), NEAR[items])
 
 
 def test_axn_asks_the_store_each_round_and_picks_as_with_all_vectors(folder):

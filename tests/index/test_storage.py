@@ -1,19 +1,18 @@
 """Whatever happens to the disk or the process, an index is whole or refused in one sentence."""
 
-import json
 import os
 import signal
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from index_helpers import FormulaScorer, corpus
+from index_helpers import FormulaScorer, corpus, rewrite_manifest
 
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index import storage
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.storage import MANIFEST, VERSION, checksum_of
+from crossknn.index.storage import MANIFEST, VERSION
 from crossknn.types import Queries
 
 
@@ -85,18 +84,13 @@ def test_changed_bytes_are_noticed_when_they_are_read_and_by_verify(folder):
     assert silent <= unread
 
 
-def edit(folder, **changes):
-    manifest = {**json.loads((folder / MANIFEST).read_text()), **changes}
-    manifest["checksum"] = checksum_of(manifest)
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-
-
 def test_manifests_of_other_versions_and_with_outward_paths(folder):
-    edit(folder, version=2)
+    rewrite_manifest(folder, lambda manifest: manifest.update(version=2))
     with pytest.raises(IndexFormatError, match=r"another version of crossknn .its format is 2"):
         ItemIndex.load(folder)
     outward = [{"path": "../x.npy", "bytes": 1, "checksums": ""}]
-    edit(folder, version=VERSION, parts={"items": {"meta": {}, "columns": {"x": outward}}})
+    parts = {"items": {"meta": {}, "columns": {"x": outward}}}
+    rewrite_manifest(folder, lambda manifest: manifest.update(version=VERSION, parts=parts))
     with pytest.raises(IndexFormatError, match=r"outside its folder"):
         ItemIndex.load(folder)
     (folder / MANIFEST).write_text("[]")

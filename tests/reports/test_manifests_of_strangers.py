@@ -11,15 +11,16 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from index_helpers import rewrite_manifest
 
 import crossknn as ck
 from crossknn.errors import CrossknnError
 from crossknn.extend import Pairs, ScoreStore
-from crossknn.index.storage import MANIFEST, checksum_of
+from crossknn.index.storage import MANIFEST
 from crossknn.scores.database import StoreFullError
 
 TEXTS = [f"how to {verb} a {noun}" for verb in ("zip", "sort", "read") for noun in ("file", "list")]
-WRONG = (None, -1, 10**400, 1e308, "", "../../x", [None], {"a": None})
+WRONG = (None, -1, 2**80, 10**400, 1e308, "", "../../x", [None], {"a": None})
 
 
 def scorer(pairs):
@@ -42,11 +43,6 @@ def places(value, at=()):
             yield from places(inner, (*at, key))
 
 
-def changed(folder, manifest):
-    manifest["checksum"] = checksum_of(manifest)
-    (folder / MANIFEST).write_text(json.dumps(manifest))
-
-
 @pytest.mark.parametrize("part", ["words/bm25", "words/lsa", "vectors/lsa", "artifacts", "items"])
 def test_each_value_of_a_manifest(made, tmp_path, part):
     """The wrong types ended in TypeError, KeyError and AttributeError where they were used."""
@@ -57,12 +53,14 @@ def test_each_value_of_a_manifest(made, tmp_path, part):
     for at in places(json.loads(good)["parts"][key]):
         for wrong in WRONG:
             shutil.copytree(made, folder, dirs_exist_ok=True)
-            manifest = json.loads(good)
-            holder = manifest["parts"][key]
-            for name in at[:-1]:
-                holder = holder[name]
-            holder[at[-1]] = wrong
-            changed(folder, manifest)
+
+            def change(manifest, at=at, wrong=wrong):
+                holder = manifest["parts"][key]
+                for name in at[:-1]:
+                    holder = holder[name]
+                holder[at[-1]] = wrong
+
+            rewrite_manifest(folder, change)
             with suppress(CrossknnError):
                 index = ck.ItemIndex.load(folder)
                 assert isinstance(index.verify(), list)
@@ -79,9 +77,11 @@ def test_each_value_of_a_manifest(made, tmp_path, part):
 def test_numbers_where_texts_are_due(made, tmp_path, column):
     """A column of texts that names only the file of their offsets was read as one of numbers."""
     folder = shutil.copytree(made, tmp_path / "index")
-    manifest = json.loads((folder / MANIFEST).read_text())
-    del manifest["parts"]["items"]["columns"][column][0]
-    changed(folder, manifest)
+
+    def change(manifest):
+        del manifest["parts"]["items"]["columns"][column][0]
+
+    rewrite_manifest(folder, change)
     with pytest.raises(ck.IndexFormatError, match=f"{column} are numbers"):
         ck.ItemIndex.load(folder)
 

@@ -56,10 +56,10 @@ def test_a_store_is_a_dictionary_that_keeps_the_first_score(steps, in_memory):
                 wanted = [[known.get((fingerprint, q, i), np.nan) for i in items] for q in queries]
                 dense = one.rows(fingerprint, queries, items)
                 np.testing.assert_array_equal(dense, np.array(wanted, np.float32))
-                np.testing.assert_array_equal(
-                    one.pair_scores(fingerprint, queries, items, pairs),
-                    dense[pairs.query, pairs.item],
+                by_ids = one.table().lookup(
+                    fingerprint, *one.table().pair_ids(queries, items, pairs)
                 )
+                np.testing.assert_array_equal(by_ids, dense[pairs.query, pairs.item])
                 log = one.sparse_scores(fingerprint, items)
                 assert len(log) == sum(
                     f == fingerprint and i == item for f, _, i in known for item in items

@@ -82,7 +82,8 @@ def fit_fusion(
     def score(pairs: Pairs) -> FloatArray:
         given = asked.texts, index.items.texts, pairs
         collect(index.scores, opened, *given, limits=limits, progress=progress)
-        return index.scores.pair_scores(fingerprint_of(opened, index.scores), *given)
+        table = index.scores.table()
+        return table.lookup(fingerprint_of(opened, index.scores), *table.pair_ids(*given))
 
     known = None if qrels is None else given_qrels(qrels)
     rows = None if known is None else by_position(known, asked.ids, index.items.ids)

@@ -153,7 +153,6 @@ def refusing(what: str) -> Iterator[None]:
 
 
 def bundled_folder(kind: str) -> Path:
-    """Return the folder of the bundled model of this kind."""
     return Path(str(files("crossknn"))) / "bundled" / kind
 
 
@@ -189,8 +188,6 @@ def snapshot(name: str, revision: str | None, allow: Sequence[str]) -> Path:
 
 
 def model_folder(path_or_name: str | Path, revision: str | None = None) -> Path:
-    """Return an existing folder, or the local snapshot of a hub model; InputError if there is
-    neither."""
     folder, name = existing(path_or_name), str(path_or_name)
     if folder is None:
         folder = snapshot(name, revision, (*_SMALL_FILES, "*.safetensors"))
@@ -285,7 +282,6 @@ def _chat_template(folder: Path) -> str:
 
 
 def _has_head(folder: Path) -> bool:
-    """Whether a folder's weights include a classification head; true if only loading could tell."""
     index = json_in(folder, "model.safetensors.index.json", {})
     weights, pickled = folder / "model.safetensors", folder / "pytorch_model.bin"
     names: Iterable[str]
@@ -308,6 +304,5 @@ def _has_head(folder: Path) -> bool:
 
 
 def _modules(folder: Path) -> list[str]:
-    """Return the names of the modules of a sentence-transformers folder, in order."""
     modules = json_in(folder, "modules.json", [])
     return [str(module.get("type", "")).split(".")[-1] for module in modules]

@@ -113,9 +113,8 @@ class Row(NamedTuple):
 class Window:
     """The maximum length of an input in tokens, including special tokens.
 
-    Without `query_length` and `item_length` a query and an item share `max_length`, and the longer
-    one is cut. With them each has its own limit, as in entity linking: the query's includes `[CLS]`
-    and the first `[SEP]`, the item's the last `[SEP]`.
+    A query and an item share `max_length`, or each has its own limit, as in entity linking: the
+    query's includes `[CLS]` and the first `[SEP]`, the item's the last `[SEP]`.
     """
 
     max_length: int
@@ -184,7 +183,6 @@ class Encoding:
         return Row(*template.assemble(kept), len(kept) < len(ids))
 
     def _cut(self, ids: IntArray, room: int, *, is_query: bool) -> IntArray:
-        """Cut a text to its first tokens that fit, but always keep its marks."""
         marks = (self._marks[:2] if is_query else self._marks[2:]) if self._marks else ()
         places = [int(at[0]) for mark in marks if len(at := np.flatnonzero(ids == mark))]
         if len(places) < len(marks) or places != sorted(places):
@@ -220,10 +218,8 @@ def checked_rows(rows: Sequence[Row | InputError], where: str = "", start: int =
 
 
 def around(ids: IntArray, start: int, end: int, room: int) -> IntArray:
-    """Return the `room` tokens around ids[start:end], evenly on both sides if possible.
-
-    A span longer than the room keeps its first tokens and its last one.
-    """
+    """Return the `room` tokens around ids[start:end], evenly on both sides if possible; a span
+    longer than the room keeps its first tokens and its last one."""
     spare = room - (end - start)
     if spare < 0:
         return np.append(ids[start : start + room - 1], ids[end - 1])
@@ -242,11 +238,8 @@ def longest_first(n_query: int, n_item: int, room: int) -> tuple[int, int]:
 
 
 def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str, IntArray]:
-    """Pad rows (b,) to a model's inputs (b, t).
-
-    The width is a multiple of 8: with odd widths the end of each row takes other CPU instructions,
-    which changes the last bit of one score in six.
-    """
+    """Pad rows (b,) to a model's inputs (b, t). The width is a multiple of 8: with odd widths the
+    end of each row takes other CPU instructions, which changes the last bit of one score in six."""
     width = max(1, *(len(row.ids) for row in rows))  # a text may have no tokens at all
     width = max(width, min(-(-width // _MULTIPLE) * _MULTIPLE, max_length))
     ids = np.full((len(rows), width), pad_token_id, dtype=np.int64)
@@ -261,11 +254,8 @@ def token_batches(
     lengths: IntArray, tokens_per_run: int, one_width: bool = False
 ) -> Iterator[IntArray]:
     """Split rows with these numbers of tokens (b,) into batches of similar length: positions
-    (rows,) of each batch.
-
-    Rows times padded width are at most `tokens_per_run`, except for a single longer row. With
-    `one_width` all rows of a batch have the same length.
-    """
+    (rows,) of each batch. Rows times padded width are at most `tokens_per_run`, except for a single
+    longer row. With `one_width` all rows of a batch have the same length."""
     widths = -(-lengths // _MULTIPLE) * _MULTIPLE
     order = np.argsort(lengths, kind="stable")
     start = 0

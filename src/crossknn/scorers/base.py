@@ -11,10 +11,8 @@ from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Gives exact scores of (query, item) pairs: a cross-encoder, the expensive part of a search.
-
-    A pair's score must depend on its two texts alone, not on the other pairs of its batch.
-    """
+    """Gives exact scores of (query, item) pairs: a cross-encoder, the expensive part of a search. A
+    pair's score must depend on its two texts alone, not on the other pairs of its batch."""
 
     @property
     def fingerprint(self) -> str | None:

@@ -149,7 +149,6 @@ class HttpScorer(BatchedScorer):
         return np.log(clipped / (1 - clipped))
 
     def _rerank(self, query: str, texts: list[str], deadline: Deadline) -> FloatArray:
-        """Request the scores (b,) of `texts`."""
         body: dict[str, Any] = {"query": query, "documents": texts, "top_n": len(texts)}
         if self._api == "tei":
             body = {"query": query, "texts": texts, "raw_scores": True, "truncate": True}
@@ -164,7 +163,6 @@ class HttpScorer(BatchedScorer):
         return scores
 
     def _request(self, body: bytes, count: int, deadline: Deadline) -> bytes:
-        """Send one request, repeating it after temporary failures, and return the answer."""
         for attempt in range(1 + self._retries):
             pause = _FIRST_PAUSE * 2**attempt
             try:
@@ -221,7 +219,6 @@ class HttpScorer(BatchedScorer):
         return answer.status, data, _pause(answer.headers)
 
     def _refusal(self, status: int, data: bytes, count: int) -> Exception:
-        """Make the error for an answer with another status than 200."""
         if status in (401, 403):
             return ScorerError(
                 f"{self.name} refused access (HTTP {status}): put the key into the environment "
@@ -244,7 +241,6 @@ class HttpScorer(BatchedScorer):
         return BatchError(why, too_large=status in (413, 422) and count > 1)
 
     def _excerpt(self, data: bytes) -> str:
-        """Return the beginning of an HTTP response's body, for error messages."""
         text = visible(data[:10_000].decode("utf-8", errors="replace"))
         return excerpt(text.replace(self._key, "***") if self._key else text)
 

@@ -276,8 +276,6 @@ class SentenceTransformerEncoder:
     def _encode(
         self, texts: Sequence[str], what: str, encode: Any, progress: Progress | None
     ) -> FloatArray:
-        """Encode with `encode_query` or `encode_document`, which choose the tower of a two-tower
-        model and keep the prompt out of pooling where the model does."""
         if not len(texts):
             return np.empty((0, self.dimensions), dtype=np.float32)
         batches: list[FloatArray] = []

@@ -235,7 +235,6 @@ class BatchedScorer(ABC):
             Thread(target=self._attempt, args=work, name="crossknn-request", daemon=True).start()
 
     def _next(self, call: Call) -> IntArray | None:
-        """Return the next batch, cut so that it fits the time left."""
         if call.deadline.over():
             return None
         batch = call.waiting.pop() if call.waiting else next(call.batches, None)
@@ -293,7 +292,6 @@ def start_thread(
 
 @atexit.register
 def _wait() -> None:
-    """Wait for the threads at exit; a second Ctrl-C stops waiting."""
     until = time.monotonic() + _PATIENCE
     with suppress(KeyboardInterrupt):
         alive = [(thread, stop) for thread, stop in _started.items() if thread.is_alive()]

@@ -28,8 +28,6 @@ _TEXTS_AT_ONCE = 4096
 
 
 class _TokenReader:
-    """Runs a `TokenModel`; `truncated` counts the rows that had to be cut."""
-
     truncated = 0
 
     def __init__(self, model: TokenModel) -> None:

@@ -144,7 +144,6 @@ def collect(
 def _check_request(
     queries: Sequence[str], items: Sequence[str], pairs: Pairs | None, limit: int
 ) -> None:
-    """Raises InputError unless texts are lists, and their scores fit into `limit` bytes."""
     for what, texts in (("queries", queries), ("items", items)):
         if isinstance(texts, str | Mapping) or hasattr(texts, "columns"):
             raise InputError(f"the {what} are a {type(texts).__name__}; give a list of texts")
@@ -166,16 +165,8 @@ def exact_scores(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> FloatArray:
-    """Collect the exact scores (q, n) float32 of every query with every item; the array is
-    read-only.
-
-    Raises the errors of `collect`, and ScorerError if a pair has no score.
-
-    Args:
-        store, scorer, limits, progress: As for `collect`.
-        queries: Texts (q).
-        items: Texts (n).
-    """
+    """Collect the exact scores (q, n) float32 of every query with every item, read-only; arguments
+    as for `collect`. ScorerError if a pair has no score."""
     scorer = as_scorer(scorer)
     collect(store, scorer, queries, items, limits=limits, progress=progress)
     scores = store.rows(fingerprint_of(scorer, store), queries, items)
@@ -206,8 +197,6 @@ def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
 
 @dataclass
 class _Collection:
-    """The texts of one collection, and its progress."""
-
     store: ScoreStore
     fingerprint: str
     queries: Sequence[str]
@@ -236,11 +225,8 @@ class _Collection:
         return (pairs.take(chosen[at : at + _AT_ONCE]) for at in range(0, len(chosen), _AT_ONCE))
 
     def score(self, scorer: Scorer, portions: Iterator[Pairs], size: int) -> None:
-        """Keep every worker busy with blocks of `size` pairs, until there are no more pairs or the
-        time is up.
-
-        After an error or an interrupt no block is started, and those in progress are waited for.
-        """
+        """Keep every worker busy with blocks of `size` pairs. After an error or an interrupt no
+        block is started, and those in progress are waited for."""
         blocks, running, workers = (
             self._blocks(portions, size),
             set[Future[None]](),
@@ -281,7 +267,6 @@ class _Collection:
                 yield missing.take(slice(start, start + size))
 
     def _score(self, scorer: Scorer, block: Pairs) -> None:
-        """Score a block, and store each batch as it arrives."""
         scored, why = 0, ""
         stream = scorer.score(block, self.queries, self.items, **self.deadline.rest())
         try:

@@ -290,8 +290,6 @@ def _distrust(db: sqlite3.Connection) -> None:
 
 
 def _tables(db: sqlite3.Connection) -> list[tuple[str, ...]]:
-    """Return the definitions of all tables, indexes, views and triggers, with normalized
-    spacing."""
     rows = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
     return sorted(tuple(_line(value) for value in row) for row in rows)
 

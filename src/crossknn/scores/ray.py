@@ -29,12 +29,9 @@ _PATIENCE = 5.0
 
 @contextmanager
 def scorer_on_ray(source: Any, fingerprint: str, workers: int, address: str) -> Iterator[Scorer]:
-    """Make a scorer that distributes calls over `workers` processes of one CPU each, on the cluster
-    at an address or, for "local", on this machine.
-
-    `source` is the name or folder of the cross-encoder, or one that can be pickled; every worker's
-    must have this fingerprint.
-    """
+    """Make a scorer that distributes calls over `workers` processes of one CPU each. `source` is
+    the name or folder of the cross-encoder, or one that can be pickled; `address` that of a
+    cluster, or "local"."""
     with needs_extra("scoring on Ray", "ray"):
         ray: Any = import_module("ray")
     started_here = not ray.is_initialized()
@@ -56,7 +53,6 @@ def scorer_on_ray(source: Any, fingerprint: str, workers: int, address: str) -> 
 
 
 def _start(ray: Any, workers: int, address: str) -> None:
-    """Start Ray here, or join a cluster."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     logging.getLogger("ray").setLevel(logging.ERROR)
     own = {"num_cpus": workers, "include_dashboard": False} if address == "local" else {}
@@ -72,8 +68,6 @@ def _start(ray: Any, workers: int, address: str) -> None:
 
 
 class _Worker:
-    """A process that holds the cross-encoder, opened at the first call."""
-
     def __init__(self, source: Any, fingerprint: str) -> None:
         self._source, self._fingerprint = source, fingerprint
 

@@ -277,19 +277,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             ids = table.pair_ids(queries, items, pairs, add=True, keep=not self.private)
             return table.insert(fingerprint, *ids, scores)
 
-    def pair_scores(
-        self, fingerprint: str, queries: Sequence[str], items: Sequence[str], pairs: Pairs
-    ) -> FloatArray:
-        """Look up the exact scores (p,) of pairs, NaN if there is none.
-
-        Args:
-            fingerprint: The cross-encoder's fingerprint.
-            queries, items: Texts.
-            pairs: p pairs of positions in `queries` and `items`.
-        """
-        table = self.table()
-        return table.lookup(fingerprint, *table.pair_ids(queries, items, pairs))
-
     def rows(self, fingerprint: str, queries: Sequence[str], items: Sequence[str]) -> FloatArray:
         """Look up the exact scores (q, n) float32 of all pairs of texts, NaN if there is none.
 

@@ -522,37 +522,33 @@ TRY = ("try", "own.jsonl", "--n-queries", "5", "--minutes", "1", "--budget", "20
 NAMED = [f"--{name.replace('_', '-')}={field}" for name, field in FIELDS.items()]
 
 
-def test_try_ends_with_a_verdict_and_scores_no_pair_twice(folder, capsys):
+def test_try_ends_with_a_verdict_and_scores_no_pair_twice(folder, endpoint, capsys):
     own_texts(folder)
-    assert run([*TRY, *NAMED]) == 0
+    given, _ = endpoint
+    assert run([*TRY, *NAMED, *given]) == 0
     out, said = capsys.readouterr()
     assert "60 items, 5 queries made of items" in said
     assert "With 20 calls for each of 5 made-up queries" in out
     page = (folder / "crossknn-try" / "index.html").read_text()
-    parts = (
-        "By budget",
-        "reach: share of the relevant items below",
-        "Query by query",
-        "These queries are made up",
-        "made-up queries",
-    )
-    assert all(part in page for part in parts)
+    for part in ("By budget", "reach: share of", "Query by query", "These queries are made up"):
+        assert part in page
     before = len(ck.ItemIndex.load("crossknn-try/index").scores)
-    assert run([*TRY, *NAMED, "--json"]) == 0
+    assert run([*TRY, *NAMED, *given, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["queries"], found["made_up_queries"]) == (5, True)
     assert found["diagnosis"]["queries"] == 5
     assert len(ck.ItemIndex.load("crossknn-try/index").scores) == before
 
 
-def test_try_takes_the_queries_and_judgements_of_a_beir_folder(folder, capsys):
+def test_try_takes_the_queries_and_judgements_of_a_beir_folder(folder, endpoint, capsys):
     own_texts(folder)
+    options = (*TRY[2:], "--encoder", "none", *endpoint[0])
     items = ck.read_items("own.jsonl", **FIELDS)
     texts = dict(zip(items.ids, items.texts, strict=True))
     queries = {f"q{i}": f"what is thing {i} made of" for i in range(6)}
     judged = {f"q{i}": {f"i{i}": 1} for i in range(5)}
     save_beir(Path("mini"), texts, queries, dev=judged, train=judged)
-    mini = ["try", "mini", *TRY[2:], "--encoder", "none"]
+    mini = ["try", "mini", *options]
     assert run(mini) == 2
     said = "mini has judgements of dev, train: name one, such as --qrels mini/qrels/dev.tsv"
     assert said in " ".join(capsys.readouterr().err.split())
@@ -566,28 +562,25 @@ def test_try_takes_the_queries_and_judgements_of_a_beir_folder(folder, capsys):
     assert "60 items, 5 queries of mini, judged by its split test; cross-encoder" in page
     assert "The verdict is made at 10, 20, 40 calls" in page
     given = ["own.jsonl", *NAMED, "--queries", "mini", "--qrels", "mini/qrels/dev.tsv"]
-    assert run(["try", *given, *TRY[2:], "--encoder", "none"]) == 0
+    assert run(["try", *given, *options]) == 0
     assert "60 items, 6 queries of mini, judged by mini/qrels/dev.tsv;" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_try_takes_queries_and_judgements_of_yours(folder, capsys):
+def test_try_takes_queries_and_judgements_of_yours(folder, endpoint, capsys):
     own_texts(folder, 120)
     asked = ({"id": f"q{i}", "text": f"what is thing {i} made of"} for i in range(6))
     jsonl(folder / "q.jsonl", asked)
     Path("qrels.tsv").write_text("".join(f"q{i}\t0\ti{i}\t1\n" for i in range(6)))
     given = (*NAMED, "--queries", "q.jsonl", "--qrels", "qrels.tsv", "--max-items", "100")
-    assert run([*TRY, *given]) == 0
+    assert run([*TRY, *given, *endpoint[0]]) == 0
     out, said = capsys.readouterr()
     assert "100 items, 6 queries;" in said
-    assert "nDCG@10" in out or "Keep" in out
+    assert "diagnosis, nDCG@10 of 6 judged queries: dense, kriging" in out
     assert run([*TRY, *NAMED, "--qrels", "qrels.tsv"]) == 2
     assert "--queries FILE" in capsys.readouterr().err
     Path("wrong.tsv").write_text("".join(f"q{i}\t0\tnone{i}\t1\n" for i in range(6)))
     assert run([*TRY, *given[:5], "--qrels", "wrong.tsv", "--out", "new"]) == 2
-    said = capsys.readouterr().err
-    assert "relevant item in the index, and got 0" in said
-    assert "1 of 5" not in said
+    assert "relevant item in the index, and got 0" in capsys.readouterr().err
 
 
 def test_items_come_and_go(command, build, folder, capsys):

@@ -13,10 +13,9 @@ pytest.importorskip("langchain_core")
 pytest.importorskip("langchain_tests")
 
 from langchain_core.cross_encoders import BaseCrossEncoder
-from langchain_core.documents import Document
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 
-from crossknn.adapters.langchain import CrossknnReranker, CrossknnRetriever
+from crossknn.adapters.langchain import CrossknnRetriever
 
 
 @pytest.mark.asyncio
@@ -39,16 +38,6 @@ def test_options_of_a_call_replace_those_of_the_retriever(searcher):
     assert len(retriever.invoke(QUERY, k=5, filter=None)) == 5
     with pytest.raises(ck.InputError, match="colour"):
         retriever.invoke(QUERY, filter={"colour": "red"})
-
-
-def test_what_was_predicted_and_is_scored_now_is_not_marked():
-    documents = [Document(item["text"], metadata={"crossknn_predicted": True}) for item in TEXTS]
-    reranker = CrossknnReranker(scorer=overlap, budget=12)
-    marks = [
-        "crossknn_predicted" in d.metadata for d in reranker.compress_documents(documents, QUERY)
-    ]
-    assert marks == [False] * 12 + [True] * (len(TEXTS) - 12)
-    assert reranker.compress_documents([], QUERY) == []
 
 
 def test_a_cross_encoder_of_langchain_is_a_scorer(index):

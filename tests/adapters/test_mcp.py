@@ -109,11 +109,6 @@ def test_answers_are_short_enough_and_long_texts_come_in_parts(letter):
     assert len(answers) < 3 + len(json.dumps(long)) * 3 / server_of.MAX_BYTES
 
 
-def test_a_filter_that_allows_nothing_is_noted(searcher):
-    [answer], _ = ask(searcher, ("search", {"query": "a", "filter": {"lang": "fr"}}))
-    assert body(answer) == {"results": [], "note": "the filter allows no item"}
-
-
 def search_and_fetch(**fields):
     """The answers of both tools about the one item of an index."""
     index = ck.ItemIndex.build([{"id": "i", "text": "a text", **fields}], lsa=0)

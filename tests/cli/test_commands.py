@@ -8,15 +8,12 @@ import re
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from faulty_server import Faulty, answer, good, score
-from faulty_server import rows as answers
+from faulty_server import Faulty, good, score
 from tiny_models import jsonl, save_beir
 
 import crossknn as ck
 from crossknn.cli import app as application
-from crossknn.cli import output as printing
 from crossknn.cli.app import run
 
 TOPICS = ("archives", "threads", "files", "strings", "queues")
@@ -288,23 +285,6 @@ def test_all_items_above_a_score(build, command, capsys):
     assert f"reaches 99: the best score is {best[0]:.2f}" in capsys.readouterr().out
 
 
-def test_vectors_that_queries_have_none_of_are_no_yardstick(command, folder):
-    texts = [f"part {i} on {TOPICS[i % 5]}" for i in range(N)]
-    vectors = {"mine": np.eye(N, dtype=np.float32)}
-    ck.ItemIndex.build(texts, vectors=vectors).save(folder / "own.index")
-    rows = command(
-        *("compare", "own.index", "--queries", "queries.jsonl", "--budgets", "5", "-k", "1"),
-        *("--methods", "rerank(retriever=random)"),
-    )
-    specs = (
-        "exact",
-        "retrieve(retriever=bm25)",
-        "rerank(retriever=bm25)",
-        "rerank(retriever=random)",
-    )
-    assert [row["method"] for row in rows] == [*specs]
-
-
 def test_a_filter_a_deadline_and_lists(build, command, folder):
     build()
     (folder / "ids.txt").write_text("d1\nd6\nd11\n")
@@ -414,15 +394,6 @@ def test_control_characters_are_shown_and_not_sent(folder, capsys):
         assert "x1b" in said or "u001b" in said
 
 
-def test_time_left_is_that_of_what_is_still_to_do(monkeypatch, capsys):
-    seconds = [0.0]
-    monkeypatch.setattr(printing.err, "get_time", lambda: seconds[0])
-    with printing.progress("scoring", "pairs") as report:
-        for seconds[0], done in ((1, 900), (10, 905), (28, 910)):
-            report(done, 1000)
-    assert capsys.readouterr().err == "scoring: 910 of 1,000 pairs, 243 s left\n"
-
-
 def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
     build()
     server = Faulty(lambda body: [], start=1)
@@ -444,31 +415,6 @@ def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
     assert run([*searching, *given]) == 3
     server.close()
     assert "".join(capsys.readouterr()).count("cannot be reached") == 1
-
-
-def test_scores_that_look_like_probabilities_are_noted_and_others_are_refused_as_such(
-    build, capsys
-):
-    build()
-    found: dict[str, float] = {}
-    server = Faulty(
-        lambda body: [answer(json.dumps({"results": [r | found for r in answers(body)]}).encode())]
-    )
-    asked = ("search", "docs.index", "open threads", "--budget", "20", "--scorer", server.url)
-    option = ("--scorer-option", "probabilities=true")
-    no_probability = "gave the score 6.8, which is not a probability: leave out the option probab"
-    for value, more, code, words in (
-        (0.5, (), 0, " ".join(option)),
-        (0.5, option, 0, ""),
-        (6.8, (), 0, ""),
-        (6.8, option, 4, no_probability),
-    ):
-        found["relevance_score"] = value
-        assert run([*asked, *more]) == code
-        said = capsys.readouterr().err
-        assert words in said
-        assert said.count("probabilities=true") == (words == " ".join(option))
-    server.close()
 
 
 def test_an_answer_beyond_the_budget_shows_no_score_of_what_is_predicted(build, capsys):

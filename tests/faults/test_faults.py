@@ -155,9 +155,3 @@ def test_cancelling_lets_go_at_once_and_stalled_requests_slow_nothing(index, ser
             await asyncio.sleep(0.05)
 
     asyncio.run(run())
-
-
-def test_a_pause_of_more_than_a_minute_is_said_and_not_waited_for(index, serve):
-    server = serve(FAULTS["answers 429 and asks for an hour"])
-    with pytest.raises(ck.ScorerError, match=r"slow down'; it asks for a pause of 3,600 s$"):
-        search(index, server.url)

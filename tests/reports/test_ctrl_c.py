@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
+from contextlib import suppress
 
 import pytest
+from service_helpers import ask
 from tiny_models import jsonl
 
 import crossknn as ck
 
 WORDS = ("copy", "move", "zip", "sort", "lock", "thread", "file", "list", "queue", "date", "time")
 SEARCH = ("search", "docs.index", "--queries", "queries.jsonl", "--budget", "300")
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    PORT = free.getsockname()[1]
 MOMENTS = random.Random(42)
 """Draws when interrupts come; those of the slow test come from the same, later."""
 
@@ -52,50 +50,44 @@ def folder(tmp_path_factory):
 
 
 def start(folder, *arguments):
-    return subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([sys.executable, *arguments], cwd=folder, text=True, **pipes)
+
+
+def command(folder, *arguments):
+    return start(folder, "-m", "crossknn", *arguments)
 
 
 def interrupted(process):
-    """The exit code and what was said on standard error."""
+    """The exit code and the lines on standard error, but for those of progress."""
     process.send_signal(signal.SIGINT)
     process.wait(timeout=60)  # with its standard input open
-    return process.returncode, process.communicate()[1]
+    lines = process.communicate()[1].splitlines()
+    return process.returncode, [line for line in lines if not line.startswith("scoring: ")]
 
 
-def check(folder, *command, moment):
-    process = start(folder, "-m", "crossknn", *command)
+def check(process, moment):
+    """Interrupt a command, which says so in a sentence."""
     time.sleep(moment)
     assert process.poll() is None, "it ended before it could be interrupted"
-    code, said = interrupted(process)
-    assert code == 130, said
-    lines = [line for line in said.splitlines() if not line.startswith("scoring: ")]
-    assert len(lines) == 1, said
-    assert lines[0].startswith("crossknn: interrupted; no file is damaged"), said
+    code, lines = interrupted(process)
+    assert (code, len(lines)) == (130, 1), lines
+    assert lines[0].startswith("crossknn: interrupted; no file is damaged")
 
 
 @pytest.mark.parametrize("moment", [MOMENTS.uniform(0.2, 2.5) for _ in range(3)])
 def test_a_search_is_interrupted_while_it_starts_and_while_it_scores(folder, moment):
-    check(folder, *SEARCH, moment=moment)
+    check(command(folder, *SEARCH), moment)
 
 
 @pytest.mark.slow
-def test_a_search_is_interrupted_fifty_times(folder):
-    for _ in range(50):
-        check(folder, *SEARCH, moment=MOMENTS.uniform(0.1, 4))
-
-
-@pytest.mark.slow
-def test_collecting_is_interrupted_ten_times(folder):
-    for _ in range(10):
-        command = ("collect", "docs.index", "--queries", "queries.jsonl")
-        check(folder, *command, moment=MOMENTS.uniform(0.1, 3))
+@pytest.mark.parametrize(
+    ("arguments", "times"),
+    [(SEARCH, 50), (("collect", "docs.index", "--queries", "queries.jsonl"), 10)],
+)
+def test_a_command_is_interrupted_many_times(folder, arguments, times):
+    for _ in range(times):
+        check(command(folder, *arguments), MOMENTS.uniform(0.1, 3))
 
 
 def when_scored(folder, process, more=30):
@@ -109,7 +101,7 @@ def when_scored(folder, process, more=30):
 
 
 def test_the_scores_of_an_interrupted_search_are_kept(folder):
-    process = start(folder, "-m", "crossknn", *SEARCH, "--no-learn", "--seed", "1")
+    process = command(folder, *SEARCH, "--no-learn", "--seed", "1")
     kept = when_scored(folder, process)
     assert interrupted(process)[0] == 130
     assert len(ck.ItemIndex.load(folder / "docs.index").scores) >= kept
@@ -119,74 +111,54 @@ def test_the_scores_of_an_interrupted_search_are_kept(folder):
 def test_python_ends_by_itself_while_threads_of_the_model_run(folder, call):
     process = start(folder, "-c", IN_PYTHON.format(call=CALLS[call]))
     when_scored(folder, process)
-    code, said = interrupted(process)
-    assert (code, said) == (130, "")
+    assert interrupted(process) == (130, [])
 
 
-def test_a_service_is_interrupted_while_it_searches(folder):
-    process = start(folder, "-m", "crossknn", "serve", "docs.index", "--port", str(PORT))
-    while not answers("/healthz"):
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.1)
-    body = {"queries": ["zip files", "sort dates", "lock threads"], "budget": {"per_query": 500}}
-    asking = threading.Thread(target=answers, args=("/search", body))
+@pytest.mark.parametrize("impatient", [False, True])
+def test_a_service_is_interrupted_while_it_searches(folder, impatient):
+    """Ctrl-C twice ended a service with a traceback."""
+    process = command(folder, "serve", "docs.index", "--port", "0")
+    url = re.search(r"http://\S+", process.stderr.readline())[0]
+    queries = [f"{text} {impatient}" for text in ("zip files", "sort dates", "lock threads")]
+
+    def search():
+        with suppress(OSError):
+            ask(f"{url}/search", {"queries": queries, "budget": {"per_query": 500}})
+
+    asking = threading.Thread(target=search)
     asking.start()
     when_scored(folder, process)
-    code, said = interrupted(process)
+    if impatient:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.15)
+    code, lines = interrupted(process)
     asking.join()
-    assert code == 130, said
-    assert len(said.strip().splitlines()) == 2, said  # that it serves, and that it was interrupted
+    assert (code, len(lines)) == (130, 1), lines
 
 
-def test_an_impatient_user_of_a_service(folder):
-    """Ctrl-C twice ended a service with a traceback."""
-    process = start(folder, "-m", "crossknn", "serve", "docs.index", "--port", "0")
-    assert process.stderr.readline().startswith("serving")
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.15)
-    code, said = interrupted(process)
-    assert code == 130, said
-    assert len(said.strip().splitlines()) == 1, said
-
-
-def greeted(folder):
+@pytest.fixture
+def mcp_server(folder):
     """An MCP server that has answered its client's greeting."""
-    process = start(folder, "-m", "crossknn", "mcp", "docs.index")
+    process = command(folder, "mcp", "docs.index")
     hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
     hello |= {"clientInfo": {"name": "a test", "version": "1"}}
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
-    process.stdin.write(json.dumps(asked) + "\n")
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    process.stdin.write(json.dumps(request) + "\n")
     process.stdin.flush()
     assert "serverInfo" in process.stdout.readline()
     return process
 
 
-def test_mcp_is_interrupted_while_it_waits_for_its_client(folder):
-    process = greeted(folder)
-    code, said = interrupted(process)
-    assert code == 130, said
-    assert len(said.strip().splitlines()) == 1, said
+def test_mcp_is_interrupted_while_it_waits_for_its_client(mcp_server):
+    code, lines = interrupted(mcp_server)
+    assert (code, len(lines)) == (130, 1), lines
 
 
-def test_the_client_of_mcp_goes(folder):
+def test_the_client_of_mcp_goes(mcp_server):
     """It has gone before it could be answered: 100 lines of traceback before."""
-    process = greeted(folder)
-    process.stdout.close()
-    process.stdin.write('{"jsonrpc": "2.0", "id": 2, "method": "ping"}\n')
-    process.stdin.flush()
+    mcp_server.stdout.close()
+    mcp_server.stdin.write('{"jsonrpc": "2.0", "id": 2, "method": "ping"}\n')
+    mcp_server.stdin.flush()
     time.sleep(0.5)
-    process.stdin.close()
-    code, said = process.wait(timeout=60), process.stderr.read()
-    assert (code, said) == (0, "")
-
-
-def answers(path, body=None):
-    """Whether the service answers."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", data)
-    request.add_header("content-type", "application/json")
-    try:
-        return urllib.request.urlopen(request, timeout=30).status == 200
-    except OSError:
-        return False
+    mcp_server.stdin.close()
+    assert (mcp_server.wait(timeout=60), mcp_server.stderr.read()) == (0, "")

@@ -14,7 +14,6 @@ import pytest
 
 import crossknn as ck
 from crossknn.cli.app import run
-from crossknn.data.items import Items
 from crossknn.types import json_value
 
 
@@ -72,24 +71,6 @@ def test_to_dict(value, expected):
     said = json.dumps(results.to_dict(), allow_nan=False)
     assert json.loads(said)["results"][0]["hits"][0]["extra"] == {"field": expected}
     assert results[0][0].extra == {"field": expected}
-
-
-@pytest.mark.parametrize(("value", "expected"), VALUES, ids=shown)
-def test_items_made_by_hand(value, expected):
-    """Fields that no reader has seen, such as those of a database, become JSON as well."""
-    items = Items(ids=["d1"], texts=["a tree"], titles=[""], extra=[{"field": value}])
-    results = ck.Searcher(ck.ItemIndex.build(items, lsa=0), lambda pairs: [1.0], "exact")
-    hits = json.loads(json.dumps(results.search("tree").to_dict(), allow_nan=False))
-    assert hits["results"][0]["hits"][0]["extra"] == {"field": expected}
-
-
-def test_a_saved_index_holds_the_same(tmp_path):
-    """Fields are kept as they are in memory, dates and decimals too."""
-    index = ck.ItemIndex.build(
-        [{"id": 1, "text": "x", **{f"f{n}": v for n, (v, _) in enumerate(VALUES)}}], lsa=0
-    )
-    index.save(tmp_path / "i")
-    assert dict(ck.ItemIndex.load(tmp_path / "i").items.extra[0]) == index.items.extra[0]
 
 
 def test_filters_on_such_fields():

@@ -74,34 +74,6 @@ def test_idle_threads_divide_the_pairs_of_one_search(shared):
     assert scorer.batches == [5, 5]
 
 
-def test_threads_score_batches_themselves(shared):
-    class Counting(Lengths):
-        at_once, most, begun, lock = 0, 0, 0, threading.Lock()
-
-        def _run(self, call, positions):
-            assert threading.current_thread().name == "crossknn-batches"
-            with self.lock:
-                self.begun, self.at_once = self.begun + 1, self.at_once + 1
-                self.most, early = max(self.most, self.at_once), self.begun <= 3
-            if early:
-                meet.wait()
-            with self.lock:
-                self.at_once -= 1
-            return super()._run(call, positions)
-
-        def one_by_one(self):
-            self.single = super().one_by_one()
-            return self.single
-
-    meet, scorer = threading.Barrier(3, timeout=10), Counting(workers=3)
-    sharing = shared(scorer)
-    with ThreadPoolExecutor(8) as pool:
-        for found in pool.map(lambda _: collect(sharing, grid(2, 10), QUERIES, ITEMS), range(16)):
-            assert found.tolist() == [len(item) for item in ITEMS] * 2
-    assert scorer.single.most == 3
-    assert (scorer.workers, scorer.single.workers) == (3, 0)
-
-
 def test_requests_hold_the_pairs_of_one_query_and_are_as_many_as_allowed(shared):
     at_once, most, lock, sizes = 0, 0, threading.Lock(), []
 
@@ -164,14 +136,3 @@ def test_what_was_scored_until_the_deadline_is_told(shared):
     told = list(sharing.score(pairs, QUERIES, ITEMS, time_left=0.2))
     hung.set()
     assert np.concatenate([positions for positions, _ in told]).tolist() == list(range(6))
-
-
-def test_a_models_own_error_is_its_first_line(shared):
-    """Libraries advise, lines further on, to trust code of a model's folder: nobody reads that."""
-
-    class Broken(Streaming):
-        def score(self, pairs, queries, items, **_):
-            raise ValueError("no such layer\nsecond line")
-
-    with pytest.raises(ScorerError, match=r"^the scorer failed: ValueError: no such layer$"):
-        collect(shared(Broken()), grid(1, 2), QUERIES, ITEMS)

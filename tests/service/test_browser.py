@@ -252,12 +252,6 @@ def test_the_address_names_a_method(page, method):
     assert same or method != "rerank"
 
 
-def test_an_address_may_name_what_is_not_served(page):
-    page.goto(f"{page.url}?q=sort+the+list&index=gone&method=gone&filter=lang+%3D+fr")
-    page.locator("#sentence", has_text="the filter allows no item").wait_for()
-    assert page.inner_text("#right h2") == "crossknn, auto"
-
-
 def test_filters_errors_and_addresses(page):
     page.fill("#query", QUERIES[2])
     for wrong, told in (("lang ~ en", "lang ~ en"), ("[1", "not JSON"), ("colour = red", "colour")):
@@ -273,18 +267,6 @@ def test_filters_errors_and_addresses(page):
     search(page, QUERIES[3])
     page.go_back()
     page.wait_for_function("q => document.querySelector('#query').value === q", arg=QUERIES[2])
-
-
-def test_a_search_that_is_cut_says_so(page):
-    page.evaluate(
-        """() => { const whole = window.fetch; window.fetch = async (...given) => {
-        const answer = await whole(...given);
-        return new Response(new ReadableStream({ pull: (to) => to.error(new TypeError('cut')) }), answer);
-        }; }"""
-    )
-    page.fill("#query", QUERIES[0])
-    page.keyboard.press("Enter")
-    page.locator("#problem", has_text="ended the search before it had an answer").wait_for()
 
 
 def test_a_service_with_keys_and_one_that_is_gone(browser, index):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import cohere
 import numpy as np
 import pytest
-from service_helpers import QUERIES, TEXTS, Words, refusal, running, served, until
+from service_helpers import QUERIES, TEXTS, Words, refusal, running, until
 
 import crossknn as ck
 from crossknn.errors import ScorerError
@@ -96,22 +95,6 @@ def test_the_shapes(shared_client):
         assert entry["score"] == pytest.approx(Words()([(QUERIES[0], entry["text"])])[0])
 
 
-def test_vectors_that_documents_carry(client):
-    """Where words say nothing, the documents' own vectors do."""
-    rng = np.random.default_rng(0)
-    vectors, taste = rng.standard_normal((300, 6)), rng.standard_normal(6)
-    scores = {f"document {n}": float(score) for n, score in enumerate(vectors @ taste)}
-    client.engine.shared.scorer = ck.CallableScorer(
-        lambda pairs: [scores[text] for _, text in pairs], "taste"
-    )
-    both = zip(scores, vectors.tolist(), strict=True)
-    documents = [{"text": text, "embedding": vector} for text, vector in both]
-    body = {"query": "q", "documents": documents, "budget": 60, "top_n": 10}
-    found = {hit["index"] for hit in client.post("/v2/rerank", json=body).json()["results"]}
-    best = {*np.argsort(-np.array([*scores.values()]))[:10].tolist()}
-    assert len(found & best) >= 9
-
-
 def test_searches_and_reranking_share_batches(client, words):
     words.gate.clear()
     calls = client.engine.shared._calls
@@ -145,15 +128,3 @@ def test_what_cannot_be_scored_is_last_and_nothing_at_all_is_an_error(client, wo
 
     words.fault = down
     assert "the endpoint is down" in refusal(client.post("/v2/rerank", json=body), 503)
-
-
-def test_deadlines(indexes, words):
-    words.fault = lambda pairs: time.sleep(0.06)
-    with served(indexes, words) as client:
-        client.post("/v2/rerank", json={"query": "a", "documents": ["b"] * 5, "budget": 2})
-        body = {"query": QUERIES[0], "documents": MANY, "deadline_ms": 250, "budget": 1000}
-        began = time.monotonic()
-        answer = client.post("/v2/rerank", json=body).json()
-        assert time.monotonic() - began < 1
-    assert answer["meta"]["degraded"]
-    assert len(answer["results"]) == 1000

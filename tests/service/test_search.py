@@ -114,16 +114,6 @@ def test_requests_share_batches_and_find_the_same(client, words, indexes):
     assert 'crossknn_batches_total{of="several"}' in client.get("/metrics").text
 
 
-def test_what_was_scored_is_not_scored_again(client, words):
-    body = {"query": QUERIES[0], "k": 5, "budget": 12}
-    first = client.post("/search", json=body).json()
-    asked = sum(map(len, words.batches))
-    again = client.post("/search", json=body).json()
-    assert sum(map(len, words.batches)) == asked == first["n_calls"] == 12
-    assert again["n_calls"] == 0
-    assert "crossknn_store_hits_total 12.0" in client.get("/metrics").text
-
-
 def test_without_its_store_the_service_goes_on(tmp_path, words, caplog):
     ck.ItemIndex.build(TEXTS, lsa=4).save(tmp_path / "docs")
     index = ck.ItemIndex.load(tmp_path / "docs")
@@ -289,10 +279,3 @@ def test_who_waited_too_long_for_a_thread_hears_it(indexes, words, monkeypatch):
     assert int(plain.headers["retry-after"]) > 0
     assert "event: error" in stream.text
     assert "come again" in stream.text
-
-
-def test_no_thread_stays_behind(indexes, words):
-    before = threading.active_count()
-    with served(indexes, words) as client:
-        client.post("/search", json={"query": "x", "k": 1, "budget": 2})
-    until(lambda: threading.active_count() <= before + 1)

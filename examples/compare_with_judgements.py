@@ -15,7 +15,7 @@ _, *outcomes = ck.compare(
     sample.queries,
     sample.scores,
     methods,
-    budgets=[50, 100],
+    budgets=[50],
     ks=[10],
     qrels=sample.qrels,
     measures=["R@20"],

@@ -12,6 +12,7 @@ from sweep_helpers import write_matrix
 from typer.testing import CliRunner
 
 from crossknn_lab.cli import app
+from crossknn_lab.reproduce import FIGURES, reproduce
 
 DOCS = Path(__file__).parents[2] / "docs"
 FOUND = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
@@ -22,35 +23,33 @@ def blocks(page: str, language: str) -> list[str]:
     return [block for kind, block in FOUND.findall(text) if kind == language]
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The matrices and the sweep that the pages name, in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    Path("matrices").mkdir()
-    write_matrix(Path("matrices/small.npz"), n=110, anchors=30, tests=8)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The matrices and the sweep that the pages name, and what the sweep found."""
+    pytest.importorskip("matplotlib")
+    where = tmp_path_factory.mktemp("pages")
+    (where / "matrices").mkdir()
+    write_matrix(where / "matrices/small.npz", n=110, anchors=30, tests=8)
     for name in ("scifact", "wordnet-act"):
-        write_matrix(Path(f"{name}.npz"), n=210, anchors=12, tests=6)
+        write_matrix(where / f"{name}.npz", n=210, anchors=12, tests=4)
     [sweep] = [block for block in blocks("sweeps.md", "toml") if block.startswith("matrices")]
-    Path("sweep.toml").write_text(sweep, encoding="utf-8")
-    return tmp_path
+    (where / "sweep.toml").write_text(sweep, encoding="utf-8")
+    run = ["sweep", str(where / "sweep.toml"), "--out", str(where / "results"), "--workers", "1"]
+    assert CliRunner().invoke(app, run).exit_code == 0
+    return where
 
 
-@pytest.mark.parametrize("page", ["sweeps.md", "reports.md"])
-def test_the_sweep_of_a_page_runs_and_so_does_its_python(page, folder, capsys):
-    pytest.importorskip("matplotlib")
-    sweep = ["sweep", "sweep.toml", "--out", "results"]
-    assert CliRunner().invoke(app, [*sweep, "--workers", "1"]).exit_code == 0
-    for block in blocks(page, "python"):
-        exec(compile(block, page, "exec"), {})
-
-
-def test_the_python_of_the_page_about_reproducing_runs(folder):
-    pytest.importorskip("matplotlib")
+@pytest.mark.parametrize("page", ["sweeps.md", "reports.md", "reproduce.md"])
+def test_the_python_of_a_page_runs(page, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    few = [figure for figure in FIGURES if figure.sweeps == ("methods",)]
+    monkeypatch.setitem(reproduce.__kwdefaults__, "wanted", few)
     names: dict[str, object] = {}
-    for block in blocks("reproduce.md", "python"):
-        exec(compile(block, "reproduce.md", "exec"), names)
-    assert (folder / "report/index.html").exists()
-    assert names["run"].table("methods").entries
+    for block in blocks(page, "python"):
+        exec(compile(block, page, "exec"), names)
+    if page == "reproduce.md":
+        assert (folder / "report/index.html").exists()
+        assert names["run"].table("methods").entries
 
 
 LINES = sorted(

@@ -50,8 +50,8 @@ def parse(text: str) -> Spec:
         marked = re.sub(r"(?<=\w)-(?=[A-Za-z_])", _HYPHEN, text.strip())
         value = _value(ast.parse(marked, mode="eval").body, marked)
     except SyntaxError as error:
-        rest = marked.encode()[max(error.offset or 1, 1) - 1 :][:40].decode(errors="replace")
-        reason = f"{error.msg} at {rest!r}".replace(_HYPHEN, "-")
+        place = marked.encode()[max(error.offset or 1, 1) - 1 :][:40].decode(errors="replace")
+        reason = f"{error.msg} at {place!r}".replace(_HYPHEN, "-")
         raise SpecError(f"cannot read {shown}: {reason}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SpecError(f"cannot read {shown}: {error or 'it is nested too deep'}") from None
@@ -102,11 +102,11 @@ def _name(node: ast.expr) -> str:
     return ast.unparse(node).replace(_HYPHEN, "-")
 
 
-def build(spec: Spec, known: Mapping[str, type[T]], kind: str) -> T:
-    """Make the configuration that `spec` names, a frozen dataclass from `known`."""
-    if spec.name not in known:
-        raise SpecError(f"unknown {kind} {spec.name!r}: {nearest(spec.name, known)}")
-    target = known[spec.name]
+def build(spec: Spec, kinds: Mapping[str, type[T]], kind: str) -> T:
+    """Make the configuration that `spec` names, a frozen dataclass from `kinds`."""
+    if spec.name not in kinds:
+        raise SpecError(f"unknown {kind} {spec.name!r}: {nearest(spec.name, kinds)}")
+    target = kinds[spec.name]
     options = [f.name for f in fields(target) if f.init]  # type: ignore[arg-type]
     if spec.args:
         raise SpecError(
@@ -157,8 +157,8 @@ def check_options(name: str, configuration: Any) -> None:
             continue
         least, most = each.metadata["least"], each.metadata["most"]
         if not least <= value <= most:
-            said = f"lie between {least} and {most}" if most < math.inf else f"be {least} or more"
-            raise SpecError(f"{where}: {each.name} must {said}")
+            bounds = f"lie between {least} and {most}" if most < math.inf else f"be {least} or more"
+            raise SpecError(f"{where}: {each.name} must {bounds}")
 
 
 @cache

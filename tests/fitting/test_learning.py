@@ -21,7 +21,8 @@ from crossknn.scores.stored import StoredScorer
 
 
 @pytest.fixture
-def library():
+def library(monkeypatch):
+    monkeypatch.setattr(learning, "LOW", 0)  # the fit need not wait for other processes
     return Library()
 
 

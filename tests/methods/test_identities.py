@@ -70,8 +70,6 @@ def test_a_matrix_of_low_rank_is_recovered(spec, rank):
 
 MISSING = (
     ("adacur(retriever=bm25)", "adacur needs exact scores of anchor queries"),
-    ("fixeditem", "fixeditem needs item x item scores"),
-    ("itemcur", "itemcur needs item x item scores"),
     ("axn(retriever=bm25)", "this index has no item vectors"),
     ("rerank(retriever=dense)", "no retriever 'dense'"),
 )
@@ -86,12 +84,6 @@ MISSING = (
         ("axn(retriever=bm25, vectors=cur, blend=0.5)", "axn.* needs query vectors, but .* 'cur'"),
         ("axn(retriever=bm25, vectors=cur, ridge=0.3)", "axn.* needs query vectors, but .* 'cur'"),
         ("tour(retriever=bm25, vectors=cur)", "tour needs query vectors, but .* 'cur'"),
-        ("feedback(retriever=bm25, vectors=cur)", "feedback.* needs query vectors, but .* 'cur'"),
-        ("refit(retriever=bm25, vectors=cur)", "refit.* needs query vectors, but .* 'cur'"),
-        ("feedback(b=-1)", "b must be 0 or more"),
-        ("feedback(retriever_share=1.5)", "retriever_share must lie between 0 and 1"),
-        ("refit(lr=0)", "lr must be above 0"),
-        ("refit(steps=0)", "steps must be 1 or more"),
         ("axn(ridge=0)", "ridge must be above 0, and replaces blend"),
         ("axn(ridge=0.3, blend=0.5)", "ridge must be above 0, and replaces blend"),
     ],
@@ -101,19 +93,3 @@ def test_what_cannot_be_is_said_before_anything_is_scored(spec, words):
     index, queries, _ = (data if (spec, words) in MISSING else aligned_matrix()).rows(0, 2)
     with pytest.raises(InputError, match=words):
         Search(parse_method(spec).plan(index, 10, 0), queries, index.n).ask()
-
-
-@pytest.mark.parametrize(
-    ("spec", "other"),
-    [
-        ("feedback(retriever=dense, c=0)", "rerank(retriever=dense)"),
-        ("refit(retriever=dense, lr=1e-9)", "rerank(retriever=dense)"),
-        (
-            "refit(retriever=dense, retriever_share=0.5, rounds=1, steps=1, lr=0.7, normalize=none)",
-            "tour(retriever=dense, rounds=2, loss=kl, lr=0.7)",
-        ),
-    ],
-)
-def test_feedback_in_the_limit(spec, other):
-    found, expected = (run(s, matrix(), 20).picks().items for s in (spec, other))
-    assert found.tolist() == expected.tolist()

@@ -28,9 +28,7 @@ every_spec = pytest.mark.parametrize("spec", SPECS)
 
 
 @every_spec
-@pytest.mark.parametrize(
-    ("factor", "shift"), [(4.0, -3), (0.125, 64), (1.0, 256), (2.0**40, 0), (2.0**-40, 0)]
-)
+@pytest.mark.parametrize(("factor", "shift"), [(4.0, -3), (1.0, 256), (2.0**40, 0), (2.0**-40, 0)])
 def test_a_shift_and_scale_of_all_scores_changes_no_pick(spec, factor, shift):
     for seed in range(2):
         # Single precision holds such scores, and the means of 16 anchors, when they are shifted.

@@ -88,8 +88,8 @@ def command(
         report = _fit_stored(index, given, fitted.retriever)
     elif method in JUDGED:
         options: dict[str, Any] = {"queries": o.read_queries(queries), "qrels": _qrels(qrels)}
-        options |= {"seed": seed, "keep_own": keep_own}
-        report = _fit_judged(index, given, method, per, limits, options)
+        options["keep_own"] = keep_own
+        report = _fit_judged(index, given, method, per, limits, seed, options)
     else:
         options = asdict(fitted) | {"per": per, "limits": limits.limits(), "seed": seed}
         report = _fit_vectors(index, given, queries, method, options)
@@ -144,6 +144,7 @@ def _fit_judged(
     method: str,
     per: int | None,
     limits: o.LimitOptions,
+    seed: int,
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """Fit a fusion or a calibration, and return its report."""
@@ -156,7 +157,7 @@ def _fit_judged(
         if method == "fusion":
             return fit_fusion(index, scorer, depth=per or 100, limits=limits.limits(), **options)
         budget = Budget(per_query=per, deadline=limits.deadline)
-        return fit_calibration(index, scorer, budget=budget, **options)
+        return fit_calibration(index, scorer, budget=budget, seed=seed, **options)
 
 
 def _take_scores(index: ItemIndex, scorer: Any, store: Path) -> None:

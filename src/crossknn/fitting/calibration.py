@@ -157,9 +157,9 @@ def _isotonic(values: FloatArray, which: BoolArray) -> tuple[FloatArray, FloatAr
     return at, chance.clip(edge, 1 - edge)
 
 
-def isotonic(values: FloatArray, found: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Isotonic regression: the rising curve that has the least squared error to what was `found`
-    (p,) at `values` (p,). Its knots (b,) and heights (b,), between which `np.interp` draws lines.
+def isotonic(values: FloatArray, which: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """Isotonic regression: the rising curve that has the least squared error to `which` (p,) at
+    `values` (p,). Its knots (b,) and heights (b,), between which `np.interp` draws lines.
 
     >>> isotonic(np.array([1, 2, 3, 3]), np.array([True, False, True, False]))
     (array([1, 3]), array([0.5, 0.5]))
@@ -167,7 +167,7 @@ def isotonic(values: FloatArray, found: BoolArray) -> tuple[FloatArray, FloatArr
     from scipy.optimize import isotonic_regression
 
     at, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    height = isotonic_regression(np.bincount(place, found) / counts, weights=counts).x
+    height = isotonic_regression(np.bincount(place, which) / counts, weights=counts).x
     kept = np.ones(len(at), np.bool_)  # the ends, and where the height changes
     kept[1:-1] = (height[1:-1] != height[:-2]) | (height[1:-1] != height[2:])
     return at[kept], height[kept]

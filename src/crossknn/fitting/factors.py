@@ -88,8 +88,8 @@ def per_query(
             drawn = _drawn(batch.generator(row, seed), n, count)
             near = best[(best != NO_ITEM) & ~np.isin(best, drawn[:random])][: count - random]
             row_items = np.concatenate([drawn[:random], near])
-            rest = drawn[~np.isin(drawn, row_items)][: count - len(row_items)]
-            items[start + row] = np.concatenate([row_items, rest])
+            more = drawn[~np.isin(drawn, row_items)][: count - len(row_items)]
+            items[start + row] = np.concatenate([row_items, more])
         if progress:
             progress(start + len(chosen), len(order))
     pairs = Pairs(np.repeat(order, count), items.ravel())

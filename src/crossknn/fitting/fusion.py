@@ -50,7 +50,6 @@ def fit_fusion(
     *,
     depth: int = 100,
     keep_own: bool = False,
-    seed: int = 0,
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -72,7 +71,6 @@ def fit_fusion(
         depth: How many items of `hybrid` are scored for each query.
         keep_own: Keep the item that has a query's id among its candidates; as in BEIR it is left
             out, since it is the query itself where queries are documents of the corpus.
-        seed: Seed of random retrievers.
         limits, progress: As for `collect`.
     """
     asked, opened = query_set(queries), as_scorer(scorer)
@@ -85,10 +83,10 @@ def fit_fusion(
         table = index.scores.table()
         return table.lookup(fingerprint_of(opened, index.scores), *table.pair_ids(*given))
 
-    known = None if qrels is None else given_qrels(qrels)
-    rows = None if known is None else by_position(known, asked.ids, index.items.ids)
-    own = None if keep_own else own_items(asked, index.items.ids, known)
-    fusion = _weigh(index, Queries(asked.texts), score, rows, own, depth, seed)
+    judged = None if qrels is None else given_qrels(qrels)
+    rows = None if judged is None else by_position(judged, asked.ids, index.items.ids)
+    own = None if keep_own else own_items(asked, index.items.ids, judged)
+    fusion = _weigh(index, Queries(asked.texts), score, rows, own, depth)
     fusion["fingerprint"] = opened.fingerprint
     index.put_artifact(FUSION, fusion, {})
     return fusion
@@ -101,12 +99,11 @@ def _weigh(
     rows: Sequence[Mapping[str, int]] | None,
     own: IntArray | None,
     depth: int,
-    seed: int,
 ) -> dict[str, Any]:
     """Compute the result of `fit_fusion`, except the fingerprint; `rows` are the grades of each
     query by position of the items, and `own` the item (m,) that is no candidate of a query."""
     shipped = _shipped(index)
-    stages = [open_retriever(index, name, seed) for name in shipped]
+    stages = [open_retriever(index, name) for name in shipped]
 
     def cheap(items: IntArray) -> FloatArray:
         scores = np.stack([stage.scores(queries, items) for stage in stages])

@@ -167,11 +167,11 @@ def learn_apart(folder: Path, fingerprint: str, patience: float = PATIENCE) -> b
         start_new_session=True,
     )
     try:
-        _, said = apart.communicate(timeout=patience)
+        _, errors = apart.communicate(timeout=patience)
     except subprocess.TimeoutExpired:
         return False
     if apart.returncode:
-        lines = said.decode(errors="replace").strip().splitlines() or ["it was ended"]
+        lines = errors.decode(errors="replace").strip().splitlines() or ["it was ended"]
         raise InputError(lines[-1])
     return True
 

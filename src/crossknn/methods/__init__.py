@@ -92,8 +92,7 @@ def parse_methods(specs: str) -> dict[str, Method]:
 
     Raises `SpecError` for an unknown method or option, or if there is no method at all.
     """
-    parsed = map(parse, split(specs))
-    found = {str(spec): parse_method(spec) for spec in parsed}
-    if not found:
+    methods = {str(spec): parse_method(spec) for spec in map(parse, split(specs))}
+    if not methods:
         raise SpecError(f"no method is given; known: {', '.join(METHODS)}")
-    return found
+    return methods

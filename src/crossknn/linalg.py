@@ -175,13 +175,8 @@ def _top_of_row(row: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
 
 
 def mask(scores: FloatArray, exclude: IntArray | None, allowed: BoolArray | None) -> FloatArray:
-    """Set excluded and not allowed columns of `scores` (m, n) to -inf, in place.
-
-    Args:
-        scores: The scores.
-        exclude: Positions (m, e), padded with `NO_ITEM`.
-        allowed: Mask (n,).
-    """
+    """Set excluded columns (m, e), padded with `NO_ITEM`, and not allowed ones (n,) of `scores`
+    (m, n) to -inf, in place."""
     if exclude is not None and exclude.size:
         rows, columns = np.nonzero(exclude != NO_ITEM)
         scores[rows, exclude[rows, columns]] = -np.inf

@@ -73,8 +73,8 @@ def test_aligned_items_are_kept_and_find_more(world, tmp_path, method):
     _, *table = compare(again, tests, world.exact()[TEST], specs, budgets=[20], ks=[10])
     rows = {found.method: next(found.rows()) for found in table}
     before, after = rows["rerank(retriever=vectors)"], rows[f"rerank(retriever={name})"]
-    assert after.recall > before.recall + 0.1
-    assert (before.index_calls, after.index_calls) == (0, found.vectors.cost["calls"])
+    assert after["recall"] > before["recall"] + 0.1
+    assert (before["index_calls"], after["index_calls"]) == (0, found.vectors.cost["calls"])
 
 
 def test_no_pair_is_paid_twice_and_a_stop_is_gone_on_from(world, tmp_path):

@@ -32,7 +32,6 @@ def command(
         str | None,
         Option(help="Score on Ray: 'local' starts it here; otherwise the address of a cluster."),
     ] = None,
-    replace: o.Replace = False,
     scorer: o.ScorerOptions,
     json: o.AsJson = False,
 ) -> None:
@@ -55,7 +54,7 @@ def command(
         shared: dict[str, Any] = {"limits": limits.limits(ray), "progress": report}
         if anchors is not None:
             texts = o.read_queries(anchors).texts
-            made = collect_anchors(index, asked, texts, replace=replace, **shared)
+            made = collect_anchors(index, asked, texts, **shared)
         else:
             assert queries is not None
             texts = o.read_queries(queries).texts

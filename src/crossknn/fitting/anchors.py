@@ -38,7 +38,6 @@ def collect_anchors(
     queries: Texts,
     *,
     limits: Limits | None = None,
-    replace: bool = False,
     progress: Progress | None = None,
 ) -> CollectReport:
     """Score training queries with every item, store the complete rows as the index's anchors, and
@@ -50,22 +49,19 @@ def collect_anchors(
         scorer: A cross-encoder or its name (Ray needs a name).
         queries: Texts (k_q); they cost k_q * n scored pairs, minus those in the store.
         limits, progress: As for `collect`.
-        replace: Drop anchors scored by other cross-encoders, which are kept by default.
     """
     texts = check_texts(queries, "anchor")
     opened = as_scorer(scorer)
     index = index.for_scorer(opened.fingerprint)
     index.check_compact("collecting rows of scores")
     items, fingerprint = index.items.texts, fingerprint_of(opened, index.scores)
-    if replace:
-        index.drop_of_others(ANCHORS)
-    before = _known_rows(index, opened.fingerprint, replace)
+    before = _current_rows(index, opened.fingerprint)
     if before is not None and before.meta.get("added"):  # its rows lack scores of later items
         texts = [*before.arrays["queries"], *texts]
     # On Ray every worker opens the cross-encoder by its name.
     given = scorer if limits is not None and limits.ray else opened
     report = collect(index.scores, given, texts, items, limits=limits, progress=progress)
-    now = _known_rows(index, opened.fingerprint, replace)  # another process may have added rows
+    now = _current_rows(index, opened.fingerprint)  # another process may have added rows
     old = {} if now is None or now.meta.get("added") else now.arrays
     own = dict.fromkeys(old.get("queries", ()))
     new = [text for text in dict.fromkeys(texts) if text not in own]
@@ -107,16 +103,15 @@ def check_texts(queries: Texts, kind: str) -> list[str]:
     return list(dict.fromkeys(map(str, queries)))
 
 
-def _known_rows(index: ItemIndex, own: str | None, replace: bool) -> Artifact | None:
+def _current_rows(index: ItemIndex, own: str | None) -> Artifact | None:
     """Return this cross-encoder's current rows, including those of other processes."""
     rows = index.newest("artifacts", ANCHORS)
-    if rows is None or rows.meta["fingerprint"] != own or (replace and own is None):
+    if rows is None or rows.meta["fingerprint"] != own:
         return None
     if own is None:
         raise InputError(
             "the anchors of the index belong to an unnamed cross-encoder, and this one has no "
-            "name, either: name it, discard the anchors with replace=True (--replace), or use "
-            "another index"
+            "name, either: name it, or use another index"
         )
     return rows
 

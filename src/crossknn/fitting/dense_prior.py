@@ -47,16 +47,12 @@ RIDGES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 def fit_cokriging(
     known: FloatArray, coordinates: FloatArray, products: FloatArray
 ) -> tuple[Cokriging, FloatArray]:
-    """Choose cokriging's scale and ridge by the smallest leave-one-out error in the scores of all
-    items; return it, and its prediction of each known query from all others: (q, r).
+    """Fit cokriging of coordinates Z (q, r) from vectors (q, d), and predict each query from all
+    others: (q, r). `products` (r, r) is the Gram matrix of the factors.
 
-    With A = K (K + ridge I)^-1, the error of query i, left out, is ((I - A) Z)_i / (1 - A_ii)
-    (Rasmussen and Williams 2006, 5.12).
-
-    Args:
-        known: Vectors (q, d) of queries.
-        coordinates: Z (q, r).
-        products: Gram matrix of the factors, F' F (r, r).
+    Scale and ridge have the smallest leave-one-out error in the scores of all items. With
+    A = K (K + ridge I)^-1, the error of query i is ((I - A) Z)_i / (1 - A_ii) (Rasmussen and
+    Williams 2006, 5.12).
     """
     best, exact = np.inf, coordinates.astype(np.float64)
     for scale in SCALES:
@@ -84,18 +80,12 @@ def fit_dense(
     rows: IntArray | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """Fit a prior to queries that were scored with every item; `InputError` if there are fewer than
-    two. The items are read three times, `BLOCK` at a time, so that arrays may be memory-mapped.
+    """Fit a prior to exact scores (a, n) of anchors, each retriever's scores `cheap` (a, n), item
+    vectors (n, d) and anchors' vectors (a, d'). The retriever `lead` is in the trend with few
+    columns; `rows` (q,) are the anchors to use, by default all.
 
-    Args:
-        scores: Exact scores (a, n) of anchor queries.
-        cheap: Scores (a, n) of the anchors by each retriever.
-        vectors: Item vectors (n, d), by which factors are smoothed.
-        query_vectors: Vectors of the anchors (a, d'), for cokriging.
-        lead: Index of the retriever in the trend with few columns.
-        rank: Maximum number of factors.
-        rows: Positions (q,) of the anchors to use; by default all.
-        progress: Called with (items read, 3 n).
+    The items are read three times, `BLOCK` at a time, so that arrays may be memory-mapped;
+    `progress` is called with (items read, 3 n).
     """
     rows = np.arange(len(scores)) if rows is None else rows
     q, n = len(rows), scores.shape[1]

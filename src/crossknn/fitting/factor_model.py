@@ -59,20 +59,12 @@ def fit_sparse(
     rank: int = RANK,
     progress: Progress | None = None,
 ) -> Prior:
-    """Fit a prior like that of `fit_dense` to sparse scores; `InputError` if fewer than two queries
-    have any.
+    """Fit a prior like that of `fit_dense` to exact scores of e pairs, each retriever's scores (e,)
+    of them, standardised over all items of a query, item vectors (n, d) and the vectors (q, d') of
+    the queries that have scores.
 
     The content is fitted first, then the items' own loadings, as long as predictions of a held-out
     tenth of the entries improve; then the same number of steps is repeated with all entries.
-
-    Args:
-        scores: Exact scores of e pairs.
-        cheap: Scores (e,) of the pairs by each retriever, standardised over all items of a query.
-        vectors: Item vectors (n, d), of any length, possibly memory-mapped.
-        query_vectors: Vectors (q, d') of the queries that have scores, for cokriging.
-        lead: Index of the retriever in the trend with few columns.
-        rank: Maximum number of factors.
-        progress: Called with (steps done, maximum number of steps).
     """
     data = Observations.of(scores, cheap, vectors)
     if len(data.queries) < 2:
@@ -414,15 +406,8 @@ def fit_trend(
     columns: BoolArray,
     variance: float,
 ) -> Trend:
-    """Fit the prior of a trend's weights to the queries, by EM of these weights alone.
-
-    Args:
-        model: The model, whose items' loadings are fixed.
-        data: The scores.
-        bases: All columns (b, g') of each query's items.
-        columns: Those of the trend (g',).
-        variance: The prior's.
-    """
+    """Fit the prior of the weights of a trend with `columns` (g',), by EM of these weights alone;
+    `bases` (b, g') are all columns of each query's items, and `variance` is the prior's."""
     used, size, q = np.flatnonzero(columns), data.size[0], len(data.queries)
     f = len(used)
     # Start from small slopes, as if there were no other queries.

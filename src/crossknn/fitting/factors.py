@@ -61,18 +61,11 @@ def per_query(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> PairPlan:
-    """Choose items for each train query, mostly a retriever's best (strategy q; AXN 2.1: k_d).
+    """Choose `count` items for each train query (strategy q; AXN 2.1: k_d): first `random` ones of
+    all n, then the best of a retriever, then more random ones if it returns too few.
 
     Queries are in random order. The pairs of a smaller `count` or `random` are a subset of a larger
     one's.
-
-    Args:
-        stage: The retriever; if it returns fewer than min(count, n), random items follow.
-        queries: The train queries.
-        count: Number of items per query, 1 or more.
-        n: Number of all items.
-        random: How many of them come first and are drawn from all n.
-        seed, progress: Seed of the draws; called with (queries done, all).
     """
     if count < 1:
         raise InputError(f"items per query is {count}; it must be 1 or more")
@@ -119,13 +112,12 @@ def per_item(n: int, q: int, count: int, *, seed: int = 0) -> PairPlan:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fit:
-    """Item vectors (n, d) fitted with the cross-encoder, and maps for new queries and items.
+    """Item vectors (n, d) fitted with the cross-encoder, and the train queries' (q, d).
 
-    `queries` (q, d) are the train queries' vectors. `map` maps other queries' vectors, and
-    `item_map` other items', both from the dual encoder's; None if only scores determine a vector.
-    `scale` maps raw scores to the scale of the vectors. `held_out` and `initial` are root mean
-    squared errors on held-out entries, of the fit and of the initial vectors; NaN if nothing was
-    held out. `untouched` is the number of items without a score.
+    `map` and `item_map` map the dual encoder's vectors of other queries and items; None if only
+    scores determine a vector. `scale` maps raw scores to the scale of the vectors. `held_out` and
+    `initial` are root mean squared errors on held-out entries, of the fit and of the initial
+    vectors. `untouched` is the number of items without a score.
     """
 
     items: FloatArray
@@ -164,8 +156,7 @@ class Targets:
         seed: int = 0,
     ) -> Targets:
         """Normalise G by `scale`, by default to the mean and deviation of `queries . items` on its
-        entries (AXN A.2); a scale from random pairs is better. InputError if all of G is held out.
-        """
+        entries (AXN A.2); a scale from random pairs is better."""
         queries = np.asarray(queries, np.float32)
         if scale is None:
             products = inner_products(queries, items, scores.query, scores.item)
@@ -214,12 +205,9 @@ def als(
     sweeps: int = 6,
     progress: Progress | None = None,
 ) -> Fit:
-    """Fit item and query vectors to G, near the initial ones, by alternating least squares.
-
-    Returns (n, d) and (q, d), with a bias (n, d + 1) and (q, d + 1). A sweep fits all items to the
-    queries, then all queries to the items. Sweeps end when the error on held-out entries rises, and
-    the best sweep is returned.
-    """
+    """Fit item and query vectors to G, near the initial ones, by alternating least squares; with a
+    bias they have d + 1 dimensions. A sweep fits all items to the queries, then all queries to the
+    items. Sweeps end when the error on held-out entries rises."""
     began = time.perf_counter()
     # Items without an entry keep their vectors, so the sweeps leave them out.
     used = np.unique(np.concatenate([targets.fitted.item, targets.held.item]))

@@ -166,16 +166,13 @@ def by_judgements(
     judged: tuple[FloatArray, FloatArray, FloatArray],
     start: FloatArray,
 ) -> tuple[FloatArray, FloatArray, dict[str, float]]:
-    """Weights (r,) from judgements; deviations (1 + r,), that of the exact scores first; and the
+    """Weights (r,) from judgements, shrunk towards `start` (r,); deviations (1 + r,); and the
     nDCG@10 of the candidates ordered by the retrievers (their sum or, if that is better, one of
     them), by the exact scores and, cross-validated, by both.
 
-    Args:
-        scores: Of candidates (1 + r, m, c), the exact ones first, NaN where there is none.
-        pool: The retrievers' scores of the best items of each of them (r, m, p), NaN likewise.
-        judged: Grades of the candidates (m, c), of the pool (m, p), and of all items that are
-            relevant to a query, best first (m, 100).
-        start: The weights (r,) that fitted ones are shrunk towards.
+    `scores` (1 + r, m, c) are those of candidates, the exact ones first, and `pool` (r, m, p) the
+    retrievers' of the best items of each; `judged` are the grades of the candidates (m, c), of the
+    pool (m, p), and of all relevant items, best first (m, 100).
     """
     rows = np.flatnonzero(judged[2].any(axis=1))
     gains, pool_gains, best = (of[rows] for of in judged)

@@ -46,8 +46,7 @@ def fit_prior(
         retriever: Retrievers whose scores the trends use; by default those of the index's prior, or
             else words and vectors.
         stored: Number of scores of all searched queries in the store, which the prior keeps.
-        progress: Called with (steps done, the most there may be): sweeps, or items of anchors that
-            were read. A fit that is stopped begins anew; the scores that it is fitted to stay.
+        progress: Called with (steps done, the most there may be).
     """
     anchors = index.artifacts.get("anchors")
     of_anchors = None if anchors is None else anchors.meta.get("fingerprint")

@@ -55,16 +55,9 @@ def fit_from_store(
     retriever: str | Spec | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """Fit kriging's prior now to the index's scores by `scorer`, without scoring any pair.
-
-    Queries scored with every item that are not anchors, as `compare` leaves them, are ground truth
-    and left out.
-
-    Args:
-        index: The items, and the store of scores (`index.scores`).
-        scorer: The cross-encoder whose scores are read.
-        retriever, progress: See `crossknn.fitting.kriging.fit_prior`.
-    """
+    """Fit kriging's prior now to the index's scores by `scorer`, without scoring any pair; the
+    options are those of `fit_prior`. Queries scored with every item that are not anchors, as
+    `compare` leaves them, are ground truth and left out."""
     return _fit(index, scorer.fingerprint or "", retriever, progress)
 
 
@@ -146,14 +139,9 @@ def _fit(
 
 
 def learn_apart(folder: Path, fingerprint: str, patience: float = PATIENCE) -> bool:
-    """Learn in a process of its own, at low priority, and return whether it ended within
-    `patience` seconds, after which it continues by itself. `InputError` if it learned nothing.
-
-    Args:
-        folder: The folder of the index.
-        fingerprint: The cross-encoder's, which the process need not open.
-        patience: Seconds to wait for it.
-    """
+    """Learn in a process of its own, at low priority, from the scores of the cross-encoder with
+    this fingerprint; return whether it ended within `patience` seconds, after which it continues by
+    itself. `InputError` if it learned nothing."""
     command = [sys.executable, "-m", "crossknn.fitting.learning", str(folder), fingerprint]
     # This crossknn, wherever it was imported from.
     path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]

@@ -36,10 +36,6 @@ def calibrate(index: Index, method: Kriging, budget: int, seed: int = 0) -> Corn
 
     It takes the time of searching the anchors, makes no calls, and is done once: the index keeps
     the result in memory until its anchors change.
-
-    Args:
-        index: The index, with three anchors or more.
-        method, budget, seed: As for a search.
     """
 
     def searched() -> Corners:

@@ -382,12 +382,6 @@ class ItemIndex(IndexView):
             )
         self._put({f"artifacts/{name}": Artifact(meta, dict(arrays))})
 
-    def drop_of_others(self, name: str) -> None:
-        """Drop the artifacts of this name that belong to cross-encoders other than the one of
-        `for_scorer`."""
-        if keys := self._parts.keys_of_others(f"artifacts/{name}"):
-            self._put(dict.fromkeys(keys))
-
     def newest(self, kind: str, name: str) -> Artifact | None:
         """Read a part from the folder, where another process may have stored a newer one, by its
         kind ("vectors", "artifacts", ...) and name."""

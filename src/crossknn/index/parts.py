@@ -166,11 +166,6 @@ class Parts:
             keys[name] = key
         return keys
 
-    def keys_of_others(self, name: str) -> list[str]:
-        """Return the keys of the parts of this name that belong to other cross-encoders."""
-        named = [key for key in self.held if plain(key) == name]
-        return [key for key in named if fingerprint_of(self.held[key]) not in (self.scorers or ())]
-
     def names(self, kind: str) -> list[str]:
         """Return the names of the parts of a kind, the latest last."""
         return [name.partition("/")[2] for name in self.keys if name.startswith(f"{kind}/")]

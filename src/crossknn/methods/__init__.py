@@ -34,8 +34,7 @@ PLUGINS = "crossknn.methods"
 def parse_method(spec: str | Spec | Method) -> Method:
     """Parse a method from its name and options; a `Method` object is returned unchanged.
 
-    `auto` is `kriging`, and `cmc(...)` is `retrieve(retriever=cmc(...))`. `SpecError` if there is
-    no such method or option; the message names similar ones.
+    `auto` is `kriging`, and `cmc(...)` is `retrieve(retriever=cmc(...))`.
 
     >>> parse_method("axn(retriever=dense, rounds=5)").rounds
     5
@@ -56,10 +55,7 @@ def parse_method(spec: str | Spec | Method) -> Method:
 
 
 def method_named(name: str) -> type[Method]:
-    """Return the class of a method: one of `METHODS`, or one from an installed package.
-
-    Raises `SpecError` if there is none, or if the package's entry point is not a method.
-    """
+    """Return the class of a method: one of `METHODS`, or one from an installed package."""
     if name in METHODS:
         return METHODS[name]
     plugins = _plugins()
@@ -82,16 +78,12 @@ def method_named(name: str) -> type[Method]:
 
 @cache
 def _plugins() -> dict[str, EntryPoint]:
-    """Return the entry points by name; only unknown method names are looked up here, and nothing is
-    imported yet."""
+    """Entry points by name, read only for unknown method names; nothing is imported yet."""
     return {point.name: point for point in entry_points(group=PLUGINS)}
 
 
 def parse_methods(specs: str) -> dict[str, Method]:
-    """Parse methods separated by commas, semicolons or line ends: `{spec: method}`.
-
-    Raises `SpecError` for an unknown method or option, or if there is no method at all.
-    """
+    """Parse methods separated by commas, semicolons or line ends: `{spec: method}`."""
     methods = {str(spec): parse_method(spec) for spec in map(parse, split(specs))}
     if not methods:
         raise SpecError(f"no method is given; known: {', '.join(METHODS)}")

@@ -94,14 +94,13 @@ def blended(scored: Scored, *, blend: float, rcond: float) -> tuple[FloatArray, 
 
 
 def ridge_to_parametric(scored: Scored, *, ridge: float) -> tuple[FloatArray, float]:
-    """Regress towards the parametric vector with a ridge: score ~ offset + gain (prior . v) + u .
-    v.
+    """Regress towards the parametric vector: score ~ offset + gain (prior . v) + u . v.
 
     AXN regularises its fit by averaging it with the parametric vector; the ridge penalty instead
     has a strong effect while scores are few, and a weak one later. In geostatistics this is
     universal kriging with a linear covariance and the trend [1, parametric score]. `ridge` is the
     penalty of |u|^2, in units of |v|^2. Offset and gain are not penalised, so scores need no
-    normalization. Returns the vector gain * prior + u, (d,), and the offset.
+    normalization.
     """
     assert scored.parametric is not None
     vectors, scores = scored.vectors.astype(np.float64), scored.scores

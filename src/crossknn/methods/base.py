@@ -79,16 +79,9 @@ def planned(method: Method, index: Index, budget: int, seed: int) -> Plan:
 def pool_size(
     index: Index, budget: int, shortlist: int | None = None, least: int = POOL
 ) -> int | None:
-    """Return the size of the shortlist: by default a pool if there are more than `POOLED` items,
-    and otherwise None for all items. For a database, up to `WHOLE` vectors are read into memory,
-    because a pool would send requests to the database in every round.
-
-    Args:
-        index: The index.
-        budget: Maximum number of pairs scored per query.
-        shortlist: The size requested.
-        least: Minimum size of a pool.
-    """
+    """Return the size of the shortlist: by default a pool of at least `least` items if there are
+    more than `POOLED`, and otherwise None for all. For a database, up to `WHOLE` vectors are read
+    into memory, because a pool would send requests to the database in every round."""
     if shortlist is not None:
         return shortlist if shortlist < index.n else None
     in_database = getattr(index, "database", None) is not None

@@ -135,11 +135,7 @@ class Kriging(Method):
 
     def plan_with(self, prior: Prior | None, index: Index, budget: int, seed: int) -> Plan:
         """Plan with a given prior (None: without scores of other queries), and without a target
-        recall.
-
-        Args:
-            prior, index, budget, seed: See `plan`.
-        """
+        recall; see `Kriging.plan`."""
         mean = self.mean or (trend_retrievers(index) if prior is None else parse(prior.retriever))
         names = stage_names(index, mean)
         stages = [open_retriever(index, name, seed) for name in names]
@@ -174,15 +170,8 @@ class Kriging(Method):
 def calibrated(
     method: Kriging, index: Index, budget: int, calibrate: Callable[[], Corners]
 ) -> Corners:
-    """Return what `calibrate` computes for searches with this method and budget, once and kept in
-    memory until the anchors change.
-
-    Args:
-        method: Kriging, with `k`; its target may be any.
-        index: The index, with three anchor queries or more.
-        budget: Maximum number of pairs scored per query.
-        calibrate: Computes the pairs (expected recall, recall reached).
-    """
+    """Return what `calibrate` computes for searches with this method, `k` and budget, once and kept
+    in memory until the anchors change."""
     anchors = index.anchors if method.use_anchors else None
     if anchors is None or len(anchors.scores) < FEWEST_ANCHORS:
         raise InputError(
@@ -211,14 +200,8 @@ def trend_retrievers(index: Index) -> Spec:
 
 
 def leading_retriever(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
-    """Position in `names` of the retriever in the trend with few columns.
-
-    Args:
-        index: The index.
-        names: Names of the retrievers whose scores the trends use.
-        retriever: Picks the first batch; if it is none of them, the default retriever or the first
-            one leads.
-    """
+    """Position in `names` of the retriever in the trend with few columns: the one that picks the
+    first batch, or else the default retriever, or the first."""
     of_batch = stage_names(index, retriever)
     leads = [*(of_batch if len(of_batch) == 1 else ()), first_stage(index), *names]
     return next(names.index(lead) for lead in leads if lead in names)

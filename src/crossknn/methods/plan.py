@@ -131,14 +131,10 @@ class Predictor(ABC, Generic[State]):
 
 def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> float:
     """Estimate the share of the k best scores so far that no unscored item will push out of the top
-    k.
+    k, given predictions (c,) of the unscored items, taken as independent.
 
     The j-th best stays if at most k - j unscored items are above it. Their number is approximately
     Poisson, with the sum of their probabilities as its mean.
-
-    Args:
-        best: The k best scores (k,).
-        mean, std: Predictions (c,) of the unscored items, taken as independent.
 
     >>> expected_recall(np.array([2.0, 1.0]), np.array([0.0]), np.array([1e-9]))
     1.0

@@ -17,7 +17,7 @@ p coordinates of a point: r factors and d dimensions of a vector.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -98,8 +98,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def of(take: Callable[[IntArray], FloatArray], n: int) -> Spread:
-        """Compute them from n vectors, read by `take` at positions; from 50,000 of them if there
-        are more."""
+        """Compute them from n vectors, read by `take` at positions; at most from 50,000."""
         items = np.arange(n)
         if n > SAMPLE:
             items = np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
@@ -129,14 +128,8 @@ def of_retriever(
     rank: int,
     spread_of: Callable[[VectorStore], Spread],
 ) -> Column:
-    """Make a column of a retriever's scores, standardised over all items.
-
-    Args:
-        retriever: The retriever.
-        vectors: The vectors in items' points, which follow `rank` factors.
-        rank: Number of factors.
-        spread_of: Computes the mean and covariance of a store's vectors.
-    """
+    """Make a column of a retriever's scores, standardised over all items. In items' points
+    `vectors` follow `rank` factors."""
 
     def of_all(queries: Queries) -> FloatArray:
         return standardised(retriever.scores(queries))
@@ -170,12 +163,8 @@ class Cokriging:
     """Predicts a query's coordinates in the space of the factors, by kernel ridge regression.
 
     z(query) = k' (K + ridge I)^-1 Z with K = exp(-scale |v - v'|^2), where v are the centered
-    vectors of the q known queries, scaled to a mean square length of 1, and Z their coordinates.
-
-    Args:
-        known: Vectors (q, d) of the known queries.
-        solved: (K + ridge I)^-1 Z: (q, r).
-        scale: Factor of squared distances.
+    vectors `known` (q, d), scaled to a mean square length of 1, and Z their coordinates; `solved`
+    (q, r) is (K + ridge I)^-1 Z.
     """
 
     known: FloatArray
@@ -257,11 +246,8 @@ class Prior:
 
     def kept(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
         """Convert to JSON values and arrays; see `from_artifact`."""
-        arrays = {"factor": self.factor, "mean": self.mean}
-        arrays |= {
-            name: np.stack([getattr(trend, field) for trend in self.trends])
-            for name, field in _TRENDS.items()
-        }
+        trends = zip(_TRENDS, map(np.stack, zip(*self.trends, strict=True)), strict=True)
+        arrays = {"factor": self.factor, "mean": self.mean, **dict(trends)}
         meta = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ARRAYS}
         if self.cokriging is not None:
             meta["query_scale"] = self.cokriging.scale
@@ -281,11 +267,7 @@ class Prior:
 
 
 _ARRAYS = ("factor", "mean", "trends", "cokriging")
-_TRENDS: Mapping[str, str] = {
-    "trend_columns": "columns",
-    "trend_means": "mean",
-    "trend_precisions": "precision",
-}
+_TRENDS = ("trend_columns", "trend_means", "trend_precisions")
 
 
 def trend_columns(retrievers: int, lead: int, cokriging: bool) -> BoolArray:

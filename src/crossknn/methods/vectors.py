@@ -142,13 +142,8 @@ def _on_exact_scale(state: QueryVectors, products: FloatArray) -> FloatArray:
 def encoder_predictor(
     index: Index, name: str, fit: Fit, normalize: Normalize = "none"
 ) -> VectorPredictor:
-    """Make a predictor that starts from the encoder's query vectors, for an index's item vectors.
-
-    Args:
-        index: The index.
-        name: Name of the vectors.
-        fit, normalize: See `VectorPredictor` and `Normalize`.
-    """
+    """Make a predictor that starts from the encoder's query vectors, for the item vectors
+    `name`."""
     encode = partial(index.query_vectors, name=name) if index.has_query_vectors(name) else None
     return VectorPredictor(index.store(name), fit, encode, normalizer(index, name, normalize))
 

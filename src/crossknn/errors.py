@@ -103,9 +103,9 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Make a hint with the known names nearest to `name`, or all of them if none is near."""
-    names = sorted(known)
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Make a hint with those of `names` that are near to `name`, or all of them if none is."""
+    names = sorted(names)
     close = get_close_matches(name, names, n=3, cutoff=0.5)
     if close:
         return "did you mean " + " or ".join(close) + "?"
@@ -128,7 +128,7 @@ def visible(text: str) -> str:
     >>> visible("a\\x1b[2Jb")
     'a\\\\x1b[2Jb'
     """
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 _NOUNS = {

@@ -199,8 +199,8 @@ class Cache:
 
     def get(self, key: Hashable, of: tuple[object, ...], make: Callable[[], Value]) -> Value:
         """Return the value made `of` these objects (by identity), or make it."""
-        parts, value = self._made.get(key, ((), None))
-        if len(parts) != len(of) or any(a is not b for a, b in zip(parts, of, strict=True)):
+        sources, value = self._made.get(key, ((), None))
+        if len(sources) != len(of) or any(a is not b for a, b in zip(sources, of, strict=True)):
             value = make()
             self._made[key] = of, value
         return cast(Value, value)

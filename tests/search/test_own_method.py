@@ -19,7 +19,9 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/own-method.md"
 def page():
     """The names that the page's code defines, and those that it needs."""
     names = {"index": ck.ItemIndex.build(corpus()[:60], encoder="bundled"), "scorer": overlap}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)[:2]:  # test_pages runs all
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)[
+        :2
+    ]:  # test_pages runs all
         exec(block, names)
     return names
 

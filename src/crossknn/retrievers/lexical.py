@@ -89,12 +89,12 @@ class BM25(AllScores):
     def of_all(self, queries: Queries) -> FloatArray:
         """Score all items (m, n), 0 for items that share no term with the query."""
         scores = np.zeros((len(queries), self.n), np.float32)
-        parts = [(self.weights, self.items, self.starts), *([self._tail] if self.added else [])]
+        fitted, tail = (self.weights, self.items, self.starts), [self._tail] if self.added else []
         try:
             for row, text in zip(scores, queries.texts, strict=True):
                 split = self.vocabulary.tokenizer.split(text)
                 for term, count in self.vocabulary.counts(split).items():
-                    for weights, items, starts in parts:
+                    for weights, items, starts in (fitted, *tail):
                         if term + 1 < len(starts):
                             where = slice(int(starts[term]), int(starts[term + 1]))
                             row[items[where]] += np.float32(count) * weights[where]
@@ -238,8 +238,8 @@ class LSA:
     def artifact(self) -> Artifact:
         """Convert to an artifact, as stored in the index."""
         arrays = {"components": self.components, "idf": self.idf}
-        known = {"tokenizer": self.vocabulary.tokenizer.name}
-        return Artifact(known, {**arrays, "terms": self.vocabulary.terms})
+        meta = {"tokenizer": self.vocabulary.tokenizer.name}
+        return Artifact(meta, {**arrays, "terms": self.vocabulary.terms})
 
     @staticmethod
     def of(artifact: Artifact) -> LSA:

@@ -106,15 +106,15 @@ def folded(text: str) -> str:
     dropped, digit, *_ = _patterns()
     text = text.replace("\u2122", " ").replace("\u2120", " ")  # marks of trade, not letters
     apart = unicodedata.normalize("NFKD", _of_few_marks(text))
-    apart = dropped.sub(lambda found: _SAME.get(found[0], ""), apart)
+    apart = dropped.sub(lambda match: _SAME.get(match[0], ""), apart)
     plain = unicodedata.normalize("NFKC", _of_few_marks(apart.casefold()))
-    return digit.sub(lambda found: str(unicodedata.decimal(found[0])), plain)
+    return digit.sub(lambda match: str(unicodedata.decimal(match[0])), plain)
 
 
 def _of_few_marks(text: str) -> str:
     """Cut each letter's marks to 30, as in Unicode's Stream-Safe Text Format, because `normalize`
     sorts marks in quadratic time: 200,000 marks on one letter took 35 s."""
-    return _patterns()[5].sub(lambda found: found[0][:MARKS], text) if len(text) > MARKS else text
+    return _patterns()[5].sub(lambda match: match[0][:MARKS], text) if len(text) > MARKS else text
 
 
 MARKS = 30
@@ -135,15 +135,15 @@ def words(text: str, *, characters: bool = False) -> list[str]:
     if plain.isascii() or (patterns := _patterns())[2].search(plain) is None:
         return [word for word in _WORD.findall(plain) if word not in STOPWORDS]
     word, character = patterns[3:5]
-    found: list[str] = []
+    split: list[str] = []
     for match in word.finditer(plain):
         if match[1] is not None:
             run = character.findall(match[1])
-            found += run if characters or len(run) == 1 else ()
-            found += map(add, run, run[1:])
+            split += run if characters or len(run) == 1 else ()
+            split += map(add, run, run[1:])
         elif match[0] not in STOPWORDS:
-            found.append(match[0])
-    return found
+            split.append(match[0])
+    return split
 
 
 @dataclass(frozen=True)

@@ -195,16 +195,16 @@ REASONS = "cancelled", "deadline", "store", "scorer", "budget", "target"
 """Reasons for stopping, in order of precedence when results of several searches are merged."""
 
 
-def merged(parts: Sequence[Results]) -> Results:
+def merged(results: Sequence[Results]) -> Results:
     """Merge the results of several searches for different queries."""
     lists = ("queries", "query_ids", "hits", "errors", "best_scores", "trace", "none_relevant")
     counts = ("n_calls", "n_scored", "n_failed", "truncated", "scoring_seconds")
-    first, whole = parts[0], dict[str, Any]()
+    first, whole = results[0], dict[str, Any]()
     for name in lists:
         if getattr(first, name) is not None:
-            whole[name] = tuple(chain.from_iterable(getattr(part, name) for part in parts))
-    whole |= {name: sum(getattr(part, name) for part in parts) for name in counts}
-    stopped_by = min((part.stopped_by for part in parts), key=REASONS.index)
+            whole[name] = tuple(chain.from_iterable(getattr(each, name) for each in results))
+    whole |= {name: sum(getattr(each, name) for each in results) for name in counts}
+    stopped_by = min((each.stopped_by for each in results), key=REASONS.index)
     return replace(first, **whole, stopped_by=stopped_by)
 
 

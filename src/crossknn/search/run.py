@@ -104,7 +104,7 @@ class SearchRequest:
         return EqualTexts.among(items.alike, self.allowed)
 
     def starts(self) -> Sequence[int]:
-        """Return the positions of the queries at which the parts of the search begin."""
+        """Return the positions of the queries at which batches begin that are searched together."""
         texts, n = self.queries.texts, self.index.n
         if self.deadline is None and self.cancel is None:
             return range(0, len(texts), max(1, AT_ONCE // n))
@@ -124,16 +124,16 @@ class FailurePolicy:
     def __init__(self, request: SearchRequest) -> None:
         self.cancel, self.whole = request.cancel, Deadline(request.deadline, request.cancel)
         self.deadline = self.whole
-        """The end of the current part of the search; `whole` is that of all parts."""
+        """The end of the current batch of queries; `whole` is that of the request."""
         self.first_error: Exception | None = None
         self.down: str | None = None
         """Why no more pairs are asked for."""
         self.down_by, self._in_a_row = "scorer", 0
 
-    def share(self, parts: int) -> None:
-        """Give the current part its share of the remaining time; `parts` are left."""
-        if parts > 1 and self.whole.limited:
-            self.deadline = Deadline(self.whole.left() / parts, self.cancel)
+    def share(self, batches: int) -> None:
+        """Give the current batch its share of the remaining time; `batches` are left."""
+        if batches > 1 and self.whole.limited:
+            self.deadline = Deadline(self.whole.left() / batches, self.cancel)
 
     def stop(self, ahead: float = 0.0) -> str | None:
         """Return the reason to stop now, or in `ahead` seconds; None if there is none."""
@@ -164,9 +164,9 @@ class FailurePolicy:
 
 
 class SearchRun:
-    """One execution of a part of a request: of the queries at `rows`, which are searched together.
+    """One execution of a request for a batch of its queries, those at `rows`.
 
-    `parts` is the number of parts to come, this one included; `rounds` and `n_scored` count the
+    `batches` is the number of batches to come, this one included; `rounds` and `n_scored` count the
     rounds and scores of the whole request.
     """
 
@@ -175,10 +175,10 @@ class SearchRun:
         request: SearchRequest,
         policy: FailurePolicy,
         rows: range,
-        parts: int,
+        batches: int,
         previous: SearchRun | None,
     ) -> None:
-        self.request, self.policy, self.rows, self.parts = request, policy, rows, parts
+        self.request, self.policy, self.rows, self.batches = request, policy, rows, batches
         self.rounds: int = 0 if previous is None else previous.rounds
         self.n_scored: int = 0 if previous is None else previous.n_scored
         self.queries, m, n = request.queries.take(rows), len(rows), request.index.n
@@ -202,7 +202,7 @@ class SearchRun:
         """Run the search and return its results."""
         policy, truncated = self.policy, getattr(self.request.scorer, "truncated", 0)
         policy.deadline = policy.whole
-        late = policy.stop() if self.parts > 1 or self.rows.start else None
+        late = policy.stop() if self.batches > 1 or self.rows.start else None
         if late or (policy.down is not None and not self.fallback):
             said = policy.down or "the time was up before this query was searched"
             self.errors = [said for _ in self.rows]
@@ -232,7 +232,7 @@ class SearchRun:
             if not len(pairs) or policy.down is not None:
                 break
             if search.round == 1:
-                policy.share(self.parts)
+                policy.share(self.batches)
             choosing = time.perf_counter() - began
             stopped_by = policy.stop() or self._score(pairs)
             self.rounds += 1
@@ -393,12 +393,12 @@ def execute(request: SearchRequest) -> Results:
 
     Raises the first error of the scorer or a store if no pair could be scored.
     """
-    began, policy, parts = time.perf_counter(), FailurePolicy(request), list[Results]()
+    began, policy, answers = time.perf_counter(), FailurePolicy(request), list[Results]()
     starts, run = [*request.starts(), len(request.queries)], None
     for number, (start, stop) in enumerate(pairwise(starts), start=1):
         run = SearchRun(request, policy, range(start, stop), len(starts) - number, run)
-        parts.append(run.results())
-    results, error = merged(parts), policy.first_error
+        answers.append(run.results())
+    results, error = merged(answers), policy.first_error
     forgiven = request.fallback and isinstance(error, ScorerError)
     if error is not None and not results.n_scored and not forgiven:
         raise error

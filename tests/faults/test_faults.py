@@ -111,14 +111,6 @@ def test_a_query_whose_pairs_are_all_refused_ends(index, serve):
     assert server.count < 120
 
 
-def test_an_endpoint_that_is_down_is_not_asked_for_every_query(index, serve):
-    server = serve(FAULTS["answers 502"], 1)
-    results = search(index, server.url, queries=[f"topic {i}" for i in range(30)])
-    assert results.stopped_by == "scorer"
-    assert sum(error is not None for error in results.errors) == 30
-    assert server.count < 40
-
-
 def test_a_scorer_of_ones_own_that_raises_anything_keeps_its_hits(index):
     class Own:
         fingerprint, rounds = None, 0
@@ -155,3 +147,11 @@ def test_cancelling_lets_go_at_once_and_stalled_requests_slow_nothing(index, ser
             await asyncio.sleep(0.05)
 
     asyncio.run(run())
+
+
+def test_an_endpoint_that_is_down_is_not_asked_for_every_query(index, serve):
+    server = serve(FAULTS["answers 502"], 1)
+    results = search(index, server.url, queries=[f"topic {i}" for i in range(30)])
+    assert results.stopped_by == "scorer"
+    assert sum(error is not None for error in results.errors) == 30
+    assert server.count < 40

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import cohere
 import numpy as np
 import pytest
-from service_helpers import QUERIES, TEXTS, Words, refusal, running, until
+from service_helpers import QUERIES, TEXTS, Words, refusal, running
 
 import crossknn as ck
 from crossknn.errors import ScorerError
@@ -93,23 +91,6 @@ def test_the_shapes(shared_client):
     for entry in tei[:3]:
         assert entry["text"] == DOCUMENTS[entry["index"]]
         assert entry["score"] == pytest.approx(Words()([(QUERIES[0], entry["text"])])[0])
-
-
-def test_searches_and_reranking_share_batches(client, words):
-    words.gate.clear()
-    calls = client.engine.shared._calls
-    with ThreadPoolExecutor() as pool:
-        asked = []
-        for path, body in (
-            ("/v2/rerank", {"query": QUERIES[2], "documents": ["one"]}),
-            ("/search", {"query": QUERIES[1], "budget": 12}),
-            ("/v2/rerank", {"query": QUERIES[0], "documents": DOCUMENTS[:12]}),
-        ):
-            asked.append(pool.submit(client.post, path, json=body))
-            until(lambda: len(calls) == len(asked))
-        words.gate.set()  # the first one was with the scorer, and the others waited
-        assert [answer.result().status_code for answer in asked] == [200] * 3
-    assert max(len({query for query, _ in batch}) for batch in words.batches) == 2
 
 
 def test_what_cannot_be_scored_is_last_and_nothing_at_all_is_an_error(client, words):

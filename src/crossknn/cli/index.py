@@ -166,8 +166,9 @@ def insert(
 ) -> None:
     """Add ITEMS to an index, or replace some, without building it again.
 
-    Running searches are not affected, and later ones include the new items. Fits are extended to
-    them through their vectors: `crossknn index info` shows how many items came after each fit.
+    Running searches are not affected, and later ones include the new items. Fits
+    are extended to them through their vectors: `crossknn index info` shows how
+    many items came after each fit.
     """
     with _changing(folder, json) as index:
         new = fields.read(items, template=index.items.template)
@@ -205,8 +206,8 @@ def delete(
 def compact(folder: o.Folder, json: o.AsJson = False) -> None:
     """Rewrite an index without its deleted items, and fit its word models again.
 
-    Searches go on meanwhile; adding and deleting waits. If the command is killed, the index is
-    unchanged.
+    Searches go on meanwhile; adding and deleting waits. If the command is
+    killed, the index is unchanged.
     """
     with _changing(folder, json) as index:
         index.compact()
@@ -260,8 +261,9 @@ def prune(
 ) -> None:
     """Drop stored scores of old queries, and free their disk space.
 
-    Searches compute dropped scores again when needed. Without this command, the store takes
-    at most 2 GB (CROSSKNN_STORE_LIMIT, in MB): the oldest queries are dropped for new ones.
+    Searches compute dropped scores again when needed. Without this command, the
+    store takes at most 2 GB (CROSSKNN_STORE_LIMIT, in MB): the oldest queries are
+    dropped for new ones.
     """
     from crossknn.index.item_index import ItemIndex
 

@@ -126,8 +126,9 @@ def command(
 ) -> None:
     """Find the k best items by cross-encoder score, under a budget of cross-encoder calls.
 
-    Exact scores are stored in the index, or in --store, and never computed twice. The index learns
-    from its stored scores, which gives later searches a higher recall.
+    Exact scores are stored in the index, or in --store, and never computed
+    twice. The index learns from its stored scores, which gives later searches
+    a higher recall.
 
     If `crossknn fit` has fitted a fusion, results are ordered by a final score:
     the exact score plus weighted retriever scores (--fuse none turns this off).

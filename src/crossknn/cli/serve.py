@@ -60,8 +60,9 @@ def command(
 ) -> None:
     """Serve indexes over HTTP: searches under a budget, for many clients on one scorer.
 
-    POST /search is crossknn's own interface, and /rerank that of reranking services; / is a search
-    page, and /openapi.json documents the rest. The name of an index is that of its folder.
+    POST /search is crossknn's own interface, and /rerank that of reranking
+    services; / is a search page, and /openapi.json documents the rest. The name
+    of an index is that of its folder.
     """
     with needs_extra("crossknn serve", "serve"):
         from crossknn.service import app, connections, engine

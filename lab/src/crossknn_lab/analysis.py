@@ -18,7 +18,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import recall
-from crossknn.evaluation.outcome import Part
+from crossknn.evaluation.outcome import QueryBatch
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares, top_k
 from crossknn.methods import Method
@@ -334,7 +334,7 @@ class _Watched:
 
 
 def retrieved(
-    method: Method, parts: Sequence[Part], *, calls: int, depth: int, seed: int = 0
+    method: Method, parts: Sequence[QueryBatch], *, calls: int, depth: int, seed: int = 0
 ) -> IntArray:
     """The `depth` best approximate scores of each query after `calls` exact ones: (m, depth).
 
@@ -352,7 +352,7 @@ def retrieved(
 
 def recall_by_split(
     method: Method,
-    parts: Sequence[Part],
+    parts: Sequence[QueryBatch],
     truth: IntArray,
     *,
     budget: int,

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import crossknn
 from crossknn.errors import CrossknnError, InputError
-from crossknn.evaluation.outcome import Outcome, Part, check, outcome, truth_of
+from crossknn.evaluation.outcome import Outcome, QueryBatch, check, outcome, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.files import open_given, parse_json
 from crossknn.methods import Method
@@ -299,7 +299,7 @@ class _Data:
     """The queries of cells that differ in method and budget only, and where they stand (m,)."""
 
     rows: IntArray
-    parts: list[Part]
+    parts: list[QueryBatch]
     truth: IntArray
     judged: Judgements | None
 

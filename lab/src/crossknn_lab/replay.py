@@ -8,7 +8,7 @@ from typing import Any, cast
 from crossknn.data.qrels import Qrels
 from crossknn.errors import InputError
 from crossknn.evaluation.compare import BATCH, Evaluation
-from crossknn.evaluation.outcome import Part
+from crossknn.evaluation.outcome import QueryBatch
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.base import Index
 from crossknn.methods import Method
@@ -18,12 +18,12 @@ from crossknn_lab.rivals.oracles import WithOracles
 from crossknn_lab.stored import StoredMatrix
 
 
-def known_part(index: Index, queries: Queries, exact: FloatArray) -> Part:
+def known_part(index: Index, queries: Queries, exact: FloatArray) -> QueryBatch:
     """Queries whose exact scores (r, n) are known, to be searched with methods or oracles."""
-    return Part.known(cast(Index, WithOracles(index, exact)), queries, exact)
+    return QueryBatch.scored(cast(Index, WithOracles(index, exact)), queries, exact)
 
 
-def parts_of(matrix: StoredMatrix, queries: int | None = None) -> list[Part]:
+def parts_of(matrix: StoredMatrix, queries: int | None = None) -> list[QueryBatch]:
     """The first `queries` test queries of a matrix, or all of them, in batches."""
     if queries is not None and queries < 1:
         raise InputError(f"queries is {queries}; it must be 1 or more")
@@ -32,7 +32,7 @@ def parts_of(matrix: StoredMatrix, queries: int | None = None) -> list[Part]:
     return [known_part(*matrix.rows(s, min(s + BATCH, tests))) for s in stops]
 
 
-def prepared(parts: Sequence[Part], method: Method, budget: int) -> list[Part]:
+def prepared(parts: Sequence[QueryBatch], method: Method, budget: int) -> list[QueryBatch]:
     """The parts of a matrix, with what a search by kriging reads: see `StoredMatrix.prepared`."""
     made = []
     for part in parts:
@@ -54,7 +54,7 @@ def replay(
     fusion: Fusion | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Rows of every method, budget and k, over the first `queries` test queries of a matrix."""
-    evaluation = Evaluation(parts=parts_of(matrix, queries), ks=ks, seed=seed, task=task)
+    evaluation = Evaluation(batches=parts_of(matrix, queries), ks=ks, seed=seed, task=task)
     for found in evaluation.outcomes(methods, budgets, fusion):
         yield from found.rows()
 

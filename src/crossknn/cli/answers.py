@@ -47,12 +47,12 @@ def show(results: Results, json: bool) -> None:
     out.print(Text("; ".join(text for text, applies in notes.items() if applies), style="dim"))
 
 
-def _reached(results: Results, q: int, least: float) -> str:
+def _reached(results: Results, q: int, min_score: float) -> str:
     if results[q]:
-        return f"{counted(len(results[q]), 'item')} scored {least:g} or more"
+        return f"{counted(len(results[q]), 'item')} scored {min_score:g} or more"
     best = results.best_scores[q]
     reason = "nothing was scored" if best is None else f"the best score is {best:.2f}"
-    return f"no scored item reaches {least:g}: {reason}"
+    return f"no scored item reaches {min_score:g}: {reason}"
 
 
 def _show_hit(rank: int, hit: Hit) -> None:

@@ -105,7 +105,7 @@ def command(
     --qrels, a diagnosis at the end recommends keeping the retriever, reranking
     or searching deeper.
     """
-    from crossknn.evaluation.compare import Evaluation, batches, table_of
+    from crossknn.evaluation.compare import Evaluation, query_batches, table_of
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.searcher import Searcher
@@ -128,7 +128,7 @@ def command(
         searcher.check_scorer(method)
     scores = None if options.no_exact else _exact(stored, queries, index, workers)
     evaluation = Evaluation(
-        parts=batches(index, queries, stored, scores),
+        batches=query_batches(index, queries, stored, scores),
         ks=() if options.no_exact else ks,
         depth=max(budgets),
         seed=seed,
@@ -184,7 +184,7 @@ def _searched(
     from crossknn.methods.rerank import Exact
     from crossknn.retrievers.specs import first_stage
 
-    index = evaluation.parts[0].index
+    index = evaluation.batches[0].index
     stage = first_stage(index)
     names = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
     plain = {spec: parse_method(spec) for spec in names if fusion or spec not in methods}
@@ -194,8 +194,8 @@ def _searched(
     for chosen, by in groups:
         with progress("searching", "pairs") as report:
             best = evaluation.outcomes(exact, [index.n], by)
-            found = [*best, *evaluation.outcomes(chosen, budgets, by, report)]
-        table += [list(each.rows()) for each in found]
+            outcomes = [*best, *evaluation.outcomes(chosen, budgets, by, report)]
+        table += [list(each.rows()) for each in outcomes]
     return table
 
 
@@ -212,7 +212,7 @@ def _diagnose(
 
     searches = [m for m in methods.values() if m.calls and not isinstance(m, Rerank | Exact)]
     method = searches[-1] if searches else parse_method(DEFAULT)
-    n, task = evaluation.parts[0].index.n, evaluation.task
+    n, task = evaluation.batches[0].index.n, evaluation.task
     small = sorted({budget for budget in budgets if budget <= n})
     try:
         if task is not None:

@@ -13,7 +13,7 @@ import numpy as np
 from crossknn.data.qrels import Qrels
 from crossknn.data.queries import QuerySet, Texts, query_set
 from crossknn.errors import InputError
-from crossknn.evaluation.outcome import Outcome, Part, outcome, truth_of
+from crossknn.evaluation.outcome import Outcome, QueryBatch, outcome, truth_of
 from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import Method
@@ -32,10 +32,10 @@ BATCH = 64
 
 @dataclass(kw_only=True, eq=False)
 class Evaluation:
-    """Searches of the queries in `parts`, each made once: comparisons, diagnoses and trials are
+    """Searches of the queries in `batches`, each made once: comparisons, diagnoses and trials are
     views of their outcomes. `ks`, `depth` and `task` are as in `outcome`."""
 
-    parts: Sequence[Part]
+    batches: Sequence[QueryBatch]
     ks: Sequence[int] = ()
     depth: int = 1
     seed: int = 0
@@ -60,12 +60,12 @@ class Evaluation:
             for name, method in methods.items()
             for budget in (budgets if method.calls else (0,))
         ]
-        n, m = self.parts[0].index.n, sum(len(part.queries) for part in self.parts)
+        n, m = self.batches[0].index.n, sum(len(batch.queries) for batch in self.batches)
         new = {key for *_, key in runs} - self._outcomes.keys()
         total, done = m * sum(min(budget, n) for _, budget, _ in new), 0
         truth = None
-        if self.ks and self.parts[0].exact is not None:
-            truth = truth_of(self.parts, max(self.ks), fusion)
+        if self.ks and self.batches[0].exact is not None:
+            truth = truth_of(self.batches, max(self.ks), fusion)
 
         def scored(pairs: int) -> None:
             nonlocal done
@@ -76,7 +76,7 @@ class Evaluation:
         for name, method, key in runs:
             if key not in self._outcomes:
                 self._outcomes[key] = outcome(
-                    *(name, method, self.parts, truth),
+                    *(name, method, self.batches, truth),
                     budget=key[1],
                     ks=self.ks,
                     depth=self.depth,
@@ -134,27 +134,27 @@ def compare(
         judged = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
         task = TaskMeasures(judged, measures)
     if isinstance(scores, np.ndarray):
-        parts, exact = batches(index, queries, exact=scores), {"exact": Exact()}
+        batches, exact = query_batches(index, queries, exact=scores), {"exact": Exact()}
     elif task is None:
         raise InputError("without all exact scores a comparison needs qrels and measures")
     else:
-        parts, exact, ks = batches(index, queries, as_scorer(scores)), {}, ()
-    evaluation = Evaluation(parts=parts, ks=ks, seed=seed, task=task)
+        batches, exact, ks = query_batches(index, queries, as_scorer(scores)), {}, ()
+    evaluation = Evaluation(batches=batches, ks=ks, seed=seed, task=task)
     best = evaluation.outcomes(exact, [index.n], fusion)
     return [*best, *evaluation.outcomes(methods, budgets, fusion, progress)]
 
 
-def batches(
+def query_batches(
     index: ItemIndex,
     queries: QuerySet,
     scorer: Scorer | None = None,
     exact: FloatArray | None = None,
-) -> list[Part]:
+) -> list[QueryBatch]:
     """Split the m queries into batches; the first m' of them have known exact scores (m', n).
 
     Pairs of the other queries are scored when a method asks for them, each once.
     """
-    texts, parts = queries.texts, list[Part]()
+    texts, batches = queries.texts, list[QueryBatch]()
     if scorer is not None:
         if not isinstance(scorer, StoredScorer):
             store = ScoreStore() if scorer.fingerprint is None else index.scores
@@ -163,7 +163,7 @@ def batches(
     exact = np.empty((0, index.n), np.float32) if exact is None else exact
     for start in range(0, len(exact), BATCH):
         rows = exact[start : start + BATCH]
-        parts.append(Part.known(index, Queries(texts[start : start + len(rows)]), rows))
+        batches.append(QueryBatch.scored(index, Queries(texts[start : start + len(rows)]), rows))
 
     def score(pairs: Pairs, start: int) -> FloatArray:
         assert scorer is not None
@@ -175,8 +175,8 @@ def batches(
 
     for start in range(len(exact), len(texts), BATCH):
         together = Queries(texts[start : start + BATCH])
-        parts.append(Part(index, together, partial(score, start=start)))
-    return parts
+        batches.append(QueryBatch(index, together, partial(score, start=start)))
+    return batches
 
 
 def table_of(outcomes: Iterable[Sequence[Mapping[str, Any]]]) -> Table:

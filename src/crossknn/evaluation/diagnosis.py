@@ -16,7 +16,7 @@ import numpy as np
 from crossknn.data.qrels import Qrels
 from crossknn.data.queries import Texts, query_set
 from crossknn.errors import InputError
-from crossknn.evaluation.compare import Evaluation, batches
+from crossknn.evaluation.compare import Evaluation, query_batches
 from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, fewest_queries, paired
 from crossknn.evaluation.outcome import Outcome, check
 from crossknn.evaluation.task import Judgements, TaskMeasures, relevant_items
@@ -182,8 +182,8 @@ def diagnose(
     rows = [q for q, row in enumerate(judged.rows) if row]
     task = TaskMeasures(judged.take(rows), [measure])
     check_enough(task.judgements)
-    parts = batches(index, queries.take(rows), searcher.scorer)
-    evaluation = Evaluation(parts=parts, depth=budgets[-1], seed=seed, task=task)
+    batches = query_batches(index, queries.take(rows), searcher.scorer)
+    evaluation = Evaluation(batches=batches, depth=budgets[-1], seed=seed, task=task)
     ways = search_ways(evaluation, searcher.method, budgets, searcher.fusion, progress)
     return diagnosis_of(evaluation, searcher.method, ways)
 
@@ -197,7 +197,7 @@ def search_ways(
 ) -> Ways:
     """Answer the queries by the retriever alone, by reranking and by a search, and with a fusion
     also in the order of final scores."""
-    index = evaluation.parts[0].index
+    index = evaluation.batches[0].index
     stage, fused_stage = _stages(index, method)
     plain = {RETRIEVER: Retrieve(retriever=stage), **_reranking(index, method, stage)}
     fused = dict[Way, Method]()
@@ -207,7 +207,7 @@ def search_ways(
         reranking = _reranking(index, method, fused_stage)
         fused = {replace(way, fused=True): how for way, how in reranking.items()}
     methods = {str(way): how for way, how in {**plain, **fused}.items()}
-    check(evaluation.parts, methods, budgets[0], evaluation.seed)
+    check(evaluation.batches, methods, budgets[0], evaluation.seed)
     outcomes: dict[int, dict[Way, Outcome]] = {budget: {} for budget in budgets}
     for ways, by in ((plain, None), (fused, fusion)):
         way_of = {str(way): way for way in ways}
@@ -223,7 +223,7 @@ def diagnosis_of(evaluation: Evaluation, method: Method, ways: Ways) -> Diagnosi
     the largest budget."""
     task, seed = evaluation.task, evaluation.seed
     assert task is not None
-    retriever, _ = _stages(evaluation.parts[0].index, method)
+    retriever, _ = _stages(evaluation.batches[0].index, method)
     rows = np.flatnonzero([bool(row) for row in task.judgements.rows])
     relevant = [relevant_items(task.judgements.rows[q]) for q in rows]
     values: dict[int, dict[Way, FloatArray]] = {}

@@ -23,7 +23,7 @@ from crossknn.types import NO_ITEM, FloatArray, IntArray, Named, Pairs, Queries,
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class QueryBatch:
     """Queries (r) that are searched together, with their index and the source of their scores.
 
     `score` returns the exact scores (p,) of pairs, NaN for a pair that cannot be scored; `exact`
@@ -36,8 +36,8 @@ class Part:
     exact: FloatArray | None = None
 
     @classmethod
-    def known(cls, index: Index, queries: Queries, exact: FloatArray) -> Part:
-        """Make a part whose exact scores (r, n) are all known."""
+    def scored(cls, index: Index, queries: Queries, exact: FloatArray) -> QueryBatch:
+        """Make a batch whose exact scores (r, n) are all known."""
         return cls(index, queries, lambda pairs: exact[pairs.query, pairs.item], exact)
 
 
@@ -144,7 +144,7 @@ class Replayed:
 def outcome(
     name: str,
     method: Method,
-    parts: Sequence[Part],
+    batches: Sequence[QueryBatch],
     truth: IntArray | None,
     *,
     budget: int,
@@ -155,7 +155,7 @@ def outcome(
     fusion: Fusion | None = None,
     scored: Callable[[int], None] | None = None,
 ) -> Outcome:
-    """Search all queries of `parts`, m in all.
+    """Search all queries of `batches`, m in all.
 
     `truth` are the exact top items (m', max(ks)) of the first m' queries, by final scores with a
     fusion; the others have no recall. Answers are kept as deep as `depth`, the largest of `ks` and
@@ -164,9 +164,9 @@ def outcome(
     depth = max(depth, *ks, task.depth if task else 1)
     answers, calls, seconds, values = [], [], [], []
     start = index_calls = 0
-    for part in parts:
-        search, seen, took = _searched(part, method, budget, seed, fusion, scored)
-        best, observed, r = search.best(depth).items, search.observed(), len(part.queries)
+    for batch in batches:
+        search, seen, took = _searched(batch, method, budget, seed, fusion, scored)
+        best, observed, r = search.best(depth).items, search.observed(), len(batch.queries)
         seconds.append(np.full(r, took / r))
         short = ((0, 0), (0, depth - best.shape[1]))
         answers.append(np.pad(best, short, constant_values=NO_ITEM))
@@ -182,7 +182,7 @@ def outcome(
         recall={} if truth is None else {k: _recall(items, truth, k) for k in ks},
         calls=np.concatenate(calls),
         seconds=np.concatenate(seconds),
-        task={m: np.concatenate([of_part[m] for of_part in values]) for m in values[0]},
+        task={m: np.concatenate([of_batch[m] for of_batch in values]) for m in values[0]},
         unjudged=task.judgements.take(range(start)).unjudged if task else 0,
         index_calls=index_calls,
         fused=fusion is not None,
@@ -197,44 +197,46 @@ def _recall(items: IntArray, truth: IntArray, k: int) -> FloatArray:
 
 
 def _searched(
-    part: Part,
+    batch: QueryBatch,
     method: Method,
     budget: int,
     seed: int,
     fusion: Fusion | None,
     scored: Callable[[int], None] | None,
 ) -> tuple[Search, Replayed, float]:
-    """Run the search of a part; return it, the data it read and the seconds outside scoring."""
-    seen, scoring, began = Replayed(part.index), 0.0, time.perf_counter()
+    """Run the search of a batch; return it, the data it read and the seconds outside scoring."""
+    seen, scoring, began = Replayed(batch.index), 0.0, time.perf_counter()
 
     def score(pairs: Pairs) -> FloatArray:
         nonlocal scoring
         asked = time.perf_counter()
-        scores = part.score(pairs)
+        scores = batch.score(pairs)
         scoring += time.perf_counter() - asked
         if scored is not None:
             scored(len(pairs))
         return scores
 
     plan = planned(method, cast(Index, seen), budget, seed)
-    search = Search(fusion.plan(plan) if fusion else plan, part.queries, part.index.n)
+    search = Search(fusion.plan(plan) if fusion else plan, batch.queries, batch.index.n)
     return drive(search, score), seen, time.perf_counter() - began - scoring
 
 
-def truth_of(parts: Sequence[Part], k: int, fusion: Fusion | None = None) -> IntArray:
+def truth_of(batches: Sequence[QueryBatch], k: int, fusion: Fusion | None = None) -> IntArray:
     """Return the exact top k (m', k) of the m' queries with known exact scores, which come first.
 
     With a fusion it is the top k by final scores.
     """
     best = [np.empty((0, k), np.int64)]
-    for part in parts:
-        if part.exact is not None:
-            added = fusion.added(part.queries) if fusion else 0
-            best.append(top_k(part.exact + added, k).items)
+    for batch in batches:
+        if batch.exact is not None:
+            added = fusion.added(batch.queries) if fusion else 0
+            best.append(top_k(batch.exact + added, k).items)
     return np.concatenate(best)
 
 
-def check(parts: Sequence[Part], methods: Mapping[str, Method], budget: int, seed: int) -> None:
+def check(
+    batches: Sequence[QueryBatch], methods: Mapping[str, Method], budget: int, seed: int
+) -> None:
     """Plan every method once, so that missing data is reported before anything is searched."""
     for method in methods.values():
-        planned(method, cast(Index, Replayed(parts[0].index)), budget, seed)
+        planned(method, cast(Index, Replayed(batches[0].index)), budget, seed)

@@ -133,6 +133,6 @@ def first_sentence(text: str) -> tuple[str, str]:
     opening, *others = re.split(r"\n\s*\n", text.strip(), maxsplit=1)
     paragraph, remainder = " ".join(opening.split()), "".join(others).strip()
     if end := _SENTENCE_END.search(paragraph):
-        rest = [paragraph[end.end() :].strip(), remainder]
-        return paragraph[: end.end()], "\n\n".join(filter(None, rest))
+        others = [paragraph[end.end() :].strip(), remainder]
+        return paragraph[: end.end()], "\n\n".join(filter(None, others))
     return paragraph, remainder

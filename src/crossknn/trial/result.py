@@ -12,7 +12,7 @@ import numpy as np
 from crossknn.data.qrels import Qrels
 from crossknn.data.queries import QuerySet
 from crossknn.errors import counted
-from crossknn.evaluation.compare import Evaluation, batches
+from crossknn.evaluation.compare import Evaluation, query_batches
 from crossknn.evaluation.diagnosis import Diagnosis, diagnosis_of, search_ways
 from crossknn.evaluation.measures import Comparison, paired
 from crossknn.evaluation.outcome import truth_of
@@ -89,15 +89,15 @@ class Trial:
         if qrels is not None:
             judged = Judgements.from_qrels(qrels, queries, index.items.ids)
             task = TaskMeasures(judged, [measure])
-        parts, budget = batches(index, queries, scorer, scores), min(budget, index.n)
+        batches, budget = query_batches(index, queries, scorer, scores), min(budget, index.n)
         budgets, m, k = sorted({*budgets, budget}), len(scores), min(K, index.n)
         depth = max(RETURNED + 1, *budgets)  # one of the items may be the query itself
-        evaluation = Evaluation(parts=parts, ks=[k], depth=depth, seed=seed, task=task)
+        evaluation = Evaluation(batches=batches, ks=[k], depth=depth, seed=seed, task=task)
         method = parse_method(DEFAULT)
         ways = search_ways(evaluation, method, budgets, progress=progress)
         rerank, search = ways[budget][RERANK], ways[budget][SEARCH]
         answers = {"rerank": rerank.items[:m], "crossknn": search.items[:m]}
-        answers["exact"] = truth_of(parts, min(RETURNED + 1, index.n))
+        answers["exact"] = truth_of(batches, min(RETURNED + 1, index.n))
         if task is not None:
             answers = {way: task.judgements.seen(items) for way, items in answers.items()}
         shares = {"rerank": rerank.recall[k][:m], "crossknn": search.recall[k][:m]}
@@ -155,7 +155,7 @@ class Trial:
         if self.gain is not None:
             right = f"of right items among the {self.n_returned} returned"
             differences = {right: self.gain} | differences
-        changes = [f"{of} by {found}{doubt(found)}" for of, found in differences.items()]
+        changes = [f"{of} by {gain}{doubt(gain)}" for of, gain in differences.items()]
         kind = " made-up" if self.made_up else ""
         asked = len(self.queries)
         queries = f"each of {asked:,}{kind} queries" if asked > 1 else f"one{kind} query"
@@ -264,8 +264,8 @@ class Trial:
             rank = f"{true.index(item) + 1}" if item in true else f"beyond {self.k}"
             name = f"{items.ids[item][:40]}: {items.titles[item] or items.texts[item]}"
             places = [np.flatnonzero(answer == item) + 1 for answer in answers]
-            found = [f"{at[0]}" if len(at) else "missed" for at in places]
-            rows.append([rank, Plain(name), "**right**" if item in right else "", *found])
+            shown = [f"{at[0]}" if len(at) else "missed" for at in places]
+            rows.append([rank, Plain(name), "**right**" if item in right else "", *shown])
         by_rerank, by_search = (int(np.isin(true, answer).sum()) for answer in answers)
         return Table(
             head=["true place", "item", "", "by reranking", "by searching"],

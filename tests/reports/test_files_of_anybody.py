@@ -168,3 +168,30 @@ def test_standard_input(tmp_path, monkeypatch, capsys):
         found = json.loads(capsys.readouterr().out)
         assert [row["query"] for row in found["results"]] == texts
         assert found["results"][0]["hits"][0]["id"] == "d1"
+
+
+LINES = {
+    "jsonl": '{"id": "d1", "text": "a tree"}\n{"id": "d2", "text": "the sea"}\n',
+    "csv": 'id,text\nd1,a tree\n"d2",the sea\n',
+    "tsv": "id\ttext\nd1\ta tree\nd2\tthe sea\n",
+    "txt": "a tree\nthe sea\n",
+}
+
+
+@pytest.mark.parametrize("ending", LINES)
+def test_files_of_other_systems(tmp_path, ending):
+    """Whatever ends the lines, with a byte order mark or without, the texts are the same two; UTF-16
+    of PowerShell and Excel is refused by its name, and what gzip packed is read under any name."""
+    path = tmp_path / f"docs.{ending}"
+    for end in ("\n", "\r\n", "\r"):
+        for mark in ("", "\ufeff"):
+            path.write_bytes((mark + LINES[ending].replace("\n", end)).encode())
+            assert [*ck.read_items(path).texts] == ["a tree", "the sea"]
+            assert ck.read_queries(path).texts == ("a tree", "the sea")
+    path.write_bytes(gzip.compress(LINES[ending].encode()))
+    assert [*ck.read_items(path).texts] == ["a tree", "the sea"]
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        path.write_bytes(LINES[ending].encode(encoding))
+        for read in (ck.read_items, ck.read_queries):
+            with pytest.raises(ck.InputError, match="line 1 is UTF-16, not UTF-8"):
+                read(path)

@@ -72,17 +72,12 @@ def use(folder):
 def test_a_link_in_the_place_of_a_temporary_file(folder, victim):
     """An `index add-items` replaced the file that `crossknn-index.json.part` pointed to."""
     link(folder / f"{MANIFEST}.part", victim)
-    assert not use(folder)
+    (folder.parent / "linked").symlink_to(folder)  # the folder itself may be a link
+    assert not use(folder.parent / "linked")
     assert victim.read_bytes() == PRECIOUS
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(MANIFEST, "scores.db", "scores.db-wal", "scores.db-shm", "scores.db-journal"),
-        "scores.db.lock",
-    ],
-)
+@pytest.mark.parametrize("name", [MANIFEST, "scores.db", "scores.db-wal", "scores.db.lock"])
 @pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])
 def test_what_is_no_file_in_the_place_of_one(folder, victim, name, kind):
     """A linked `scores.db` turned the file behind it into a database; a pipe hung."""
@@ -167,7 +162,7 @@ def test_parts_that_name_files_elsewhere(folder, tmp_path):
     assert "names a part outside its folder" in use(folder)[0]
 
 
-@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json", "crossknn.json", "more.bin"])
+@pytest.mark.parametrize("name", ["model.onnx", "crossknn.json"])
 def test_a_model_with_a_linked_file(tmp_path, name):
     folder = tmp_path / "model"
     folder.mkdir()
@@ -191,9 +186,6 @@ def test_the_links_of_the_hub_s_cache_are_followed(tmp_path):
     (folder / "more.json").symlink_to("/etc/hostname")
     with pytest.raises(ck.InputError, match="is a link, a device or a pipe"):
         check_files(folder)
-
-
-def test_a_pipe_among_a_model_s_files_does_not_hang(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     os.mkfifo(tmp_path / "tokenizer_config.json")
     with pytest.raises(ck.InputError, match="is a link, a device or a pipe"):
@@ -218,8 +210,3 @@ def test_what_writes_into_a_folder_follows_no_link(tmp_path, victim):
     with pytest.raises(ck.InputError, match="is a symbolic link, but crossknn needs a folder"):
         write_report(Page(title="A"), folder)
     assert not list(outside.iterdir())
-
-
-def test_the_folder_itself_may_be_a_link(folder, tmp_path):
-    (tmp_path / "linked").symlink_to(folder)
-    assert not use(tmp_path / "linked")

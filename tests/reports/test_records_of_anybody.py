@@ -391,3 +391,51 @@ def test_judgements_and_numbers_that_are_no_lists(tmp_path):
         (tmp_path / "lists").write_text(text)
         with pytest.raises(ck.InputError, match="line 1 is not a line of a TREC run"):
             read_run(tmp_path / "lists")
+
+
+@pytest.mark.parametrize(
+    "document",
+    ["  a tree\n", "a tree", "", " ", {"text": " a tree "}, {"text": "\ta tree", "title": None}],
+)
+def test_texts_as_given(document):
+    """Documents and queries come back with their outer blanks."""
+    [entry] = ck.rerank("q", [document], scorer=overlap, return_documents=True)
+    assert entry["text"] == (document if isinstance(document, str) else document["text"])
+    searcher = ck.Searcher(ck.ItemIndex.build(["a tree"], lsa=0), overlap, "exact")
+    assert searcher.search([" a tree ", "x\n"]).queries == (" a tree ", "x\n")
+
+
+@pytest.mark.parametrize(
+    ("title", "read"),
+    [
+        ("price < 5 dollars", "price < 5 dollars"),
+        ("a < b and b > c", "a < b and b > c"),
+        ("vector<int> in C++", "vector<int> in C++"),
+        ("<3 songs", "<3 songs"),
+        ("x <", "x <"),
+        ("Topic: AT&T </title>", "AT&T"),
+        ("two\nlines", "two lines"),
+    ],
+)
+def test_titles_of_old_topics(tmp_path, title, read):
+    """A `<` in the title of an old TREC topic does not end it."""
+    path = tmp_path / "topics.txt"
+    path.write_text(
+        f"<top>\n<num> Number: 301\n<title> {title}\n\n<desc> Description:\nmore <num> 7\n</top>\n"
+        "<top><num>302</num><title>plain</title><narr>x</narr></top>\n"
+    )
+    assert ck.read_queries(path) == ck.QuerySet(("301", "302"), (read, "plain"))
+
+
+def test_rows_without_a_query_id():
+    """PyTerrier rows with a NaN qid are refused, not dropped."""
+    adapter = pytest.importorskip("crossknn.adapters.pyterrier")
+    rows = {"qid": ["q1", float("nan"), "q1"], "query": ["tree", "tree", "tree"]}
+    found = pd.DataFrame(rows | {"docno": ["d1", "d2", "d3"], "text": ["a", "b", "c"]})
+    searcher = ck.Searcher(ck.ItemIndex.build(["a tree"], lsa=0), overlap, "exact")
+    reranker, retriever = adapter.CrossknnReranker(overlap), adapter.CrossknnRetriever(searcher)
+    for transformer, frame in ((reranker, found), (retriever, pd.DataFrame(rows))):
+        with pytest.raises(ck.InputError, match="the qid of row 1 is nan"):
+            transformer.transform(frame)
+    ranked = reranker.transform(found.fillna({"qid": "q2"}))
+    assert sorted(ranked["docno"]) == ["d1", "d2", "d3"]

@@ -13,12 +13,7 @@ import numpy as np
 import pytest
 
 import crossknn as ck
-<<<<<<< HEAD
-from crossknn.cli.app import run
-from crossknn.types import json_value
-=======
 from crossknn.data.items import Items
->>>>>>> da14fb99 (Links and JSON: each kind once)
 
 
 class Colour(Enum):
@@ -51,15 +46,6 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("value", "expected"), VALUES, ids=shown)
-<<<<<<< HEAD
-def test_to_dict(value, expected):
-    """`json.dumps(results.to_dict())` works for every field, in the strictest JSON."""
-    index = ck.ItemIndex.build({"d1": {"text": "a tree", "field": value}}, lsa=0)
-    results = ck.Searcher(index, lambda pairs: [1.0], "exact").search("tree")
-    said = json.dumps(results.to_dict(), allow_nan=False)
-    assert json.loads(said)["results"][0]["hits"][0]["extra"] == {"field": expected}
-    assert results[0][0].extra == {"field": expected}
-=======
 def test_answers_are_json(tmp_path, value, expected):
     """Of fields that a reader has seen, and of those that none has, such as a database's; a saved
     index holds the same."""
@@ -72,7 +58,6 @@ def test_answers_are_json(tmp_path, value, expected):
         assert said["results"][0]["hits"][0]["extra"] == {"field": expected}
     ck.ItemIndex.build([record], lsa=0).save(tmp_path / "i")
     assert dict(ck.ItemIndex.load(tmp_path / "i").items.extra[0]) == {"field": expected}
->>>>>>> da14fb99 (Links and JSON: each kind once)
 
 
 def test_filters_on_such_fields():

@@ -18,7 +18,7 @@ from crossknn.linalg import least_squares
 from crossknn.methods.base import Method, part
 from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Scored, VectorPredictor
-from crossknn.retrievers.base import ArrayStore, Retriever
+from crossknn.retrievers.base import ArrayStore
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import Spec, option
 from crossknn.types import Anchors, FloatArray, Scale
@@ -34,27 +34,12 @@ queries of five score matrices; without, nearly zero, as published."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoRounds(Method):
-    """Score anchor items, approximate the scores of all others, and score the best of those.
+class ANNCUR(Method):
+    """Score anchor items, approximate the scores of all others by CUR of the anchor queries' scores
+    (ANNCUR 2.2), and score the best of those.
 
     Args:
         anchor_share: Share of the budget for anchor items, 0 to 1.
-    """
-
-    anchor_share: float = option(0.5, least=0, most=1)
-
-    def two_rounds(self, retriever: Retriever, predictor: VectorPredictor, budget: int) -> Plan:
-        """Plan two rounds: anchor items from `retriever`, then the best items by `predictor`."""
-        k_i = part(budget, self.anchor_share)
-        return Plan(retriever=retriever, predictor=predictor, batches=(k_i, budget - k_i))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ANNCUR(TwoRounds):
-    """Approximate scores by CUR of the anchor queries' scores (ANNCUR 2.2).
-
-    Args:
-        anchor_share: See `TwoRounds`.
         retriever: Picks the anchor items: `fixed` picks the same ones for every query, any other
             retriever X picks its best for each query (ANNCUR_X).
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
@@ -65,13 +50,16 @@ class ANNCUR(TwoRounds):
 
     name = "anncur"
     reads = ("anchors",)
+    anchor_share: float = option(0.5, least=0, most=1)
     retriever: Spec = FIXED
     center: Center = "auto"
     rcond: float | None = option(None, least=0, most=1)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         predictor = cur_predictor(anchors_of(index, self.name), self.center, self.rcond)
-        return self.two_rounds(open_retriever(index, self.retriever, seed), predictor, budget)
+        retriever = open_retriever(index, self.retriever, seed)
+        k_i = part(budget, self.anchor_share)
+        return Plan(retriever=retriever, predictor=predictor, batches=(k_i, budget - k_i))
 
 
 def cur_predictor(rows: Anchors, center: Center, rcond: float | None) -> VectorPredictor:

@@ -14,11 +14,13 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.methods.cur import FIXED, Center, TwoRounds, cur_predictor
+from crossknn.methods.base import Method, part
+from crossknn.methods.cur import FIXED, Center, cur_predictor
 from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Scored, VectorPredictor
-from crossknn.retrievers.base import ArrayStore, fixed_order
+from crossknn.retrievers.base import ArrayStore, Retriever, fixed_order
 from crossknn.retrievers.specs import open_retriever
+from crossknn.spec import option
 from crossknn.types import Anchors, Artifact, FloatArray, IntArray
 
 ITEM_SCORES = "item_scores"
@@ -31,17 +33,18 @@ def item_scores_artifact(items: IntArray, scores: FloatArray) -> Artifact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ItemCUR(TwoRounds):
+class ItemCUR(Method):
     """CUR of the item x item matrix: items, others than the anchor items, in the place of queries.
 
     Args:
-        anchor_share: See `TwoRounds`.
+        anchor_share: Share of the budget for anchor items, 0 to 1.
         center: `none` is CUR as published; `auto` subtracts the mean of the matrix first.
         rcond: Cut of the pseudo-inverse, by default that of `RCOND`.
     """
 
     name = "itemcur"
     reads = ("item_scores",)
+    anchor_share: float = option(0.5, least=0, most=1)
     center: Center = "auto"
     rcond: float | None = None
 
@@ -49,20 +52,21 @@ class ItemCUR(TwoRounds):
         _, scores = _item_scores(index, self.name)
         rows = Anchors(scores, center=float(scores.mean(dtype=np.float64)))
         predictor = cur_predictor(rows, self.center, self.rcond)
-        return self.two_rounds(open_retriever(index, FIXED, seed), predictor, budget)
+        return _plan(open_retriever(index, FIXED, seed), predictor, budget, self.anchor_share)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedItem(TwoRounds):
+class FixedItem(Method):
     """Represent items and query by their exact scores with fixed items, and rank by dot product
     (ANNCUR, section 3.2).
 
     Args:
-        anchor_share: See `TwoRounds`.
+        anchor_share: Share of the budget for anchor items, 0 to 1.
     """
 
     name = "fixeditem"
     reads = ("item_scores",)
+    anchor_share: float = option(0.5, least=0, most=1)
 
     def plan(self, index: Index, budget: int, seed: int) -> Plan:
         items, scores = _item_scores(index, self.name)
@@ -73,7 +77,12 @@ class FixedItem(TwoRounds):
             return vector[items], 0.0
 
         predictor = VectorPredictor(ArrayStore(scores.T), fit)
-        return self.two_rounds(fixed_order(items, index.n), predictor, budget)
+        return _plan(fixed_order(items, index.n), predictor, budget, self.anchor_share)
+
+
+def _plan(retriever: Retriever, predictor: VectorPredictor, budget: int, share: float) -> Plan:
+    k_i = part(budget, share)
+    return Plan(retriever=retriever, predictor=predictor, batches=(k_i, budget - k_i))
 
 
 def _item_scores(index: Index, method: str) -> tuple[IntArray, FloatArray]:

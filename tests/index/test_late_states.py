@@ -18,7 +18,6 @@ from crossknn.spec import parse
 from crossknn.types import States
 
 N, PART = 23, 4
-WORK = "work-late-cmc"
 
 
 @pytest.fixture
@@ -106,37 +105,20 @@ class Counting(WordStates):
         return super().encode_items(texts, progress)
 
 
-def begun(index, **given):
-    """Encode until an item that fails: two batches are kept."""
+def test_a_failure_loses_one_batch(saved):
     with pytest.raises(ScorerError, match="not finite"):
-        index.add_late(Counting(index.items.texts[10], **given))
-    return ItemIndex.load(index.folder)
-
-
-def finished(index, begin):
-    """Add the states, which encodes the items from `begin` on and leaves no work."""
-    model, seen = Counting(), []
-    index.add_late(model, progress=lambda *n: seen.append(n))
-    assert model.seen == list(index.items.texts[begin:])
-    assert seen[0] == (begin + PART, N)
-    check(index.late["cmc"].states, index)
-    assert not (index.folder / WORK).exists()
-
-
-@pytest.mark.parametrize("others", [{"fingerprint": "x"}, {"dimensions": 5}], ids=str)
-def test_those_of_another_model_are_begun_anew(saved, others):
-    finished(begun(saved, **others), 0)
-
-
-def test_one_process_at_a_time_and_a_failure_loses_one_part(saved):
-    (saved.folder / WORK).mkdir()
-    with (
-        exclusive_lock(saved.folder / WORK, what="vectors"),
-        pytest.raises(InputError, match=r"another process is adding vectors to .*work-late-cmc"),
-    ):
-        saved.add_late(WordStates())
-    begun(saved)
+        saved.add_late(Counting(saved.items.texts[10]))
     full = patch.object(work, "new_file", side_effect=OSError(28, "No space left"))
     with full, pytest.raises(InputError, match=r"cannot be kept in .*: No space left; files"):
         saved.add_late(WordStates())
-    finished(saved, 8)
+    with (
+        exclusive_lock(saved.folder / "work-late-cmc"),
+        pytest.raises(InputError, match=r"another process is adding vectors to .*work-late-cmc"),
+    ):
+        saved.add_late(WordStates())
+    index, model, seen = ItemIndex.load(saved.folder), Counting(), []
+    index.add_late(model, progress=lambda *n: seen.append(n))
+    assert model.seen == list(index.items.texts[2 * PART :])
+    assert seen[0] == (3 * PART, N)
+    check(index.late["cmc"].states, index)
+    assert not list(saved.folder.glob("work-*"))

@@ -106,13 +106,6 @@ def test_a_filter_means_the_same_in_a_column_of_json(named, condition):
     assert named.allowed(inside(condition)).tolist() == expected
 
 
-def test_ids_may_be_uuids(named):
-    assert [named.id(i) for i in (0, 4)] == [str(uuid.UUID(int=0)), str(uuid.UUID(int=4))]
-    assert named.top(np.array([[1, 0]], np.float32), 2).items.tolist() == [[4, 3]]
-    assert named.vectors(np.array([3])).tolist() == [[3, 1]]
-    assert named.records([0])[0]["extra"]["tags"] == ["a", "b"]
-
-
 @pytest.mark.parametrize(
     ("name", "opened"),
     [
@@ -195,6 +188,7 @@ def test_a_text_that_becomes_null_later(table, postgres, caplog):
         ("char(8)", ["A", "abc", "b c"]),
         ("numeric", ["0.10", "1.5", "20"]),
         ("kind", ["small", "large", "other"]),
+        ("uuid", [str(uuid.UUID(int=i)) for i in (0, 4, 7)]),
         ("date", ["2024-01-01", "2024-01-02", "2024-01-03"]),
         ("bytea", ["\\x00", "\\x0102", "\\xff"]),
     ],

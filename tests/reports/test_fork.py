@@ -95,30 +95,3 @@ def test_while_threads_search(searcher):
         assert answer.startswith("InputError: this process was forked while "), name
         assert "'spawn'" in answer, name
     assert searcher.search("parent", budget=20).n_scored == 20
-
-
-@pytest.mark.slow
-def test_while_threads_search_again_and_again(searcher):
-    """Of many forks at any moment none hangs, and the parent's searches go on."""
-    stop, failed = threading.Event(), []
-
-    def loop(name):
-        number = 0
-        while not stop.is_set():
-            try:
-                number += searcher.search(f"topic {name} {number}", budget=20).n_scored
-            except Exception as error:
-                failed.append(error)
-                return
-
-    threads = [threading.Thread(target=loop, args=(name,)) for name in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        said = [child(lambda: searcher.search("a child", budget=20).n_scored) for _ in range(12)]
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert not failed
-    assert all(each == "20" or "was forked while" in each for each in said)

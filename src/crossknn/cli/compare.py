@@ -141,8 +141,7 @@ def command(
             print_json({**row, "settings": text_of(method.name, method, full=True)})
     else:
         show_table(table_of(table))
-    if task is not None:
-        _diagnose(evaluation, methods, budgets, searcher.fusion, json)
+    _diagnose(evaluation, methods, budgets, searcher.fusion, json)
 
 
 def _of_lists(
@@ -210,13 +209,14 @@ def _diagnose(
     from crossknn.evaluation.diagnosis import check_enough, diagnosis_of, search_ways
     from crossknn.methods.rerank import Exact, Rerank
 
+    if evaluation.task is None:
+        return
     searches = [m for m in methods.values() if m.calls and not isinstance(m, Rerank | Exact)]
     method = searches[-1] if searches else parse_method(DEFAULT)
-    n, task = evaluation.batches[0].index.n, evaluation.task
+    n = evaluation.batches[0].index.n
     small = sorted({budget for budget in budgets if budget <= n})
     try:
-        if task is not None:
-            check_enough(task.judgements)
+        check_enough(evaluation.task.judgements)
         if not small:
             raise InputError(f"no budget is at most {n}, the number of items")
         with progress("diagnosis", "pairs") as report:

@@ -70,8 +70,7 @@ def _stored(budget: int, folder: Path, seed: int, json: bool) -> None:
 
 
 def _live(budget: int, folder: Path, seed: int, json: bool) -> None:
-    """Search for the sample's sentences with the bundled cross-encoder: show three answers at once,
-    and then the diagnosis of all."""
+    """Show three answers of the bundled cross-encoder at once, and then the diagnosis of all."""
     from crossknn.evaluation.diagnosis import diagnose
     from crossknn.sample import sample
     from crossknn.scorers import CrossEncoder

@@ -23,8 +23,7 @@ _SENTENCE_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)(?<!\b[A-Z])[.!?][\"')\]]*(?=
 
 @dataclass(frozen=True, kw_only=True)
 class TrialData:
-    """Items, queries and judgements, if there are any; `origin` describes the source of the
-    queries."""
+    """Items, queries and their judgements; `origin` describes the source of the queries."""
 
     items: Items
     queries: QuerySet
@@ -40,8 +39,7 @@ class TrialData:
         return sum(query in self.qrels for query in self.queries.ids)
 
     def sample(self, max_items: int, seed: int) -> TrialData:
-        """Put queries in random order, judged ones first, and sample `max_items` items, including
-        the judged ones."""
+        """Shuffle queries, judged ones first, and sample items, including the judged ones."""
         judged, items = self.qrels or {}, self.items
         order = np.random.default_rng(seed).permutation(len(self.queries)).tolist()
         order.sort(key=lambda row: self.queries.ids[row] not in judged)

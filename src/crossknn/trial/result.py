@@ -80,10 +80,9 @@ class Trial:
         made_up: bool = False,
         progress: Progress | None = None,
     ) -> Trial:
-        """Search for queries; for the first m of them all exact `scores` (m, n) are known.
+        """Search for queries, the first m of which have all exact `scores` (m, n).
 
-        `scorer` scores what is asked for of the other queries, which only the diagnosis counts; it
-        is made at the further `budgets`, too.
+        `scorer` scores pairs of the others, which count only in the diagnosis at all `budgets`.
         """
         task = None
         if qrels is not None:
@@ -165,8 +164,7 @@ class Trial:
         )
 
     def table(self) -> Table:
-        """Tabulate the shares of the right items and of the cross-encoder's own top k that each way
-        returns."""
+        """Tabulate the shares of right items and of the exact top k that each way returns."""
         names = {
             "rerank": f"rerank the first {self.budget}",
             "crossknn": f"crossknn, {counted(self.budget, 'call')}",
@@ -229,8 +227,7 @@ class Trial:
         }
 
     def page(self, title: str, lead: str) -> Page:
-        """Make the page of the trial: the shares, the items that reranking missed, each query's
-        true top k, and the diagnosis."""
+        """Make the page of the trial, with each query's true top k and the diagnosis."""
         equal: list[Block] = [self.table(), self.sentence]
         if self.missed is not None:
             equal.append(self.missed)
@@ -254,8 +251,7 @@ class Trial:
         return Page(title=title, lead=lead, sections=sections)
 
     def _of_query(self, q: int) -> Table:
-        """Tabulate a query's true top k and further right items, with their ranks in both
-        answers."""
+        """Tabulate a query's true top k and right items, with their ranks in both answers."""
         items, rows = self.index.items, list[list[Cell]]()
         answers = [self.answers[way][q, : self.n_returned] for way in ("rerank", "crossknn")]
         true = self.answers["exact"][q, : self.k].tolist()

@@ -35,9 +35,8 @@ def test_rerank_spends_no_call_on_a_copy(method):
 
 def test_a_budget_for_every_text_scores_every_text():
     """Six documents of three texts, and a budget of three: every score is exact."""
-    found = ck.rerank(
-        "sort names", ["a list", "names", "a list", "sort", "names", "sort"], 3, scorer=Counted()
-    )
+    texts = ["a list", "names", "a list", "sort", "names", "sort"]
+    found = ck.rerank("sort names", texts, 3, scorer=Counted())
     assert not any(hit.get("predicted") for hit in found)
     assert found.results.n_calls == found.results.n_scored == 3
 
@@ -67,15 +66,16 @@ def test_copies_that_a_filter_or_a_deletion_leaves_out_are_not_answered():
     assert len(scorer.texts) == 2
 
 
-def test_titles_make_other_texts():
+def test_titles_make_other_texts_and_added_items_join_their_copies():
     """Items with the same text under other titles are scored apart: the scorer reads both."""
-    items = [
-        {"id": i, "title": t, "text": SAME} for i, t in (("a", "one"), ("b", "two"), ("c", "one"))
-    ]
+    titled = (("a", "one"), ("b", "two"), ("c", "one"))
+    index = ck.ItemIndex.build([{"id": i, "title": t, "text": SAME} for i, t in titled])
+    index.add([{"id": "new", "title": "two", "text": SAME}])
     scorer = Counted()
-    found = ck.Searcher(ck.ItemIndex.build(items), scorer).search("two", k=3, budget=3)
+    found = ck.Searcher(index, scorer).search("two", k=4, budget=4)
     assert len(scorer.texts) == 2
-    assert [hit.id for hit in found[0]] == ["b", "a", "c"]
+    assert [hit.id for hit in found[0]] == ["b", "new", "a", "c"]
+    assert found[0][0].score == found[0][1].score
 
 
 def test_a_score_as_a_cut_and_several_queries():
@@ -106,14 +106,3 @@ def test_a_matrix_of_scores_has_one_for_each_item():
     scores = np.array([[1.0, 3.0, 2.0]], np.float32)
     found = ck.Searcher(index, scores, "exact").search("q", k=3, budget=3)
     assert [hit.score for hit in found[0]] == [3.0, 2.0, 1.0]
-
-
-def test_items_that_are_added_join_their_copies():
-    """After `add`, the new item shares the score of the old one with its text."""
-    index = ck.ItemIndex.build([SAME, OTHERS[0]])
-    index.add([{"id": "new", "text": SAME}])
-    scorer = Counted()
-    found = ck.Searcher(index, scorer).search("sort", k=3, budget=3)
-    assert [hit.id for hit in found[0][:2]] == ["0", "new"]
-    assert found[0][0].score == found[0][1].score
-    assert len(scorer.texts) == 2

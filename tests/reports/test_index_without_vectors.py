@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import numpy as np
@@ -75,19 +74,3 @@ def test_the_service_answers(index):
         url = f"http://127.0.0.1:{port}"
         found = ask(f"{url}/search", {"query": QUERY, "k": 3, "budget": 20})
         assert len(found["results"][0]["hits"]) == 3
-
-
-def test_the_tools_of_mcp_answer(index):
-    """`mcp` searches it."""
-    mcp = pytest.importorskip("mcp")
-    from crossknn.adapters.mcp import create_server
-
-    server = create_server(ck.Searcher(index, overlap), "docs", ck.Budget(per_query=12))
-
-    async def call():
-        async with mcp.Client(server) as client:
-            return await client.call_tool("search", {"query": QUERY, "k": 2})
-
-    answer = asyncio.run(call())
-    assert not answer.is_error
-    assert len(answer.structured_content["results"]) == 2

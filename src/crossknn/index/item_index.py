@@ -47,10 +47,8 @@ logger = logging.getLogger(__name__)
 class ItemIndex(IndexView):
     """An index of n items: texts, vectors, retrievers, exact scores.
 
-    `build` makes it, `save` writes it to a folder, and `load` opens it, memory-mapped.
-
-    Attributes:
-        stamp: Identifies the loaded manifest; `stamp_now` differs once the folder has changed.
+    `build` makes it, `save` writes it to a folder, and `load` opens it, memory-mapped. `stamp`
+    identifies the loaded manifest; `stamp_now` differs once the folder has changed.
     """
 
     def __init__(self, parts: Parts, database: DatabaseStore | None = None) -> None:
@@ -79,21 +77,19 @@ class ItemIndex(IndexView):
 
         Args:
             items: Items, or any source that `read_items` accepts.
-            encoder: A dual encoder or its name ("bundled", a folder, a hub name): makes the vectors
-                "dense". Without one LSA takes their place.
-            vectors: Your own vectors (n, d), stored under the name "vectors", or several by name.
-                With an encoder, vectors named "dense" are used as its encodings of the items.
+            encoder: A dual encoder, its folder or name, which makes the vectors "dense".
+            vectors: Your own vectors (n, d), stored as "vectors", or several by name. With an
+                encoder, those named "dense" are used as its encodings of the items.
             query_vectors: Function from query texts (m) to vectors (m, d).
             lsa: Dimensions of latent semantic analysis, 0 for none; by default 128 if the index
                 would have no vectors otherwise.
             bm25: Fit BM25.
-            tokenizer: Splits texts into words: "unicode", which reads every script,
-                "whitespace", or a function from a text to its words, or its name,
-                "package.module:function". Searches use the same one.
+            tokenizer: "unicode", which reads every script, "whitespace", or a function from a text
+                to its words or its name, "package.module:function". Searches use the same one.
             seed: Draws `anchor_items`.
-            folder: Save the index there. An index in this folder is replaced: exact scores stay,
-                and unchanged texts are not encoded again, but anchors and fits are dropped, with
-                a warning. A build that was stopped is resumed.
+            folder: Save the index there. An index in this folder is replaced: exact scores stay and
+                unchanged texts are not encoded again, but anchors and fits are dropped, with a
+                warning. A build that was stopped is resumed.
             progress: Called with (items encoded, items to encode).
         """
         place, split = None if folder is None else IndexFolder(folder), as_tokenizer(tokenizer)
@@ -131,12 +127,11 @@ class ItemIndex(IndexView):
 
         Args:
             folder: The folder that `save` or `crossknn index build` wrote.
-            encoder: The dual encoder that made the index's vectors, if it has moved since; or
-                several models by the names of their vectors or states (`{"cmc": folder}`). `save`
-                stores the new path.
+            encoder: The dual encoder that made the vectors, if it has moved since; or several
+                models by the names of their vectors or states. `save` stores the new path.
             query_vectors: As for `build`.
-            tokenizer: The tokenizer function that the index was built with, or its name. For
-                safety, a function that only the index names is never imported.
+            tokenizer: The function that the index was built with, or its name; for safety, one that
+                only the index names is never imported.
         """
         place = IndexFolder(folder)
         stamp = place.stamp()  # before it is read: it may be replaced meanwhile
@@ -222,9 +217,9 @@ class ItemIndex(IndexView):
     ) -> None:
         """Add items in one atomic step, also in the index's folder.
 
-        Vectors, word models and fits are extended to the new items (see `crossknn.index.updates`).
-        Running searches, and other processes that have loaded the index, keep the old items until
-        they load it again. Retrievers of `add_retriever` are dropped.
+        Vectors, word models and fits are extended to the new items (see `crossknn.index.updates`);
+        retrievers of `add_retriever` are dropped. Running searches, and other processes that have
+        loaded the index, keep the old items.
 
         Args:
             items: As for `build`, read with the index's template. Each should have an id.
@@ -325,10 +320,8 @@ class ItemIndex(IndexView):
                 f"the index has states named {given.name!r} from another model (fingerprint "
                 f"{late.encoder.fingerprint}): use another name, or replace them (--replace)"
             )
-        if late is None:
-            states = given.encode(parts.items.texts, progress, self.folder)
-        else:
-            states = late.states
+        kept = None if late is None else late.states
+        states = kept or given.encode(parts.items.texts, progress, self.folder)
         self._put({f"late/{given.name}": LateStates(states, given)}, parts)
         if parts.folder is not None:
             parts.folder.remove_work(given.work)
@@ -389,8 +382,7 @@ class ItemIndex(IndexView):
         return replace(parts, scorers=self._parts.scorers).newest(kind, name)
 
     def _put(self, parts: Mapping[str, Any], made_of: Parts | None = None) -> None:
-        """Add parts, or drop those that are None, first in the folder if there is one. Raise
-        `InputError` if the items have changed since the parts were made."""
+        """Add parts, or drop those that are None, unless the items have changed meanwhile."""
         made_of = made_of or self._parts
         with self._lock:  # in one step: searches in other threads see all of it or nothing
             if self._origin is not None:
@@ -409,7 +401,6 @@ class ItemIndex(IndexView):
             self._parts = updates.changed(self._parts, make, whole=whole)
 
     def _check_own_items(self) -> None:
-        """Raise `InputError` if the items stay in a database."""
         if self.database is not None:
             raise InputError(
                 f"the items stay in {self.database.name}: change them there, and give "

@@ -147,8 +147,7 @@ class FaissStore:
 
 
 def items_read(n: int, lists: int, wanted: int = 0, extra: int = 0) -> float:
-    """Estimate how many of n codes in `lists` to read to return `wanted` items after dropping
-    `extra` excluded ones."""
+    """How many of n codes in `lists` to read for `wanted` items without `extra` excluded ones."""
     least = max(PROBES * n / lists, READ * max(1.0, extra / SCORED))
     return min(max(least, SURPLUS * wanted), n)
 
@@ -257,8 +256,7 @@ def _count_listed(folder: Path, rows: Any) -> int | None:
 
 
 def _even(vectors: FloatArray) -> FloatArray:
-    """Convert vectors (c, d) to single precision, padded with a zero if d is odd, because
-    components are coded in pairs."""
+    """Pad vectors (c, d) with a zero if d is odd, because components are coded in pairs."""
     padded = np.zeros((len(vectors), vectors.shape[1] + vectors.shape[1] % 2), np.float32)
     padded[:, : vectors.shape[1]] = vectors
     return padded

@@ -67,7 +67,6 @@ class QdrantStore(DatabaseStore):
         super().__init__(self.name, ids, dimensions)
 
     def _vectors_config(self) -> tuple[int, str]:
-        """Read the dimensions and the distance of the vectors."""
         if not self._client.collection_exists(self._collection):
             names = [one.name for one in self._client.get_collections().collections]
             hint = nearest(self._collection, names) if names else "there is none"
@@ -135,7 +134,6 @@ class QdrantStore(DatabaseStore):
     def _page(
         self, allowed: Any, count: int, offset: Any = None, *, payload: bool = False
     ) -> tuple[list[Any], Any]:
-        """Read `count` points in the order of ids, and the offset of the next page."""
         options = {"scroll_filter": allowed, "limit": count, "offset": offset}
         page: tuple[list[Any], Any] = self._client.scroll(
             self._collection, with_payload=payload, with_vectors=False, **options
@@ -153,7 +151,6 @@ class QdrantStore(DatabaseStore):
         return self._models.Filter(must=[self._models.HasIdCondition(has_id=[*ids])])
 
     def _filter(self, condition: Condition) -> Any:
-        """Translate a condition to a Qdrant filter."""
         to = self._models.Filter
         group = combined(
             lambda parts: to(must=[*parts]),

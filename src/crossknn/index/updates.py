@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from operator import getitem
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -95,15 +96,8 @@ def growth(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Growth]:
-    """Return what k new items add to each part of an index of n items.
-
-    Args:
-        parts: The parts of the index.
-        new: The new items.
-        given: The user's own vectors (k, d) of the new items, by name.
-        replace: Replace items that have the same ids.
-        progress: Called with (items encoded, k).
-    """
+    """Return what k `new` items add to each part of an index; `given` are the user's own vectors
+    (k, d) of them, by name."""
     items, opened = parts.items, parts.all_opened()
     old = [items.position(i) for i in new.ids if i in items]
     if old and not replace:
@@ -159,10 +153,9 @@ def regression(
     """Fit a ridge regression on vectors, and return the function that maps values of old items, (n
     or more, r) or (n or more,), to those of the new ones, (k, r) or (k,).
 
-    Arguments: `old` are the vectors (n or more, d) and `new` those of the k new items (k, d). With
-    X the vectors of the first n items, or of `LEARN_FROM` of them, about their mean, and Y their
-    values about the mean, the result is mean Y + (new - mean X) (X'X + ridge I)^-1 X'Y. Without
-    vectors it is mean Y.
+    With X the vectors of the first n `old` items, or of `LEARN_FROM` of them, about their mean, and
+    Y their values about the mean, the result is mean Y + (new - mean X) (X'X + ridge I)^-1 X'Y.
+    Without vectors it is mean Y.
     """
     chosen: IntArray | slice = slice(0, n)
     if n > LEARN_FROM:
@@ -210,17 +203,19 @@ def compacted(parts: Parts) -> dict[str, Artifact]:
         if "added" in meta:
             meta["added"] = int(alive[n - meta["added"] :].sum())
         if isinstance(part, ItemVectors):
-            taken["values"] = partial(_rows, part.values, rows)
+            taken["values"] = partial(getitem, part.values, rows)
         elif isinstance(part, LateStates):
             counts, values = part.states.counts, part.states.values
-            taken["values"] = partial(_rows, values, np.repeat(alive, counts))
+            taken["values"] = partial(getitem, values, np.repeat(alive, counts))
             taken["starts"] = partial(np.append, 0, np.cumsum(counts[rows]))
         elif plain(key) in COLUMNS and "scores" in arrays:
             columns_kept = rows[rows < arrays["scores"].shape[1]]
-            taken["scores"] = partial(_columns, arrays["scores"], columns_kept)
+            taken["scores"] = partial(getitem, arrays["scores"], np.s_[:, columns_kept])
         for name in set(ROWS.get(plain(key), ())) & set(arrays):
-            taken[name] = partial(_rows, arrays[name], rows)
-        compact[key] = Artifact(meta, Named(list(arrays), partial(_made, taken, arrays)))
+            taken[name] = partial(getitem, arrays[name], rows)
+        unchanged = {name: partial(getitem, arrays, name) for name in arrays if name not in taken}
+        by_name = unchanged | taken
+        compact[key] = Artifact(meta, Named(list(arrays), partial(_called, by_name)))
     return compact
 
 
@@ -236,7 +231,6 @@ def _vectors(
     progress: Progress | None,
     folder: Path | None,
 ) -> FloatArray:
-    """Return the unfitted vectors (k, d) of the new items."""
     part: ItemVectors = parts[f"vectors/{name}"]
     k, d = len(new), part.values.shape[1]
     if name in given:
@@ -253,13 +247,5 @@ def _vectors(
     return check_vectors(made, k, d, f"the vectors {name!r} of the new items", half=True)
 
 
-def _rows(values: Any, rows: Any) -> Any:
-    return values[rows]
-
-
-def _columns(values: Any, columns: IntArray) -> Any:
-    return values[:, columns]
-
-
-def _made(taken: Mapping[str, Callable[[], Any]], arrays: Mapping[str, Any], name: str) -> Any:
-    return taken[name]() if name in taken else arrays[name]
+def _called(functions: Mapping[str, Callable[[], Any]], name: str) -> Any:
+    return functions[name]()

@@ -51,11 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 class IndexView:
-    """The reading side of an index, over its current parts.
-
-    Attributes:
-        database: The database that holds the items, if there is one (`ItemIndex.over`).
-    """
+    """The reading side of an index, whose items may be in a `database` (`ItemIndex.over`)."""
 
     def __init__(self, parts: Parts, database: DatabaseStore | None = None) -> None:
         self._parts, self.database = parts, database
@@ -178,10 +174,8 @@ class IndexView:
         parts, names = self._parts, self._parts.names("vectors")
         if not parts.scorers:
             return frozenset()
-        scorers = {
-            name: fingerprint_of(parts.held[parts.keys[f"vectors/{name}"]]) for name in names
-        }
-        return frozenset(name for name in names if scorers[name] not in parts.scorers)
+        held = {name: parts.held[parts.keys[f"vectors/{name}"]] for name in names}
+        return frozenset(n for n in names if fingerprint_of(held[n]) not in parts.scorers)
 
     @property
     def matchers(self) -> list[str]:
@@ -217,8 +211,8 @@ class IndexView:
 
     @property
     def anchors(self) -> Anchors | None:
-        """Return the exact scores (k_q, n) of the anchor queries. None if items were added since
-        (`added`), until `collect_anchors` scores the new items, too."""
+        """The exact scores (k_q, n) of the anchor queries; None if items were added since, until
+        `collect_anchors` scores these, too."""
         artifact = self.artifacts.get(ANCHORS)
         if artifact is None or artifact.meta.get("added"):
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from crossknn.data.queries import QuerySet, Texts, query_set
-from crossknn.errors import InputError
+from crossknn.errors import CrossknnError, InputError
 from crossknn.linalg import running, solvable
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.methods.kriging import Kriging
@@ -26,6 +27,8 @@ from crossknn.types import BoolArray, Progress, as_count, as_positive
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
+
+logger = logging.getLogger(__name__)
 
 K = 10
 """Default number of hits per query."""
@@ -175,13 +178,6 @@ class Searcher:
             return self.index.snapshot()
         return self.index.for_scorer(self.scorer.fingerprint)
 
-    def over(self, index: ItemIndex) -> Searcher:
-        """Return the same searcher over another index."""
-        made = copy.copy(self)
-        made.index, made._items = index, index.items
-        made.fusion = open_fusion(made.of_scorer(), self._fuse, self.seed)
-        return made
-
     def check_scorer(self, method: Method) -> None:
         """Raise an error if the method needs a scorer but there is none, or needs scores that the
         index only has from another cross-encoder."""
@@ -248,6 +244,47 @@ class Searcher:
             deadline=limits.deadline,
             min_score=min_score,
         )
+
+
+class FreshSearcher:
+    """A searcher that opens its index again after another process has changed the folder, which it
+    checks before each search. If the index was removed or damaged, `problem` describes the error
+    and searches continue with the index opened last."""
+
+    def __init__(self, searcher: Searcher) -> None:
+        self.opened, self.problem = searcher, ""
+        """The searcher opened last, and the error of later attempts, if any."""
+        self._stamp = searcher.index.stamp or searcher.index.stamp_now()
+        self._lock = threading.Lock()
+
+    def now(self) -> Searcher:
+        """Return the searcher over the current index, or the previous one while another thread
+        opens it."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._open_if_changed()
+            finally:
+                self._lock.release()
+        return self.opened
+
+    def _open_if_changed(self) -> None:
+        index = self.opened.index
+        if index.folder is None or index.database is not None:
+            return
+        if (stamp := index.stamp_now()) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            again = copy.copy(self.opened)
+            again.index = index.reloaded()
+            again._items = again.index.items
+            again.fusion = open_fusion(again.of_scorer(), again._fuse, again.seed)
+            self.opened, self.problem = again, ""
+        except CrossknnError as error:
+            self.problem = f"{error}; searches continue with the previous version of the index"
+            logger.warning("%s", self.problem)
+        else:
+            logger.info("the index %s has changed and is opened again", index.folder)
 
 
 def _check_min_score(min_score: object, limits: Budget) -> None:

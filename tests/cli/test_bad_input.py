@@ -223,7 +223,8 @@ def crossknn(where: Path, *arguments: str, **how):
         cwd=where,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"},
+        # Python would keep bytecode that a full disk has cut, too.
+        env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"},
         **how,
     )
 

@@ -65,36 +65,35 @@ def run(arguments: list[str], commands: typer.Typer = app) -> int:
     prepare_streams()
     streams = sys.stdout, sys.stderr
     try:
-        return _run(arguments, commands)
+        code, message = _run(arguments, commands)
+        if message:
+            note(f"crossknn: {message}")
+        return code
     except (BrokenPipeError, SystemExit) as error:  # Typer makes the one of the other
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        return 0
+        return 0  # nobody reads the output any more
     finally:
         logging.getLogger().removeHandler(notes)
         sys.stdout, sys.stderr = streams
         let_go()
 
 
-def _run(arguments: list[str], commands: typer.Typer) -> int:
-    """Run one command; raise `BrokenPipeError` if nobody reads the output any more."""
+def _run(arguments: list[str], commands: typer.Typer) -> tuple[int, str]:
+    """Run one command; return its exit code, and a message if it failed."""
     try:
         code = commands(arguments, standalone_mode=False)
         sys.stdout.flush()
-        if code == 130:
-            return _say(INTERRUPTED, 130)
-        return code if isinstance(code, int) else 0
+        return (130, INTERRUPTED) if code == 130 else (code if isinstance(code, int) else 0, "")
     except CrossknnError as error:
-        return _say("; ".join([str(error), *getattr(error, "__notes__", ())]), error.exit_code)
+        return error.exit_code, "; ".join([str(error), *getattr(error, "__notes__", ())])
     except KeyboardInterrupt:
-        return _say(INTERRUPTED, 130)
-    except BrokenPipeError:
-        raise
+        return 130, INTERRUPTED
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            return _say(f"no space is left to write {error.filename or 'the output'}", 1)
+            return 1, f"no space is left to write {error.filename or 'the output'}"
         if error.filename is not None:
-            return _say(f"{error.filename}: {(error.strerror or 'cannot be used').lower()}", 2)
+            return 2, f"{error.filename}: {(error.strerror or 'cannot be used').lower()}"
         raise
     except Exception as error:
         # Usage errors of Typer, from whichever click it bundles.
@@ -103,10 +102,5 @@ def _run(arguments: list[str], commands: typer.Typer) -> int:
             raise
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
-        said = message().rstrip(".").replace("\n", " ")
-        return _say(said + hint, error.exit_code) if said else error.exit_code  # help was shown
-
-
-def _say(message: str, code: int) -> int:
-    note(f"crossknn: {message}")
-    return code
+        text = message().rstrip(".").replace("\n", " ")
+        return error.exit_code, f"{text}{hint}" if text else ""  # else help was shown

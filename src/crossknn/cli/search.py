@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
     from crossknn.search.results import Results
-    from crossknn.search.searcher import Budget, Searcher
+    from crossknn.search.searcher import Searcher
 
 EPILOG = o.examples(
     'crossknn search docs.index "how do I unzip a file" --budget 100 --explain',
     "crossknn search docs.index --queries queries.jsonl --run answers.trec",
 )
+Run = Annotated[Path | None, Option(help="Also write the results to this file, as a TREC run.")]
 Explain = Annotated[
     bool, Option("--explain", help="Show every scored item with its round and predicted score.")
 ]
@@ -66,14 +67,6 @@ class QuestionOptions:
         ),
     ] = None
 
-    @property
-    def limits(self) -> Budget:
-        """Return the budget of the search."""
-        from crossknn.search.searcher import Budget
-
-        recall = self.target_recall
-        return Budget(per_query=self.budget, deadline=self.deadline, target_recall=recall)
-
     def read(self, texts: list[str]) -> QuerySet:
         """Read the queries from the command line or a file."""
         from crossknn.data.queries import read_queries
@@ -94,16 +87,6 @@ class QuestionOptions:
             raise InputError(f"--filter {self.filter:.80} is not valid JSON: {error}") from None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """Options for the file of answers."""
-
-    run: Annotated[
-        Path | None, Option(help="Also write the results to this file, as a TREC run.")
-    ] = None
-    keep_own: o.KeepOwn = False
-
-
 @o.grouped
 def command(
     folder: o.Folder,
@@ -114,7 +97,8 @@ def command(
     question: QuestionOptions,
     method: o.Method = DEFAULT,
     lists: o.Lists = None,
-    file: RunOptions,
+    run: Run = None,
+    keep_own: o.KeepOwn = False,
     fuse: o.Fused = "auto",
     explain: Explain = False,
     scorer: o.ScorerOptions,
@@ -141,7 +125,7 @@ def command(
     from crossknn.search.searcher import Searcher
 
     chosen = parse_method(method)
-    o.check_path("--run", file.run)
+    o.check_path("--run", run)
     queries, index = question.read(query or []), ItemIndex.load(folder)
     add_lists(index, lists, None if question.queries is None else queries)
     exact = scorer.open() if chosen.calls else None
@@ -153,33 +137,42 @@ def command(
         kept.private |= private
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
     searcher = Searcher(index, exact, chosen, fuse=o.fuse_of(fuse), seed=seed)
-    results = _search(searcher, queries, question, file, explain=explain, json=json)
+    results = _search(searcher, queries, question, run, keep_own, explain, json)
     if learn and isinstance(exact, StoredScorer) and exact.store is index.scores:
         _learn(index, exact)
-    if results.error is not None:
-        message = results.error  # where it is not printed beside each query
-        if len(results) > 1 and not json:
-            failed = sum(error is not None for error in results.errors)
-            message = f"{failed} of {len(results)} queries ended early"
-        note(f"crossknn: {message}; the results above are those from before the failure")
-        raise typer.Exit(3)
+    _end(results, json)
+
+
+def _end(results: Results, json: bool) -> None:
+    """Exit with code 3 if a query failed, and print the reason."""
+    if results.error is None:
+        return
+    message = results.error  # where it is not printed beside each query
+    if len(results) > 1 and not json:
+        failed = sum(error is not None for error in results.errors)
+        message = f"{failed} of {len(results)} queries ended early"
+    note(f"crossknn: {message}; the results above are those from before the failure")
+    raise typer.Exit(3)
 
 
 def _search(
     searcher: Searcher,
     queries: QuerySet,
     question: QuestionOptions,
-    file: RunOptions,
-    *,
+    run: Path | None,
+    keep_own: bool,
     explain: bool,
     json: bool,
 ) -> Results:
     """Search, print the answers, and write them to the file."""
     from crossknn.data.queries import own_items
+    from crossknn.search.searcher import Budget
     from crossknn.types import NO_ITEM
 
     k, wanted, one_more = question.k, question.k, False
-    if file.run is not None and not file.keep_own and question.min_score is None:
+    recall = question.target_recall
+    limits = Budget(per_query=question.budget, deadline=question.deadline, target_recall=recall)
+    if run is not None and not keep_own and question.min_score is None:
         one_more = bool((own_items(queries, searcher.index.items.ids) != NO_ITEM).any())
     if one_more:  # the file has k items beside the one that has the id of its query
         k = min(10, len(searcher.index)) if k is None else k
@@ -188,7 +181,7 @@ def _search(
         results = searcher.search(
             queries,
             wanted,
-            question.limits,
+            limits,
             min_score=question.min_score,
             filter=question.conditions(),
             trace=explain,
@@ -201,10 +194,10 @@ def _search(
         note("scores are not kept: name the model behind the endpoint with --endpoint-model")
     if question.filter is not None and not results.n_scored and not any(results):
         note("the filter allows no item")
-    if file.run is not None:
-        results.to_run(file.run, keep_own=file.keep_own)
+    if run is not None:
+        results.to_run(run, keep_own=keep_own)
         if one_more:
-            note(f"{file.run} leaves out items with the id of their query: --keep-own keeps them")
+            note(f"{run} leaves out items with the id of their query: --keep-own keeps them")
     return results
 
 

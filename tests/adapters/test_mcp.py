@@ -85,7 +85,7 @@ def test_the_tools_are_described_and_change_nothing(searcher):
     assert all(tool.annotations.read_only_hint and tool.description for tool in found.values())
 
 
-@pytest.mark.parametrize("letter", ["x", "字", '"', "\n", "\x00"])
+@pytest.mark.parametrize("letter", ["字", '"', "\x00"])
 def test_answers_are_short_enough_and_long_texts_come_in_parts(letter):
     long = "".join(f"{letter * 9}{n % 10}" for n in range(6000))
     texts = [{"id": f"{n}-{'i' * 4000}", "text": long} for n in range(20)]

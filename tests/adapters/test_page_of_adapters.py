@@ -18,10 +18,6 @@ NEEDS = {
 }
 
 
-def test_every_framework_has_its_block():
-    assert [*BLOCKS] == [*NEEDS]
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.torch if n == "MTEB" else ()) for n in NEEDS]
 )

@@ -411,11 +411,6 @@ def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
     assert (
         f"crossknn: {found['error']}; the results above are those from before the failure" in said
     )
-    server = Faulty(lambda body: [], start=1)
-    given = ("--scorer", server.url, *options, "--scorer-option", "api=cohere")
-    assert run([*searching, *given]) == 3
-    server.close()
-    assert "".join(capsys.readouterr()).count("cannot be reached") == 1
 
 
 def test_an_answer_beyond_the_budget_shows_no_score_of_what_is_predicted(build, capsys):

@@ -52,6 +52,14 @@ def fail(error):
     raise error
 
 
+@pytest.fixture(autouse=True)
+def own_sigterm():
+    """Ray handles SIGTERM even if it did not start, and later tests fork processes that need it."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
 @pytest.fixture(scope="module")
 def ray():
     """Ray with two workers' CPUs."""

@@ -23,7 +23,7 @@ BUDGET, SPECS = 8, METHODS
 
 @pytest.fixture(scope="module", params=["callable", "fitted", "bundled"])
 def setting(request, tmp_path_factory):
-    """(index with everything that methods need, a copy of it, scorer, exact scores)."""
+    """(index with everything that methods need, a copy, scorer, its scores: stored, as (m, n))."""
     scorer = (
         ck.CrossEncoder() if request.param == "bundled" else ck.CallableScorer(overlap, "words")
     )
@@ -37,14 +37,15 @@ def setting(request, tmp_path_factory):
         options = {"method": "als", "base": "dense", "scale": Scale(alpha=1.0, beta=0.1)}
         fitted = ItemVectors(values=moved, fingerprint=scorer.fingerprint, **options)
         index.add_fitted("mf", fitted)
-    exact = exact_scores(ScoreStore(), scorer, QUERIES, index.items.texts)
+    store = ScoreStore()
+    exact = exact_scores(store, scorer, QUERIES, index.items.texts)
     ck.ItemIndex.load(folder).save(folder.with_name("copy.index"))
     index, copy = map(ck.ItemIndex.load, (folder, folder.with_name("copy.index")))
-    return index, copy, scorer, exact
+    return index, copy, scorer, store, exact
 
 
 def test_the_budget_is_spent_on_exact_scores_and_a_copy_answers_the_same(spec, setting):
-    index, copy, scorer, exact = setting
+    index, copy, scorer, store, exact = setting
     results = ck.Searcher(index, scorer, spec, seed=3).search(QUERIES, k=5, budget=BUDGET)
     budget = N if spec == "exact" else BUDGET
     assert results.n_calls == results.n_scored == budget * len(QUERIES)
@@ -55,12 +56,13 @@ def test_the_budget_is_spent_on_exact_scores_and_a_copy_answers_the_same(spec, s
         assert scores == pytest.approx(exact[q, positions], abs=1e-4)
         assert scores == sorted(scores, reverse=True)
         assert all(h.text == index.items.texts[h.position] for h in hits)
-    again = ck.Searcher(copy, scorer, spec).search(QUERIES, k=5, budget=BUDGET, seed=3)
+    stored = ck.StoredScorer(scorer, store)
+    again = ck.Searcher(copy, stored, spec).search(QUERIES, k=5, budget=BUDGET, seed=3)
     assert [[h.id for h in hits] for hits in results] == [[h.id for h in hits] for hits in again]
 
 
 def test_a_filter_that_allows_nothing_is_an_empty_answer(spec, setting):
-    index, _, scorer, _ = setting
+    index, _, scorer, *_ = setting
     searcher = ck.Searcher(index, scorer, spec)
     for options in ({}, {"min_score": 0.0}, {"k": 3, "trace": True}):
         results = searcher.search(QUERIES, budget=BUDGET, filter=[], **options)

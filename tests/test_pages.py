@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -54,29 +56,33 @@ def overlap(pairs: list[tuple[str, str]]) -> list[float]:
     ]
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """(items, folder of their index)."""
+    ids = {1: "id1", 2: "id2"}
+    items = [
+        {"id": ids.get(n, str(n)), "text": f"how to {task} in {way} ways, {n}"}
+        for n, (task, way) in enumerate(product(TASKS, WAYS))
+    ]
+    folder = tmp_path_factory.mktemp("pages") / "docs.index"
+    ck.ItemIndex.build(items, encoder="bundled").save(folder)
+    return items, folder
+
+
 @pytest.fixture
-def world(tmp_path, monkeypatch):
+def world(built, tmp_path, monkeypatch):
     """Names and files that blocks take as given."""
     monkeypatch.chdir(tmp_path)
-    items = [
-        {
-            "id": {1: "id1", 2: "id2"}.get(number, str(number)),
-            "text": f"how to {task} in {way} ways, {number}",
-        }
-        for number, (task, way) in enumerate((task, way) for task in TASKS for way in WAYS)
-    ]
+    items, folder = built
+    shutil.copytree(folder, "docs.index")
     vectors = np.random.default_rng(0).standard_normal((len(items), 8)).astype(np.float32)
-    index = ck.ItemIndex.build(items, encoder="bundled")
-    index.save("docs.index")
     index = ck.ItemIndex.load("docs.index")
     asked = [f"how do I {task}{end}" for task in TASKS for end in ENDS]
     queries = ck.QuerySet([f"q{at}" for at in range(len(asked))], asked)
     qrels = {f"q{at}": {index.items.ids[20 * (at // 4) + at % 4]: 1} for at in range(len(asked))}
     scorer = ck.CallableScorer(overlap, "overlap")
-    for name in ("new", "changed"):
-        Path(f"{name}.jsonl").write_text(
-            json.dumps({"id": "0" if name == "changed" else "x", "text": name})
-        )
+    for name, item in (("new", "x"), ("changed", "0")):
+        Path(f"{name}.jsonl").write_text(json.dumps({"id": item, "text": name}))
     texts = dict(zip(index.items.ids, index.items.texts, strict=True))
     save_beir(Path("scifact"), texts, dict(zip(queries.ids, asked, strict=True)), test=qrels)
     return {
@@ -96,10 +102,7 @@ def world(tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.parametrize(
-    "page",
-    [page for page in WITH_PYTHON if page not in ELSEWHERE],
-)
+@pytest.mark.parametrize("page", [page for page in WITH_PYTHON if page not in ELSEWHERE])
 def test_the_python_of_a_page_runs_and_prints_what_it_says(page, world, capsys):
     if page in TEXTS:
         world[TEXTS[page]] = world["queries"].texts

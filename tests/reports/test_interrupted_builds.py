@@ -66,8 +66,7 @@ def test_a_build_goes_on_with_its_vectors(tmp_path, by):
     message = process.communicate(timeout=60)[1]
     if by == signal.SIGINT:
         assert process.returncode == 130
-        assert "the vectors made so far are kept; the same command continues with them" in message
-        assert "interrupted" in message
+        assert "interrupted; no file is damaged: run the same command again to resume" in message
     counting = Counting()
     place = tmp_path / "docs.index"
     index = ck.ItemIndex.build(tmp_path / "docs.jsonl", encoder=counting, folder=place)

@@ -161,12 +161,12 @@ try:
         opened.append(os.open(os.devnull, os.O_RDONLY))
 except OSError:
     pass
-for free in range(14):
+for _ in range(7):
     print(said(lambda: search("index")))
     print(said(lambda: len(ck.ItemIndex.load("index").scores)))
     print(said(lambda: ck.ItemIndex.load("index").verify()))
     print(said(lambda: ck.CrossEncoder()))
-    for _ in range(3):
+    for _ in range(6):
         os.close(opened.pop())
 print(said(lambda: search("index")))
 """

@@ -32,6 +32,7 @@ test-torch: .venv-test/.torch
 campaign: .venv-test/.torch
 	CROSSKNN_REFERENCE_QUERIES=30 .venv-test/bin/python -m pytest --slow-share 1
 	.venv-test/bin/python lab/benchmarks/campaign.py
+	.venv-test/bin/python lab/benchmarks/load.py
 
 campaign-tenth: .venv-test/$(STAMP)
 	.venv-test/bin/python lab/benchmarks/campaign.py --kills 20 --damages 200 --steps 100 --changes 40 --lists 10 --bodies 500 --work build/tenth --out build/tenth.json

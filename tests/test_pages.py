@@ -27,7 +27,7 @@ ELSEWHERE = {
     "how-to/serving.md": "tests/service",
 }
 """Pages whose blocks need more than is here, and where they run."""
-UNFIT = {"export_model", "def score(self", "anncur_split", "distill", "models/emb-ce"}
+UNFIT = {"export_model", "def score(self", "distill", "models/emb-ce"}
 """Blocks that need torch, the lab or a trained model, or are a part of a class: they are compiled."""
 TEXTS = {"how-to/fitting.md": "queries", "how-to/scorers.md": "train_queries"}
 """Pages where queries are texts, without ids."""

@@ -123,7 +123,6 @@ COMMANDS = {
     f"{COMPARE} --qrels {{}}": PATHS,
     f"{COMPARE} --scorer {{}}": URLS[:6],
     f"{COMPARE} --measures {{}}": ("nDCG@10",),
-    f"{COMPARE} --plot {{}}": ("a\0b.png", LONG + ".png"),
     "estimate {}": PATHS[1:],
     "estimate docs.index --budget {}": ("0", "-1", "x"),
     "fit docs.index stored --store {}": PATHS,

@@ -105,40 +105,6 @@ def score_density(scores: FloatArray) -> ScoreDensity:
     return ScoreDensity.of(values / (values.std() or 1.0))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MatrixSummary:
-    """What `summarize` finds; `rank` is of the raw matrix, the other spectral figures are centred.
-
-    `components` has the shares 90 and 99 (%), `singular_values` (min(m, n),) are centred too.
-    """
-
-    n_queries: int
-    n_items: int
-    mean: float
-    std: float
-    rank: int
-    effective_rank: float
-    components: dict[int, int]
-    singular_values: FloatArray
-    density: ScoreDensity
-
-
-def summarize(scores: FloatArray) -> MatrixSummary:
-    """The matrix (m, n) in a few numbers. Each query's mean is subtracted, but for the rank."""
-    values = singular_values(scores, center=True)
-    return MatrixSummary(
-        n_queries=scores.shape[0],
-        n_items=scores.shape[1],
-        mean=float(scores.mean(dtype=np.float64)),
-        std=float(scores.std(dtype=np.float64)),
-        rank=rank(scores),
-        effective_rank=effective_rank(values),
-        components={share: components(values, share / 100) for share in (90, 99)},
-        singular_values=values,
-        density=score_density(scores),
-    )
-
-
 def _prepared(scores: FloatArray, center: bool) -> FloatArray:
     matrix = np.asarray(scores, np.float64)
     if matrix.ndim != 2 or not matrix.size:
@@ -149,16 +115,14 @@ def _prepared(scores: FloatArray, center: bool) -> FloatArray:
 # ------------------------------------------------------------------------------------- CUR
 
 
-def oracle_cur(
-    scores: FloatArray, rows: IntArray, columns: IntArray, *, rcond: float = 1e-10
-) -> FloatArray:
+def oracle_cur(scores: FloatArray, rows: IntArray, columns: IntArray) -> FloatArray:
     """CUR with U = pinv(C) M pinv(R), which reads all of M: (m, n) -> (m, n) (B.2, figure 9).
 
     The best approximation in the Frobenius norm from these rows and columns, and stable where
     k_q = k_i. Computed as two projections: C pinv(C) and pinv(R) R.
     """
     matrix = np.asarray(scores, np.float64)
-    left, right = _basis(matrix[:, columns], rcond), _basis(matrix[rows].T, rcond)
+    left, right = _basis(matrix[:, columns]), _basis(matrix[rows].T)
     return left @ ((left.T @ matrix) @ right) @ right.T
 
 
@@ -184,11 +148,8 @@ def cur_grid(
     *,
     k: int = 10,
     retrieved: int = 500,
-    center: bool = False,
     oracle: bool = False,
-    rcond: float = NO_CUT,
     draws: int = 3,
-    seed: int = 0,
 ) -> list[CurCell]:
     """Top-k-Recall@`retrieved` and error of ANNCUR over anchors drawn at random (figures 6, 8).
 
@@ -197,9 +158,7 @@ def cur_grid(
     anchors contain fewer, and cells of one draw are comparable.
 
     Args:
-        scores: Exact scores (m, n).
-        center: Subtract the anchor queries' mean score first, as the library's methods do and the
-            paper does not; the error is then relative to what remains.
+        scores: Exact scores (m, n), used as they are, without a centre.
         oracle: Take U from the whole matrix (figure 9).
 
     Raises:
@@ -209,20 +168,19 @@ def cur_grid(
     _check_grid(scores.shape, k_qs, k_is, k, retrieved, draws)
     found: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for draw in range(draws):
-        rng = np.random.default_rng([seed, draw])
+        rng = np.random.default_rng([0, draw])
         queries, items = rng.permutation(m), rng.permutation(n)
         for k_q in k_qs:
             rows, tests = queries[:k_q], queries[k_q:]
-            shift = float(scores[rows].mean(dtype=np.float64)) if center else 0.0
-            exact = scores[tests].astype(np.float64) - shift
-            anchors = scores[rows].astype(np.float64) - shift
+            exact = scores[tests].astype(np.float64)
+            anchors = scores[rows].astype(np.float64)
             truth = top_k(exact, k).items
             for k_i in k_is:
                 if oracle:
                     together, known = np.concatenate([anchors, exact]), np.arange(k_q)
                     approx = oracle_cur(together, known, items[:k_i])[k_q:]
                 else:
-                    approx = _cur(exact, anchors, items[:k_i], rcond)
+                    approx = _cur(exact, anchors, items[:k_i])
                 hits = float(recall(top_k(approx, retrieved).items, truth).mean())
                 found.setdefault((k_q, k_i), []).append((cur_error(exact, approx), hits))
     return [
@@ -255,19 +213,19 @@ def _check_grid(
             )
 
 
-def _cur(exact: FloatArray, anchors: FloatArray, columns: IntArray, rcond: float) -> FloatArray:
+def _cur(exact: FloatArray, anchors: FloatArray, columns: IntArray) -> FloatArray:
     """Rows of C pinv(A) R: C is of `exact` (m, n), A and R are of `anchors` (k_q, n).
 
     Least squares on the columns of R gives pinv(A)' C' for all queries at once (2.2, eq. 5).
     """
-    weights = least_squares(anchors[:, columns].T, exact[:, columns].T, rcond)
+    weights = least_squares(anchors[:, columns].T, exact[:, columns].T, NO_CUT)
     return weights.T @ anchors
 
 
-def _basis(matrix: FloatArray, rcond: float) -> FloatArray:
+def _basis(matrix: FloatArray) -> FloatArray:
     """Orthonormal columns that span those of `matrix`: (a, b) -> (a, <=b)."""
     left, values, _ = np.linalg.svd(matrix, full_matrices=False)
-    return left[:, values > rcond * (values[0] if values.size else 0.0)]
+    return left[:, values > 1e-10 * (values[0] if values.size else 0.0)]
 
 
 # ------------------------------------------------------------------- errors of approximations

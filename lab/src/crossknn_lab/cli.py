@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,9 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
-from rich.table import Table
 
 from crossknn.cli import options as o
 from crossknn.cli.app import run as run_app
@@ -24,13 +21,9 @@ from crossknn.cli.options import (
     neighbours,
     numbers,
 )
-from crossknn.cli.output import answer, err, note, out, print_json, progress, say
+from crossknn.cli.output import answer, err, note, print_json, progress, say
 from crossknn.errors import TRAIN, InputError, needs_extra
-from crossknn.files import write_file
 from crossknn_lab.stored import StoredMatrix
-
-FEW = ("n_queries", "n_items", "mean", "std", "rank", "effective_rank")
-HEADS = ("queries", "items", "mean", "std", "rank", "eff. rank", "90%", "99%", "skew")
 
 Workers = Annotated[
     int | None, typer.Option(help="Processes, one thread each; as many as cores by default.")
@@ -47,7 +40,7 @@ app = typer.Typer(
 
 @app.callback()
 def _options() -> None:
-    """Sweeps, reports, the papers' figures and analyses on stored score matrices."""
+    """Sweeps, reports and the papers' figures on stored score matrices."""
 
 
 def run(arguments: list[str]) -> int:
@@ -296,109 +289,6 @@ def _processes(workers: int | None) -> int:
     from crossknn_lab.sweep_report import cores
 
     return cores() if workers is None else workers
-
-
-@app.command("analyze")
-def _analyze(
-    file: Annotated[Path, typer.Argument(help="A score matrix (.npz; see the docs).")],
-    folder: Annotated[Path, typer.Option("--out", help="Where to write the figures.")],
-    other: Annotated[
-        Path | None, typer.Argument(help="Another one to put beside it, of another head say.")
-    ] = None,
-    k_q: Annotated[
-        str | None, typer.Option("--k-q", help="Numbers of anchor queries, e.g. '50,100,200'.")
-    ] = None,
-    k_i: Annotated[
-        str | None, typer.Option("--k-i", help="Numbers of anchor items, e.g. '50,100,200'.")
-    ] = None,
-    draws: Annotated[int, typer.Option(help="Random choices of anchors to average over.")] = 3,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Approximate the scores as they are, as the paper does.")
-    ] = False,
-    oracle: Annotated[
-        bool, typer.Option("--oracle", help="CUR with U from the whole matrix (ANNCUR B.2).")
-    ] = False,
-    seed: Seed = 0,
-    as_json: AsJson = False,
-) -> None:
-    """Rank and distribution of stored scores, and how well ANNCUR approximates them.
-
-    Prints a table and writes recall.png, error.png, histogram.png, singular-values.png and
-    analysis.json to the folder.
-    """
-    from crossknn_lab.analysis import cur_grid, summarize
-    from crossknn_lab.score_figures import SIZES
-
-    files = [file] if other is None else [file, other]
-    matrices = {path.stem: StoredMatrix.load(path).scores for path in files}
-    if len(matrices) < len(files):
-        raise InputError(f"both files are called {file.stem}: rename one of them")
-    m, n = (min(shape) for shape in zip(*(s.shape for s in matrices.values()), strict=True))
-    k_qs = numbers(k_q, "k-q") if k_q else [s for s in SIZES if s <= 0.75 * m] or [1]
-    k_is = numbers(k_i, "k-i") if k_i else [s for s in SIZES if s <= 0.5 * n] or [1]
-    check_path("--out", folder, folder=True)
-    sizes, k = (sorted(set(k_qs)), sorted(set(k_is))), min(10, n)
-    options = {"k": k, "retrieved": min(500, max(k, n // 10)), "draws": draws, "seed": seed}
-    options |= {"oracle": oracle, "center": not raw}
-    with err.status("analyzing"):
-        grids = {name: cur_grid(s, *sizes, **options) for name, s in matrices.items()}
-        found = {name: summarize(scores) for name, scores in matrices.items()}
-        folder.mkdir(exist_ok=True)
-        _draw_analysis(folder, found, grids, options)
-    plain = {name: asdict(summary) for name, summary in found.items()}
-    cells = {name: {"grid": [asdict(cell) for cell in grids[name]]} for name in plain}
-    made = {"options": options, "matrices": {name: plain[name] | cells[name] for name in plain}}
-    text = json.dumps(made, ensure_ascii=False, indent=1, default=np.ndarray.tolist)
-    write_file(folder, "analysis.json", f"{text}\n".encode())
-    _print_analysis(found, as_json)
-    if not as_json:
-        say(f"figures: {folder}")
-
-
-def _print_analysis(found: Mapping[str, Any], as_json: bool) -> None:
-    table = Table("", *HEADS, box=None)
-    for name, summary in found.items():
-        numbers_of = {key: getattr(summary, key) for key in FEW} | summary.components
-        if as_json:
-            print_json({"matrix": name, **numbers_of, "skewness": summary.density.skewness})
-        shown = [f"{v:.2f}" if isinstance(v, float) else str(v) for v in numbers_of.values()]
-        table.add_row(name, *shown, f"{summary.density.skewness:.1f}")
-    if not as_json:
-        out.print(table)
-
-
-def _draw_analysis(
-    folder: Path, found: Mapping[str, Any], grids: Mapping[str, Any], options: Mapping[str, Any]
-) -> None:
-    from crossknn_lab.curves import Curve, curves
-    from crossknn_lab.plots import heat_map, score_densities
-
-    who = "oracle CUR" if options["oracle"] else "ANNCUR"
-    note = f"Anchors at random, means over {options['draws']}; tested on the other queries."
-    to = "|scores less their mean|" if options["center"] else "|scores|"
-    title = f"{who}: top-{options['k']} recall in {options['retrieved']} retrieved items (%)"
-    heat_map(grids, folder / "recall.png", what="recall", title=title, note=note)
-    title = f"{who}: approximation error, relative to {to}"
-    heat_map(grids, folder / "error.png", what="error", title=title, note=note)
-    densities = {"": {name: summary.density for name, summary in found.items()}}
-    label = "standard deviations from the query's mean"
-    title = "Scores of a query with all items"
-    score_densities(densities, folder / "histogram.png", title=title, x_label=label, log=True)
-    falling = []
-    for name, summary in found.items():
-        values = summary.singular_values
-        places = np.unique(np.geomspace(1, len(values), 40).astype(int))
-        relative = values[places - 1] / (values[0] or 1)
-        kept = relative > 1e-6  # below, all is rounding
-        falling.append(Curve(name=name, x=places[kept].tolist(), y=relative[kept].tolist()))
-    curves(
-        {"each query's mean subtracted": falling},
-        folder / "singular-values.png",
-        title="Singular values",
-        x_label="number of the singular value",
-        y_label="relative to the largest",
-        percent=False,
-    )
 
 
 @app.command("convert")

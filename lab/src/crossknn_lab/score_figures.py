@@ -25,10 +25,13 @@ from crossknn_lab.analysis import (
     ScoreDensity,
     approximate,
     approximation_error,
+    components,
     cur_grid,
+    effective_rank,
+    rank,
     retrieved,
     score_density,
-    summarize,
+    singular_values,
 )
 from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.curves import curves, draw
@@ -81,9 +84,11 @@ def raw_scores(run: Experiment) -> list[Block]:
 
 
 def _spectrum(run: Experiment, data: MatrixFile) -> list[float]:
-    found = summarize(run.matrix(data).scores)
-    counts = found.rank, round(found.effective_rank, 1), *found.components.values()
-    return [*counts, round(found.density.skewness, 1)]
+    scores = run.matrix(data).scores
+    values = singular_values(scores, center=True)
+    held = [components(values, share) for share in (0.9, 0.99)]
+    skewness = score_density(scores).skewness
+    return [rank(scores), round(effective_rank(values), 1), *held, round(skewness, 1)]
 
 
 def _grid(

@@ -1,7 +1,5 @@
 """A late-interaction model of NumPy: states by word, scores that depend on the whole list."""
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A corpus of 150 items that 200 queries like in part for what no vector shows."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from crossknn.fitting.learning import fit_from_store

@@ -1,7 +1,5 @@
 """Small score matrices with the structure that search lives on, made by seed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

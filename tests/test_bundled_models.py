@@ -1,7 +1,5 @@
 """The models in the package: what their folders hold, and that they find the right item."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

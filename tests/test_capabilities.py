@@ -1,7 +1,5 @@
 """Every capability of the changelog is where `docs/explanation/architecture.md` says: its files and commands."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Public docstrings: a sentence; where there are three parameters or more, what each of them is."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The scripts in `examples/` run as they stand, and answer what a reader expects."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

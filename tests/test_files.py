@@ -1,7 +1,5 @@
 """Files with a checksum for every chunk, atomic writes, locks."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The plan of the house: no cycles, no rooms of one user, few files entered by one query."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections import Counter

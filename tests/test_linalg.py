@@ -1,7 +1,5 @@
 """Inner products in any precision, without a copy of the items."""
 
-from __future__ import annotations
-
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 

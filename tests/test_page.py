@@ -1,7 +1,5 @@
 """Pages: every word as it was given, in Markdown and in one HTML file that needs nothing else."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The Python of the pages and of the tutorials runs, and prints what it says; their commands exist."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """What `import crossknn` offers: few names for those who search, `extend` for those who extend it."""
 
-from __future__ import annotations
-
 import crossknn
 from crossknn import extend
 

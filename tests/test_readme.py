@@ -1,7 +1,5 @@
 """Every block of README runs, and prints what it says."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

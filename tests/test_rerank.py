@@ -1,7 +1,5 @@
 """Reranking of given documents: what is scored, what follows, and what is refused."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

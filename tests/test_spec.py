@@ -1,7 +1,5 @@
 """The grammar."""
 
-from __future__ import annotations
-
 from keyword import iskeyword
 
 import pytest

@@ -1,7 +1,5 @@
 """The sample in the package, trials of reranking and searching at equal calls, and their page."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 

@@ -3,8 +3,6 @@
 Nothing here imports torch until a model is asked for.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

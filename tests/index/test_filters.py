@@ -1,7 +1,5 @@
 """Filters on fields, beside an evaluation of each record on its own."""
 
-from __future__ import annotations
-
 import json
 import operator
 

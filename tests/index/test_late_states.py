@@ -1,7 +1,5 @@
 """States of items for late-interaction models: made in batches, of which a kill loses one."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Approximate search: nearly the exact answers, by the same rules, and a folder that can go."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

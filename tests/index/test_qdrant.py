@@ -1,7 +1,5 @@
 """What is Qdrant's own: distances, points that come and go, the folder beside, and failures."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from database_helpers import FEW, IDS, PAYLOADS, VECTORS, D, N, collection

@@ -1,7 +1,5 @@
 """Item vectors: an index keeps its own and fitted ones, makes query vectors, and loses nothing."""
 
-from __future__ import annotations
-
 import shutil
 import tracemalloc
 from dataclasses import replace

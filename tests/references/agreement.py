@@ -4,8 +4,6 @@ Given the same observations, each batch equals the reference's, but for items wh
 within `CUT` of the cut between what is taken and what is not.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache, partial

@@ -9,8 +9,6 @@ Authors' code: github.com/yc-song/cmc, StonyBrookNLP/deformer and ysngki/MixEnco
 Axes: n query tokens, l candidate tokens, d hidden, c candidates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What an index with additions and deletions must answer: a dictionary, searched by brute force."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

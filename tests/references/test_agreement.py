@@ -1,7 +1,5 @@
 """Every method against an implementation written from its paper alone, query by query."""
 
-from __future__ import annotations
-
 import pytest
 from threadpoolctl import threadpool_limits
 

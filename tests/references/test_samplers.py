@@ -1,7 +1,5 @@
 """What is drawn by chance: its distribution over many seeds against the reference's."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import chisquare

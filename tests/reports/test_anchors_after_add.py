@@ -1,7 +1,5 @@
 """Anchors are exact or they are not anchors: after `add` they are stale until collected again."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Texts of any script through every command, whatever the terminal's encoding is."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ctrl-C at any moment: one sentence, exit code 130, and what was scored so far is kept."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """A `scores.db` of somebody else: what is no store of ours is refused before anything in it runs."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import struct

@@ -1,7 +1,5 @@
 """What takes long besides scoring: a deadline and a client that hangs up end it, too."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Equal texts cost one call, and share their score; all of them may be answered."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

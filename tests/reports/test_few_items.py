@@ -1,7 +1,5 @@
 """An approximate index of few items: the search is exact, which is said once."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from pathlib import Path

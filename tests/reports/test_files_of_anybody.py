@@ -1,7 +1,5 @@
 """Files of anybody: tables with any header, JSON as other tools write it, any line end, UTF-16."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Small files that claim to hold, or unfold to, more than there is memory for; and odd kinds."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

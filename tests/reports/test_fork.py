@@ -1,7 +1,5 @@
 """A process that has searched is forked: the child searches, or is told why it cannot."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -3,8 +3,6 @@
 Nothing is lost, nothing blocks what comes after, and what is whole is never called damaged.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Another process changes, replaces or removes an index that is served."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """An index of words alone (`--encoder none --lsa 0`): the default method and the services work."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

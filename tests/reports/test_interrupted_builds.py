@@ -1,7 +1,5 @@
 """An index build that was stopped goes on with the vectors that it has made."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

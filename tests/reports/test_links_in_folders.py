@@ -3,8 +3,6 @@
 A link in an archive would lead a reading, or worse a writing, to any file of the user.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """`crossknn demo --live` says its time, answers soon, can be stopped, and goes on."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Opening, searching and changing the index works or ends with one sentence.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from contextlib import suppress

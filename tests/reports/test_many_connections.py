@@ -1,8 +1,6 @@
 """Connections that ask for nothing, never end, or are never read: the service goes on. And a
 service that cannot listen: one sentence, exit code 7, nothing served."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

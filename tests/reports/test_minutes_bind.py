@@ -1,7 +1,5 @@
 """`crossknn try --minutes M` plans no more than M minutes, and does not take longer."""
 
-from __future__ import annotations
-
 import random
 import re
 import time

@@ -1,7 +1,5 @@
 """The filter of the service's page, which an address may bring: read in linear time."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Output that goes into a pipe or a file: whole lines, and no noise when the reader leaves."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

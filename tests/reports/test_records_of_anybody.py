@@ -1,7 +1,5 @@
 """Items, queries and judgements of anybody: containers, data frames, ids, missing values, grades."""
 
-from __future__ import annotations
-
 import io
 import json
 from decimal import Decimal

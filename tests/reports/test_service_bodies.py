@@ -1,8 +1,6 @@
 """Bodies that are wrong, made to be expensive, or full of nulls: each answer names the field and
 what it must be, in plain words, and other requests are answered meanwhile."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

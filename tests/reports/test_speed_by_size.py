@@ -1,7 +1,5 @@
 """The time that `auto` takes to choose grows with the items, without a cliff at 50,000."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

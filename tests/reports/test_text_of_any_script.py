@@ -1,7 +1,5 @@
 """Words of any script are found: BM25 and LSA read what their users write."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

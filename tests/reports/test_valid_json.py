@@ -1,7 +1,5 @@
 """Whatever fields hold, answers are JSON: NaN and infinity are null, dates are ISO 8601."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal

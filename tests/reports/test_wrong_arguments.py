@@ -1,7 +1,5 @@
 """Arguments that cannot be meant are refused where they are given, and named."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A service over two small indexes."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """A service over small indexes, with a scorer that the tests can watch and break."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

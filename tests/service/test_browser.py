@@ -1,7 +1,5 @@
 """The page in a real browser: Chromium without a screen, driven by playwright."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from contextlib import contextmanager

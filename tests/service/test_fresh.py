@@ -1,7 +1,5 @@
 """What ships the service from a clone: the image, and the service over Qdrant."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

@@ -1,7 +1,5 @@
 """Requests made of /openapi.json: no answer is an error of the service, and all are as described."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

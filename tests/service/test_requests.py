@@ -1,7 +1,5 @@
 """Keys, items and other routes. `reports/test_service_bodies.py` has wrong bodies."""
 
-from __future__ import annotations
-
 import pytest
 from fastapi.testclient import TestClient
 from service_helpers import TEXTS, refusal, served

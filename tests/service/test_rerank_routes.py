@@ -1,7 +1,5 @@
 """Reranking of given documents, asked by the clients of others."""
 
-from __future__ import annotations
-
 import cohere
 import numpy as np
 import pytest

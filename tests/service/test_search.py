@@ -1,7 +1,5 @@
 """POST /search: what it finds, how requests share batches, and what happens when pairs fail."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

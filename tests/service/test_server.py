@@ -1,7 +1,5 @@
 """`crossknn serve` as a process, and its options."""
 
-from __future__ import annotations
-
 import signal
 import urllib.error
 

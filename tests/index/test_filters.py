@@ -112,8 +112,6 @@ def test_columns_of_the_first_records_say_the_same(condition, order, kept):
 
 
 def test_a_folder_keeps_columns_of_short_fields(tmp_path):
-    """Items that are added later are read from their records, until the index is compacted."""
-
     def record(row):
         about = {"part": row % 3, "long": f"{row} " * 99, "\ud800": row % 2 == 0}
         return {"id": f"i{row}", "text": f"cat {row}"} | about | ({"late": 1} if row > 7 else {})

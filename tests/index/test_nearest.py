@@ -82,7 +82,6 @@ def test_a_search_reads_more_lists_of_few_items_and_after_many_scores(
 
 
 def test_many_excluded_items_leave_enough(stores):
-    """A direction of no query, whose nearest items lie in many lists."""
     directions = np.random.default_rng(2).standard_normal((M, D)).astype(np.float32)
     seen = np.tile(np.arange(0, N, 60), (M, 1))
     found, exact = (store.top(directions, 100, seen) for store in stores)

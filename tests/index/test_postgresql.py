@@ -126,12 +126,10 @@ def test_a_filter_means_the_same_in_a_column_of_json(named, condition):
     ],
 )
 def test_a_table_by_its_name(table, name, opened):
-    """A table that an ORM named with capitals, in a schema, or with odd characters."""
     assert search(table(name, opened=opened)) == ["2", "1", "0"]
 
 
 def test_of_two_tables_the_one_as_it_is_written(table):
-    """There is `lower` and `"Lower"`: each is found by its own name."""
     table("lower")
     rows = [(7, "a", "en"), (8, "bb", "en"), (9, "ccc", "en")]
     assert search(table('"Lower"', rows=rows, opened="Lower")) == ["9", "8", "7"]
@@ -141,13 +139,11 @@ def test_of_two_tables_the_one_as_it_is_written(table):
     "name", ["nothing", "No.thing", "a b", "", "x\0y", "\ud800", "a.b.c.d", '"']
 )
 def test_a_table_that_is_not_there(postgres, name):
-    """A wrong name is said in a sentence, whatever it is."""
     with pytest.raises(InputError, match=r"no column 'id' .there is no such table"):
         ck.PgVectorStore(postgres[1], name)
 
 
 def test_columns_with_capitals_and_dots(table):
-    """Prisma's and TypeORM's columns have capitals; one has a dot, and others a word of SQL."""
     columns = '"docId"', '"Body"', '"meta.Lang"', '"Embedding"'
     store = table('"Docs"', columns, opened="Docs")
     assert search(store, "Body", filter={"meta.Lang": "en"}) == ["2", "0"]
@@ -164,13 +160,11 @@ def test_columns_with_capitals_and_dots(table):
     ],
 )
 def test_an_id_names_one_row(table, rows, said):
-    """A join has doubled rows, or a row has no id: the column has no constraint."""
     with pytest.raises(InputError, match=said):
         table("twice", rows=rows)
 
 
 def test_a_text_that_becomes_null_later(table, postgres, caplog):
-    """A row loses its text between the opening and a search, which goes on without it."""
     store = table("changing")
     index = ck.ItemIndex.over(store, "body", query_vectors=lambda asked: [[1, 0.5]] * len(asked))
     postgres[0].execute("update changing set body = null where id = 2")
@@ -194,7 +188,6 @@ def test_a_text_that_becomes_null_later(table, postgres, caplog):
     ],
 )
 def test_ids_of_any_type(odd, postgres, type, ids):
-    """Negative numbers, texts with braces, an enumeration, dates and bytes name rows."""
     postgres[0].execute("drop type if exists kind")
     postgres[0].execute("create type kind as enum ('small', 'large', 'other')")
     rows = [(key, f"text {key}", vector) for key, vector in zip(ids, PLANE, strict=True)]
@@ -204,7 +197,6 @@ def test_ids_of_any_type(odd, postgres, type, ids):
 
 
 def test_numbers_that_json_lacks_are_null(odd):
-    """A price is NaN, and another infinite."""
     rows = [(i, "x", price, "[1,2]") for i, price in enumerate(("NaN", "Infinity", "2.5"))]
     store = odd("id int, body text, price float8, embedding vector(2)", *rows)
     assert [record["price"] for record in store.records([0, 1, 2])] == [None, None, 2.5]
@@ -212,20 +204,17 @@ def test_numbers_that_json_lacks_are_null(odd):
 
 
 def test_vectors_of_several_lengths_are_refused(odd):
-    """A column of type vector, without its dimensions, has vectors of two encoders."""
     with pytest.raises(InputError, match="dimensions, and others"):
         odd("id int, body text, embedding vector", (0, "a", "[1,2]"), (1, "b", "[1,2,3]"))
 
 
 def test_nothing_but_ids_and_vectors(odd):
-    """A table without other columns, whose texts a function has."""
     store = odd("id int, embedding vector(2)", (0, "[1,2]"), (1, "[3,4]"))
     assert search(store, lambda ids: ["ab" * int(i) or "c" for i in ids]) == ["1", "0"]
 
 
 @pytest.mark.parametrize("given", ["postgres//me:secret@h", "http://me:secret@h/db", "secret", 5])
 def test_what_is_no_server(given):
-    """The address has a typing error: the message does not show its password."""
     with pytest.raises(InputError, match="is no connection string of PostgreSQL") as said:
         ck.PgVectorStore(given, "docs")
     assert "secret" not in str(said.value)

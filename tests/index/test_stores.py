@@ -146,14 +146,12 @@ def allowed(request):
     ],
 )
 def test_a_filter_that_cannot_be_is_the_callers_error(allowed, condition, said):
-    """NUL, half a surrogate pair or infinity come from a request: no failure of the database."""
     with pytest.raises(InputError, match=said) as caught:
         allowed(condition)
     assert "\n" not in str(caught.value)
 
 
 def test_numbers_of_any_type_are_compared(allowed):
-    """A filter has a fraction, or a number of NumPy."""
     assert allowed({"year": {"gte": Fraction(4003, 2)}}).tolist() == [False, False, True, True]
     assert allowed({"year": {"lt": np.float64(1e308)}}).all()
     assert allowed({"year": np.int64(2001)}).tolist() == [False, True, False, False]
@@ -161,7 +159,6 @@ def test_numbers_of_any_type_are_compared(allowed):
 
 @pytest.mark.parametrize("value", [2**53, 2**63, 2**64, -(2**70), [2**64, 2**65]])
 def test_whole_numbers_beyond_those_of_a_store(allowed, value):
-    """An id of another system is larger than 64 bits: no item has it, and not every one."""
     assert not allowed({"year": value}).any()
     assert allowed({"not": {"year": value}}).all()
 
@@ -180,14 +177,12 @@ def test_whole_numbers_beyond_those_of_a_store(allowed, value):
     ],
 )
 def test_texts_that_are_no_texts(few, texts, said):
-    """Two fields are named, or a function gives something else than a text for each id."""
     with pytest.raises(InputError, match=said):
         search(few(FIELDS), texts)
 
 
 @pytest.mark.parametrize("first", [{"body": None}, {}, {"body": []}])
 def test_a_null_text_is_left_out_with_a_warning(few, first, caplog):
-    """An item has no text, or null, the first one as well."""
     store = few([first, FIELDS[1], FIELDS[2], {"body": None, "lang": "en"}])
     found = search(store)
     assert ({hit.id for hit in found[0]}, found.n_scored) == ({"1", "2"}, 2)
@@ -199,7 +194,6 @@ def test_a_null_text_is_left_out_with_a_warning(few, first, caplog):
 
 @pytest.mark.parametrize("null", [None, float("nan"), ""])
 def test_a_function_that_has_no_text_for_an_id(few, null, caplog):
-    """A lookup gives null for what was deleted: searches go on without it."""
     found = search(few(FIELDS), lambda ids: [null if i == "2" else f"text {i}" for i in ids])
     assert {hit.id for hit in found[0]} == {"0", "1", "3"}
     assert found.error is None
@@ -207,7 +201,6 @@ def test_a_function_that_has_no_text_for_an_id(few, null, caplog):
 
 
 def test_no_text_at_all(few):
-    """The field is null everywhere."""
     with pytest.raises(InputError, match=r"has no text in a field 'body' .*: texts= must be"):
         search(few([entry | {"body": None} for entry in FIELDS]))
 

@@ -58,7 +58,6 @@ def test_measures_and_the_verdict(index, keep_own, expected):
 
 
 def test_run_files(index, folder, capsys):
-    """A run has k other items; `search` itself answers with the query's own item."""
     results = ck.Searcher(index, SCORER, "rerank").search(QUERIES, k=3, budget=20)
     assert all(hits[0].id == query for query, hits in zip(QUERIES.ids, results, strict=True))
     assert all(query not in row for query, row in results.to_run().items())
@@ -76,7 +75,6 @@ def test_run_files(index, folder, capsys):
 
 
 def test_compare_says_how_many(folder, capsys):
-    """`compare` notes what it leaves out, and --keep-own counts it."""
     line = "compare i --queries q.jsonl --qrels qrels.tsv --budgets 5 --methods rerank --no-exact"
     said = "10 of 10 queries have the id of an item, which is left out of their answers"
     for options, count in (([], 1), (["--keep-own"], 0)):
@@ -85,7 +83,6 @@ def test_compare_says_how_many(folder, capsys):
 
 
 def test_fits_to_judgements(index):
-    """Neither a fusion nor a calibration takes the query itself for a wrong answer."""
     assert ck.fit_fusion(index, SCORER, QUERIES, QRELS)["ndcg"]["cross-encoder"] == 1.0
     kept = ck.fit_fusion(index, SCORER, QUERIES, QRELS, keep_own=True)
     assert kept["ndcg"]["cross-encoder"] < 0.7
@@ -96,7 +93,6 @@ def test_fits_to_judgements(index):
 
 
 def test_learned_rows(index):
-    """The score of a text with itself is not learned from."""
     every = Pairs(np.repeat(np.arange(10), 12), np.tile(np.arange(12), 10))
     values = np.arange(120, dtype=np.float32)
     index.scores.put("overlap", QUERIES.texts, list(TEXTS.values()), every, values)

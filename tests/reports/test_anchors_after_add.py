@@ -35,7 +35,6 @@ def truth(index, queries=QUERIES):
 
 
 def test_anchors_have_no_predicted_scores(index):
-    """After `add`, `anchors` once had ridge predictions as exact scores: now there are none."""
     np.testing.assert_array_equal(index.anchors.scores, truth(index))
     index.add(NEW)
     assert index.anchors is None
@@ -46,7 +45,6 @@ def test_anchors_have_no_predicted_scores(index):
 
 
 def test_collecting_again_scores_the_new_items_alone(index):
-    """`collect --anchors` costs the pairs of the new items, and all anchors are exact again."""
     ck.collect_anchors(index, ck.StoredScorer(SCORER, index.scores), QUERIES[:1])
     index.add(NEW)
     report = ck.collect_anchors(index, SCORER, QUERIES[:1])
@@ -64,7 +62,6 @@ def test_collecting_again_scores_the_new_items_alone(index):
     ],
 )
 def test_what_needs_anchors_says_that_they_are_stale(index, method, budget):
-    """ANNCUR, ADACUR and target recall do not take predictions for the truth: they say what lacks."""
     search = ck.Searcher(index, SCORER, method).search
     assert len(search("about files", k=3, budget=budget)[0]) == 3
     index.add(NEW)
@@ -77,7 +74,6 @@ def test_what_needs_anchors_says_that_they_are_stale(index, method, budget):
 
 
 def test_the_default_method_goes_on_meanwhile(index):
-    """The prior that was fitted before stays, and finds new items."""
     search = ck.Searcher(index, SCORER).search
     before = search("about queues", k=5, budget=30)
     index.add([*NEW, {"id": "best", "text": "about queues or queues"}])
@@ -92,7 +88,6 @@ def test_the_default_method_goes_on_meanwhile(index):
 
 
 def test_deleting_what_was_added_makes_them_whole_again(index):
-    """Once the new items are deleted and the index is compacted, the anchors are of all items."""
     index.add(NEW)
     index.delete([item["id"] for item in NEW] + ["d3"])
     assert index.anchors is None

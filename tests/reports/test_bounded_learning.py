@@ -31,7 +31,6 @@ def used(tmp_path):
 
 
 def test_a_search_after_eleven_thousand_queries(used, monkeypatch, capsys):
-    """It answers, waits two seconds for the fit at most, and says that this goes on by itself."""
     folder, _, _ = used
     started, begin = [], subprocess.Popen
     record = lambda *args, **how: started.append(begin(*args, **how)) or started[-1]  # noqa: E731
@@ -59,7 +58,6 @@ def test_a_search_after_eleven_thousand_queries(used, monkeypatch, capsys):
 
 
 def test_a_sample_of_the_newest_queries(used):
-    """A fit reads the newest thousand queries, whatever the store holds."""
     folder, fingerprint, queries = used
     known = learning.searched_scores(ck.ItemIndex.load(folder), fingerprint)
     assert len(known.scored_queries) == learning.QUERIES == 1_000
@@ -68,7 +66,6 @@ def test_a_sample_of_the_newest_queries(used):
 
 
 def test_a_sample_of_scores(used):
-    """Queries with many scores: a hundred thousand scores together, at most."""
     folder, fingerprint, _ = used
     index = ck.ItemIndex.load(folder)
     many = [f"long {q}" for q in range(800)]
@@ -80,7 +77,6 @@ def test_a_sample_of_scores(used):
 
 
 def test_a_fit_in_a_process_of_its_own(tmp_path):
-    """It leaves in the folder what `learn` leaves, and says why where it cannot."""
     rng = np.random.default_rng(1)
     index = ck.ItemIndex.build([" ".join(rng.choice(WORDS, 12)) for _ in range(50)], lsa=4)
     index.save(tmp_path / "i")

@@ -23,7 +23,6 @@ def put(store, name, queries, per=500):
 
 
 def test_the_oldest_queries_make_room(tmp_path, monkeypatch):
-    """A store with a limit of 1 MB holds the newest queries, exactly, however many are scored."""
     monkeypatch.setenv("CROSSKNN_STORE_LIMIT", "1")
     store, sizes = ScoreStore(tmp_path / "scores.db"), []
     for q in range(0, 2_000, 50):
@@ -42,7 +41,6 @@ def test_the_oldest_queries_make_room(tmp_path, monkeypatch):
 
 
 def test_ids_of_dropped_texts_are_not_given_again(tmp_path):
-    """A query that is an item keeps its scores as an item, and no score gets another text."""
     store = ScoreStore(tmp_path / "scores.db")
     put(store, "query", range(3), per=20)
     store.put("fp", ["item 3"], ITEMS, Pairs(np.zeros(5, int), np.arange(5)), np.arange(5.0))
@@ -57,7 +55,6 @@ def test_ids_of_dropped_texts_are_not_given_again(tmp_path):
 
 
 def test_a_collection_that_does_not_fit(tmp_path, monkeypatch):
-    """It is refused before anything is scored, since its end would drop its beginning."""
     monkeypatch.setenv("CROSSKNN_STORE_LIMIT", "1")
     store = ScoreStore(tmp_path / "scores.db")
     with pytest.raises(ck.InputError, match="do not fit into a store of 1 MB"):
@@ -80,7 +77,6 @@ def info(capsys):
 
 
 def test_index_info_and_prune(used, capsys):
-    """`index info` says what the store holds; --keep drops the oldest."""
     found = info(capsys)
     assert (found["scores"], found["scored_queries"], found["query_texts_kept"]) == (20, 2, 2)
     assert found["store_limit_mb"] == 2048
@@ -93,7 +89,6 @@ def test_index_info_and_prune(used, capsys):
 
 
 def test_before_a_day(tmp_path, monkeypatch):
-    """Queries that were scored again later stay."""
     store = ScoreStore(tmp_path / "scores.db")
 
     class Day(datetime.date):
@@ -114,7 +109,6 @@ def test_before_a_day(tmp_path, monkeypatch):
 
 
 def test_private_searches_leave_no_text(used, capsys):
-    """--private keeps digests: scores are found again, and the text is nowhere in the folder."""
     ask = ["search", "i", "my illness", "--budget", "10", "--private", "--json"]
     for calls in (10, 0):
         capsys.readouterr()
@@ -133,7 +127,6 @@ def test_private_searches_leave_no_text(used, capsys):
 
 
 def test_private_queries_are_not_learned_from(tmp_path, monkeypatch, capsys):
-    """Forty private searches: nothing is fitted, and no search says that it tries."""
     monkeypatch.chdir(tmp_path)
     ck.ItemIndex.build(ITEMS[:50], lsa=2).save("i")
     assert run(["search", "i", *(f"q {q}" for q in range(40)), "--budget", "10", "--private"]) == 0

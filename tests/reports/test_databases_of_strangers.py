@@ -118,7 +118,6 @@ def test_a_crafted_block(path, row):
 
 
 def test_ids_that_no_text_has(path):
-    """A block of its own that names texts which are not there."""
     changed(path, block(2**30, None, TWO))
     store = ScoreStore(path)
     assert store.sparse_scores("ce", ["b", "a", "b"]).score.tolist() == [2, 1, 2]

@@ -67,7 +67,6 @@ def test_a_batch_whose_queries_take_long_to_encode(method):
 
 
 def test_a_dead_scorer_does_not_repeat_the_first_stage():
-    """Queries were encoded a second time for the degraded answer."""
     words, encode = Words(), Slow(0)
 
     def down(pairs):
@@ -82,7 +81,6 @@ def test_a_dead_scorer_does_not_repeat_the_first_stage():
 
 
 def test_a_search_ends_when_its_client_hangs_up_during_the_first_stage():
-    """It went on for all queries, 5 s, and answered nobody."""
     with running({"docs": slow_index(Slow(0.05))}, Words()) as port:
         with connect(port) as connection:
             send(connection, BATCH)
@@ -103,7 +101,6 @@ def test_a_thousand_long_documents(quick):
 
 
 def test_the_text_of_all_queries_has_a_limit(quick):
-    """100 queries of the greatest length are refused; each alone is not."""
     long = "word " * 6000
     answer = quick.post("/search", json={"queries": [long] * 100, "k": 1})
     assert answer.status_code == 413
@@ -112,7 +109,6 @@ def test_the_text_of_all_queries_has_a_limit(quick):
 
 
 def test_the_library_looks_at_the_clock_too():
-    """`Searcher.search` of 100 queries with a deadline, and one that is cancelled."""
     searcher, cancel = ck.Searcher(slow_index(Slow()), Words()), threading.Event()
     with at_most(2.2):  # 3 s for all queries
         found = searcher.search(QUERIES, k=3, budget=ck.Budget(per_query=5, deadline=1.0))
@@ -125,7 +121,6 @@ def test_the_library_looks_at_the_clock_too():
 @pytest.mark.parametrize("method", ["auto", "rerank", "retrieve", "axn", "tour"])
 @pytest.mark.parametrize("k", [5, 30])
 def test_with_time_enough_the_answers_are_the_same(method, k):
-    """Queries that are searched a few at a time find what they find all together."""
     searcher, rounds = ck.Searcher(ck.ItemIndex.build(TEXTS, lsa=4), Words(), method), []
     together = searcher.search(QUERIES[:30], k=k, budget=12, trace=True)
     limits = ck.Budget(per_query=12, deadline=600)

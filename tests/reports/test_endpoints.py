@@ -122,7 +122,6 @@ def reranked(url, retries=0, **options):
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY"])
 def test_the_proxy_of_the_environment_is_used(start, service, monkeypatch, name):
-    """The endpoint can be reached by the proxy alone."""
     proxy = start()
     monkeypatch.setenv(name, proxy.url)
     assert reranked(f"http://{HOST}/rerank?a=b") == reranked(service.url)
@@ -142,7 +141,6 @@ def test_the_proxy_may_be_given_without_a_scheme_and_with_a_login(start, monkeyp
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificate")
 def test_an_https_endpoint_is_reached_through_a_tunnel(start, service, tmp_path, monkeypatch):
-    """The proxy opens a tunnel and sees neither the key nor the texts."""
     command = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout key -out cert -subj /CN={HOST}"
     command += f" -addext subjectAltName=DNS:{HOST}"
     subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
@@ -180,7 +178,6 @@ def test_an_https_endpoint_is_reached_through_a_tunnel(start, service, tmp_path,
     ],
 )
 def test_hosts_in_no_proxy_and_this_machine_are_asked_directly(monkeypatch, listed, host, by_proxy):
-    """NO_PROXY has hosts, domains, ports and networks, as curl and Go read them."""
     monkeypatch.setenv("HTTP_PROXY", NOBODY)
     monkeypatch.setenv("NO_PROXY", listed)
     scorer = ck.HttpScorer(f"http://{host}")
@@ -188,7 +185,6 @@ def test_hosts_in_no_proxy_and_this_machine_are_asked_directly(monkeypatch, list
 
 
 def test_the_option_comes_before_the_environment(start, service, monkeypatch):
-    """`proxy=` names a proxy, for this machine too, or says that none is used."""
     proxy, other = start(), start()
     monkeypatch.setenv("HTTP_PROXY", other.url)
     reranked(service.url, proxy=proxy.url)
@@ -207,7 +203,6 @@ def test_the_option_comes_before_the_environment(start, service, monkeypatch):
     ],
 )
 def test_a_proxy_that_is_down_or_none_is_named(monkeypatch, proxy, kind, said):
-    """The message says that it is the proxy, and not its password."""
     monkeypatch.setenv("HTTP_PROXY", proxy)
     with pytest.raises(kind, match=said) as caught:
         reranked(f"http://{HOST}/rerank")
@@ -227,7 +222,6 @@ def date(seconds):
     ],
 )
 def test_the_pause_is_waited_for(busy, headers, least, most):
-    """A gateway asks for a fraction, a load balancer for a date, by a clock that may be wrong."""
     server = busy(answer(b"slow down", "429 Too Many Requests", *headers()))
     began = time.perf_counter()
     assert len(reranked(server.url, retries=1)) == 2
@@ -237,20 +231,17 @@ def test_the_pause_is_waited_for(busy, headers, least, most):
 
 @pytest.mark.parametrize("status", [408, 425, 429, 503, 520, 524, 529])
 def test_every_answer_of_a_service_that_is_busy(busy, status):
-    """A gateway, or what stands before the service, says that it may work soon."""
     server = busy(answer(b"later", f"{status} Later", "Retry-After: 0.05"))
     assert len(reranked(server.url, retries=1)) == 2
     assert server.count == 2
 
 
 def test_a_service_that_answers_created(opened):
-    """The status is 201, and the scores are there."""
     server = opened(Faulty(lambda body: [good(body).replace(b"200 OK", b"201 Created")]))
     assert len(reranked(server.url)) == 2
 
 
 def test_more_requests_at_once_than_can_be():
-    """A typo asks for a thousand million connections, whose places alone would fill the memory."""
     with pytest.raises(ck.InputError, match="concurrency is 1000000000: it must be 1000 or less"):
         ck.HttpScorer(NOBODY, concurrency=10**9)
 
@@ -272,12 +263,10 @@ def test_more_requests_at_once_than_can_be():
     ],
 )
 def test_every_form_of_retry_after(asked, seconds):
-    """Whole seconds, fractions, the three forms of dates, and nonsense, at a known time."""
     assert _pause({"Retry-After": asked, "Date": "Sun, 06 Nov 1994 08:49:37 GMT"}) == seconds
 
 
 def test_more_than_a_minute_is_not_waited_for(busy):
-    """A quota is used up until a date in 2099: the call ends and says so."""
     until = "Retry-After: Fri, 31 Dec 2099 23:59:59 GMT"
     server = busy(answer(b"quota", "429 Too Many Requests", until))
     with pytest.raises(ck.ScorerError, match=r"it asks for a pause of [\d,]{13} s$"):

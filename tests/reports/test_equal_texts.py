@@ -21,7 +21,6 @@ class Counted:
 
 @pytest.mark.parametrize("method", [None, "kriging", "rerank(retriever=bm25)", "exact", "axn"])
 def test_rerank_spends_no_call_on_a_copy(method):
-    """`rerank(q, [same]*6 + others, 4)` scored one text four times: now four different ones."""
     scorer = Counted()
     found = ck.rerank("sort a list", [SAME] * 6 + OTHERS, 4, scorer=scorer, method=method)
     assert len(scorer.texts) == len({*scorer.texts}) == (5 if method == "exact" else 4)
@@ -32,7 +31,6 @@ def test_rerank_spends_no_call_on_a_copy(method):
 
 
 def test_a_budget_for_every_text_scores_every_text():
-    """Six documents of three texts, and a budget of three: every score is exact."""
     texts = ["a list", "names", "a list", "sort", "names", "sort"]
     found = ck.rerank("sort names", texts, 3, scorer=Counted())
     assert not any(hit.get("predicted") for hit in found)
@@ -40,7 +38,6 @@ def test_a_budget_for_every_text_scores_every_text():
 
 
 def test_a_search_answers_all_copies_in_order_of_position():
-    """Copies stand beside each other, ties by position; ids are their own."""
     texts = [OTHERS[0], SAME, OTHERS[1], SAME, OTHERS[2], SAME]
     items = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)]
     scorer = Counted()
@@ -53,7 +50,6 @@ def test_a_search_answers_all_copies_in_order_of_position():
 
 
 def test_copies_that_a_filter_or_a_deletion_leaves_out_are_not_answered():
-    """The first item that may be returned stands for its text."""
     items = [{"id": f"d{i}", "text": SAME, "lang": "en" if i % 2 else "de"} for i in range(6)]
     items += [{"id": "other", "text": OTHERS[0], "lang": "en"}]
     index = ck.ItemIndex.build(items)
@@ -65,7 +61,6 @@ def test_copies_that_a_filter_or_a_deletion_leaves_out_are_not_answered():
 
 
 def test_titles_make_other_texts_and_added_items_join_their_copies():
-    """Items with the same text under other titles are scored apart: the scorer reads both."""
     titled = (("a", "one"), ("b", "two"), ("c", "one"))
     index = ck.ItemIndex.build([{"id": i, "title": t, "text": SAME} for i, t in titled])
     index.add([{"id": "new", "title": "two", "text": SAME}])
@@ -77,14 +72,12 @@ def test_titles_make_other_texts_and_added_items_join_their_copies():
 
 
 def test_a_score_as_a_cut_and_several_queries():
-    """With min_score every copy above it is answered, of each query."""
     index = ck.ItemIndex.build([SAME, OTHERS[0], SAME, OTHERS[3]])
     found = ck.Searcher(index, Counted()).search(["numbers", "zip"], budget=3, min_score=1.0)
     assert [[hit.position for hit in hits] for hits in found] == [[0, 2], [1]]
 
 
 def test_predicted_copies_share_their_prediction_too():
-    """Where k is more than the budget, unscored copies follow together."""
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(8, 4)).astype(np.float32)
     vectors[5] = vectors[4]
@@ -99,7 +92,6 @@ def test_predicted_copies_share_their_prediction_too():
 
 
 def test_a_matrix_of_scores_has_one_for_each_item():
-    """A matrix knows items by position: equal texts may have scores of their own there."""
     index = ck.ItemIndex.build(["same", "same", "other"])
     scores = np.array([[1.0, 3.0, 2.0]], np.float32)
     found = ck.Searcher(index, scores, "exact").search("q", k=3, budget=3)

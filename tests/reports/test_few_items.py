@@ -45,7 +45,6 @@ def test_nearest_with_few_items(tmp_path, caplog, n, command):
 
 @pytest.mark.parametrize("n", [1, 5, 20])
 def test_in_python_with_anchors_and_after_deletions(tmp_path, n):
-    """In a folder, with anchors, and when most items go after the index was built."""
     vectors = np.random.default_rng(0).normal(size=(n, 5)).astype(np.float32)
     texts = [f"text {i}" for i in range(n)]
     made = {"vectors": vectors, "query_vectors": lambda q: vectors[[0] * len(q)]}
@@ -61,7 +60,6 @@ def test_in_python_with_anchors_and_after_deletions(tmp_path, n):
 
 
 def test_nearest_without_vectors_says_what_is_missing(tmp_path, capsys):
-    """There is nothing to index: one sentence, and exit code 2, before anything is written."""
     items, folder = tmp_path / "items.txt", tmp_path / "index"
     items.write_text("one\ntwo\n")
     line = ["index", "build", str(items), str(folder), "--encoder", "none", "--lsa", "0"]

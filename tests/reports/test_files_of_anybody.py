@@ -43,7 +43,6 @@ def test_usual_names_in_any_case(tmp_path, ending, names):
     ],
 )
 def test_other_names(tmp_path, ending, names):
-    """A header without a text says which fields there are, and how to name the right one."""
     path = written(tmp_path, ending, [names, [f"value {n}" for n in range(len(names))]])
     with pytest.raises(ck.InputError, match="line 2 has no field 'text'"):
         ck.read_queries(path)
@@ -56,7 +55,6 @@ def test_other_names(tmp_path, ending, names):
 
 
 def test_quoted_headers_and_titles(tmp_path):
-    """A TSV knows no quotes, but a quoted header is none of its items; `Title` precedes the text."""
     path = written(tmp_path, "tsv", [('"id"', '"text"'), ('"d1"', '"a tree"')])
     with pytest.raises(ck.InputError, match="line 2 has no field 'text'"):
         ck.read_items(path)
@@ -70,7 +68,6 @@ def test_quoted_headers_and_titles(tmp_path):
 
 @ENDINGS
 def test_an_id_of_another_name(tmp_path, ending, caplog):
-    """Where items are numbered although a column looks like their id, a warning says so."""
     assert [*ck.read_items(written(tmp_path, ending, [("uuid", "text"), ("x7", "a")])).ids] == ["2"]
     assert "if 'uuid' is their id, name it with --id-field" in caplog.text
 
@@ -80,7 +77,6 @@ def test_an_id_of_another_name(tmp_path, ending, caplog):
             ("Q42", "Douglas Adams"), ("covid", "a disease"), ("0", "passage")]
 )  # fmt: skip
 def test_a_first_row_without_a_header(tmp_path, row):
-    """A table without a header, as of MS MARCO, loses no row."""
     path = written(tmp_path, "tsv", [row, ("8", "the sea")])
     assert [*ck.read_items(path).ids] == [row[0], "8"]
     assert ck.read_queries(path).texts == (row[1], "the sea")
@@ -146,7 +142,6 @@ def test_json_without_ids_and_single_records(tmp_path, text, ids):
     ],
 )
 def test_what_cannot_be_read(tmp_path, text, said):
-    """The sentence says where the file is wrong."""
     (tmp_path / "docs.json").write_text(text)
     with pytest.raises(ck.InputError) as error:
         ck.read_items(tmp_path / "docs.json")
@@ -154,7 +149,6 @@ def test_what_cannot_be_read(tmp_path, text, said):
 
 
 def test_standard_input(tmp_path, monkeypatch, capsys):
-    """`-` takes an array, too; a text may begin with a bracket."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(RECORDS, indent=2)))
     assert run(["index", "build", "-", "d.index", "--encoder", "none"]) == 0

@@ -40,7 +40,6 @@ SCORES = np.zeros((3, 4), np.float32)
 
 
 def test_a_matrix_that_unfolds_to_gigabytes(tmp_path):
-    """949 KB of `.npz` became 2.2 GB."""
     with (
         zipfile.ZipFile(tmp_path / "m.npz", "w", zipfile.ZIP_DEFLATED) as archive,
         archive.open("scores.npy", "w", force_zip64=True) as file,
@@ -121,7 +120,6 @@ def bundled(tmp_path):
 
 @pytest.mark.parametrize(("name", "most"), [("model.onnx.data", 64), ("model.onnx", 2)])
 def test_a_model_of_a_terabyte(bundled, name, most):
-    """A sparse file of a terabyte was read to its end."""
     with (bundled / name).open("ab") as file:
         file.truncate(2**40)
     with pytest.raises(ck.InputError, match=f"{name} is longer than the limit of {most} GB"):

@@ -45,7 +45,6 @@ def child(work):
 
 
 def test_after_a_search(searcher):
-    """A child of a process that has searched searches, and stores its scores where all are."""
     assert child(lambda: searcher.search("a child", budget=20).n_calls) == "20"
     assert child(lambda: searcher.search("a child", budget=20).n_calls) == "0"
     assert searcher.search("a child", budget=20).n_calls == 0
@@ -53,7 +52,6 @@ def test_after_a_search(searcher):
 
 
 def test_a_pool_of_forks(searcher):
-    """multiprocessing's pool by fork, with a searcher that its processes inherit."""
     global inherited
     inherited = searcher
     with multiprocessing.get_context("fork").Pool(2) as pool:

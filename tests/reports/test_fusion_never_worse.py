@@ -30,7 +30,6 @@ NOISE = ck.CallableScorer(
 
 
 def test_a_cross_encoder_that_knows_nothing(world, tmp_path, capsys):
-    """It says so, the answers are those of the retrievers' fusion, and `index info` shows it."""
     index, queries, qrels = world
     index.save(tmp_path / "i")
     fit = ck.fit_fusion(index, NOISE, queries, qrels)
@@ -58,7 +57,6 @@ def test_a_cross_encoder_that_knows_nothing(world, tmp_path, capsys):
 
 
 def test_a_cross_encoder_that_helps(world):
-    """Its scores keep their part, and nothing is said."""
     index, queries, qrels = world
     right = {(q, index.items.texts[40 + p]) for p, q in enumerate(queries.texts)}
     scorer = ck.CallableScorer(lambda pairs: [4.0 * (p in right) for p in pairs], "right")

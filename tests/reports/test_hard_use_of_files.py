@@ -192,7 +192,6 @@ print(said(lambda: ScoreStore("secret.db")))
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="root can be another")
 def test_without_permission():
-    """A read-only folder with an empty `scores.db`, and files that nobody may read."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         base = Path(name)
         index = ck.ItemIndex.build(TEXTS, lsa=2)

@@ -44,7 +44,6 @@ def found(client, query="sort the list of today"):
 
 
 def test_items_are_added_and_deleted(client, folder):
-    """Another process adds an item and deletes one: the next search knows both."""
     gone = found(client)[0]
     script = (
         "import sys, json, crossknn as ck; index = ck.ItemIndex.load(sys.argv[1]); "
@@ -61,7 +60,6 @@ def test_items_are_added_and_deleted(client, folder):
 
 @pytest.mark.parametrize("way", ["written over", "moved into its place"])
 def test_the_index_is_replaced(client, folder, tmp_path, way):
-    """`crossknn index build` writes another index over it, or a new one is moved there."""
     assert found(client)
     index = ck.ItemIndex.build([NEW, TEXTS[1]], lsa=2)
     index.save(folder if way == "written over" else tmp_path / "next")
@@ -73,7 +71,6 @@ def test_the_index_is_replaced(client, folder, tmp_path, way):
 
 
 def test_the_index_is_removed_and_comes_back(client, folder):
-    """Searches go on, /readyz says what is wrong until the index is there again."""
     before = found(client)
     shutil.rmtree(folder)
     assert found(client) == before
@@ -87,7 +84,6 @@ def test_the_index_is_removed_and_comes_back(client, folder):
 
 
 def test_the_index_is_damaged(client, folder):
-    """A manifest that was cut is named by /readyz; searches go on."""
     before = found(client)
     manifest = folder / "crossknn-index.json"
     manifest.write_bytes(manifest.read_bytes()[:100])
@@ -112,7 +108,6 @@ def test_the_scores_are_deleted(client, folder, deleted):
 
 @pytest.mark.parametrize("place", [os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
 def test_something_else_is_in_the_place_of_the_scores(client, folder, place):
-    """A folder or a link is not used, and searches go on without a store: they were refused."""
     before = found(client)
     for name in FILES:
         (folder / name).unlink(missing_ok=True)
@@ -146,7 +141,6 @@ def test_a_store_of_scores_is_replaced_and_its_folder_removed(tmp_path):
 
 
 def test_mcp_reads_the_index_as_it_is(folder):
-    """The tools of a language model see what was added since they were started."""
     mcp = pytest.importorskip("mcp")
     server_of = pytest.importorskip("crossknn.adapters.mcp")
     searcher = ck.Searcher(ck.ItemIndex.load(folder), Words())

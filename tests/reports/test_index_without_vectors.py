@@ -25,7 +25,6 @@ def index():
 @pytest.mark.parametrize("method", ["auto", "kriging(rounds=5)", "auto(k=100)"])
 @pytest.mark.parametrize("budget", [1, 2, 30, 200])
 def test_the_default_method_searches_by_words(index, method, budget):
-    """`auto` said "this index has no item vectors 'auto'": BM25 is its trend and first batch."""
     assert not index.vectors
     found = ck.Searcher(index, overlap, method).search(QUERY, k=5, budget=budget)
     words = ck.Searcher(index, overlap, "rerank(retriever=bm25)").search(QUERY, k=5, budget=budget)
@@ -36,7 +35,6 @@ def test_the_default_method_searches_by_words(index, method, budget):
 
 
 def test_more_hits_than_calls_and_filters_and_added_items(index):
-    """Predicted hits, a filter, anchors, deletions and additions work without vectors too."""
     search = ck.Searcher(index, ck.CallableScorer(overlap, "words")).search
     found = search(QUERY, k=80, budget=10)
     assert sorted(hit.position for hit in found[0]) == list(range(80))
@@ -51,7 +49,6 @@ def test_more_hits_than_calls_and_filters_and_added_items(index):
 
 
 def test_the_commands_over_words_alone(tmp_path, capsys):
-    """build, search, info, verify and compare-like searches exit with 0."""
     items, folder = tmp_path / "items.txt", str(tmp_path / "docs")
     items.write_text("\n".join(TEXTS))
     assert run(["index", "build", str(items), folder, "--encoder", "none", "--lsa", "0"]) == 0
@@ -64,7 +61,6 @@ def test_the_commands_over_words_alone(tmp_path, capsys):
 
 
 def test_the_service_answers(index):
-    """`serve` answers /search, and predicts by words."""
     pytest.importorskip("fastapi")
     from service_helpers import Words, ask, running
 

@@ -91,7 +91,6 @@ def encoded(place, texts, encoder=None):
 
 
 def test_it_goes_on_with_other_items(place):
-    """The file has new lines, in another order, and a text twice, which is encoded once."""
     texts = [*reversed(TEXTS), "new", "new", "text 1"]
     assert encoded(place, texts) == len(TEXTS) + 1 - 2 * AT_ONCE
 

@@ -122,7 +122,6 @@ def test_a_linked_folder_of_data(folder, victim, tmp_path):
 
 
 def test_a_hard_link_is_read_and_never_changed(folder, victim):
-    """Backups made of hard links share the bytes of an index with it."""
     path = data_file(folder)
     before = path.read_bytes()
     os.link(path, victim.with_name("backup"))
@@ -192,7 +191,6 @@ def test_the_links_of_the_hub_s_cache_are_followed(tmp_path):
 
 
 def test_what_writes_into_a_folder_follows_no_link(tmp_path, victim):
-    """Pages and score matrices."""
     index, names = ck.ItemIndex.build(TEXTS), ("page.md", "index.html", "m.npz")
     for name in names:
         (tmp_path / name).symlink_to(victim)

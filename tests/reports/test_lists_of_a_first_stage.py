@@ -31,7 +31,6 @@ def searched(capsys, *options):
 
 
 def test_without_a_method(folder, capsys):
-    """The first batch is the list's, and its scores are a trend of the default method."""
     method, (one, two), _ = searched(capsys)
     assert one == {f"d{i}" for i in range(40, 48)}
     assert two == {f"d{i}" for i in range(20, 28)}
@@ -41,20 +40,17 @@ def test_without_a_method(folder, capsys):
 
 @pytest.mark.parametrize("method", ["rerank", "auto(rounds=3)", "axn(blend=0)"])
 def test_with_a_method_that_names_no_retriever(folder, capsys, method):
-    """It begins with the lists, too."""
     _, (one, _), _ = searched(capsys, "--method", method)
     assert len(one & {f"d{i}" for i in range(40, 52)}) == min(len(one), 12)
 
 
 def test_with_a_method_that_names_another(folder, capsys):
-    """The command says that the lists have no part, and how they would."""
     _, _, said = searched(capsys, "--method", "rerank(retriever=bm25)")
     assert "rerank(retriever=bm25) does not use --lists" in " ".join(said.split())
     assert "rerank(retriever=lists)" in said
 
 
 def test_short_lists(folder, capsys):
-    """Two items are the beginning of a first batch, which the first stage fills up."""
     (folder / "run.trec").write_text("q1 Q0 d40 1 2.0 x\nq1 Q0 d50 2 1.0 x\nq2 Q0 d9 1 1.0 x\n")
     _, (one, two), _ = searched(capsys)
     assert {"d40", "d50"} <= one
@@ -63,7 +59,6 @@ def test_short_lists(folder, capsys):
 
 
 def test_an_index_that_has_learned(folder, capsys):
-    """Its prior was fitted without lists: they are the first batch, and nothing is refused."""
     texts = [f"{w} {i}" for w in ("trees", "rivers") for i in range(16)]
     assert run(["search", "i", *texts, "--budget", "20"]) == 0
     assert run(["index", "info", "i"]) == 0
@@ -74,7 +69,6 @@ def test_an_index_that_has_learned(folder, capsys):
 
 
 def test_compare(folder, capsys):
-    """`compare --lists` has rerankings of the lists beside its methods."""
     line = "compare i --queries q.jsonl --lists run.trec --budgets 20 -k 5 --json"
     assert run(line.split()) == 0
     said = capsys.readouterr().out

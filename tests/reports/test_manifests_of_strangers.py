@@ -43,7 +43,6 @@ def places(value, at=()):
 
 @pytest.mark.parametrize("part", ["words/bm25", "words/lsa", "vectors/lsa", "artifacts", "items"])
 def test_each_value_of_a_manifest(made, tmp_path, part):
-    """The wrong types ended in TypeError, KeyError and AttributeError where they were used."""
     outside = tmp_path.parent / "x"
     good = (made / MANIFEST).read_text()
     key = next(key for key in json.loads(good)["parts"] if key.startswith(part))
@@ -86,7 +85,6 @@ def test_numbers_where_texts_are_due(made, tmp_path, column):
 
 @pytest.mark.parametrize("query", [2**62, 2**31, -3])
 def test_pruning_a_store_with_odd_ids(tmp_path, query):
-    """Queries of huge ids ended `index prune` with an IndexError."""
     with ScoreStore(tmp_path / "scores.db") as store:
         store.put("ce", ["q"], ["a", "b"], Pairs(np.zeros(2, int), np.arange(2)), [1.0, 2.0])
         with store.table().writing() as db:

@@ -53,8 +53,6 @@ def check_health(url, times):
 
 @pytest.mark.parametrize("begun", [b"", HEAD, HEAD + b"Content-Length: 9\r\n\r\n{"])
 def test_idle_connections_give_way(most, begun):
-    """Of sixty connections that do nothing, or do not go on with a head or a body, twelve may
-    stay, and `/healthz` is answered beside them."""
     with running() as port, ExitStack() as opened:
         idle = [opened.enter_context(connect(port)) for _ in range(60)]
         for connection in idle:
@@ -83,7 +81,6 @@ def test_a_request_under_way_stays(most):
 
 
 def test_a_client_that_never_reads_is_dropped_and_counted(monkeypatch):
-    """An answer of 8 MB that nobody takes is kept for a stated time, here half a second."""
     monkeypatch.setattr(connections, "MAX_WAIT", 0.5)
     items = [{"id": f"d{n}", "text": f"page {n} " + "x" * 100_000} for n in range(80)]
     body = {"query": "page", "k": 80, "budget": 2, "method": "retrieve"}
@@ -107,7 +104,6 @@ def test_a_client_that_never_reads_is_dropped_and_counted(monkeypatch):
 
 
 def test_nonsense_is_refused_and_a_web_socket_is_answered_as_any_request(port, caplog):
-    """Fifty connections of nonsense fill no log; an upgraded one would have none of the limits."""
     for n in range(50):
         with connect(port) as wrong:
             wrong.sendall(b"\x16\x03\x01 nonsense\r\n\r\n" if n % 2 else b"A: " + b"b" * 70_000)
@@ -121,7 +117,6 @@ def test_nonsense_is_refused_and_a_web_socket_is_answered_as_any_request(port, c
 
 
 def test_heads_and_bodies_that_do_not_come_are_hung_up(port, monkeypatch):
-    """A head, a body, and the second head of a connection that stop in the middle."""
     monkeypatch.setattr(connections, "MAX_WAIT", 0.2)
     for begun in (HEAD, HEAD + b"Content-Length: 100\r\n\r\n{"):
         with connect(port) as slow:
@@ -135,7 +130,6 @@ def test_heads_and_bodies_that_do_not_come_are_hung_up(port, monkeypatch):
 
 
 def test_bodies_in_chunks_have_a_limit_too(port):
-    """A body that does not say how long it is, and never ends."""
     with connect(port) as large:
         large.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
         chunk = b"%x\r\n" % (1 << 20) + b" " * (1 << 20) + b"\r\n"
@@ -196,7 +190,6 @@ def test_an_address_that_is_taken_or_of_no_machine(host, message):
 
 @pytest.mark.slow
 def test_two_services_at_one_port(folder):
-    """The second is refused, the first serves on, at the free port that it says it has."""
     with command(folder, "docs", "--port", "0") as first:
         url = url_of(first)
         with command(folder, "docs", "--port", url.rsplit(":", 1)[1]) as second:
@@ -209,7 +202,6 @@ def test_two_services_at_one_port(folder):
 
 @pytest.mark.slow
 def test_an_address_of_ipv6_is_written_for_a_browser(folder):
-    """`--host ::1` is served at http://[::1]:PORT."""
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:

@@ -48,7 +48,6 @@ def check(found, scores=True):
 
 
 def test_langchain(searcher):
-    """Documents have a score of their own, and were reranked by another service before."""
     pytest.importorskip("langchain_core")
     from langchain_core.documents import Document
 
@@ -66,7 +65,6 @@ def test_langchain(searcher):
 
 
 def test_llama_index(searcher):
-    """Nodes have a `retrieval_score` of their own, which another reranker has kept."""
     pytest.importorskip("llama_index.core")
     from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 
@@ -113,7 +111,6 @@ def haystack_reranker():
 
 @pytest.mark.parametrize("make", [langchain_reranker, llama_index_reranker, haystack_reranker])
 def test_what_is_no_list_of_documents(make):
-    """A generator loses no document; what is no document, or stands alone, is refused."""
     rerank, document, others = make()
     assert len(rerank(document for _ in range(3))) == 3
     with pytest.raises(ck.InputError, match="is no list: give a list of"):
@@ -127,21 +124,18 @@ def test_what_is_no_list_of_documents(make):
 
 @pytest.mark.parametrize("wrong", ["year > 2000", [{"field": "meta.year"}], 5])
 def test_haystack_a_filter_that_is_none(searcher, wrong):
-    """Filters are given as a text, or as a list."""
     adapter = pytest.importorskip("crossknn.adapters.haystack")
     with pytest.raises(ck.InputError, match="is none: give a mapping, field, operator"):
         adapter.CrossknnRetriever(searcher.index, overlap, filters=wrong).run(QUERY)
 
 
 def test_pyterrier_one_qid_with_two_queries(terrier):
-    """A merge has given two queries one qid, of which only the first would have been asked."""
     rows = {"qid": ["1", "1"], "query": ["a", "b"], "docno": ["x", "y"], "text": ["a", "b"]}
     with pytest.raises(ck.InputError, match="the qid '1' has several queries"):
         terrier.CrossknnReranker(overlap)(pd.DataFrame(rows | {"score": [2.0, 1.0]}))
 
 
 def test_haystack(searcher):
-    """The meta of documents have a score and a mark of their own."""
     pytest.importorskip("haystack")
     from haystack import Document
 
@@ -155,7 +149,6 @@ def test_haystack(searcher):
 
 
 def test_pyterrier(searcher, terrier):
-    """Topics and results have columns of those names."""
     topics = pd.DataFrame({"qid": ["1"], "query": [QUERY], "iteration": [9], "predicted": ["yes"]})
     found = terrier.CrossknnRetriever(searcher, budget=2)(topics)
     assert found["iteration"].tolist() == [9] * 3
@@ -168,7 +161,6 @@ def test_pyterrier(searcher, terrier):
 @pytest.mark.parametrize("column", ["text", "query"])
 @pytest.mark.parametrize("value", [float("nan"), None, 5])
 def test_pyterrier_a_text_that_is_none(column, value, terrier):
-    """A join left NaN in the column of texts: the message names the row."""
     rows = {"qid": ["7", "7"], "query": [QUERY] * 2, "docno": ["a", "b"], "text": ["x", "y"]}
     frame = pd.DataFrame(rows | {"score": [2.0, 1.0]}).astype({column: object})
     frame.loc[1, column] = value
@@ -178,7 +170,6 @@ def test_pyterrier_a_text_that_is_none(column, value, terrier):
 
 @pytest.mark.parametrize("value", [float("nan"), None])
 def test_pyterrier_a_query_that_is_none(searcher, value, terrier):
-    """A topic has no query: the message names its qid."""
     topics = pd.DataFrame({"qid": ["7", "8"], "query": [QUERY, value]})
     with pytest.raises(ck.InputError, match=r"the query of row 1 is .*: fill it"):
         terrier.CrossknnRetriever(searcher)(topics)
@@ -200,7 +191,6 @@ DOCUMENTS = [{"id": f"d{n}", "text": item["text"]} for n, item in enumerate(ITEM
     ],
 )
 def test_mteb_ids_that_cannot_be(corpus, queries, ranked, said):
-    """A task ranks a document that it lacks, or its ids are numbers."""
     pytest.importorskip("mteb")
     from crossknn.adapters import mteb as adapter
 

@@ -66,7 +66,6 @@ def test_a_trial_keeps_to_its_minutes(texts, capsys):
 
 
 def test_too_few_minutes_are_refused_with_what_is_needed(texts, capsys):
-    """Eight queries are taken at least, not five, of which no difference could be clear."""
     assert run(["try", "docs.jsonl", "--minutes", "0.1", "--budget", "1000"]) == 2
     needed = r"0\.1 minutes are too few: .* 8 queries with 2000 items .* give --minutes [\d.]+$"
     assert re.search(needed, capsys.readouterr().err.strip())

@@ -16,19 +16,16 @@ def searcher():
 
 
 def test_rerank():
-    """`top_k` above the number of documents."""
     assert len(ck.rerank(QUERY, TEXTS, 2, scorer=overlap, top_k=99)) == 3
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_frameworks(searcher, framework):
-    """A retriever's k of 50, and a reranker's."""
     assert len(framework().retrieve(searcher, 50)) == 3
     assert len(framework().rerank(overlap, 50, 2, texts=ITEMS[:3])) == 3
 
 
 def test_items_that_are_all_deleted():
-    """The last item is deleted: the message says so, where it said "k is 0"."""
     index = ck.ItemIndex.build([{"id": str(i), "text": text} for i, text in enumerate(TEXTS)])
     index.delete(["0", "1", "2"])
     for options in {}, {"k": 1}, {"min_score": 0.0}, {"filter": []}, {"method": "rerank"}:
@@ -38,7 +35,6 @@ def test_items_that_are_all_deleted():
 
 @pytest.mark.torch
 def test_mteb(searcher):
-    """MTEB asks for 1,000 documents of any corpus."""
     pytest.importorskip("mteb")
     from crossknn.adapters import mteb as adapter
 

@@ -62,7 +62,6 @@ def one_by_one(model):
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("kind", ARCHITECTURES)
 def test_cross_encoders_with_a_head(tmp_path, kind, side):
-    """A folder of Hugging Face whose `tokenizer_config.json` has that `padding_side`."""
     name, settings = f"{kind}ForSequenceClassification", ARCHITECTURES[kind]
     folder = save_hf(tmp_path / "hf", name, num_labels=1, padding_side=side, **settings)
     model = library.CrossEncoder(str(folder), device="cpu")
@@ -75,7 +74,6 @@ def test_cross_encoders_with_a_head(tmp_path, kind, side):
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("kind", ["Qwen3ForCausalLM", "OPTForCausalLM", "GPT2LMHeadModel"])
 def test_rerankers_that_answer_by_two_words(tmp_path, kind, side):
-    """A causal reranker, padded on the left by the library, with positions that it learned or not."""
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.cross_encoder.modules import LogitScore
 
@@ -103,7 +101,6 @@ BI_ENCODERS = {
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("kind", BI_ENCODERS)
 def test_dual_encoders(tmp_path, kind, side):
-    """Vectors of a sentence-transformers folder."""
     name, pooling, settings = BI_ENCODERS[kind]
     made = {"made": ending()} if pooling == "lasttoken" else {}
     folder = save_bi_encoder(tmp_path, name, pooling, padding_side=side, **settings, **made)

@@ -70,7 +70,6 @@ def test_a_full_disk_is_said(folder):
 
 
 def test_lines_in_a_pipe_are_whole(folder):
-    """Neither cut at the width of a terminal nor wrapped at it."""
     process = start(folder, SEARCH, env=os.environ | {"COLUMNS": "40"})
     lines = process.communicate(timeout=120)[0].splitlines()
     assert sum(line.strip().endswith(LONG.strip()) for line in lines) == 10

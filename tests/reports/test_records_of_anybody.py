@@ -71,7 +71,6 @@ FRAME = pd.DataFrame(TITLED)
     ],
 )
 def test_items_with_ids(read, given, texts):
-    """A mapping from ids, and a table, are items with these ids, in every way to give items."""
     items = read(given)
     assert [*items.ids] == ["d1", "d2"]
     assert [*items.texts] == texts
@@ -99,7 +98,6 @@ def test_tables_of_every_package(table):
     ],
 )
 def test_queries_with_ids(given):
-    """A search, a comparison, a fit and the reader take the same containers of queries."""
     index, scorer = ck.ItemIndex.build(TEXTS, lsa=0), ck.CallableScorer(overlap, name="overlap")
     assert ck.read_queries(given).ids == ("q1", "q2")
     results = ck.Searcher(index, overlap, "exact").search(given, k=1)
@@ -185,7 +183,6 @@ MISSING = [
 
 @pytest.mark.parametrize("value", MISSING, ids=repr)
 def test_missing_values_are_null(value):
-    """No title, field, document, query, id, key or grade says "nan"."""
     items = ck.read_items([{"id": "d1", "title": value, "text": "a tree", "year": value}])
     assert [items.titles[0], items.texts[0], items.extra[0]] == ["", "a tree", {"year": None}]
     assert [*ck.read_items([{"title": "Oak", "text": value}]).texts] == ["Oak"]
@@ -216,7 +213,6 @@ def test_missing_values_are_null(value):
 
 
 def test_a_data_frame_with_gaps():
-    """A column with gaps, which pandas makes floats, is read with nulls."""
     frame = pd.DataFrame(
         {
             "id": ["d1", "d2"],
@@ -235,7 +231,6 @@ def test_a_data_frame_with_gaps():
 
 
 def test_json_with_nan(tmp_path, monkeypatch, capsys):
-    """JSON lines that Python or pandas wrote with NaN are read as null, and answers have none."""
     monkeypatch.chdir(tmp_path)
     record = '{"id": 1, "title": NaN, "text": "a tree", "x": NaN, "y": [1, NaN, Infinity]}\n'
     monkeypatch.setattr("sys.stdin", io.StringIO(record))
@@ -253,7 +248,6 @@ ID = " d1 "
 
 
 def test_ids_are_exact(tmp_path, capsys):
-    """Files, filters, deletions and runs name an item with outer blanks by its exact id."""
     qrels = {"q 1 ": {ID: 1}}
     folder = save_beir(tmp_path, {ID: "a tree", "d1": "the sea"}, {"q 1 ": "tree"}, test=qrels)
     assert ck.read_queries(folder, split="test").ids == ("q 1 ",)
@@ -280,7 +274,6 @@ def test_ids_are_exact(tmp_path, capsys):
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "tsv"])
 def test_ids_of_every_format(tmp_path, ending):
-    """ "d1" and "d1 " are two items in every format."""
     mark = {"csv": ",", "tsv": "\t"}.get(ending)
     rows = [("id", "text"), ("d1", "a tree"), ("d1 ", "the sea")]
     lines = [json.dumps(dict(zip(rows[0], row, strict=True))) for row in rows[1:]]
@@ -326,7 +319,6 @@ def read(tmp_path, text):
     ],
 )
 def test_every_line_of_judgements_counts(tmp_path, text):
-    """A header is known by its names, whole floats are grades, and no judgement is dropped."""
     assert read(tmp_path, text) == READ
 
 
@@ -348,7 +340,6 @@ def test_headers_of_judgements(tmp_path):
 
 
 def test_judgements_of_python():
-    """A dict of dicts is read like a file; ids and grades may be NumPy's numbers."""
     for grades in ((1.0, np.float32(0)), (np.int64(1), np.False_), (True, False)):
         given = {"q1": dict(zip(("d1", "d2"), grades, strict=True))}
         assert ck.read_qrels(given) == READ
@@ -369,7 +360,6 @@ def test_judgements_of_python():
     ],
 )
 def test_judgements_of_python_that_are_none(given, said):
-    """What is no judgement is refused in one sentence, by the reader and by a comparison."""
     index = ck.ItemIndex.build({"d1": "a tree"}, lsa=0)
     scores, methods = np.ones((1, 1), np.float32), ck.parse_methods("rerank(retriever=bm25)")
     compared = (index, {"q1": "tree"}, scores, methods, [1], [1])
@@ -384,7 +374,6 @@ def test_judgements_of_python_that_are_none(given, said):
 
 
 def test_judgements_and_numbers_that_are_no_lists(tmp_path):
-    """A file of judgements given for ranked lists, and scores that order nothing, are refused."""
     for text in ("q1\t0\td1\t1\n", "q1\td1\t1\n", "q1 Q0 d1 1 nan tag\n", "q1 Q0 d1 1 inf tag\n"):
         (tmp_path / "lists").write_text(text)
         with pytest.raises(ck.InputError, match="line 1 is not a line of a TREC run"):
@@ -396,7 +385,6 @@ def test_judgements_and_numbers_that_are_no_lists(tmp_path):
     ["  a tree\n", "a tree", "", " ", {"text": " a tree "}, {"text": "\ta tree", "title": None}],
 )
 def test_texts_as_given(document):
-    """Documents and queries come back with their outer blanks."""
     [entry] = ck.rerank("q", [document], scorer=overlap, return_documents=True)
     assert entry["text"] == (document if isinstance(document, str) else document["text"])
     searcher = ck.Searcher(ck.ItemIndex.build(["a tree"], lsa=0), overlap, "exact")
@@ -416,7 +404,6 @@ def test_texts_as_given(document):
     ],
 )
 def test_titles_of_old_topics(tmp_path, title, read):
-    """A `<` in the title of an old TREC topic does not end it."""
     path = tmp_path / "topics.txt"
     path.write_text(
         f"<top>\n<num> Number: 301\n<title> {title}\n\n<desc> Description:\nmore <num> 7\n</top>\n"
@@ -426,7 +413,6 @@ def test_titles_of_old_topics(tmp_path, title, read):
 
 
 def test_rows_without_a_query_id():
-    """PyTerrier rows with a NaN qid are refused, not dropped."""
     adapter = pytest.importorskip("crossknn.adapters.pyterrier")
     rows = {"qid": ["q1", float("nan"), "q1"], "query": ["tree", "tree", "tree"]}
     found = pd.DataFrame(rows | {"docno": ["d1", "d2", "d3"], "text": ["a", "b", "c"]})

@@ -138,7 +138,6 @@ def test_what_is_no_request(client, body, headers, status, message):
 
 
 def test_no_message_has_words_of_the_library_that_checks(client):
-    """No message speaks of models, unions or constrained integers."""
     wrong = [None, "x", -1, 2.5, True, [], [None], {}, {"x": None}, [[]], {"not": []}]
     for field in SearchBody.model_fields:
         for value in wrong:
@@ -208,7 +207,6 @@ def test_an_expensive_body_is_refused_while_others_are_answered(url, name):
 
 
 def test_what_is_just_small_enough_is_answered(client):
-    """Text that looks like structure, deep filters, and vectors of many numbers are not refused."""
     looks_nested = "[{" * 50 + 'a: "b", \\"c\\\\' * 5000
     filters = [nested(20), nested(10, "any"), {"any": [{"year": 2000 + n} for n in range(999)]}]
     vectors = [{"text": f"t{n}", "embedding": [n / 8] * 1024} for n in range(100)]
@@ -222,7 +220,6 @@ def test_what_is_just_small_enough_is_answered(client):
 
 @pytest.mark.parametrize("depth", [51, 900, 100_000])
 def test_a_deep_filter_is_refused_in_the_library_too(depth):
-    """A filter may be nested 50 deep: more ended in a RecursionError, here or when it was used."""
     with pytest.raises(InputError, match=r"larger than the limit of .* 50 levels"):
         parse_filter(nested(depth))
 
@@ -244,7 +241,6 @@ def test_why_a_body_is_refused_is_read_by_a_client_that_sends_all_of_it(keys):
 
 
 def test_rounds_are_not_kept_back_by_proxies(client):
-    """Server-sent events say that they are neither to be cached nor buffered (nginx)."""
     for body, headers in (({"stream": True}, {}), ({}, {"Accept": "text/event-stream"})):
         answer = client.post("/search", json={"query": "a"} | body, headers=headers)
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -272,8 +268,6 @@ def test_a_budget_of_nulls(client, budget):
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 @pytest.mark.parametrize("given", [{"texts": ["sort it", "zip it"]}, {"documents": ["a", "sort"]}])
 def test_nulls_for_fields_of_reranking(client, path, given):
-    """All of Cohere's, Jina's, infinity's and TEI's fields as null, one by one and together."""
-
     def results(body):
         answer = client.post(path, json=body)
         assert answer.status_code == 200, body

@@ -41,7 +41,6 @@ def test_a_round_predicts_all_of_few_items_or_a_pool_of_many(n):
 
 
 def test_the_pool_finds_what_predicting_all_finds(monkeypatch):
-    """Above the bound recall at 10 and 100 is what it was when all items were predicted."""
     index, queries, scores = matrix(POOLED + 500).rows(0, 8)
     recalls = []
     for bound in (50_000, POOLED):

@@ -33,7 +33,6 @@ def learned(tmp_path_factory):
 
 
 def test_search_with_an_endpoint_after_thirty_searches(learned, endpoint, capsys):
-    """The default search with another scorer answers, and both keep what they learned."""
     texts = [f"word1 word{q}" for q in range(FIRST_FIT)]
     named = ["--scorer", endpoint, "--endpoint-model", "theirs", "--budget", "20"]
     assert run(["search", learned, *texts, *named]) == 0
@@ -48,7 +47,6 @@ def test_search_with_an_endpoint_after_thirty_searches(learned, endpoint, capsys
 
 
 def test_serve_with_another_scorer(learned):
-    """The service answers default searches with 200, not 422."""
     from service.service_helpers import served
 
     with served({"i": ck.ItemIndex.load(learned)}, lambda pairs: [len(t) for _, t in pairs]) as at:
@@ -58,7 +56,6 @@ def test_serve_with_another_scorer(learned):
 
 
 def test_what_was_learned_is_used_again_after_a_swap():
-    """In Python: searches with the first scorer find the same before and after the swap."""
     library = Library()
     index = library.index()
     library.search(index, 0, FIRST_FIT, "auto")
@@ -87,7 +84,6 @@ def test_a_method_asked_for_by_name_that_cannot_run():
 
 
 def test_fusion_and_calibration_of_each(tmp_path):
-    """Both are kept side by side in the folder, and each search uses its scorer's own."""
     rng = np.random.default_rng(1)
     texts = [" ".join(rng.choice(WORDS, 6)) for _ in range(50)]
     ck.ItemIndex.build(texts, lsa=8).save(tmp_path / "i")
@@ -113,7 +109,6 @@ def test_fusion_and_calibration_of_each(tmp_path):
 
 
 def test_vectors_fitted_to_each(tmp_path):
-    """`fit als` of two cross-encoders under one name: neither replaces the other's."""
     library = Library()
     index = library.index()
     index.save(tmp_path / "i")
@@ -137,6 +132,5 @@ def test_functions_one_after_the_other():
 
 
 def test_an_endpoint_without_a_name_has_no_scores_to_fit_to(learned, endpoint, capsys):
-    """`fit stored` says what is missing: the name, without which nothing was kept."""
     assert run(["fit", learned, "stored", "--scorer", endpoint]) == 2
     assert "--endpoint-model" in capsys.readouterr().err

@@ -54,7 +54,6 @@ RANKED_FIRST = [
 
 @pytest.mark.parametrize(("texts", "items"), RANKED_FIRST)
 def test_a_word_of_a_corpus_finds_its_item_first(texts, items):
-    """A user searches a corpus of their language: the item with the word scores, and is best."""
     for query, right in items.items():
         found = scores(query, texts)
         assert found.argmax() == right
@@ -87,7 +86,6 @@ OTHER = [("कि", "का"), ("🇩🇪", "🇫🇷"), ("は", "ば"), ("ภ�
 
 @pytest.mark.parametrize(("query", "text"), SAME)
 def test_two_ways_to_write_a_word_match(query, text):
-    """The same word in another form, case, width or with marks left out matches, both ways."""
     assert scores(query, [text, "something else"])[0] > 0
     assert scores(text, [query, "something else"])[0] > 0
     assert scores(query, [text, "something else"])[1] == 0
@@ -95,13 +93,10 @@ def test_two_ways_to_write_a_word_match(query, text):
 
 @pytest.mark.parametrize(("query", "text"), OTHER)
 def test_what_is_another_word_does_not_match(query, text):
-    """Vowel signs, voiced kana, flags and final consonants make other words, and so does one shared
-    character."""
     assert scores(query, [text, "something else"])[0] == 0
 
 
 def test_english_words():
-    """Letters, digits and `_`, lower-cased, without stop words; apostrophes and points part."""
     text = "The U.S. cats' 3.14 foo_bar isn't e-mail: C++ & 1,000"
     assert " ".join(words(text)) == "u s cats 3 14 foo_bar isn t e mail c 1 000"
 
@@ -135,7 +130,6 @@ def initials(text):
 
 
 def test_a_tokenizer_of_ones_own(tmp_path):
-    """A function or its name parts the texts; the index keeps the name, and loads with it."""
     index = ck.ItemIndex.build(["red apple", "blue sky"], lsa=0, tokenizer=initials)
     assert np.flatnonzero(index.retrievers["bm25"].scores(Queries(["robot"]))[0]).tolist() == [0]
     index.save(tmp_path / "index")
@@ -170,7 +164,6 @@ def numbers(text):
     ],
 )
 def test_what_is_no_tokenizer_is_refused(tokenizer, said):
-    """A name that means nothing, or a function that returns no words, is refused by a sentence."""
     with pytest.raises(InputError, match=said):
         ck.ItemIndex.build(["a text"], lsa=0, tokenizer=tokenizer)
 
@@ -183,7 +176,6 @@ def test_a_letter_of_many_marks():
 
 
 def test_the_command_line_takes_the_name_of_a_function(tmp_path):
-    """`index build --tokenizer mine:letters`; later commands import it only if the user names it."""
     (tmp_path / "mine.py").write_text("def letters(text):\n    return list(text)\n")
     (tmp_path / "items.txt").write_text("xyz\nabc\n")
     env = os.environ | {"PYTHONPATH": f"{tmp_path}:{os.pathsep.join(sys.path)}"}

@@ -45,8 +45,6 @@ VALUES = [
 
 @pytest.mark.parametrize(("value", "expected"), VALUES, ids=shown)
 def test_answers_are_json(tmp_path, value, expected):
-    """Of fields that a reader has seen, and of those that none has, such as a database's; a saved
-    index holds the same."""
     record = {"id": "d1", "text": "a tree", "field": value}
     bare = Items(ids=["d1"], texts=["a tree"], titles=[""], extra=[{"field": value}])
     for items in ([record], bare):
@@ -59,7 +57,6 @@ def test_answers_are_json(tmp_path, value, expected):
 
 
 def test_filters_on_such_fields():
-    """A date is compared as text, a decimal as a number, a NaN is missing."""
     index = ck.ItemIndex.build(
         [
             {"id": "a", "text": "x", "day": date(2020, 5, 1), "price": Decimal("1.5")},
@@ -73,7 +70,6 @@ def test_filters_on_such_fields():
 
 
 def test_a_field_that_never_ends():
-    """A field that holds itself is refused, with its place."""
     endless = {"id": "d1", "text": "a tree"}
     endless["again"] = endless
     with pytest.raises(ck.InputError, match="entry 0 has a field that is nested too deeply"):

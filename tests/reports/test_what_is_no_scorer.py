@@ -24,7 +24,6 @@ def folder(tmp_path_factory):
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["model", "tokenizer", "pipeline"])
 def test_an_object_of_hugging_face(folder, kind):
-    """`AutoModelForSequenceClassification.from_pretrained(...)` is given as it is."""
     import transformers
 
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
@@ -48,7 +47,6 @@ def test_an_object_of_hugging_face(folder, kind):
 
 @pytest.mark.parametrize("given", [lambda pairs: [2.0] * len(pairs), Predicting()])
 def test_collect_takes_what_a_search_takes(given):
-    """A function, or a model with `predict`, is given to `collect` as it is."""
     index = ck.ItemIndex.build(["a b", "b c"], lsa=0)
     assert ck.collect(index.scores, given, ["b"], index.items.texts).complete
     queries = ck.QuerySet(tuple("abcde"), tuple("abcde"))
@@ -60,7 +58,6 @@ def test_collect_takes_what_a_search_takes(given):
 
 @pytest.mark.parametrize("given", [ck.HttpScorer, ck.CallableScorer, Predicting, str])
 def test_a_class(given):
-    """The class is given where an object of it is needed."""
     with pytest.raises(ck.InputError, match=f"{given.__name__} is a class: give an instance"):
         ck.rerank("q", ["a"], scorer=given)
 
@@ -69,7 +66,6 @@ def test_a_class(given):
 @pytest.mark.parametrize("open_model", [ck.CrossEncoder, ck.DualEncoder])
 @pytest.mark.parametrize("architecture", [None, "BertForSequenceClassification", "BertModel"])
 def test_an_onnx_folder_of_somebody_else(tmp_path, graph, open_model, architecture):
-    """Optimum, or a model's page, has an ONNX graph, and no weights of torch."""
     (tmp_path / graph).parent.mkdir(exist_ok=True)
     (tmp_path / graph).write_bytes(b"onnx")
     if architecture:
@@ -82,7 +78,6 @@ def test_an_onnx_folder_of_somebody_else(tmp_path, graph, open_model, architectu
 
 @pytest.mark.torch
 def test_a_graph_beside_the_weights(folder, tmp_path):
-    """A folder of the hub has weights, and a graph that nobody needs."""
     copied = shutil.copytree(folder, tmp_path / "model")
     (copied / "model.onnx").write_bytes(b"onnx")
     assert len(ck.rerank("q", ["a"], scorer=str(copied))) == 1

@@ -59,7 +59,6 @@ def test_numbers_of_any_kind_are_fine(given):
 
 @pytest.mark.parametrize("documents", [[], (), iter([]), {}])
 def test_no_documents_are_an_empty_answer(documents):
-    """As a first stage that found nothing hands them on."""
     for budget in (None, 5, ck.Budget(deadline=1)):
         answer = ck.rerank("q", documents, budget, scorer=scorer, top_k=3)
         assert answer == []

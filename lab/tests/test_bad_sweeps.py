@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sweep_helpers import write_matrix, write_sweep
 
@@ -25,6 +26,8 @@ def place(tmp_path_factory):
     write_matrix(where / "folder" / "large.npz")
     write_matrix(where / "small.npz", n=40, anchors=9)
     write_matrix(where / "none.npz", anchors=0)
+    arrays = dict(np.load(where / "large.npz"))
+    np.savez(where / "fitted.npz", **arrays, item_vectors_x=arrays["item_vectors"])
     (where / "damaged.npz").write_bytes(b"not a zip")
     (where / "broken" / "large.npz").write_bytes(b"not a zip")
     (where / "foreign" / "sweep.json").write_text("[1, 2]")
@@ -62,6 +65,7 @@ REFUSED = [
     (BOTH | {"k": [1, 60]}, "k is 60, but small has 40 items"),
     ({"anchors": [30]}, "nothing is left of large: it has 20 anchor queries"),
     (TWO | {"matrices": ["none.npz"], "choose": True}, "none has 0 anchor queries: choose holds"),
+    ({"matrices": ["fitted.npz"], "redraw": True}, "(x) were fitted to all its anchor queries"),
     (sweep("good", out="large.npz"), "large.npz"),
     (["report", "folder", "--out", "out"], "folder holds no finished sweep, it lacks sweep.json"),
     (["report", "foreign", "--out", "out"], "foreign holds a damaged sweep"),

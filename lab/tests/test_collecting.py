@@ -81,7 +81,7 @@ def test_pairs_that_a_matrix_lacks_are_asked_again(index, path):
     assert collect_matrix(path, index, FormulaScorer(), ASKED).calls == 4
 
 
-def test_a_file_of_something_else_is_only_replaced_on_demand(index, path):
+def test_a_file_of_something_else_is_not_replaced(index, path):
     collect_matrix(path, index, FormulaScorer(), ASKED, item_scores=4)
     before = path.read_bytes()
     for other, scorer in (
@@ -92,8 +92,6 @@ def test_a_file_of_something_else_is_only_replaced_on_demand(index, path):
         with pytest.raises(InputError, match="no scores of these items by this cross-encoder"):
             collect_matrix(path, other, scorer, ASKED)
     assert path.read_bytes() == before
-    assert collect_matrix(path, index, FormulaScorer("x"), ASKED, replace=True).calls == 80
-    assert "item_scores" not in StoredMatrix.load(path).artifacts
     np.savez(path, scores=np.zeros((2, 20)))
     with pytest.raises(InputError, match="no scores of these items"):
         collect_matrix(path, index, FormulaScorer("x"), ASKED)

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from crossknn.errors import InputError
 from crossknn.evaluation.measures import recall
 from crossknn.evaluation.outcome import QueryBatch
 from crossknn.index.base import Index
@@ -66,8 +65,6 @@ def effective_rank(values: FloatArray) -> float:
 
 def components(values: FloatArray, share: float) -> int:
     """How many singular values, largest first, hold `share` (0-1) of the squared norm."""
-    if not 0 < share <= 1:
-        raise InputError(f"share is {share}; it must lie above 0 and be at most 1")
     held = np.cumsum(values**2)
     if not held.size or not held[-1]:
         return 0
@@ -107,8 +104,6 @@ def score_density(scores: FloatArray) -> ScoreDensity:
 
 def _prepared(scores: FloatArray, center: bool) -> FloatArray:
     matrix = np.asarray(scores, np.float64)
-    if matrix.ndim != 2 or not matrix.size:
-        raise InputError(f"a score matrix has the shape (queries, items), not {matrix.shape}")
     return matrix - matrix.mean(axis=1, keepdims=True) if center else matrix
 
 
@@ -160,12 +155,8 @@ def cur_grid(
     Args:
         scores: Exact scores (m, n), used as they are, without a centre.
         oracle: Take U from the whole matrix (figure 9).
-
-    Raises:
-        InputError: where the matrix is too small for the grid.
     """
     m, n = scores.shape
-    _check_grid(scores.shape, k_qs, k_is, k, retrieved, draws)
     found: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for draw in range(draws):
         rng = np.random.default_rng([0, draw])
@@ -193,24 +184,6 @@ def cur_grid(
         )
         for (k_q, k_i), cells in found.items()
     ]
-
-
-def _check_grid(
-    shape: tuple[int, ...], k_qs: Sequence[int], k_is: Sequence[int], k: int, depth: int, draws: int
-) -> None:
-    m, n = shape
-    for name, values, most in (
-        ("anchor queries (the rest are the tests)", k_qs, m - 1),
-        ("anchor items", k_is, n),
-        ("k", [k], n),
-        ("retrieved", [depth], n),
-        ("draws", [draws], max(draws, 1)),
-    ):
-        if not values or min(values) < 1 or max(values) > most:
-            raise InputError(
-                f"{name}: {', '.join(map(str, values)) or 'none'}; each must be 1 to {most} for "
-                f"scores of {m} queries with {n} items"
-            )
 
 
 def _cur(exact: FloatArray, anchors: FloatArray, columns: IntArray) -> FloatArray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b, file_digest
@@ -102,23 +101,14 @@ def divided(
             leaves the choice of fixed anchor items to the methods' seed; as stored by default.
         dev: The last third of the anchors are the tests, the others the anchors.
 
-    Raises:
-        InputError: for more anchors than there are, for dev queries of fewer than 2 anchors, and
-            for anything but what is stored of a matrix with fitted vectors.
+    The caller has made sure that the matrix has so many anchors, and for dev queries two; vectors
+    that were fitted to the anchors fit no others.
     """
     q, a = len(matrix.scores), matrix.n_anchors
-    if anchors is not None and anchors > a:
-        raise InputError(f"anchors is {anchors}, but the matrix has {a} anchor queries")
-    if matrix.fitted and (dev or seed is not None or anchors not in (None, a)):
-        raise InputError(own_anchors(matrix.fitted))
     order = np.arange(q) if seed is None else np.random.default_rng(seed).permutation(q)
     pool, tests = order[:a], order[a:]
     if dev:
-        if not (held := dev_queries(a)):
-            raise InputError(
-                f"the matrix has {a} anchor queries: settings are chosen on a third of them, so "
-                "that 2 are needed at least"
-            )
+        held = dev_queries(a)
         pool, tests = pool[:-held], pool[-held:]
     known = pool if anchors is None else pool[:anchors]
     rows = np.concatenate([known, tests])
@@ -141,14 +131,6 @@ def divided(
         labels=None if labels is None else labels[rows],
         qrels=qrels,
     ), rows
-
-
-def own_anchors(fitted: Iterable[str]) -> str:
-    """Why a matrix with fitted vectors is not divided."""
-    return (
-        f"its fitted vectors ({', '.join(fitted)}) were fitted to all its anchor queries, which "
-        "therefore cannot be fewer, drawn anew, or dev queries"
-    )
 
 
 # -------------------------------------------------------------------------- cells and results

@@ -38,7 +38,6 @@ def collect_matrix(
     n_anchors: int | None = None,
     qrels: Qrels | None = None,
     item_scores: int = 0,
-    replace: bool = False,
     seed: int = 0,
     limits: Limits | None = None,
     progress: Progress | None = None,
@@ -50,16 +49,13 @@ def collect_matrix(
 
     Args:
         path: The file, `.npz`. One of the same items and cross-encoder is overwritten.
-        index: The n items.
-        scorer: A cross-encoder or its name (Ray needs a name).
+        index, scorer: The n items, and a cross-encoder or its name (Ray needs a name).
         queries: The q queries, with ids, as `read_queries` takes them.
         n_anchors: So many of the first queries are anchor queries; by default half.
         qrels: Judgements, kept in the file with their grades.
         item_scores: So many random items are scored with every item, too, as if they were queries;
-            a larger number keeps those of a smaller one (itemCUR and fixedITEM).
-        replace: Overwrite a file of other items or another cross-encoder.
-        seed: Draws the items of `item_scores`.
-        limits, progress: As for `collect`.
+            drawn by `seed`; a larger number keeps those of a smaller one (itemCUR and fixedITEM).
+        seed, limits, progress: `limits` and `progress` as for `collect`.
     """
     index.check_compact("a score matrix")
     file, opened = as_path(path, "the score matrix"), as_scorer(scorer)
@@ -70,7 +66,7 @@ def collect_matrix(
     _check_number("item_scores", item_scores, index.n)
     fingerprint = fingerprint_of(opened, index.scores)
     about = {"scorer": np.array(fingerprint), "items_digest": np.array(digest(items.texts))}
-    _check_file(file, about, replace)
+    _check_file(file, about)
     arrays: dict[str, Any] = about | {"n_anchors": np.int64(first)}
     if qrels is not None:
         arrays["qrels"] = _positions(queries, given_qrels(qrels), items.ids)
@@ -81,7 +77,11 @@ def collect_matrix(
     report = collect(index.scores, opened, texts, items.texts, **how)
     if report.stopped_by:
         return report
-    _check_complete(report)
+    if not report.complete:
+        raise ScorerError(
+            f"{report.failed} of {report.pairs} pairs could not be scored; the others are stored: "
+            "run the same command again to retry these"
+        )
     rows = index.scores.rows(fingerprint, texts, items.texts)
     arrays |= {"scores": rows[:q], "anchor_items": index.anchor_items} | _cheap(index, queries)
     if item_scores:
@@ -99,14 +99,6 @@ def item_as_query(item: str) -> str:
     return marked if mark and title.strip() else item
 
 
-def _check_complete(report: CollectReport) -> None:
-    if not report.complete:
-        raise ScorerError(
-            f"{report.failed} of {report.pairs} pairs could not be scored; the others are stored: "
-            "run the same command again to retry these"
-        )
-
-
 def _write(file: Path, arrays: Mapping[str, Any]) -> None:
     """In one step: a kill leaves the file as it was, or whole."""
     what, folder = "the score matrix", file.parent
@@ -119,16 +111,16 @@ def _check_number(name: str, value: int, most: int) -> None:
         raise InputError(f"{name} is {value}; it must be 0 to {most}")
 
 
-def _check_file(file: Path, about: Mapping[str, Any], replace: bool) -> None:
+def _check_file(file: Path, about: Mapping[str, Any]) -> None:
     """`InputError` unless a score matrix of these items and this cross-encoder can be written."""
     if file.suffix != ".npz" or file.is_dir() or not file.absolute().parent.is_dir():
         raise InputError(f"{file}: the score matrix must be an .npz file in an existing folder")
-    if file.exists() and not replace:
+    if file.exists():
         known = read_arrays(file)
         if any(str(known.get(key)) != str(value) for key, value in about.items()):
             raise InputError(
                 f"{file} holds no scores of these items by this cross-encoder: name another file, "
-                "or replace it (--replace)"
+                "or remove it"
             )
 
 

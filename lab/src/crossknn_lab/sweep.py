@@ -33,7 +33,7 @@ from crossknn.files import (
     write_file,
 )
 from crossknn.types import Progress
-from crossknn_lab.cells import Cell, CellResult, MatrixFile, code, own_anchors, search
+from crossknn_lab.cells import Cell, CellResult, MatrixFile, code, search
 from crossknn_lab.sweep_file import Setting, Sweep
 from crossknn_lab.table import CELLS, Entry, Table, write_table
 
@@ -168,7 +168,11 @@ def read_matrices(sweep: Sweep) -> list[MatrixFile]:
             )
         fewer = any(count < file.n_anchors for count in sweep.anchors)
         if file.fitted and (sweep.redraw or fewer or sweep.chooses):
-            raise InputError(f"{file.name} cannot be divided: {own_anchors(file.fitted)}")
+            raise InputError(
+                f"{file.name} cannot be divided: its fitted vectors ({', '.join(file.fitted)}) were "
+                "fitted to all its anchor queries, which therefore cannot be fewer, drawn anew, or "
+                "dev queries"
+            )
         if sweep.anchors and min(sweep.anchors) > file.n_anchors:
             raise InputError(
                 f"nothing is left of {file.name}: it has {file.n_anchors} anchor queries, and "
@@ -225,16 +229,13 @@ def best_rows(rows: Sequence[Row], results: Results) -> dict[object, Row]:
     best: dict[object, tuple[float, Row]] = {}
     for row in rows:
         result = results[row.cell.key]
-        recall = -1.0 if isinstance(result, str) else mean_recall(result)
+        recall = -1.0
+        if isinstance(result, CellResult):
+            found = result.outcome.recall.values()
+            recall = sum(float(values.mean()) for values in found) / len(found)
         if row.group not in best or recall > best[row.group][0]:
             best[row.group] = recall, row
     return {group: row for group, (_, row) in best.items()}
-
-
-def mean_recall(result: CellResult) -> float:
-    """Over k and queries."""
-    recall = result.outcome.recall
-    return sum(float(values.mean()) for values in recall.values()) / len(recall)
 
 
 def _rows(
@@ -291,7 +292,8 @@ class _Cells:
         ordered = sorted(missing.items(), key=lambda pair: places[pair[1].data])
         for key, found in _searched(dict(ordered), min(self.workers, len(ordered) or 1)):
             if isinstance(found, CellResult):
-                self._write(key, found)
+                # A kill leaves it whole or not there; what a power cut damages is searched again.
+                write_file(self.folder, f"{key}.json", found.as_json().encode())
             self.results[key] = found
             self.searched += 1
             self._report(total)
@@ -299,10 +301,6 @@ class _Cells:
     def _report(self, total: int) -> None:
         if self.progress:
             self.progress(len(self.results), total)
-
-    def _write(self, key: str, result: CellResult) -> None:
-        """A kill leaves it whole or not there; what a power cut damages is searched again."""
-        write_file(self.folder, f"{key}.json", result.as_json().encode())
 
     def _read(self, key: str) -> CellResult | None:
         path = self.folder / f"{key}.json"

@@ -16,12 +16,12 @@ from crossknn.errors import IndexFormatError, InputError
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray
 
 _CHUNK = 8_192
-_SMALL = 1 << 17  # inner products (m x n) up to which the second thread costs more than it gives
+_SMALL = 1 << 17  # number of inner products (m x n) up to which a second thread slows a product
 _lock = threading.Lock()
 _inside = 0  # callers inside `one_thread`
-_before: list[int] = []  # threads of each matrix library before the first of them
-_calls = set[object]()  # under way in this process; adding and discarding are atomic
-_lost = 0  # calls that were under way in the parent when this process was forked
+_before: list[int] = []  # threads of each matrix library before the first caller
+_calls = set[object]()  # running searches and scorings; adding and discarding are atomic
+_lost = 0  # searches and scorings that ran in the parent when this process was forked
 
 
 def _forked() -> None:
@@ -39,7 +39,7 @@ LARGEST = 1e15
 
 
 def usable(values: FloatArray) -> BoolArray:
-    """Return the mask, of any shape, of numbers that are finite and at most `LARGEST`."""
+    """Return a mask of the numbers that are finite and at most `LARGEST` in size."""
     mask: BoolArray = np.abs(values) <= min(LARGEST, float(np.finfo(values.dtype).max))
     return mask
 
@@ -54,13 +54,13 @@ def solvable() -> Iterator[None]:
             raise
         raise InputError(
             f"equations of vectors or scores have no solution ({error}): they hold a NaN, an "
-            "infinity or very large numbers; crossknn index verify tells damaged files"
+            "infinity or very large numbers; crossknn index verify finds damaged files"
         ) from error
 
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Count a call that holds locks; `InputError` in a process that was forked during such a call.
+    """Count a search or scoring, which holds locks; `InputError` if the process was forked in one.
 
     The child of `os.fork` has its parent's memory but only the thread that forked. A lock that
     another thread held at that moment is never released in the child, which would wait forever.
@@ -81,11 +81,11 @@ def running() -> Iterator[None]:
 
 @contextmanager
 def one_thread(cells: int = 0) -> Iterator[None]:
-    """Limit matrix products of at most `cells` (m x n) to one thread inside the context.
+    """Compute matrix products on one thread inside the context, unless `cells` (m x n) is large.
 
     The threads of a matrix product keep spinning for some milliseconds afterwards, which takes a
-    core from the scorer: a search over 10,000 items spent a third of its time so. The limit holds
-    for the whole process until every thread has left the context.
+    core from the scorer: a search over 10,000 items lost a third of its time that way. The limit
+    holds for the whole process until every thread has left the context.
     """
     global _inside, _before
     if cells > _SMALL:
@@ -121,7 +121,7 @@ def _blas() -> list[Any]:
     import scipy.linalg
     from threadpoolctl import ThreadpoolController
 
-    assert scipy.linalg  # loaded, so that it is found
+    assert scipy.linalg  # imported, so that its library is found
     return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
@@ -149,7 +149,7 @@ def top_k(scores: FloatArray, count: int) -> Candidates:
 
 def solve_scaled(products: FloatArray, right: FloatArray) -> FloatArray:
     """Solve least squares from normal equations (f, f), (f,) -> (f,), with columns scaled to the
-    same size; directions below 1e-12 of the largest are left out.
+    same size; singular values below 1e-12 of the largest are dropped.
 
     >>> solve_scaled(np.diag([1e-18, 1e18]), np.array([2e-18, 3e18]))
     array([2., 3.])
@@ -175,8 +175,8 @@ def _top_of_row(row: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
 
 
 def mask(scores: FloatArray, exclude: IntArray | None, allowed: BoolArray | None) -> FloatArray:
-    """Set excluded columns (m, e), padded with `NO_ITEM`, and not allowed ones (n,) of `scores`
-    (m, n) to -inf, in place."""
+    """Set `scores` (m, n) to -inf in place: at the columns `exclude` (m, e), padded with `NO_ITEM`,
+    and where the mask `allowed` (n,) is false."""
     if exclude is not None and exclude.size:
         rows, columns = np.nonzero(exclude != NO_ITEM)
         scores[rows, exclude[rows, columns]] = -np.inf
@@ -188,8 +188,8 @@ def mask(scores: FloatArray, exclude: IntArray | None, allowed: BoolArray | None
 def least_squares(vectors: FloatArray, scores: FloatArray, rcond: float) -> FloatArray:
     """Compute the minimum-norm u with vectors @ u ~ scores: (b, d), (b,) -> (d,) float64.
 
-    Singular values below `rcond` times the largest are dropped. It is solved on V itself, not on
-    V'V, which would square the condition number.
+    Singular values below `rcond` times the largest are dropped. The problem is solved on the matrix
+    V itself, because V'V would have the square of its condition number.
     """
     u, *_ = np.linalg.lstsq(vectors.astype(np.float64), scores.astype(np.float64), rcond=rcond)
     return u
@@ -226,7 +226,7 @@ def available_threads() -> int:
 
 def check_mapped(values: Any) -> None:
     """Raise `IndexFormatError` if an array is mapped from a file that has become shorter, because
-    reading it would kill the process. A cut between this check and the read goes unnoticed."""
+    reading it would kill the process. A file cut between the check and the read goes unnoticed."""
     while isinstance(values, np.ndarray):
         values = values.base
     if isinstance(values, memoryview):

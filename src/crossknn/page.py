@@ -1,8 +1,8 @@
 """Tables and pages: sections of paragraphs and tables, as Markdown and as one HTML file.
 
 Texts (paragraphs, captions, list items, cells) may contain `code`, **bold** and [links](address);
-everything else is shown unchanged, and `Plain` is text from other sources. The HTML is made
-from the Markdown; it loads nothing, and suits light and dark screens and printing.
+everything else is shown unchanged, as is all of a `Plain` text. The HTML is made from the
+Markdown; it loads nothing, and suits light and dark screens and printing.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ Cell: TypeAlias = str | int | float | None
 """A table cell: text, a formatted number, or nothing."""
 
 _BAR, _LONG = 20, 100
-"""Characters of a bar, and of a user's text."""
+"""Number of characters of a bar, and the maximum of a user's text."""
 
 STYLE = files("crossknn").joinpath("page.css").read_text(encoding="utf-8")
 
-# Marks of Markdown in literal text are characters of the private use area until all other text has
-# been formatted, and then HTML entities.
+# Markdown's marks in literal text are replaced by characters of the private use area until all
+# other text has been formatted, and then by HTML entities.
 _MARKS = "`*_[]!|\\"
 _STAND_INS = {ord(mark): chr(0xE000 + place) for place, mark in enumerate(_MARKS)}
 _ENTITIES = {0xE000 + place: f"&#{ord(mark)};" for place, mark in enumerate(_MARKS)}
 
 
 class Plain(str):
-    """A text of users: shown on one line, cut after 100 characters, and without Markdown."""
+    """A user's text: shown on one line, cut after 100 characters, and not read as Markdown."""
 
     def __new__(cls, text: str) -> Plain:
         line = " ".join(visible(re.sub("[\ue000-\ue0ff]", "\ufffd", text)).split())
         return super().__new__(cls, line if len(line) <= _LONG else f"{line[:_LONG].rstrip()}…")
 
     def markdown(self) -> str:
-        """Return the text with its marks of Markdown hidden."""
+        """Return the text with Markdown's marks replaced, so that they have no effect."""
         return self.translate(_STAND_INS)
 
 
@@ -53,7 +53,7 @@ class Share(float):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Column heads and rows, printed with aligned columns; a row of one cell heads those below it.
+    """Column heads and rows, printed with aligned columns; a row of one cell is a subheading.
 
     On a page, `best` cells (row, column) are bold, and a `folded` table is opened by its caption.
     """
@@ -145,7 +145,7 @@ def format_cell(cell: Cell) -> str:
 
 
 def slug(text: str) -> str:
-    """Return a name for addresses and files.
+    """Turn a title into a name for addresses and files.
 
     >>> slug("Recall against cost: k = 10")
     'recall-against-cost-k-10'
@@ -173,7 +173,7 @@ def markdown_of(page: Page) -> str:
     )
     blocks = [f"# {_text(page.title)}", _text(page.lead), contents]
     for anchor, (section, depth) in sections.items():
-        # The anchor is written out, because every viewer makes another one of a title.
+        # The anchor is written out, because viewers derive different anchors from a title.
         blocks.append(f'<a id="{anchor}"></a>')
         blocks.append(f"{'#' * min(depth + 2, 6)} {_text(section.title)}")
         blocks += map(_block, section.blocks)
@@ -202,7 +202,7 @@ def _table(table: Table) -> str:
 
 
 def _is_number(cell: Cell) -> bool:
-    """Whether a cell is a number, perhaps with an interval, or nothing."""
+    """Whether a cell is a number, perhaps with an interval, or empty."""
     number = r"[-+−<±]?\d[\d.,]*( ?%)?( ?[\[(±].*)?"
     if isinstance(cell, Share):
         return False

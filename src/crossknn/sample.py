@@ -2,8 +2,8 @@
 
 The items are 11,587 meanings of nouns from WordNet 3.0 (`noun.artifact`: things people make), the
 queries sentences with one marked word, whose meaning is the right item. The scores come from a
-cross-encoder of six layers that was trained on other data. `lab/recipes/sample` made all of it;
-`bundled/sample/README.md` has the licence.
+cross-encoder of six layers that was trained on other data. `lab/recipes/sample` made the sample;
+`bundled/sample/README.md` has its licence.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ FOLDER = bundled_folder("sample")
 class Sample:
     """An index of n items, m queries with their relevance judgements, and all scores (m, n).
 
-    The index has word weights and the bundled dual encoder's vectors; `scorer` looks up the stored
-    scores, and has none of other queries and items.
+    The index has BM25 word weights and the bundled dual encoder's vectors; `scorer` looks up the
+    stored scores, and refuses other queries and items.
     """
 
     index: ItemIndex

@@ -122,8 +122,8 @@ def build(spec: Spec, kinds: Mapping[str, type[T]], kind: str) -> T:
 
 
 def text_of(name: str, configuration: Any, *, full: bool = False) -> str:
-    """Return the specification of this dataclass: options that differ from their defaults, or
-    all."""
+    """Return the specification of a configuration: its options that differ from their defaults, or
+    all options if `full`."""
     options = [
         f"{f.name}={str(getattr(configuration, f.name)).lower()}"
         for f in fields(configuration)
@@ -182,7 +182,7 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     bare = isinstance(value, Spec) and not value.args and not value.options
     word = value.name if bare else value
-    for kind in sorted(kinds, key=lambda kind: kind is not type(None)):  # none is no name
+    for kind in sorted(kinds, key=lambda kind: kind is not type(None)):  # `none` first
         if kind is type(None) and (word is None or word == "none"):
             return None
         if kind is bool and (isinstance(word, bool) or word in ("true", "false")):

@@ -1,5 +1,5 @@
-"""Compare methods at equal numbers of scored pairs, by recall of exact search and by the task's
-measures."""
+"""Compare search methods that score equally many pairs, by recall against exact search and by
+measures of relevance judgements."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ BATCH = 64
 
 @dataclass(kw_only=True, eq=False)
 class Evaluation:
-    """Searches of the queries in `batches`, each made once: comparisons, diagnoses and trials are
-    views of their outcomes. `ks`, `depth` and `task` are as in `outcome`."""
+    """Makes each search of the queries in `batches` once and keeps its outcome, for comparisons,
+    diagnoses and trials. `ks`, `depth` and `task` are as in `outcome`."""
 
     batches: Sequence[QueryBatch]
     ks: Sequence[int] = ()
@@ -51,9 +51,9 @@ class Evaluation:
     ) -> Iterator[Outcome]:
         """Yield the outcome of every method at every budget as soon as it is finished.
 
-        A method that makes no calls has one budget, 0. With a fusion answers are ordered, and
-        searched for, by its final scores. `progress` is called with (done, total) pairs of the
-        searches that were not made before.
+        A method that scores no pairs has one budget, 0. With a fusion, its final scores guide the
+        search and order the answers. `progress` is called with the numbers (done, total) of pairs
+        that new searches score.
         """
         runs = [
             (name, method, (str(method), budget, fusion is not None))
@@ -103,26 +103,26 @@ def compare(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Compare methods at equal budgets: by recall of exact search, and by judgements.
+    """Compare methods at equal budgets, by recall against exact search and by judgements.
 
-    With all exact scores the first outcome is that of exact search. With a cross-encoder, only the
-    pairs that the methods choose are scored, each once, and there is no recall.
+    If `scores` has the exact scores of all pairs, the first outcome is that of exact search. If it
+    is a cross-encoder, only pairs that the methods choose are scored, and recall is not measured.
 
     Args:
         index: The n items.
         queries: The m queries, with ids, as `read_queries` takes them.
         scores: Exact scores (m, n) of every query with every item, as `exact_scores` gives them; or
-            a scorer, whose scores are kept in `index.scores`, or where a `StoredScorer` keeps them.
+            a scorer, whose scores are kept in `index.scores` or in a `StoredScorer`'s own store.
         methods: By name, such as `ck.parse_methods("rerank, axn(ridge=0.3)")`.
-        budgets: Distinct pairs of each query. A method that makes no calls has one budget, 0.
+        budgets: Numbers of pairs to score per query. A method that scores none has one budget, 0.
         ks: The k of recall@k.
         qrels: Judgements, `{query id: {item id: grade}}`, for `measures`.
         measures: Names of ir-measures, such as "nDCG@10".
-        fusion: Order answers, those of exact search too, by its final scores.
-        keep_own: Count the item that has a query's id as any other, which `measures` do not see
-            otherwise, as in BEIR.
+        fusion: Order all answers, also those of exact search, by this fusion's final scores.
+        keep_own: Count an item that has the query's id like any other; by default `measures` leave
+            it out, as in BEIR.
         seed: Seed of all randomness.
-        progress: Called with (done, total) pairs that the scorer scores, stored ones included.
+        progress: Called with the numbers (done, total) of pairs to score, stored scores included.
 
     Raises:
         InputError: The index has deleted items, no query is judged, or a measure is unknown.
@@ -150,7 +150,7 @@ def query_batches(
     scorer: Scorer | None = None,
     exact: FloatArray | None = None,
 ) -> list[QueryBatch]:
-    """Split the m queries into batches; the first m' of them have known exact scores (m', n).
+    """Split the m queries into batches; the first m' queries have known exact scores (m', n).
 
     Pairs of the other queries are scored when a method asks for them, each once.
     """
@@ -180,7 +180,7 @@ def query_batches(
 
 
 def table_of(outcomes: Iterable[Sequence[Mapping[str, Any]]]) -> Table:
-    """Tabulate the rows of outcomes: a line for each budget, under the name of the method."""
+    """Tabulate the rows of outcomes: one line per budget, below a line with the method's name."""
     table = [[*rows] for rows in outcomes]
     ks = [row["k"] for row in table[0] if "k" in row]
     offline = any(rows[0]["index_calls"] for rows in table)
@@ -200,10 +200,10 @@ def table_of(outcomes: Iterable[Sequence[Mapping[str, Any]]]) -> Table:
         lines.append([*line, *(None if value is None else f"{value:.3f}" for value in values)])
     legend = {
         "k=...: recall of the k best items by exact score, in % [95% interval]": ks,
-        "fused: ordered by the final score, which recall also refers to": any(
+        "fused: answers and recall are by the final score": any(
             "fused" in rows[0] for rows in table
         ),
-        "offline: cross-encoder calls that the index needs once": offline,
+        "offline: cross-encoder calls made once, to prepare the index": offline,
     }
     measures = table[0][0].get("measures", {})
     return Table(

@@ -1,8 +1,8 @@
-"""Diagnose whether reranking, fusion and searching deeper pay on judged queries, and why.
+"""Measure on judged queries whether reranking, fusion or a deeper search improves the answers.
 
-Two figures explain the verdict. Reach: the share of relevant items beyond the retriever's first B
-items, where reranking never sees them. Trust: the gain of reranking those B over the retriever's
-order.
+Two figures explain the verdict. Reach is the share of the relevant items that rank below the
+retriever's first B items, where reranking cannot find them. Trust is how much the measure gains
+when the cross-encoder reranks the retriever's first B items.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ FEWEST = 5
 """Minimum number of judged queries for a verdict."""
 
 ENOUGH = fewest_queries(4)
-"""Number of queries from which a difference can be clear, after the correction for four claims."""
+"""Minimum number of queries for a significant difference, corrected for four tests."""
 
 Ways: TypeAlias = Mapping[int, Mapping[Way, Outcome]]
-"""Outcomes by budget and way."""
+"""Outcomes by budget and by way to answer: retriever, reranking or search."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,13 +55,13 @@ class Diagnosis:
     """A verdict on judged queries, and the figures behind it; its `str` is a table and the verdict.
 
     Attributes:
-        retriever: The retriever that is weighed.
-        method: The search that is weighed.
-        measure: The measure that counts.
-        values: By budget and way, the measure of every judged query (m,).
-        reach: By budget, the mean share (0-1) of a query's relevant items beyond the retriever's
-            first B: what a deeper search could add at most.
-        trust: By budget, reranking those B minus the retriever, in the measure.
+        retriever: The retriever that is compared with reranking.
+        method: The search method that is compared with reranking.
+        measure: The measure that decides.
+        values: By budget and way to answer, the measure's value for every judged query (m,).
+        reach: By budget B, the mean share (0-1) of a query's relevant items below the retriever's
+            first B: the most that a deeper search could add.
+        trust: By budget B, the measure after reranking the first B items minus the retriever's.
         verdict: The recommendation.
     """
 
@@ -80,7 +80,7 @@ class Diagnosis:
 
     @property
     def sentence(self) -> str:
-        """The verdict's sentence, and whether there is nothing for a search to find."""
+        """The verdict as text, with a remark if no relevant item is left for a search to find."""
         nothing = [budget for budget, reach in self.reach.items() if not reach.high]
         if not nothing:
             return self.verdict.sentence
@@ -90,11 +90,11 @@ class Diagnosis:
         )
 
     def means(self, budget: int) -> dict[str, float]:
-        """Return the mean of the measure by way."""
+        """Return the mean of the measure for each way to answer."""
         return {str(way): float(np.nanmean(of)) for way, of in self.values[budget].items()}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON-ready values, without those of single queries."""
+        """Return JSON-ready means and the verdict, without the values of single queries."""
         figures = [
             {"budget": b, "means": self.means(b)}
             | {"reach": asdict(self.reach[b]), "trust": asdict(self.trust[b])}
@@ -143,28 +143,28 @@ def diagnose(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Diagnosis:
-    """Say whether to keep the retriever, rerank or search deeper, with fusion or without.
+    """Recommend the retriever alone, reranking or a deeper search, with or without fusion.
 
-    The retriever is the one that `method` names, or else the dual encoder, or words. Only pairs of
-    judged queries that reranking and the search choose are scored, each once; scores are stored as
-    in `compare`.
+    The retriever is the one that `method` names, or else the dual encoder, or else BM25. The
+    cross-encoder scores only pairs of judged queries that reranking and the search choose, each
+    once; the scores are stored as in `compare`.
 
     Args:
-        index: What is searched.
-        scorer: What `Searcher` takes.
+        index: The index to search.
+        scorer: The cross-encoder, in any form that `Searcher` takes.
         queries: Queries with ids, as `read_queries` takes them.
-        qrels: Their judgements, `{query id: {item id: grade}}`.
-        budgets: Calls per query.
-        measure: What counts, by its name in ir-measures.
-        method: The search that is weighed.
-        fuse: As in `Searcher`.
-        keep_own: Count the item that has a query's id as any other; BEIR leaves it out of answers.
+        qrels: Their relevance judgements, `{query id: {item id: grade}}`.
+        budgets: Numbers of pairs to score per query.
+        measure: The measure that decides, by its name in ir-measures.
+        method: The search method to compare with reranking.
+        fuse: The fusion, as in `Searcher`.
+        keep_own: Keep an item that has the query's id in the answers; BEIR leaves it out.
         seed: Seed of all randomness.
-        progress: Called with (done, total) pairs, those scored before included.
+        progress: Called with the numbers (done, total) of pairs to score, stored scores included.
 
     Raises:
-        InputError: Fewer than five queries have a relevant item in the index, a budget exceeds its
-            items, the measure is unknown, or what `Searcher` raises.
+        InputError: Fewer than five queries have a relevant item in the index, a budget exceeds the
+            number of items, the measure is unknown, or `Searcher` refuses an argument.
         ScorerError: The scorer fails as a whole.
     """
     if isinstance(queries, Sequence) and any(isinstance(query, str) for query in queries):
@@ -195,8 +195,8 @@ def search_ways(
     fusion: Fusion | None = None,
     progress: Progress | None = None,
 ) -> Ways:
-    """Answer the queries by the retriever alone, by reranking and by a search, and with a fusion
-    also in the order of final scores."""
+    """Answer the queries by the retriever alone, by reranking and by a search; if there is a
+    fusion, also in the order of its final scores."""
     index = evaluation.batches[0].index
     stage, fused_stage = _stages(index, method)
     plain = {RETRIEVER: Retrieve(retriever=stage), **_reranking(index, method, stage)}
@@ -219,7 +219,7 @@ def search_ways(
 
 
 def diagnosis_of(evaluation: Evaluation, method: Method, ways: Ways) -> Diagnosis:
-    """Diagnose a search by the first measure of an evaluation, whose answers have as many items as
+    """Diagnose a search by the first measure of an evaluation, which must keep answers as long as
     the largest budget."""
     task, seed = evaluation.task, evaluation.seed
     assert task is not None
@@ -248,9 +248,9 @@ def diagnosis_of(evaluation: Evaluation, method: Method, ways: Ways) -> Diagnosi
 
 
 def _stages(index: Index, method: Method) -> tuple[Spec, Spec]:
-    """Return the retriever under diagnosis, and the one that fused ways begin with.
+    """Return the retriever to diagnose, and the retriever that searches with a fusion begin with.
 
-    If a fusion was fitted, `auto` begins with the retrievers' share of the final score.
+    If a fusion was fitted, `auto` begins with the sum of its weighted retriever scores.
     """
     named = getattr(method, "retriever", specs.AUTO)
     if named != specs.AUTO:
@@ -260,9 +260,9 @@ def _stages(index: Index, method: Method) -> tuple[Spec, Spec]:
 
 
 def _reranking(index: Index, method: Method, stage: Spec) -> dict[Way, Method]:
-    """Return reranking and the search, both beginning with that retriever."""
+    """Return reranking and the search, both with the retriever `stage`."""
     named = getattr(method, "retriever", stage)
-    # Keep a search that begins with this retriever anyway, because it may have been made already.
+    # A search that begins with this retriever anyway keeps its name: its outcome may be known.
     if named == specs.AUTO and specs.stage_names(index, named) == (str(stage),):
         named = stage
     search = method if named == stage else replace(method, retriever=stage)  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""Recall against exact search, intervals over queries, and significance of differences."""
+"""Recall against exact search, confidence intervals over queries, and significance tests."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ CLEAR = 0.05
 """The largest p-value at which a difference counts as clear."""
 
 _FLIPS, _AT_ONCE = 10_000, 500
-"""Number of random sign vectors in the paired test, and of those drawn together to limit memory."""
+"""Number of random sign vectors in the paired test; how many are drawn together limits memory."""
 
 
 def recall(items: IntArray, truth: IntArray) -> FloatArray:
-    """Compute the share of true neighbours among the items per query, Top-k-Recall (ANNCUR 3.2):
+    """Compute, per query, the share of the true top k among the items, Top-k-Recall (ANNCUR 3.2):
     (m, c), (m, k) -> (m,); rows of `items` may be padded with -1.
 
     >>> recall(np.array([[3, 1, -1]]), np.array([[1, 2]]))
@@ -40,11 +40,11 @@ class Estimate:
 
 
 def bootstrap(*sets: FloatArray, seed: int = 0, resamples: int = 2000) -> Estimate:
-    """Compute the mean over data sets of their queries' mean values (m,), with a 95% interval.
+    """Compute the mean of the data sets' means over queries' values (m,), with a 95% interval.
 
     Every data set has the same weight. The interval is a percentile bootstrap that draws queries
     within their own set, so it applies to other queries of these data sets, not to other data sets.
-    NaN are left out; the mean of a set without values is NaN.
+    NaN values are left out; if a data set has no other values, the result is NaN.
     """
     valued = [values[~np.isnan(values)] for values in map(np.asarray, sets)]
     n = sum(map(len, valued))
@@ -60,7 +60,7 @@ def bootstrap(*sets: FloatArray, seed: int = 0, resamples: int = 2000) -> Estima
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values of several tests, so that 5% is the risk of any false one (Holm 1979).
+    """Correct the p-values of several tests for the risk that any of them errs (Holm 1979).
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -74,8 +74,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 class Comparison:
     """The difference between two methods on the same queries.
 
-    `difference` is the mean over the `n` queries of a - b, `low` and `high` its 95% bootstrap
-    interval, `p_value` that of the sign-flip test. `left_out` queries have no value on a side.
+    `difference` is the mean of a - b over `n` queries, `low` to `high` its 95% bootstrap interval,
+    `p_value` that of the sign-flip test. `left_out` queries have no value for a or for b.
     """
 
     difference: float
@@ -90,7 +90,7 @@ class Comparison:
         """Return 1 if clearly better, -1 if clearly worse, 0 if these queries cannot tell.
 
         A difference is clear if the interval is on one side of zero and the p-value is at most
-        0.05. With few queries that differ, either condition alone is met too easily.
+        0.05. If few queries differ, either condition alone is met too easily.
         """
         return int(self.p_value <= CLEAR) * (int(self.low > 0) - int(self.high < 0))
 
@@ -99,17 +99,17 @@ class Comparison:
 
 
 def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
-    """Test differences a - b (m,) of the same queries, NaN where a query lacks a value on one side.
+    """Test differences a - b (m,) on the same queries, NaN for a query without a value of a or b.
 
-    The p-value is two-sided: under the null hypothesis a query's difference is as likely to have
-    either sign, so it is the share of random signs that give a mean as far from zero (Smucker,
-    Allan & Carterette 2007). Raises `InputError` if no query of a set has a value on both sides.
+    The p-value is two-sided. Under the null hypothesis either sign of a difference is equally
+    likely, so the p-value is the share of random signs that give a mean as far from zero (Smucker,
+    Allan & Carterette 2007). Raises `InputError` if a data set has only NaN.
     """
     estimate = bootstrap(*sets, seed=seed)
     if np.isnan(estimate.mean):
         raise InputError("no query has a value on both sides, so there is nothing to compare")
     valued = [values[~np.isnan(values)] for values in sets]
-    # A data set counts once, however many queries it has.
+    # Every data set has the same weight, however many queries it has.
     weighted = np.concatenate([v * (estimate.n / (len(sets) * len(v))) for v in valued])
     rng = np.random.default_rng([seed, 1])
     # Differences of recall are multiples of 1/k: equal sums must count as equal despite rounding.
@@ -129,7 +129,7 @@ def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
 
 
 def fewest_queries(claims: int = 1) -> int:
-    """Return how many queries are needed before a difference can be clear, if all of them agree.
+    """Return how many queries a clear difference needs at least, if it has one sign in all of them.
 
     >>> fewest_queries(), fewest_queries(4)
     (6, 8)

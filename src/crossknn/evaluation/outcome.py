@@ -1,4 +1,4 @@
-"""The outcome of a method's search of many queries at one budget: answers and cost per query."""
+"""The outcome of searching many queries by one method at one budget: answers and cost per query."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Outcome:
     Attributes:
         budget: Number of distinct pairs per query.
         recall: By k, the share (m,) of the true top k that was returned, 0 to 1.
-        calls: Number (m,) of distinct pairs whose score was used, whether or not it was stored.
-        seconds: Seconds (m,) outside scoring: those of the query's batch, divided by its queries.
+        calls: Number (m,) of distinct pairs whose score was used, whether computed or stored.
+        seconds: Seconds (m,) outside scoring: the time of a batch, divided by its queries.
         task: By name, the task's measures (m,); NaN where a query has no value.
         unjudged: Number of queries without judgements.
         index_calls: Cross-encoder calls made once, before all queries, for data the method reads.
-        fused: Whether items were searched for and ordered by a final score.
+        fused: Whether a fusion's final score guided the search and ordered the items.
         items: Positions (m, c) of the answers, best first, padded with -1.
     """
 
@@ -70,8 +70,8 @@ class Outcome:
     items: IntArray = field(default_factory=lambda: np.empty((0, 0), np.int64))
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield means over the queries with 95% intervals, JSON-ready: for each k or, without exact
-        search, once. `recall` is 0-1, `calls` and `seconds` are per query."""
+        """Yield JSON-ready means over the queries with 95% intervals: one row for each k, or a
+        single row without exact search. `recall` is 0-1, `calls` and `seconds` are per query."""
         common = {
             "method": self.method,
             "budget": self.budget,
@@ -103,7 +103,7 @@ def _ends(estimate: Estimate) -> tuple[float, float]:
 
 
 class Replayed:
-    """An index that notes what a search reads of data that cost cross-encoder calls (AXN, 3)."""
+    """An index that notes which data a search reads, to count the calls they cost (AXN, 3)."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -128,12 +128,12 @@ class Replayed:
         return self._index.store(name)
 
     def scale(self, name: str) -> Scale | None:
-        self._read.add(name if name in self._costs else "anchors")  # it is their fit's
+        self._read.add(name if name in self._costs else "anchors")  # what fitted it
         return self._index.scale(name)
 
     @property
     def calls(self) -> int:
-        """Return the cross-encoder calls that the data read had cost."""
+        """Return how many cross-encoder calls were made to compute the data read."""
         index, read = self._index, self._read
         anchors = index.anchors if "anchors" in read else None
         pairs = [a.meta.get("pairs", 0) for name, a in index.artifacts.items() if name in read]
@@ -157,9 +157,9 @@ def outcome(
 ) -> Outcome:
     """Search all queries of `batches`, m in all.
 
-    `truth` are the exact top items (m', max(ks)) of the first m' queries, by final scores with a
-    fusion; the others have no recall. Answers are kept as deep as `depth`, the largest of `ks` and
-    the measures of `task` ask. `scored` is called with the number of pairs of each scored batch.
+    `truth` (m', max(ks)) has the exact top items of the first m' queries, by final score if there
+    is a fusion; the other queries have no recall. Answers keep as many items as `depth`, `ks` and
+    the measures of `task` need. `scored` is called with the number of pairs in each scored batch.
     """
     depth = max(depth, *ks, task.depth if task else 1)
     answers, calls, seconds, values = [], [], [], []
@@ -222,7 +222,7 @@ def _searched(
 
 
 def truth_of(batches: Sequence[QueryBatch], k: int, fusion: Fusion | None = None) -> IntArray:
-    """Return the exact top k (m', k) of the m' queries with known exact scores, which come first.
+    """Return the exact top k (m', k) of the first m' queries, whose exact scores are all known.
 
     With a fusion it is the top k by final scores.
     """

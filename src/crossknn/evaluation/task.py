@@ -1,7 +1,7 @@
-"""The task's own measures, per query: better nearest-neighbour search is not always better
-retrieval (AXN 3).
+"""Measures of relevance judgements, per query: finding more of the cross-encoder's top k does not
+always find more relevant items (AXN 3).
 
-A value is NaN where a query has none. Measures other than accuracy are computed by ir-measures.
+A missing value is NaN. Measures other than accuracy are computed by ir-measures.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Rows: TypeAlias = tuple[Mapping[str, int], ...]
 
 @dataclass(frozen=True, eq=False)
 class Judgements:
-    """The relevant items of m queries: `rows[q]` maps item to grade, and is empty if unjudged.
+    """The judgements of m queries: `rows[q]` maps item to grade, and is empty for an unjudged one.
 
     Items are named by their position as text, as ir-measures requires. Judged items that are not in
-    the index are named `absent`: relevant ones count as missed. `own` (m,) is the item that each
-    query itself is, if there is one, which no measure counts (`own_items`).
+    the index are named `absent`; if they are relevant, they count as missed. `own` (m,) is the item
+    that is the query itself, if there is one; no measure counts it (`own_items`).
     """
 
     rows: Rows
@@ -63,7 +63,7 @@ class Judgements:
     ) -> Judgements:
         """Make judgements from `{query id: {item id: grade}}` of m queries, or of their ids.
 
-        A query is judged if it is named, even with grade 0. `keep_own` counts an item that has the
+        A query is judged if it has any grade, even 0. `keep_own` counts an item that has the
         query's id like any other. Raises `InputError` if no query is judged.
         """
         qrels = given_qrels(qrels)
@@ -75,7 +75,7 @@ class Judgements:
         return cls(rows, absent, own if own is not None and (own != NO_ITEM).any() else None)
 
     def take(self, rows: Sequence[int]) -> Judgements:
-        """Return those of the given queries."""
+        """Return the judgements of the given queries."""
         own = None if self.own is None else self.own[rows]
         return Judgements(tuple(self.rows[q] for q in rows), self.absent, own)
 
@@ -137,11 +137,11 @@ class TaskMeasures:
         """Compute each measure's values (r,), NaN if undefined, of the queries from `start` on.
 
         `items` are the answers (r, c), best first and padded with -1, whose order counts even where
-        scores tie; `scored` (r, b) all items with an exact score, by default the answers.
+        scores tie. `scored` (r, b) are all items with an exact score, by default the answers.
         """
         rows = self.judgements.rows[start : start + len(items)]
         if len(rows) < len(items):
-            raise InputError(f"{len(items)} answers, and judgements of {len(rows)} queries")
+            raise InputError(f"{len(items)} answers, but judgements of only {len(rows)} queries")
         items = self.judgements.seen(items, start)
         values = self._ranked(rows, items) if self._measures else {}
         judged = np.array([bool(row) for row in rows], np.bool_)

@@ -42,8 +42,8 @@ Values: TypeAlias = Mapping[int, Mapping[Way, FloatArray]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """The claim that `way` is better than the way `than` at a budget, clear if `difference.sign` is
-    1; the p-value of the difference is corrected (Holm) for all claims at this budget."""
+    """The claim that `way` is better than `than` at a budget; it is clear if `difference.sign` is
+    1. The p-value of the difference is corrected (Holm) for all claims at this budget."""
 
     budget: int
     way: Way
@@ -53,8 +53,8 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """The recommended way and its calls per query, with the gain over the way `than`, all tested
-    claims, and the recommendation as a sentence."""
+    """The recommended way to answer and its budget per query, with the gain over the way `than`,
+    all tested claims, and the recommendation as a sentence."""
 
     way: Way
     budget: int
@@ -77,16 +77,16 @@ class Verdict:
 def verdict_of(
     values: Values, *, measure: str = "the measure", retriever: str = "retriever", seed: int = 0
 ) -> Verdict:
-    """Recommend a way and a budget from a measure of the queries, with its gain.
+    """Recommend a way to answer and a budget, from the queries' values of a measure.
 
-    At each budget retriever, reranking and search are each represented by their better order, with
-    or without fusion. Tests, with Holm's correction, decide whether fusion improves reranking,
+    At each budget the retriever, reranking and the search each use their better order, with or
+    without fusion. Tests, with Holm's correction, decide whether fusion improves reranking,
     whether the search improves on reranking, and whether either improves on the retriever. The
     search is recommended if it is clearly better than reranking and than the retriever; reranking
     if it is clearly better than the retriever; otherwise the retriever, which scores no pairs. The
     budget is the smallest at which the recommended way is not clearly worse than at the largest.
-    The gain is over reranking without fusion, or over the retriever. `measure` and `retriever` are
-    names for the sentence.
+    The gain is over reranking without fusion or, if that is recommended, over the retriever.
+    `measure` and `retriever` are names for the sentence.
     """
     claims = {b: _claims(b, values[b], seed) for b in sorted(values)}
     advised = {b: way for b, of in claims.items() if (way := _advised(of)).kind != "retriever"}
@@ -173,9 +173,9 @@ def _comparisons(way: Way, claims: Sequence[Claim], names: Mapping[Way, str]) ->
 
 
 def _more_queries(way: Way, claims: Sequence[Claim], n: int) -> list[str]:
-    """Estimate how many judged queries would decide what `n` of them leave open."""
+    """Estimate how many judged queries would decide the comparisons that `n` leave open."""
     clauses = []
-    # An interval's half-width falls with 1 / sqrt(n); Holm's correction asks half as many more.
+    # An interval's half-width falls with 1 / sqrt(n); Holm's correction needs 1.5 times as many.
     needed = [
         1.5 * d.n * (1 - d.low / d.difference) ** 2
         for d in _unclear(way, claims)
@@ -202,7 +202,7 @@ def _compared(one: str, difference: Comparison) -> str:
 
 
 def doubt(difference: Comparison) -> str:
-    """Return what to add to a difference that is not clear."""
+    """Return the remark on a difference that is not clear; nothing if it is clear."""
     if difference.sign:
         return ""
     within = difference.low <= 0 <= difference.high

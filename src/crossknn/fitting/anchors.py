@@ -1,8 +1,8 @@
 """Collect an index's anchors (R_anc): exact scores of some queries with every item.
 
 The scores go to the index's store, which every search and fit reads, so a run can be stopped at any
-time and no pair is scored twice. Complete rows become the artifact "anchors" (ANNCUR and ADACUR;
-Yadav et al. 2022, 2.2), whose arrays are memory-mapped when the index is opened.
+time and no pair is scored twice. Queries scored with every item become the artifact "anchors" of
+ANNCUR and ADACUR (Yadav et al. 2022, 2.2), whose arrays are memory-mapped when the index is opened.
 
 Axes: k_q anchor queries, n items.
 """
@@ -29,7 +29,6 @@ from crossknn.types import Artifact, FloatArray, Progress, Queries
 logger = logging.getLogger(__name__)
 
 _CHUNK = 8_192
-_OTHER_STREAM = 1  # of the seed: the items in the query's place are not the index's anchor items
 
 
 def collect_anchors(
@@ -40,9 +39,9 @@ def collect_anchors(
     limits: Limits | None = None,
     progress: Progress | None = None,
 ) -> CollectReport:
-    """Score training queries with every item, store the complete rows as the index's anchors, and
-    fit kriging's prior to them. Existing anchors are kept. After an interruption, the same call
-    resumes.
+    """Score training queries with every item, store those that are complete as the index's anchors,
+    and fit kriging's prior to the anchors. Existing anchors are kept. After an interruption, the
+    same call resumes.
 
     Args:
         index: The n items.
@@ -104,7 +103,7 @@ def check_texts(queries: Texts, kind: str) -> list[str]:
 
 
 def _current_rows(index: ItemIndex, own: str | None) -> Artifact | None:
-    """Return this cross-encoder's current rows, including those of other processes."""
+    """Return this cross-encoder's current anchors, including those that other processes added."""
     rows = index.newest("artifacts", ANCHORS)
     if rows is None or rows.meta["fingerprint"] != own:
         return None
@@ -119,7 +118,7 @@ def _current_rows(index: ItemIndex, own: str | None) -> Artifact | None:
 def _scales(
     index: ItemIndex, rows: FloatArray, queries: Sequence[str]
 ) -> dict[str, tuple[float, float]]:
-    """(alpha, beta) by name of the index's own vectors; "center" only centers."""
+    """Return (alpha, beta) for each of the index's unfitted vectors; "center" only centers."""
     mean, std = _moments(np.asarray(row) for row in rows)
     scales = {"center": (mean, 1.0)}
     for name in (name for name in index.vectors if name not in index.fitted):

@@ -1,8 +1,8 @@
 """Calibrate scores to probabilities of relevance, from judgements, by isotonic regression.
 
-The regression (Zadrozny and Elkan 2002) is on a sum of the score, the mean of its query's best and
-the lead over the best other item, weighted by logistic regression. The score alone, or minus the
-mean, was better in 3 of 30 folds of six data sets.
+Isotonic regression (Zadrozny and Elkan 2002) maps a sum of three features to a probability: the
+score, the mean of the query's best scores, and the lead over the best other item, weighted by
+logistic regression. The score alone, or minus the mean, was better in 3 of 30 folds of six sets.
 
 Axes: m queries, k items of each, p pairs of them.
 """
@@ -81,7 +81,7 @@ def fit_calibration(
 
 
 def _judged(index: ItemIndex, asked: QuerySet, qrels: Qrels) -> QuerySet:
-    """The queries with judgements, five or more, of items that are in the index."""
+    """Select the judged queries; `InputError` if fewer than five, or if no judged item is known."""
     judged = asked.take(q for q, name in enumerate(asked.ids) if qrels.get(name))
     if len(judged) < FEWEST_QUERIES:
         raise InputError(
@@ -98,9 +98,9 @@ def _judged(index: ItemIndex, asked: QuerySet, qrels: Qrels) -> QuerySet:
 def fit_scores(
     scores: FloatArray, relevant: BoolArray, seed: int = 0
 ) -> tuple[Calibration, dict[str, Any]]:
-    """Fit to the final scores (m, k) of each query's best items, in descending order and padded
-    with NaN, and whether they are `relevant` (m, k). Returns the calibration, and the report of
-    `fit_calibration`."""
+    """Fit a calibration to the final scores (m, k) of each query's best items, in descending order
+    and padded with NaN, and to whether these items are `relevant` (m, k). Return it, and the report
+    of `fit_calibration`."""
     scored = ~np.isnan(scores)
     if not 0 < relevant[scored].sum() < scored.sum():
         which = "all" if relevant[scored].any() else "none"
@@ -128,8 +128,8 @@ def fit_scores(
 
 
 def calibration_error(chance: FloatArray, relevant: BoolArray, bins: int = BINS) -> float:
-    """Compute the expected calibration error, 0-1: the mean over items of the difference between
-    their bin's probability and relevant share (Nguyen and O'Connor 2015, with bins of equal size).
+    """Compute the expected calibration error, 0-1: the difference between mean probability and
+    relevant share in an item's bin, averaged (Nguyen and O'Connor 2015, with bins of equal size).
 
     >>> calibration_error(np.array([0.75, 0.25]), np.array([True, False]), 2)
     0.25
@@ -141,8 +141,8 @@ def calibration_error(chance: FloatArray, relevant: BoolArray, bins: int = BINS)
 def _curve(
     sums: FloatArray, relevant: BoolArray, scored: BoolArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Fit the weights of the features (m, k, 3), and the isotonic curve over their sum; of items of
-    one kind, by the score alone."""
+    """Fit the weights of the features (m, k, 3), and the isotonic curve over their weighted sum. If
+    all items are relevant, or none is, the sum is the score alone."""
     rows, which = sums[scored], relevant[scored]
     weights = np.array([1.0, 0.0, 0.0])
     if 0 < which.sum() < len(which):
@@ -151,15 +151,15 @@ def _curve(
 
 
 def _isotonic(values: FloatArray, which: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """`isotonic`, at least 1 / (p + 2) from 0 and 1, because p items show no more."""
+    """Like `isotonic`, but at least 1 / (p + 2) from 0 and 1: p items can prove no more."""
     at, chance = isotonic(values, which)
     edge = 1 / (len(values) + 2)
     return at, chance.clip(edge, 1 - edge)
 
 
 def isotonic(values: FloatArray, which: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Isotonic regression: the rising curve that has the least squared error to `which` (p,) at
-    `values` (p,). Its knots (b,) and heights (b,), between which `np.interp` draws lines.
+    """Isotonic regression: fit the rising curve with the least squared error to `which` (p,) at
+    `values` (p,). Return its knots (b,) and heights (b,), for `np.interp`.
 
     >>> isotonic(np.array([1, 2, 3, 3]), np.array([True, False, True, False]))
     (array([1, 3]), array([0.5, 0.5]))
@@ -177,8 +177,8 @@ def _logistic_weights(values: FloatArray, within: BoolArray, ridge: float) -> Fl
     """Fit a logistic regression: weights (f,) of features (e, f) that predict which of e examples
     are `within` (e,).
 
-    `ridge` is the penalty of squared weights, of features scaled to variance 1. The intercept is
-    fitted and left out: it changes no order.
+    `ridge` is the penalty on squared weights, for features scaled to variance 1. The intercept is
+    fitted but not returned, because it changes no order.
     """
     size = values.std(axis=0)
     size = np.where(size > 0, size, 1.0)

@@ -1,9 +1,9 @@
 """Fit kriging's prior to anchors, queries that were scored with every item.
 
-Each anchor's scores are regressed on the trend with few columns. The residuals show which items
-score high for the same queries: their covariance is approximated with low rank, partly smoothed by
-the item vectors. Cokriging predicts a query's coordinates in that space from its vector, as learned
-from the anchors.
+Each anchor's scores are regressed on the few columns of the smaller trend. The residuals show which
+items score high for the same queries: their covariance is approximated by factors, partly smoothed
+by the item vectors. Cokriging learns from the anchors to predict a query's coordinates in the space
+of the factors from the query's vector.
 
 Axes: those of `crossknn.methods.prior`, and a anchor queries, b items of a block.
 """
@@ -27,14 +27,14 @@ RANK = 100
 """Maximum number of factors."""
 
 OWN, SMOOTHED = 4 / 7, 3 / 7
-"""Weights, in the items' covariance, of the residuals themselves and of their smoothing by item
-vectors."""
+"""Weights, in the items' covariance, of the residuals themselves and of the residuals smoothed by
+item vectors."""
 
 SMOOTHING = 30.0
-"""The ridge of smoothing factors by item vectors, in units of items."""
+"""Ridge penalty of the regression of factors on item vectors, in numbers of items."""
 
 PRIOR_QUERIES = 2
-"""Weight, in numbers of queries, of the slope prior that holds without other queries."""
+"""Weight of the slope prior that is assumed without other queries, in numbers of queries."""
 
 BLOCK = 8_192
 """Number of items that a fit reads together."""
@@ -50,7 +50,7 @@ def fit_cokriging(
     """Fit cokriging of coordinates Z (q, r) from vectors (q, d), and predict each query from all
     others: (q, r). `products` (r, r) is the Gram matrix of the factors.
 
-    Scale and ridge have the smallest leave-one-out error in the scores of all items. With
+    Scale and ridge minimise the leave-one-out error in the scores of all items. With
     A = K (K + ridge I)^-1, the error of query i is ((I - A) Z)_i / (1 - A_ii) (Rasmussen and
     Williams 2006, 5.12).
     """
@@ -81,8 +81,8 @@ def fit_dense(
     progress: Progress | None = None,
 ) -> Prior:
     """Fit a prior to exact scores (a, n) of anchors, each retriever's scores `cheap` (a, n), item
-    vectors (n, d) and anchors' vectors (a, d'). The retriever `lead` is in the trend with few
-    columns; `rows` (q,) are the anchors to use, by default all.
+    vectors (n, d) and anchors' vectors (a, d'). `lead` is the position of the retriever that the
+    trend with few columns uses; `rows` (q,) are the anchors to fit to, by default all.
 
     The items are read three times, `BLOCK` at a time, so that arrays may be memory-mapped;
     `progress` is called with (items read, 3 n).
@@ -134,13 +134,13 @@ def _cokriging_of(
 
 
 def _with_column(values: FloatArray, others: FloatArray, factor: FloatArray) -> FloatArray:
-    """Insert cokriging's prediction before the items' mean and the scores: -> (q, g + 1, b)."""
+    """Insert cokriging's prediction before the last columns, mean and score: -> (q, g + 1, b)."""
     likely = (others.astype(np.float32) @ factor.T)[:, None]
     return np.concatenate([values[:, :-2], likely, values[:, -2:]], axis=1)
 
 
 class _Anchors(NamedTuple):
-    """The q anchors at `rows` of exact and of each retriever's scores (a, n)."""
+    """The q anchors at `rows`, with their exact and each retriever's scores, of shape (a, n)."""
 
     scores: FloatArray
     cheap: Sequence[FloatArray]
@@ -156,8 +156,8 @@ class _Anchors(NamedTuple):
         return moments, total
 
     def blocks(self, reading: int) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield items with each anchor's columns except the 1, and its scores: (q, g, b). The
-        items' mean is over the other anchors."""
+        """Yield each block's items, and every anchor's columns (except the constant 1) and scores
+        for them (q, g, b). An item's mean score is over the other anchors."""
         n = self.scores.shape[1]
         for start in range(0, n, BLOCK):
             part = slice(start, min(start + BLOCK, n))
@@ -245,8 +245,8 @@ def _directions(vectors: FloatArray) -> FloatArray:
 
 
 def slope_precision(weights: FloatArray, columns: BoolArray, variance: float) -> FloatArray:
-    """Compute the precision of a trend's weights except the first: (q, g) -> (g, g); with few
-    queries it is shrunk towards the one assumed without any."""
+    """Compute the precision of a trend's weights except the first: (q, g) -> (g, g). It is shrunk
+    towards the precision assumed without other queries, the more the fewer queries there are."""
     q, g = weights.shape
     used, precision = np.flatnonzero(columns)[1:], np.zeros((g, g))
     spread = np.atleast_2d(np.cov(weights[:, used].T)) * q

@@ -1,4 +1,4 @@
-"""Fit kriging's prior to the scores of past searches: a factor model with missing entries.
+"""Fit kriging's prior to the scores of past searches: a factor model with missing scores.
 
     y_qi = w0_q + w_q . x_qi + c_q mean_i + z_q . loadings_i + noise
     theta_i = [mean_i, loadings_i] = content' direction_i + own_i
@@ -10,10 +10,10 @@ Gaussian part of its own. Fitted by EM (Dempster et al. 1977): `e_step`, `m_step
 Searches leave scores of few items, those that looked good, so averages of them are too high. A
 maximum likelihood fit may ignore the missing scores if the model includes everything that decided
 which are missing (Rubin 1976, missing at random). A search chooses items by the retrievers' scores,
-which are columns here, and by earlier exact scores, which are entries. So all scores of a query
+which are columns here, and by earlier exact scores, which are fitted. So all scores of a query
 should be included.
 
-Axes: q queries, e entries, b scored items of a query, k items with entries, n items, d dimensions,
+Axes: q queries, e scores, b scored items of a query, k items with scores, n items, d dimensions,
 s retrievers, g = 1 + s columns [1, x], f = g + 1 weights [w0, w, c], r factors, t = 1 + r.
 """
 
@@ -34,13 +34,13 @@ from crossknn.scores.sparse import SparseScores
 from crossknn.types import BoolArray, FloatArray, Progress
 
 STEPS = 6
-"""Maximum EM steps, first for the content and then for the items' own loadings."""
+"""Maximum EM steps for the content (predicted by vectors), and then for the items' own loadings."""
 
 STEPS_UNTESTED = (2, 0)
-"""Maximum EM steps if no entry can be held out."""
+"""Maximum EM steps if no score can be held out."""
 
 GAIN = 0.999
-"""Steps continue while each reduces the held-out error at least to this share."""
+"""EM continues while each step reduces the held-out error to less than this share of the last."""
 
 SMALLEST = 1e-9
 """Minimum variance, in scores of variance about 1."""
@@ -64,7 +64,7 @@ def fit_sparse(
     the queries that have scores.
 
     The content is fitted first, then the items' own loadings, as long as predictions of a held-out
-    tenth of the entries improve; then the same number of steps is repeated with all entries.
+    tenth of the scores improve; then the same number of steps is repeated with all scores.
     """
     data = Observations.of(scores, cheap, vectors)
     if len(data.queries) < 2:
@@ -90,8 +90,8 @@ def _fit(
     held: Sequence[Query] = (),
     progress: Progress | None = None,
 ) -> tuple[FactorModel, tuple[int, ...]]:
-    """Run EM steps for the content and then for the items' own loadings, or as many as predict
-    `held` best; return the model and the numbers of steps."""
+    """Run the given numbers of EM steps for the content and then for the items' own loadings, or
+    only as many as predict the `held` scores best. Return the model and the numbers of steps."""
     model, used = _initial(data), []
     for own_loadings, most in zip((False, True), steps, strict=True):
         if own_loadings:
@@ -113,7 +113,7 @@ def _fit(
 
 @dataclass(frozen=True, slots=True)
 class FactorModel:
-    """The model. `theta` (k, t): mean and loadings of the items with entries, of which `content`
+    """The model. `theta` (k, t): mean and loadings of the items with scores, of which `content`
     (d, t) predicts a part from their directions. `own_prior` (t,): prior variance of the items' own
     part of theta; `own_variance` (k,): variance that its uncertainty adds to an item's scores.
     `weights` (f,) and `precision` (f, f): the prior of queries' weights. `noise`: a variance."""
@@ -134,7 +134,7 @@ class FactorModel:
         With K = L L' + D the scores' covariance (loadings L (b, r), noise D) and H the basis, the
         weights are those of generalised least squares with their prior (Rasmussen and Williams
         2006, 2.42), and z given them has the mean L' K^-1 (y - H w) and the covariance
-        I - L' K^-1 L = (I + L' D^-1 L)^-1, the smaller inverse of which is computed. H is
+        I - L' K^-1 L = (I + L' D^-1 L)^-1, of which the smaller matrix is inverted. H is
         [1, x, mean] of the items, or the `basis` (b, f).
         """
         theta, noise = self.theta[query.items], self.noise + self.own_variance[query.items]
@@ -161,8 +161,8 @@ class FactorModel:
 
 
 def _initial(data: Observations) -> FactorModel:
-    """Fit pooled weights of the retrievers' scores; half of the remaining variance is content, a
-    quarter the items' own part and a quarter noise."""
+    """Fit weights of the retrievers' scores to all queries together. Half of the remaining variance
+    is taken for content, a quarter for the items' own part and a quarter for noise."""
     g, d = len(data.size), data.directions.shape[1]
     products, count = np.zeros((g, g)), 0
     for query in data.queries:
@@ -185,7 +185,7 @@ def _initial(data: Observations) -> FactorModel:
 
 
 def _with_own_loadings(model: FactorModel, data: Observations, rank: int) -> FactorModel:
-    """Give at most `rank` factors a part of the items' own, with half of the noise in all."""
+    """Add to at most `rank` factors a part of each item's own, which takes half of the noise."""
     values, vectors = np.linalg.eigh(model.theta[:, 1:].T @ model.theta[:, 1:] / len(data.seen))
     kept = np.argsort(-values, kind="stable")[:rank]
     turn = np.zeros((len(values) + 1, len(kept) + 1))
@@ -209,10 +209,10 @@ class SufficientStatistics:
 
     `first` and `second` are the sums of E[u] and E[u u'] over the queries; `pull` (k, t) those of
     E[v (y - basis w)] over an item's queries, and `square` that of E[(y - basis w)^2] over all
-    `count` entries. Without own loadings, `precision` (k,) has the sums of E[c^2], `pull` (k, 1)
+    `count` scores. Without own loadings, `precision` (k,) has the sums of E[c^2], `pull` (k, 1)
     those of E[c (y - basis w - v . content' direction)], and `square` uses the whole model.
     With them, `products` has each query's E[v v'] (t, t). `error` is the squared error on the
-    held-out entries.
+    held-out scores.
     """
 
     first: FloatArray
@@ -228,7 +228,7 @@ class SufficientStatistics:
 def e_step(
     model: FactorModel, data: Observations, own_loadings: bool, held: Sequence[Query] = ()
 ) -> SufficientStatistics:
-    """Compute the sums. With `own_loadings` items have loadings of their own, else an offset."""
+    """Compute the sums. Items have loadings of their own (`own_loadings`), or only an offset."""
     (k, t), g, start = model.theta.shape, len(data.size), data.directions @ model.content
     sums = SufficientStatistics(
         np.zeros(g + t),
@@ -340,7 +340,7 @@ def _prior_of(
     query_vectors: FloatArray | None,
     lead: int,
 ) -> Prior:
-    """Convert to a prior in the units of the scores, for all n items, strongest factor first."""
+    """Convert the model to a prior for all n items, in units of scores, strongest factor first."""
     n, size, f = len(vectors), data.size[0], len(model.weights)
     mean, factor, moments = _of_all_items(model, data, vectors)
     centre, covariance = moments.mean[0, :, 0], moments.products[0] / n

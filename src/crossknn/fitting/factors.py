@@ -1,11 +1,11 @@
-"""Factorize G, the sparse scores of train queries: choice of pairs, scale, and ALS.
+"""Factorize G, the sparse score matrix of train queries: choice of pairs, scale, and ALS.
 
-Pairs are chosen by query or by item (AXN 2.1, B.4), in an order of which any beginning is a
-representative sample. `Targets` are their scores on the scale of the initial vectors, and `Fit` the
+Pairs are chosen by query or by item (AXN 2.1, B.4), in an order whose first pairs, of any number,
+are representative. `Targets` are their scores on the scale of the initial vectors, and `Fit` is the
 result of a factorization. `als` is MF_TRNS without torch (AXN 2.1, eq. 3): alternating least
-squares over vectors u of train queries and v of items, with a dual encoder's u0 and v0, minimises
+squares over vectors u of train queries and v of items, near a dual encoder's u0 and v0, minimises
 
-    sum over entries (g - u . v)^2 + strength * (c_u sum |v - v0|^2 + c_v sum |u - u0|^2),
+    sum over scores (g - u . v)^2 + strength * (c_u sum |v - v0|^2 + c_v sum |u - u0|^2),
 
 where c_u and c_v are the mean squared lengths of u0 and v0, so that the length of vectors does not
 matter.
@@ -15,7 +15,7 @@ do not express. With a `bias` all vectors have one more coordinate: `bias` times
 u0, 0 in v0, which comes to hold the item's average level (the item biases of matrix factorization;
 Koren et al. 2009, eq. 4).
 
-Axes: q train queries, n items, d dimensions, e entries of G, p pairs.
+Axes: q train queries, n items, d dimensions, e scores in G, p pairs.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _NUMBERS_AT_ONCE = 1 << 17
 
 
 class PairPlan(NamedTuple):
-    """The pairs (p,) of G, and which of them were drawn at random: a representative sample of
-    all."""
+    """The pairs (p,) to score for G, and those among them that were drawn at random, which are a
+    representative sample of all pairs."""
 
     pairs: Pairs
     random: Pairs
@@ -61,11 +61,11 @@ def per_query(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> PairPlan:
-    """Choose `count` items for each train query (strategy q; AXN 2.1: k_d): first `random` ones of
-    all n, then the best of a retriever, then more random ones if it returns too few.
+    """Choose `count` items for each train query (strategy q; AXN 2.1: k_d): `random` ones of all n,
+    then the retriever's best, then more random ones if the retriever returns too few.
 
-    Queries are in random order. The pairs of a smaller `count` or `random` are a subset of a larger
-    one's.
+    Queries are in random order. The pairs chosen with a smaller `count` or `random` are a subset of
+    those chosen with a larger one.
     """
     if count < 1:
         raise InputError(f"items per query is {count}; it must be 1 or more")
@@ -90,7 +90,7 @@ def per_query(
 
 
 def per_item(n: int, q: int, count: int, *, seed: int = 0) -> PairPlan:
-    """Choose `count` different random queries, from q, for each of n items (strategy i; AXN B.4):
+    """Choose `count` different random queries, out of q, for each of n items (strategy i; AXN B.4):
     every item, in random order, gets one query before any gets two."""
     if not 1 <= count <= q:
         raise InputError(
@@ -116,7 +116,7 @@ class Fit:
 
     `map` and `item_map` map the dual encoder's vectors of other queries and items; None if only
     scores determine a vector. `scale` maps raw scores to the scale of the vectors. `held_out` and
-    `initial` are root mean squared errors on held-out entries, of the fit and of the initial
+    `initial` are root mean squared errors on held-out scores, of the fit and of the initial
     vectors. `untouched` is the number of items without a score.
     """
 
@@ -136,7 +136,7 @@ class Fit:
 class Targets:
     """The data of a fit: normalised scores of G, divided into `fitted` and `held` out; initial
     vectors `items` (n, d), possibly memory-mapped, and `queries` (q, d), which must not be changed;
-    and their error on the held-out entries, `initial`."""
+    and `initial`, the error of these vectors on the held-out scores."""
 
     items: FloatArray
     queries: FloatArray
@@ -155,8 +155,8 @@ class Targets:
         held_out: float = 0.05,
         seed: int = 0,
     ) -> Targets:
-        """Normalise G by `scale`, by default to the mean and deviation of `queries . items` on its
-        entries (AXN A.2); a scale from random pairs is better."""
+        """Normalise G by `scale`, by default to the mean and deviation of `queries . items` on the
+        same pairs (AXN A.2); a scale from random pairs is better."""
         queries = np.asarray(queries, np.float32)
         if scale is None:
             products = inner_products(queries, items, scores.query, scores.item)
@@ -174,7 +174,7 @@ class Targets:
 
     @property
     def untouched(self) -> int:
-        """Number of items without an entry to fit."""
+        """Number of items without a score to fit."""
         return self.fitted.n - len(np.unique(self.fitted.item))
 
 
@@ -190,7 +190,7 @@ def inner_products(
 
 
 def error(entries: SparseScores, queries: FloatArray, items: FloatArray) -> float:
-    """Root mean squared error of `queries . items` on normalised entries; NaN without entries."""
+    """Root mean squared error of `queries . items` on normalised scores; NaN without scores."""
     if not len(entries):
         return float("nan")
     miss = inner_products(queries, items, entries.query, entries.item) - entries.score
@@ -207,9 +207,9 @@ def als(
 ) -> Fit:
     """Fit item and query vectors to G, near the initial ones, by alternating least squares; with a
     bias they have d + 1 dimensions. A sweep fits all items to the queries, then all queries to the
-    items. Sweeps end when the error on held-out entries rises."""
+    items. Sweeps end when the error on held-out scores rises."""
     began = time.perf_counter()
-    # Items without an entry keep their vectors, so the sweeps leave them out.
+    # Items without a score keep their vectors, so the sweeps leave them out.
     used = np.unique(np.concatenate([targets.fitted.item, targets.held.item]))
     fitted, held = (
         replace(part, item=np.searchsorted(used, part.item), n=len(used))
@@ -256,8 +256,8 @@ def als(
 
 
 def _fit_rows(g: Any, others: FloatArray, start: FloatArray, strength: float) -> FloatArray:
-    """Fit the vector of every row of G, given those of the `others`, near the `start`. Rows with
-    the same number of entries are solved together."""
+    """Fit the vector of every row of G near its `start`, given the columns' vectors `others`. Rows
+    with the same number of scores are solved together."""
     fitted, counts = start.copy(), np.diff(g.indptr)
     for b in np.unique(counts[counts > 0]).tolist():
         rows = np.flatnonzero(counts == b)

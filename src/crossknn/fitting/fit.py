@@ -1,8 +1,8 @@
 """Collect scores, fit item vectors to them, and store the vectors in the index (AXN 2.1).
 
 `fit` scores pairs of train queries and items into the index's store, fits item vectors to the
-scores, and adds them to the index. The papers' other fits are elsewhere: a distilled dual encoder
-in crossknn-train, MF_TRNS, MF_IND and a truncated R_anc in crossknn-lab.
+scores, and adds the vectors to the index. The papers' other fits are in other packages: a distilled
+dual encoder in crossknn-train; MF_TRNS, MF_IND and a truncated R_anc in crossknn-lab.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ DEFAULT = "als"
 PER = {"q": 100, "i": 5}
 """Default numbers of items per train query, and of train queries per item."""
 
-_ENOUGH = 30  # so many random pairs make a scale
+_ENOUGH = 30  # minimum number of random pairs for a scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class FitReport:
 
     @property
     def notes(self) -> list[str]:
-        """What the data could not give."""
+        """What is missing: scores of train queries, or scores of some items."""
         notes, n = list[str](), len(self.vectors.values)
         if not self.collected.complete:
             notes.append("some train queries lack scores: run the fit again to resume")
@@ -73,7 +73,7 @@ class FitReport:
         return notes
 
     def summary(self) -> dict[str, Any]:
-        """The lines that the command line prints."""
+        """The values that the command line prints."""
         return {
             "name": self.name,
             "method": self.vectors.method,
@@ -117,7 +117,7 @@ def fit(
             queries for each item.
         per: Number of items or queries; by default 100 items or 5 queries.
         retriever: Specification of the retriever of strategy "q"; by default the vectors'.
-        limits: Limits of the collection. Scores so far are used, and the same call resumes.
+        limits: Limits on calls and time. Scores computed by then are fitted; the same call resumes.
         seed: Seed of all randomness.
         progress: Opens a progress report: `progress(what, unit)` is a context manager that gives a
             function to be called with (done, total).
@@ -156,8 +156,8 @@ def _initial(index: ItemIndex, vectors: str) -> str:
 
 @dataclass(kw_only=True, eq=False)
 class FitTask:
-    """The data of a fit; pairs are scored when their scores are first requested, and what that took
-    is `collected`."""
+    """The data of a fit. Pairs are scored when their scores are first requested; `collected` is the
+    report of the scoring."""
 
     index: ItemIndex
     scorer: Scorer
@@ -174,8 +174,8 @@ class FitTask:
     _random: SparseScores = field(init=False)
 
     def sparse(self) -> SparseScores:
-        """Score the planned pairs, and return G: all scores of the train queries in the store; of
-        anchors, which have all scores, only the planned ones."""
+        """Score the planned pairs, and return G: all stored scores of the train queries, but only
+        the planned pairs of queries that were scored with every item."""
         store, items, plan = self.index.scores, self.index.items.texts, self._plan()
         with self.progress("scoring train queries", "pairs") as report:
             how = dict[str, Any](limits=self.limits, progress=report)
@@ -198,7 +198,7 @@ class FitTask:
         return Scale.match(drawn.score, inner_products(queries, items, drawn.query, drawn.item))
 
     def kept(self, method: FitMethod, fit: Fit, queries: int, calls: int) -> ItemVectors:
-        """What the index keeps of a fit to `calls` scores of `queries` queries."""
+        """Make what the index stores of a fit to `calls` scores of `queries` queries."""
         errors = {"held_out": fit.held_out, "initial": fit.initial, "untouched": fit.untouched}
         details = json.dumps({**errors, **fit.details})
         return ItemVectors(
@@ -251,8 +251,8 @@ class FitMethod(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Factorization(FitMethod):
-    """Fits vectors to the sparse G, starting from those of the dual encoder. A random share
-    `held_out` of G determines when to stop, and measures the fit."""
+    """Fits vectors to the sparse G, starting from the dual encoder's vectors. A random share of G,
+    `held_out`, decides when to stop, and measures the fit."""
 
     held_out: float = option(0.05, least=0, most=0.99)
 
@@ -275,9 +275,9 @@ class Factorization(FitMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class ALS(Factorization):
-    """Alternating least squares, regularised towards the initial vectors with `strength`. An
-    additional coordinate with `bias`, in lengths of a query's vector, holds the item's average
-    level; 0 omits it."""
+    """Alternating least squares, regularised towards the initial vectors with `strength`. An added
+    coordinate holds the item's average score; queries have `bias` there, in lengths of a query's
+    vector, and a `bias` of 0 omits it."""
 
     name = "als"
     strength: float = option(0.3, least=1e-9)

@@ -1,12 +1,12 @@
 """Fit the weights of a fusion to judgements.
 
-The retrievers' weights relative to each other come from their ranking of the whole corpus, which
-scores no pairs, and the weight of their sum relative to the exact scores from the order of its
-first candidates. A grid fitted to few queries overfits (on 60 it lost 4.6 points of nDCG@10), so
-the result is shrunk towards the default weights as far as cross-validation supports. If the sum
-with the exact scores then ranks worse than the retrievers alone, the retrievers decide the order.
+The retrievers' weights relative to each other are fitted to their ranking of the whole corpus,
+without exact scores; the weight of their sum beside the exact scores, to the order of the first
+candidates. A grid overfits with few queries (with 60 it lost 4.6 points of nDCG@10), so the result
+is shrunk towards the default weights as far as cross-validation supports. If the retrievers alone
+rank better than their sum with the exact scores, the retrievers decide the order.
 
-Axes: m queries, c candidates, r retrievers; `unit` (..., m, c) are scores in deviations.
+Axes: m queries, c candidates, r retrievers; `unit` (..., m, c) are scores in standard deviations.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ to the exact scores, and the distance from the default weights. Zero weight is e
 sum would no longer influence the search."""
 
 DECIDING = 10_000.0
-"""Standard deviations of the retrievers' sum per exact score, when exact scores only break ties."""
+"""Weight of the retrievers' sum, in standard deviations, if exact scores only break ties."""
 
 FOLDS, FEWEST_QUERIES, POOL = 5, 5, 1000
 
@@ -56,21 +56,21 @@ def fit_fusion(
     """Fit the weights of retriever scores in the final score, on m training queries.
 
     Scores the first `depth` items of `hybrid` for each query; the scores are stored in the index.
-    Returns the artefact "fusion" of the index: `weights`, in the `deviations` of candidates' scores
-    (means over the queries); with judgements also `ndcg`, nDCG@10 of the candidates ordered by the
-    retrievers, the cross-encoder and, cross-validated, both, and a `note` if both are worse than
-    the retrievers alone, which then decide the order.
+    Returns the artifact "fusion" of the index: `weights`, in units of the candidates' standard
+    `deviations` (means over queries). With judgements it has `ndcg`, nDCG@10 of the candidates
+    ordered by the retrievers, by the cross-encoder and, cross-validated, by both; and a `note` if
+    the retrievers alone order better than both, and so decide the order.
 
     Args:
         index: The items.
         scorer: A cross-encoder or its name.
         queries: m texts, or queries with the ids that judgements name.
-        qrels: Judgements: the retrievers' weights to each other are those of the best nDCG@100 of
-            their sum, and the sum's weight that of the best nDCG@10 beside the exact score, both
-            shrunk towards the default ones. Without judgements the weights are the default ones.
+        qrels: Judgements. The retrievers' relative weights maximise nDCG@100 of their sum, and the
+            sum's weight maximises nDCG@10 of the sum plus the exact score; both are shrunk towards
+            the default weights, which are used without judgements.
         depth: How many items of `hybrid` are scored for each query.
-        keep_own: Keep the item that has a query's id among its candidates; as in BEIR it is left
-            out, since it is the query itself where queries are documents of the corpus.
+        keep_own: Keep an item that has the query's id among the candidates. BEIR leaves it out,
+            because it is the query itself if queries are documents of the corpus.
         limits, progress: As for `collect`.
     """
     asked, opened = query_set(queries), as_scorer(scorer)
@@ -101,7 +101,7 @@ def _weigh(
     depth: int,
 ) -> dict[str, Any]:
     """Compute the result of `fit_fusion`, except the fingerprint; `rows` are the grades of each
-    query by position of the items, and `own` the item (m,) that is no candidate of a query."""
+    query by position of the items, and `own` (m,) the item to leave out of a query's candidates."""
     shipped = _shipped(index)
     stages = [open_retriever(index, name) for name in shipped]
 
@@ -134,7 +134,7 @@ def _weigh(
 
 
 def _shipped(index: Index) -> dict[str, float]:
-    """The default weights of the index's retrievers, which are those that are fused."""
+    """Return the default weights of the index's retrievers that are fused."""
     vectors = unfitted(index)
     beside_words = vectors == "lsa" and "bm25" in index.retrievers
     weights = {vectors: LSA if beside_words else VECTORS, "bm25": BM25}
@@ -149,9 +149,9 @@ def _note(ndcg: Mapping[str, float]) -> dict[str, str]:
         return {}
     return {
         "note": f"the retrievers order better without this cross-encoder (nDCG@10 "
-        f"{ndcg['retrievers']:.3f}, with it {ndcg['both']:.3f}, it alone "
+        f"{ndcg['retrievers']:.3f}, with it {ndcg['both']:.3f}, cross-encoder alone "
         f"{ndcg['cross-encoder']:.3f}): the weights are those of the retrievers' fusion, "
-        "which decides the order; --method retrieve gives it without any calls"
+        "which decides the order; --method retrieve gives this order without scoring pairs"
     }
 
 
@@ -166,13 +166,13 @@ def by_judgements(
     judged: tuple[FloatArray, FloatArray, FloatArray],
     start: FloatArray,
 ) -> tuple[FloatArray, FloatArray, dict[str, float]]:
-    """Weights (r,) from judgements, shrunk towards `start` (r,); deviations (1 + r,); and the
-    nDCG@10 of the candidates ordered by the retrievers (their sum or, if that is better, one of
-    them), by the exact scores and, cross-validated, by both.
+    """Return weights (r,) from judgements, shrunk towards `start` (r,); deviations (1 + r,); and
+    the nDCG@10 of the candidates ordered by the retrievers (their sum, or one retriever if that is
+    better), by the exact scores and, cross-validated, by both.
 
-    `scores` (1 + r, m, c) are those of candidates, the exact ones first, and `pool` (r, m, p) the
-    retrievers' of the best items of each; `judged` are the grades of the candidates (m, c), of the
-    pool (m, p), and of all relevant items, best first (m, 100).
+    `scores` (1 + r, m, c) are the candidates' exact and then retriever scores; `pool` (r, m, p) are
+    the retriever scores of all retrievers' best items. `judged` are the grades of the candidates
+    (m, c), of the pool (m, p), and of all relevant items, best first (m, 100).
     """
     rows = np.flatnonzero(judged[2].any(axis=1))
     gains, pool_gains, best = (of[rows] for of in judged)
@@ -204,7 +204,7 @@ def _deviations(scores: FloatArray) -> FloatArray:
     """Means over queries of standard deviations over candidates: (..., m, c) -> (...)."""
     deviations = np.asarray(np.nanstd(scores, axis=-1).mean(axis=-1))
     if not (deviations > 0).all():
-        raise InputError("fusion needs scores that differ, and all candidates have equal ones")
+        raise InputError("fusion needs scores that differ, but all candidates have the same score")
     return deviations
 
 
@@ -221,7 +221,7 @@ def _grades(rows: Sequence[Mapping[str, int]], items: IntArray) -> FloatArray:
 
 
 def _best_grades(rows: Sequence[Mapping[str, int]]) -> FloatArray:
-    """A query's 100 best grades of all items: (m, 100); five queries or more have one above 0."""
+    """Return each query's 100 best grades (m, 100); `InputError` if fewer than five have one."""
     padded = ([*(max(grade, 0) for grade in row.values()), *[0] * 100] for row in rows)
     best = np.array([sorted(row, reverse=True)[:100] for row in padded], np.float64)
     if (judged := int(best.any(axis=1).sum())) < FEWEST_QUERIES:
@@ -244,8 +244,8 @@ def _shrunk(
     grid: FloatArray, measure: Callable[[FloatArray], FloatArray], start: FloatArray
 ) -> tuple[FloatArray, float]:
     """Return the best weights of a grid (g, r), shrunk towards `start` (r,) by the largest amount
-    whose cross-validated mean is within a standard error of the best; and that mean of `measure`,
-    which gives (m,)."""
+    whose cross-validated mean is within a standard error of the best. Return that mean, too;
+    `measure` computes the queries' values (m,) for weights."""
     table = np.stack([measure(weights) for weights in grid])
     m = table.shape[1]
     fold, held = np.random.default_rng(0).permutation(m) % FOLDS, np.zeros((len(SHRINKAGE), m))

@@ -26,7 +26,7 @@ from crossknn.types import FloatArray, IntArray, Progress, Queries
 SEED, _QUERIES_AT_ONCE, _SCORES_AT_ONCE = 0, 64, 2**24
 
 TEACHING_ANCHORS = 10
-"""With at least this many anchors, the prior is fitted to them alone, without earlier searches."""
+"""With at least this many anchors, the prior is fitted to anchors only, not to past searches."""
 
 
 def fit_prior(
@@ -44,9 +44,9 @@ def fit_prior(
         index: The n items, and their anchors.
         scores: One cross-encoder's scores of searched queries that are not anchors.
         retriever: Retrievers whose scores the trends use; by default those of the index's prior, or
-            else words and vectors.
-        stored: Number of scores of all searched queries in the store, which the prior keeps.
-        progress: Called with (steps done, the most there may be).
+            else BM25 and vectors.
+        stored: Number of searched queries' scores in the store, noted in the prior.
+        progress: Called with (steps done, maximum number of steps).
     """
     anchors = index.artifacts.get("anchors")
     of_anchors = None if anchors is None else anchors.meta.get("fingerprint")
@@ -88,7 +88,7 @@ def prior_of(
 
 
 def cross_fitted(index: Index, retriever: Spec, folds: int) -> Iterator[tuple[IntArray, Prior]]:
-    """Yield each fold of the anchor queries, as positions, and the prior of the others."""
+    """Yield each fold of the anchor queries, as positions, and the prior fitted to the others."""
     assert index.anchors is not None
     rows = np.arange(len(index.anchors.scores))
     cheap = retriever_scores(index, retriever, index.anchors.queries, SEED)
@@ -97,8 +97,8 @@ def cross_fitted(index: Index, retriever: Spec, folds: int) -> Iterator[tuple[In
 
 
 def add_points(index: ItemIndex, progress: Progress | None = None) -> None:
-    """Build the approximate index of the items' points, if the index has a prior. With it a round
-    costs the pool's size."""
+    """Build the approximate index of the items' points, if the index has a prior. The time of a
+    search round then depends on the pool, not on all items."""
     if (prior := stored_prior(index)) is not None:
         points = points_of(index, prior, default_vectors(index))
         index.add_nearest(NAME, points, progress=progress)
@@ -143,7 +143,8 @@ def _of_searches(
 
 
 def _space(index: Index) -> tuple[str, str | None]:
-    """The vectors that smooth the factors, and the same if queries have such vectors."""
+    """Return the name of the vectors that smooth the factors, and the name of those that describe
+    queries: the same, or None if queries have no such vectors."""
     name = unfitted(index) or default_vectors(index)
     return name, name if index.has_query_vectors(name) else None
 
@@ -151,8 +152,8 @@ def _space(index: Index) -> tuple[str, str | None]:
 def _at_entries(
     index: Index, retriever: Spec, scores: SparseScores, space: str | None
 ) -> tuple[list[FloatArray], FloatArray | None]:
-    """Each retriever's standardised scores at the entries, (e,), and the vectors (q, d) of the
-    scored queries."""
+    """Return each retriever's standardised scores of the e scored pairs, and the vectors (q, d) of
+    the scored queries."""
     chosen, parts, vectors = scores.scored_queries, [], []
     together = max(1, min(_QUERIES_AT_ONCE, _SCORES_AT_ONCE // index.n))
     for start in range(0, len(chosen), together):

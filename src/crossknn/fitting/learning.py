@@ -56,16 +56,16 @@ def fit_from_store(
     progress: Progress | None = None,
 ) -> Prior:
     """Fit kriging's prior now to the index's scores by `scorer`, without scoring any pair; the
-    options are those of `fit_prior`. Queries scored with every item that are not anchors, as
-    `compare` leaves them, are ground truth and left out."""
+    options are those of `fit_prior`. Queries that were scored with every item for ground truth, as
+    by `compare`, are left out."""
     return _fit(index, scorer.fingerprint or "", retriever, progress)
 
 
 def learn(index: ItemIndex, scorer: Scorer) -> Prior | None:
-    """Fit kriging's prior to past searches with a cross-encoder, if enough are new; else None.
+    """Fit kriging's prior to past searches with a cross-encoder; None if too few of them are new.
 
     The prior keeps its retrievers. Searches that are already running finish with the old prior.
-    `InputError` if it cannot be written, or items were added or removed meanwhile.
+    `InputError` if the prior cannot be written, or items were added or removed meanwhile.
     """
     fingerprint = _named(scorer)
     return _fit(index, fingerprint) if _is_due(index, fingerprint) else None
@@ -89,7 +89,7 @@ def _is_due(index: ItemIndex, fingerprint: str) -> bool:
     if not index.vectors or len(index.anchor_queries) >= TEACHING_ANCHORS:
         return False
     counts = index.scores.query_counts(fingerprint)[1]
-    if len(counts) < FIRST_FIT:  # then no text is read
+    if len(counts) < FIRST_FIT:  # before any text is read
         return False
     searched, prior = counts[_searched(index, counts)], stored_prior(index)
     before = 0 if prior is None else prior.stored
@@ -104,9 +104,9 @@ def _searched(index: ItemIndex, counts: IntArray) -> IntArray:
 
 
 def searched_scores(index: ItemIndex, fingerprint: str) -> SparseScores:
-    """The store's scores by a cross-encoder of the newest queries (`QUERIES`, `SCORES`), but for
-    those of anchors, of queries that were scored with every item, and of queries with an item of
-    the same text."""
+    """Return a cross-encoder's stored scores of the newest queries (`QUERIES`, `SCORES`), without
+    anchors, queries that were scored with every item, and pairs of a query with an item of the same
+    text."""
     ids, counts = index.scores.query_counts(fingerprint)
     searched = _searched(index, counts)[-QUERIES:]
     fitting = int((np.cumsum(counts[searched][::-1]) <= SCORES).sum())
@@ -116,7 +116,7 @@ def searched_scores(index: ItemIndex, fingerprint: str) -> SparseScores:
     anchored = np.array([text in anchors for text in scores.queries], np.bool_)
     dense = (np.diff(scores.by_query) == index.n) | anchored
     kept = ~dense[scores.query]
-    # A query that is a document of the corpus says of itself what it says of no other item.
+    # How a document of the corpus scores with itself says nothing about other pairs.
     rows = {text: row for row, text in enumerate(scores.queries)}
     itself = {(rows[t], i) for i, t in enumerate(index.items.texts) if t in rows}
     if itself:
@@ -139,11 +139,11 @@ def _fit(
 
 
 def learn_apart(folder: Path, fingerprint: str, patience: float = PATIENCE) -> bool:
-    """Learn in a process of its own, at low priority, from the scores of the cross-encoder with
-    this fingerprint; return whether it ended within `patience` seconds, after which it continues by
-    itself. `InputError` if it learned nothing."""
+    """Learn in a separate process, at low priority, from the scores of the cross-encoder with this
+    fingerprint. Return whether the process ended within `patience` seconds; otherwise it continues
+    in the background. `InputError` if it failed."""
     command = [sys.executable, "-m", "crossknn.fitting.learning", str(folder), fingerprint]
-    # This crossknn, wherever it was imported from.
+    # The process must import the same crossknn.
     path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     apart = subprocess.Popen(
         command,
@@ -159,7 +159,7 @@ def learn_apart(folder: Path, fingerprint: str, patience: float = PATIENCE) -> b
     except subprocess.TimeoutExpired:
         return False
     if apart.returncode:
-        lines = errors.decode(errors="replace").strip().splitlines() or ["it was ended"]
+        lines = errors.decode(errors="replace").strip().splitlines() or ["the fit was killed"]
         raise InputError(lines[-1])
     return True
 
@@ -194,7 +194,7 @@ class Learner:
     """
 
     def __init__(self, index: ItemIndex, scorer: Scorer) -> None:
-        _named(scorer)  # or it is refused at once
+        _named(scorer)  # refuses a scorer without a name
         self.index, self.scorer = index, scorer
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -216,7 +216,7 @@ class Learner:
             self._thread.join(timeout)
 
     def _learn(self) -> None:
-        with suppress(AttributeError, OSError):  # where a thread has a priority of its own
+        with suppress(AttributeError, OSError):  # only some systems have priorities of threads
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW)
         try:
             with running():

@@ -1,7 +1,7 @@
 """Scores of past searches, query by query, in the units of the factor model.
 
-Axes: q queries, e entries, b scored items of a query, k items with entries, n items, d dimensions,
-g columns [1, retrievers' scores].
+Axes: q queries, e exact scores, b scored items of a query, k items with scores, n items,
+d dimensions, g columns [1, retrievers' scores].
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from crossknn.scores.sparse import SparseScores
 from crossknn.types import BoolArray, FloatArray, IntArray
 
 HELD_OUT = 0.1
-"""Share of the entries that is held out to choose the number of steps."""
+"""Share of the scores that is held out to choose the number of EM steps."""
 
 
 class Query(NamedTuple):
-    """A query's scored items, as positions (b,) among the k; `basis` (b, g) is [1, x]."""
+    """A query's scored items, as positions (b,) in `seen`; `basis` (b, g) is [1, x]."""
 
     items: IntArray
     basis: FloatArray
@@ -35,9 +35,9 @@ class Query(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Observations:
-    """All entries, query by query. [score, x] are centered and divided by their deviations within
-    queries, `size` (g,). The k items at the positions `seen` have entries, with `directions` (k,
-    d)."""
+    """All scores, query by query. [score, x] are centered and divided by their deviations within
+    queries, `size` (g,). `seen` (k,) has the positions of the items with scores, `directions` (k,
+    d) their vectors' directions."""
 
     queries: Sequence[Query]
     seen: IntArray
@@ -65,13 +65,12 @@ class Observations:
         return Observations(queries, seen, directions_of(vectors[seen]), size)
 
     def split(self, texts: Sequence[str]) -> tuple[Observations, list[Query]]:
-        """Split off a random share of each query's entries; the query's text determines the
-        draw."""
+        """Split off a random share of each query's scores; the query's text determines which."""
         fitted, held = [], []
         for text, query in zip(texts, self.queries, strict=True):
             rng = np.random.default_rng([0, zlib.crc32(text.encode("utf-8", "surrogatepass"))])
             out = rng.random(len(query.items)) < HELD_OUT
-            out[0] = False  # no query without an entry
+            out[0] = False  # every query keeps a score
             fitted.append(query.take(~out))
             held.append(query.take(out))
         return replace(self, queries=fitted), held

@@ -34,8 +34,8 @@ Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
 def calibrate(index: Index, method: Kriging, budget: int, seed: int = 0) -> Corners:
     """Calibrate `target_recall` for searches with a method, its `k`, and a budget.
 
-    It takes the time of searching the anchors, makes no calls, and is done once: the index keeps
-    the result in memory until its anchors change.
+    It takes as long as searching for the anchors, scores no pairs, and is done once: the index
+    keeps the result in memory until its anchors change.
     """
 
     def searched() -> Corners:

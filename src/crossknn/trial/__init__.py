@@ -1,2 +1,2 @@
-"""Trials: reranking and searching compared at equal numbers of scored pairs, for `demo` and
-`try`."""
+"""Trials compare reranking and searching at equal numbers of scored pairs, for the commands `demo`
+and `try`."""

@@ -39,7 +39,7 @@ class TrialData:
         return sum(query in self.qrels for query in self.queries.ids)
 
     def sample(self, max_items: int, seed: int) -> TrialData:
-        """Shuffle queries, judged ones first, and sample items, including the judged ones."""
+        """Shuffle the queries, judged ones first, and sample items, all judged items included."""
         judged, items = self.qrels or {}, self.items
         order = np.random.default_rng(seed).permutation(len(self.queries)).tolist()
         order.sort(key=lambda row: self.queries.ids[row] not in judged)
@@ -70,8 +70,8 @@ class TrialData:
 def read_trial(
     items: Items, place: Path, queries: Any, qrels: Path | None, n_queries: int, seed: int
 ) -> TrialData:
-    """Add to the items the queries of a BEIR folder `place`, those that `read_queries` reads, or up
-    to `n_queries` that are made from the items; `qrels` are by default those of the folder."""
+    """Add queries to the items: those of the BEIR folder `place`, the given `queries`, or up to
+    `n_queries` made from the items. `qrels` are by default those of the folder."""
     if any(place.glob("queries.jsonl*")):
         judged, split, origin = None, None, f" of {place}"
         if qrels is not None:
@@ -98,8 +98,8 @@ def read_trial(
 def questions_from(items: Items, count: int, seed: int = 0) -> TrialData:
     """Make up to `count` queries from the items themselves, for want of real ones.
 
-    A query is the title of an item, or its first sentence if it has no title of two words. The item
-    keeps the remaining text, eight words or more, and is the query's right answer. Raises
+    A query is an item's title or, if the title has fewer than two words, its first sentence. The
+    item keeps the remaining text, eight words or more, and is the query's right answer. Raises
     `InputError` if fewer than five items have enough text.
     """
     texts, queries = list(items.texts), dict[str, str]()
@@ -127,7 +127,7 @@ def questions_from(items: Items, count: int, seed: int = 0) -> TrialData:
 
 
 def first_sentence(text: str) -> tuple[str, str]:
-    """Split a text into the first sentence of its first paragraph, on one line, and the rest."""
+    """Split a text into its first sentence, on one line, and the remaining text."""
     opening, *others = re.split(r"\n\s*\n", text.strip(), maxsplit=1)
     paragraph, remainder = " ".join(opening.split()), "".join(others).strip()
     if end := _SENTENCE_END.search(paragraph):

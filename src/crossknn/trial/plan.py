@@ -25,7 +25,7 @@ _BATCH, _WORDS = 16, 10
 
 
 def pairs_per_second(scorer: Scorer, texts: Sequence[str]) -> float:
-    """Measure how fast random items are scored with the first ten words of others as queries."""
+    """Measure how fast items are scored, with the first ten words of other items as queries."""
     n, rng = len(texts), np.random.default_rng(0)
 
     def score_batch() -> int:
@@ -33,7 +33,7 @@ def pairs_per_second(scorer: Scorer, texts: Sequence[str]) -> float:
         pairs = Pairs(np.arange(_BATCH), rng.integers(n, size=_BATCH))
         return sum(len(where) for where, _ in scorer.score(pairs, queries, texts))
 
-    score_batch()  # what opens the model is not counted
+    score_batch()  # the first batch also opens the model
     began, scored = time.perf_counter(), 0
     while (spent := time.perf_counter() - began) < SECONDS or not scored:
         scored += score_batch()
@@ -52,11 +52,11 @@ def texts_per_second(encoder: str, texts: Sequence[str]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The size of a trial: `queries` are scored against every one of `items`, `judged` queries
-    count in the verdict, and those beyond `queries` cost `verdict_pairs` at most.
+    """The size of a trial: `queries` are scored against all `items`; `judged` queries count in the
+    verdict, and those that are not scored against all items cost at most `verdict_pairs` more.
 
-    The verdict is made at `budgets`: half, once and twice the calls per query that were asked for.
-    `complete` says whether all requested items and queries fit into the time.
+    The verdict is made at `budgets`: half, once and twice the requested budget. `complete` says
+    whether all requested items and queries fit into the time.
     """
 
     items: int
@@ -84,9 +84,9 @@ class Plan:
         n_queries: int,
         budget: int,
     ) -> Plan:
-        """Choose the most items, and the most of `n_queries`, that fit into the time; `InputError`
+        """Choose as many items, and then as many of `n_queries`, as fit into the time; `InputError`
         if they are too few. If the verdict uses more queries than are scored against every item,
-        half of the time is for it."""
+        half of the time is kept for the verdict."""
         fewest = min(ENOUGH, judged, n_queries)
         whole = 60 * minutes
         for_exact = whole * (0.5 if judged > n_queries else 1.0)

@@ -42,16 +42,16 @@ _MADE_UP = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trial:
-    """The answers of reranking and the search, `budget` scored pairs each, and the exact ones, for
-    the m queries that were scored against every item.
+    """Answers for the m queries that were scored against every item: those of reranking and of the
+    search, which score `budget` pairs per query, and those of exact search.
 
     Attributes:
-        answers: By way (`rerank`, `crossknn`, `exact`) the best items (m, c), without the items
-            that are the queries themselves.
-        neighbours: By way, the share (m,) of the exact top k in the answer.
-        right: The relevant items of each query; nothing without judgements.
-        diagnosis: Of all judged queries; None without judgements.
-        made_up: Whether queries are sentences of the items themselves, which nobody has asked.
+        answers: By way to answer (`rerank`, `crossknn`, `exact`), the best items (m, c), without
+            items that are the queries themselves.
+        neighbours: By way to answer, the share (m,) of the exact top k in the answer.
+        right: The relevant items of each query; empty without judgements.
+        diagnosis: The diagnosis of all judged queries; None without judgements.
+        made_up: Whether the queries were made from the items, for want of real ones.
     """
 
     index: ItemIndex
@@ -80,9 +80,9 @@ class Trial:
         made_up: bool = False,
         progress: Progress | None = None,
     ) -> Trial:
-        """Search for queries, the first m of which have all exact `scores` (m, n).
+        """Search for queries; the first m have exact `scores` (m, n) of all items.
 
-        `scorer` scores pairs of the others, which count only in the diagnosis at all `budgets`.
+        `scorer` scores pairs of the other queries, which count only in the diagnosis.
         """
         task = None
         if qrels is not None:
@@ -119,7 +119,7 @@ class Trial:
 
     @property
     def n_returned(self) -> int:
-        """Number of items in an answer: those with a score, since others would be guesses."""
+        """Number of items in an answer, at most the budget: unscored items would be guesses."""
         return min(RETURNED, self.budget)
 
     @property
@@ -129,7 +129,7 @@ class Trial:
 
     @cached_property
     def returned(self) -> dict[str, FloatArray]:
-        """By way, the share (m,) of the right items in the answer; NaN for queries without any."""
+        """By way to answer, the share (m,) of a query's right items in the answer; NaN if none."""
 
         def share(items: IntArray, right: IntArray) -> float:
             return float(np.isin(right, items[: self.n_returned]).mean()) if len(right) else np.nan
@@ -149,7 +149,7 @@ class Trial:
 
     @property
     def sentence(self) -> str:
-        """State the differences of the two shares, and whether they are clear."""
+        """State how searching instead of reranking changes each share, and whether clearly."""
         differences = {f"of the cross-encoder's own top {self.k}": self.recall}
         if self.gain is not None:
             right = f"of right items among the {self.n_returned} returned"

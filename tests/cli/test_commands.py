@@ -408,9 +408,7 @@ def test_an_endpoint_that_fails_midway_gives_what_was_found(build, capsys):
     assert found["stopped_by"] == "scorer"
     assert found["results"][0]["error"] == found["error"]
     assert len(found["results"][0]["hits"]) == 3
-    assert (
-        f"crossknn: {found['error']}; the results above are those from before the failure" in said
-    )
+    assert f"crossknn: {found['error']}; the results above were found before the failure" in said
 
 
 def test_an_answer_beyond_the_budget_shows_no_score_of_what_is_predicted(build, capsys):

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None, module: str = "crossknn.cli.app
 
         commands = import_module(module).app
         code = run(list(sys.argv[1:] if arguments is None else arguments), commands)
-    except BaseException:  # libraries turn an interrupt into errors of theirs, of an import say
+    except BaseException:  # libraries may turn an interrupt into another error, as in imports
         if not interrupts:
             raise
         code = 1

@@ -25,9 +25,9 @@ from crossknn.cli.output import INTERRUPTED, Notes, let_go, note, prepare_stream
 from crossknn.errors import CrossknnError
 
 EPILOG = (
-    "Exit codes: 0 done; 1 another failure; 2 wrong input; 3 the scorer failed, and what was found "
-    "before is the answer; 4 the scorer failed, and there is no answer; 5 a missing extra; 6 not a "
-    "usable index; 7 the address of a service cannot be had; 130 interrupted."
+    "Exit codes: 0 done; 1 another failure; 2 wrong input; 3 the scorer failed, and the answer is "
+    "what was found before; 4 the scorer failed, and there is no answer; 5 an extra is not "
+    "installed; 6 the index cannot be used; 7 a service's address is not free; 130 interrupted."
 )
 
 app = typer.Typer(
@@ -69,7 +69,7 @@ def run(arguments: list[str], commands: typer.Typer = app) -> int:
         if message:
             note(f"crossknn: {message}")
         return code
-    except (BrokenPipeError, SystemExit) as error:  # Typer makes the one of the other
+    except (BrokenPipeError, SystemExit) as error:  # Typer turns the one into the other
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         return 0  # nobody reads the output any more
@@ -103,4 +103,4 @@ def _run(arguments: list[str], commands: typer.Typer) -> tuple[int, str]:
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context else ""
         text = message().rstrip(".").replace("\n", " ")
-        return error.exit_code, f"{text}{hint}" if text else ""  # else help was shown
+        return error.exit_code, f"{text}{hint}" if text else ""  # if empty, help was shown

@@ -22,10 +22,10 @@ def command(
     folder: o.Folder,
     *,
     anchors: Annotated[
-        Path | None, Option(help="File of anchor queries to score with every item.")
+        Path | None, Option(help="Queries to score with every item, and to fit the index to.")
     ] = None,
     queries: Annotated[
-        Path | None, Option(help="File of queries to score with every item.")
+        Path | None, Option(help="Queries to score with every item, without a fit.")
     ] = None,
     limits: o.LimitOptions,
     ray: Annotated[
@@ -37,9 +37,9 @@ def command(
 ) -> None:
     """Score queries with every item, and store the exact scores in the index.
 
-    Searches, comparisons and fits reuse stored scores. Kriging's prior is fitted to anchor queries,
-    which gives later searches a higher recall. Run the same command again to resume after an
-    interruption: no pair is scored twice.
+    Searches, comparisons and fits reuse stored scores. With --anchors, the default search method is
+    fitted to the scores, which gives later searches a higher recall. Run the same command again to
+    resume after an interruption: no pair is scored twice.
     """
     from crossknn.fitting.anchors import collect_anchors
     from crossknn.index.item_index import ItemIndex

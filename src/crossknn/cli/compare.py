@@ -41,7 +41,7 @@ class CompareOptions:
     qrels: Annotated[
         Path | None, Option(help="Relevance judgements, for --measures and the diagnosis.")
     ] = None
-    budgets: Annotated[str, Option(help="Budgets to compare at, separated by commas.")] = (
+    budgets: Annotated[str, Option(help="Numbers of pairs per query, separated by commas.")] = (
         "50,100,200"
     )
     methods: Annotated[str, Option(help="Methods to compare, separated by commas.")] = METHODS
@@ -49,7 +49,7 @@ class CompareOptions:
     measures: Annotated[
         str | None,
         Option(
-            help="Measures of ir-measures, the first for the diagnosis; by default "
+            help="Measures, as ir-measures names them; the diagnosis uses the first. By default "
             "nDCG@10, R@10, R@20, R@100, RR@10."
         ),
     ] = None
@@ -95,7 +95,7 @@ def command(
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Compare methods with exact search at equal budgets: recall, and measures by --qrels.
+    """Compare methods at equal budgets: recall against exact search, and measures by --qrels.
 
     Exact search scores every item for every query once; `crossknn estimate` predicts how long that
     takes. The scores are stored in the index, or in --store: run the same command again to resume
@@ -151,7 +151,7 @@ def _of_lists(
     fingerprint: str | None,
     budget: int,
 ) -> dict[str, Method]:
-    """Return reranking and the default search with the lists, unless a method names them."""
+    """Return reranking and the default search from the user's lists, unless methods name lists."""
     if any("lists" in str(method) for method in methods.values()):
         return {}
     both = parse_method("rerank"), parse_method(DEFAULT)
@@ -178,7 +178,7 @@ def _searched(
 ) -> list[list[dict[str, Any]]]:
     """Return rows of exact search, the retriever and reranking, and of each method and budget.
 
-    The methods are searched with the fusion, if there is one, and compared with its exact search.
+    If there is a fusion, methods search with it, and exact search is by its final scores, too.
     """
     from crossknn.methods.rerank import Exact
     from crossknn.retrievers.specs import first_stage
@@ -205,7 +205,7 @@ def _diagnose(
     fusion: Fusion | None,
     json: bool,
 ) -> None:
-    """Diagnose the last search of the methods, or the default one, or print why that fails."""
+    """Diagnose the last method that searches, or else the default; print why if that fails."""
     from crossknn.evaluation.diagnosis import check_enough, diagnosis_of, search_ways
     from crossknn.methods.rerank import Exact, Rerank
 

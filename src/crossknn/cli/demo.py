@@ -32,12 +32,12 @@ def command(
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
-    """Show what reranking misses and searching finds for the same cross-encoder calls.
+    """Show what reranking misses and searching finds with equally many cross-encoder calls.
 
     The package contains a sample: sentences with a marked word, 11,587 meanings, and stored scores
     of a real cross-encoder, so that the demo takes seconds. With --live the small bundled
-    cross-encoder scores them now; the command first estimates how long that takes. Stop it with
-    Ctrl-C at any time; running it again resumes.
+    cross-encoder scores the pairs now; the command first estimates how long that takes. Stop it
+    with Ctrl-C at any time; running the command again resumes.
     """
     o.check_path("--folder", folder, folder=True)
     if live:
@@ -64,8 +64,8 @@ def _stored(budget: int, folder: Path, seed: int, json: bool) -> None:
         trial = Trial.run(*given, budget=budget, seed=seed)
     shown.show(trial, json, folder, "What reranking misses", _LEAD)
     note(
-        f"{time.perf_counter() - began:.0f} s; next, with a model that runs: crossknn demo --live; "
-        "on texts of yours: crossknn try FILE"
+        f"{time.perf_counter() - began:.0f} s; next, with a live model: crossknn demo --live; "
+        "with your own texts: crossknn try FILE"
     )
 
 

@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Estimate the calls and seconds of anchor queries, a search and exact search.
 
-    The command scores random items for a second, with the first words of others as queries.
+    The command scores items for a second, with the first words of other items as queries.
     """
     from crossknn.index.item_index import ItemIndex
     from crossknn.index.storage import MANIFEST

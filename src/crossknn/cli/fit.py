@@ -31,7 +31,7 @@ _METHOD = (
 )
 _PER = "Items to score per query (100 if not given); with --strategy i queries per item (5)."
 _RETRIEVER = (
-    "Retriever that selects the items of strategy q; with stored, the retrievers of the trends."
+    "Retriever that selects the items of strategy q; for stored, those that predict exact scores."
 )
 
 

@@ -47,7 +47,7 @@ Encoder = Annotated[
 ]
 Lsa = Annotated[
     int | None,
-    Option(min=0, help="Dimensions of LSA vectors, 0 for none; by default 128 without an encoder."),
+    Option(min=0, help="Dimensions of LSA vectors, 0 for none; 128 if there is no encoder."),
 ]
 Tokenizer = Annotated[
     str,
@@ -130,7 +130,7 @@ def prepare(
     ] = None,
     json: o.AsJson = False,
 ) -> None:
-    """Add an approximate index or a late-interaction model's states to the index.
+    """Add an approximate index, or items encoded by a late-interaction model, to the index.
 
     Run the same command again to resume after an interruption. A
     late-interaction model reranks the candidates of another retriever, for
@@ -166,9 +166,9 @@ def insert(
 ) -> None:
     """Add ITEMS to an index, or replace some, without building it again.
 
-    Running searches are not affected, and later ones include the new items. Fits
-    are extended to them through their vectors: `crossknn index info` shows how
-    many items came after each fit.
+    Running searches are not affected; later searches include the new items. Fits
+    are extended to the new items through their vectors, and `crossknn index info`
+    shows how many items came after each fit.
     """
     with _changing(folder, json) as index:
         new = fields.read(items, template=index.items.template)

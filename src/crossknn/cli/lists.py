@@ -31,8 +31,8 @@ def using_lists(
 ) -> Method:
     """Return the method with `lists` as its retriever, unless it names another one itself.
 
-    Lists shorter than the first batch are filled up by the default retriever. Kriging uses their
-    scores in its trends, too, unless the index has a prior, whose queries have no lists.
+    Lists shorter than the first batch are filled up by the default retriever. Kriging also uses the
+    lists' scores in its trends, unless the index has a prior, whose queries had no lists.
     """
     from crossknn.methods.kriging import FIRST_BATCH, Kriging
     from crossknn.methods.prior import stored_prior

@@ -27,7 +27,7 @@ def command(
     """Serve an index over MCP, on standard input and output: for Claude, ChatGPT, editors.
 
     The tools are `search`, which finds texts under the budget, and `fetch`, which
-    reads one of them. Exact scores are stored in the index.
+    reads one text. Exact scores are stored in the index.
     """
     from crossknn.adapters.mcp import create_server
     from crossknn.index.item_index import ItemIndex

@@ -151,7 +151,7 @@ def _end(results: Results, json: bool) -> None:
     if len(results) > 1 and not json:
         failed = sum(error is not None for error in results.errors)
         message = f"{failed} of {len(results)} queries ended early"
-    note(f"crossknn: {message}; the results above are those from before the failure")
+    note(f"crossknn: {message}; the results above were found before the failure")
     raise typer.Exit(3)
 
 
@@ -207,7 +207,7 @@ def _learn(index: ItemIndex, scorer: StoredScorer) -> None:
 
     if index.folder is None or not learning.is_due(index, scorer):
         return
-    note("fitting the index to past searches, for a higher recall of later ones (or --no-learn)")
+    note("fitting the index to past searches, for a higher recall later; --no-learn prevents it")
     try:
         if not learning.learn_apart(index.folder, scorer.fingerprint, learning.PATIENCE):
             note("the fit continues in the background, at low priority")

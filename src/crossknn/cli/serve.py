@@ -61,8 +61,8 @@ def command(
     """Serve indexes over HTTP: searches under a budget, for many clients on one scorer.
 
     POST /search is crossknn's own interface, and /rerank that of reranking
-    services; / is a search page, and /openapi.json documents the rest. The name
-    of an index is that of its folder.
+    services; / is a search page, and /openapi.json describes every request. An
+    index has the name of its folder.
     """
     with needs_extra("crossknn serve", "serve"):
         from crossknn.service import app, connections, engine
@@ -99,7 +99,7 @@ def _open(folders: list[Path] | None) -> dict[str, Any]:
 
 
 def keys_of(path: Path | None) -> list[str]:
-    """Read the keys of the file or the environment variable; none are needed if neither is set."""
+    """Read API keys from the file, or else the environment variable; empty if neither is set."""
     text = os.environ.get(KEYS_VARIABLE)
     if path is not None:
         text = read_given(path).decode("utf-8", "replace")

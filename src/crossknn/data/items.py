@@ -61,7 +61,7 @@ class Items:
         titles: Titles (n), "" for an item without one.
         extra: Further fields (n) of each item, by name.
         template: The template that made the texts from fields.
-        alive: (n,) False for deleted items, whose ids are unknown; None if there are none.
+        alive: (n,) False for deleted items, whose ids are unknown; None if no item is deleted.
     """
 
     ids: Sequence[str]
@@ -86,8 +86,7 @@ class Items:
     @cached_property
     def alike(self) -> tuple[IntArray, IntArray]:
         """Positions (p,) of items that share their text with another item, grouped by text and
-        ascending, and the number of the text of each (p,). Computing it takes 1 us per text, once.
-        """
+        ascending, and numbers (p,) of their texts. Computed once, in 1 us per text."""
         codes = np.fromiter(map(hash, self.texts), np.int64, len(self))
         _, of, counts = np.unique(codes, return_inverse=True, return_counts=True)
         numbers = dict[str, int]()  # texts whose hashes are equal may differ
@@ -190,7 +189,7 @@ def items_from(
     id_name: str | None = None
     columns: list[str] | None = None
     for record in records.rows:
-        if columns != (columns := [*record.fields]):  # mostly they are those of the record before
+        if columns != (columns := [*record.fields]):  # mostly as in the record before
             own = id_field or record.first_of(_ID_FIELDS)
             title = title_field or record.first_of(("title",))
             body = text_field or record.first_of(("text",)) or "text"

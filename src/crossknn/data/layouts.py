@@ -21,8 +21,8 @@ class DataFolder:
 
     BEIR (Thakur et al. 2021) has `corpus.jsonl` and `queries.jsonl`, each maybe `.gz`, and
     `qrels/<split>.tsv`. TREC has `collection.*`, `topics*`, `qrels*` and `run*`; MS MARCO has
-    `queries.*` in place of `topics*`. There a split is a file of queries; judgements and lists are
-    those of the same name, or the only ones if there is only one file of queries.
+    `queries.*` in place of `topics*`. In TREC and MS MARCO each file of queries is a split; its
+    judgements and ranked lists are the files of the same name, or the only files of their kind.
     """
 
     def __init__(self, path: Path) -> None:
@@ -100,7 +100,7 @@ class DataFolder:
         return files.get(split)
 
     def _by_split(self, stem: str) -> Mapping[str, Path]:
-        """Return the files whose names begin with a stem, by split; `all` without one."""
+        """Return the files whose names begin with a stem, by split; `all` if they name none."""
         files: dict[str, Path] = {}
         for path in sorted(self.path.glob(f"{stem}*")):
             after = _ENDINGS.sub("", path.name).removeprefix(stem)

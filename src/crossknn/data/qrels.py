@@ -46,8 +46,8 @@ def read_qrels(
 ) -> Qrels:
     """Read judgements: a query, an item, and a grade, which is a whole number (or `1.0`).
 
-    TREC lines have four columns, the second of which is ignored; a table of three, as in BEIR, may
-    have a header. Columns of CSV, JSON and Parquet are named: `query-id` (`query_id`, `qid`),
+    TREC lines have four columns, the second of which is ignored; a table of three columns, as in
+    BEIR, may have a header. CSV, JSON and Parquet name them: `query-id` (`query_id`, `qid`),
     `corpus-id` (`doc_id`, `docno`), `score` (`relevance`, `label`, `grade`).
 
     Args:

@@ -32,7 +32,7 @@ _TEXT_FIELDS = ("query", "text")
 _ADVICE = "call the field that holds the query 'text' or 'query'"
 
 MARKS = MENTION_START, MENTION_END, ENTITY = "[Ms]", "[Me]", "[ENT]"
-"""Of entity linking: a query is `left [Ms] mention [Me] right`, an item `title [ENT] description`
+"""Entity linking: a query is `left [Ms] mention [Me] right`, an item `title [ENT] description`
 (ANNCUR, Yadav et al. 2022, A.2)."""
 
 _OLD_TOPIC = re.compile(r"<top>(.*?)</top>", re.DOTALL)
@@ -73,7 +73,7 @@ Texts: TypeAlias = str | Entries | QuerySet
 
 
 def query_set(queries: Texts) -> QuerySet:
-    """Return queries with ids, texts unchanged; `InputError` for none, or an empty one."""
+    """Give queries ids, texts unchanged; `InputError` if there are none, or a text is empty."""
     if isinstance(queries, str):
         queries = QuerySet(("0",), (whole_text(queries),), numbered=True)
     elif not isinstance(queries, QuerySet):
@@ -202,10 +202,10 @@ def own_items(queries: QuerySet, item_ids: Iterable[str], qrels: Qrels | None = 
     of the corpus, as in BEIR (ArguAna, Quora).
 
     Args:
-        queries: m queries. Those without ids of their own are no items.
+        queries: m queries. Queries without ids of their own are no items.
         item_ids: Ids of the items.
-        qrels: An item that these call relevant to its query is not left out: the ids agree by
-            chance.
+        qrels: Judgements. An item that is relevant to the query with its id is not the query
+            itself: the ids agree by chance.
 
     Returns:
         Positions (m,), `NO_ITEM` for a query that is no item.

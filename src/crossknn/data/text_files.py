@@ -19,7 +19,7 @@ from crossknn.files import SURPLUS, open_given
 LONGEST = 2**28
 """Maximum number of bytes in a line."""
 MOST_UNFOLDED = 200
-"""Maximum ratio of a `.gz` file's content to its size; texts have 3 to 10."""
+"""Maximum ratio of a `.gz` file's unpacked to its packed size; texts have 3 to 10."""
 Fields: TypeAlias = Iterator[tuple[int, dict[str, object]]]
 """(line, fields) of each record."""
 

@@ -20,7 +20,7 @@ from crossknn.spec import Spec, build, parse, split
 __all__ = ["DEFAULT", "METHODS", "Method", "parse_method", "parse_methods"]
 
 DEFAULT = "auto"
-"""The default method: `kriging`, which uses all results of fits that the index has."""
+"""The default method: `kriging`, which uses every fit that is stored in the index."""
 
 METHODS: dict[str, type[Method]] = {
     kind.name: kind for kind in (Exact, Retrieve, Rerank, ANNCUR, ADACUR, AXN, TOUR, Kriging)

@@ -30,9 +30,9 @@ class ADACUR(Method):
     Args:
         retriever: The retriever that picks the first anchor items.
         rounds: Number of batches of anchor items.
-        sample: Choose the next anchor items by the approximation (`top`), or by its `softmax`.
+        sample: Next anchor items: the `top` approximate scores, or drawn by their `softmax`.
         anchor_share: Share of the budget for anchor items; the remainder scores the items with the
-            best approximate scores. None: the whole budget.
+            best approximate scores. None: the whole budget is for anchor items.
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
         rcond: Relative cutoff of singular values in the pseudo-inverse; by default 0.03, or the
             published value with `center=none`.

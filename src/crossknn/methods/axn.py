@@ -37,8 +37,8 @@ class AXN(VectorMethod):
     """Refit the query's vector to its exact scores in each round, and score the items nearest to
     it.
 
-    With `blend` it is AXN as published (there 0 to 1). Without, it is ridge regression, which was
-    better on dev queries. If queries have no vectors, as with CUR, `blend` is 0.
+    With `blend` this is AXN as published (with values 0 to 1). Without `blend` it is a ridge
+    regression, which was better on dev queries. If queries have no vectors, `blend` is 0.
 
     Args:
         rounds: Number of batches.
@@ -79,7 +79,7 @@ class AXN(VectorMethod):
         if self.ridge is not None:
             if self.blend or self.ridge <= 0:
                 raise SpecError(
-                    f"{self}: ridge must be above 0, and replaces blend: give one of them"
+                    f"{self}: ridge must be above 0, and replaces blend: give ridge or blend"
                 )
             return self.ridge
         return None if self.blend is not None or not index.has_query_vectors(vectors) else RIDGE
@@ -99,7 +99,7 @@ def ridge_to_parametric(scored: Scored, *, ridge: float) -> tuple[FloatArray, fl
     AXN regularises its fit by averaging it with the parametric vector; the ridge penalty instead
     has a strong effect while scores are few, and a weak one later. In geostatistics this is
     universal kriging with a linear covariance and the trend [1, parametric score]. `ridge` is the
-    penalty of |u|^2, in units of |v|^2. Offset and gain are not penalised, so scores need no
+    penalty on |u|^2, in units of |v|^2. Offset and gain are not penalised, so scores need no
     normalization.
     """
     assert scored.parametric is not None

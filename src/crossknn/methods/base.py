@@ -15,7 +15,7 @@ from crossknn.retrievers.base import WHOLE
 from crossknn.spec import check_options, text_of
 
 POOLED = 12_000
-"""Up to this many items each round predicts all; with more items a pool is as good and faster."""
+"""Up to this many items, each round predicts all of them; above, a pool is as good and faster."""
 POOL, PER_CALL = 400, 3
 """Minimum number of items that each retriever adds to a pool, in all and per scored pair."""
 
@@ -79,9 +79,9 @@ def planned(method: Method, index: Index, budget: int, seed: int) -> Plan:
 def pool_size(
     index: Index, budget: int, shortlist: int | None = None, least: int = POOL
 ) -> int | None:
-    """Return the size of the shortlist: by default a pool of at least `least` items if there are
-    more than `POOLED`, and otherwise None for all. For a database, up to `WHOLE` vectors are read
-    into memory, because a pool would send requests to the database in every round."""
+    """Return the size of the shortlist, None for all items: by default at least `least` if there
+    are more than `POOLED` items. From a database up to `WHOLE` vectors are read into memory,
+    because a shortlist would send requests to the database in every round."""
     if shortlist is not None:
         return shortlist if shortlist < index.n else None
     in_database = getattr(index, "database", None) is not None
@@ -95,7 +95,7 @@ def part(budget: int, share: float) -> int:
 
 
 def equal_rounds(budget: int, rounds: int) -> tuple[int, ...]:
-    """Split a budget into batches of equal size, at most one per pair; the last is larger.
+    """Split a budget into equal batches of at least one pair; the last also takes the remainder.
 
     >>> equal_rounds(23, 5)
     (4, 4, 4, 4, 7)

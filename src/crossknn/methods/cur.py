@@ -29,19 +29,19 @@ Center: TypeAlias = Literal["auto", "none"]
 FIXED = Spec("fixed")
 
 RCOND: dict[Center, float] = {"auto": 0.03, "none": 1e-6}
-"""Default cutoff of the pseudo-inverse: with centering the best of 0.01, 0.03 and 0.1 on dev
-queries of five score matrices; without, nearly zero, as published."""
+"""Default cutoff of the pseudo-inverse: with centering, the best of 0.01, 0.03 and 0.1 on dev
+queries of five score matrices; without centering, nearly zero as published."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ANNCUR(Method):
-    """Score anchor items, approximate the scores of all others by CUR of the anchor queries' scores
-    (ANNCUR 2.2), and score the best of those.
+    """Score anchor items, approximate the scores of all other items by CUR from the anchor queries'
+    scores (ANNCUR 2.2), and score the items with the best approximations.
 
     Args:
         anchor_share: Share of the budget for anchor items, 0 to 1.
-        retriever: Picks the anchor items: `fixed` picks the same ones for every query, any other
-            retriever X picks its best for each query (ANNCUR_X).
+        retriever: Picks the anchor items: `fixed` picks the same for every query, any other
+            retriever X picks its best items for each query (ANNCUR_X).
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
         rcond: Relative cutoff of the pseudo-inverse, by default that of `RCOND`. The paper's code
             keeps everything (1e-15), and its recall collapses when there are about as many anchor

@@ -68,14 +68,14 @@ class GaussianProcess(Predictor[Posteriors]):
         model: Covariance and trends.
         retriever: Ranks the items until a query has scores that differ.
         beta: Standard deviations added to the mean.
-        columns: The basis functions beside 1.
+        columns: The basis functions besides the constant 1.
         own: Gives queries' vectors, which are added as training points, whose score is the query's
             best so far and whose basis functions are the highest values among the items.
         near: A store that searches the points (and, in its last column, one basis function that is
             the same for all queries). With it only a pool is predicted: before each round, the
-            items with the best linear part of the prediction join it. Without it, all items are
-            predicted, and b * n * 4 bytes are kept between rounds for a query with b scores, up to
-            `KEPT` for all queries; above, each round computes everything again.
+            items with the best linear part of the prediction join the pool. Without `near` all
+            items are predicted, and b * n * 4 bytes are kept between rounds for a query with b
+            scores, up to `KEPT` for all queries; above, each round computes everything again.
     """
 
     arrays: Sequence[FloatArray | VectorStore]
@@ -157,7 +157,7 @@ class GaussianProcess(Predictor[Posteriors]):
 
     def _predict_all(self, state: Posteriors, mean: FloatArray, std: FloatArray) -> None:
         """Write means and deviations (m, n) of all items. All queries share one pass over the
-        items, because additional rows cost almost nothing."""
+        items, because more rows in its matrix products cost almost nothing."""
         kernel, posteriors = self.model.kernel, [*state.of_query.values()]
         keep = 4 * self.n * sum(len(each.points) for each in posteriors) <= KEPT
         for start in range(0, self.n, BLOCK):

@@ -65,8 +65,8 @@ PRIOR_POOL, PRIOR_PER_CALL = 4 * POOL, 8
 than half a point of recall."""
 
 BETA = 1.0
-"""Standard deviations added to a prediction if there are no scores of other queries. With such
-scores exploration gains little, and none are added."""
+"""Standard deviations added to a prediction if there are no scores of other queries. With scores of
+other queries exploration gains little, and none are added."""
 
 FEWEST_ANCHORS = 3
 """Minimum number of anchor queries to calibrate `target_recall`."""
@@ -84,11 +84,11 @@ class Kriging(Method):
     Args:
         retriever: Picks the first batch.
         mean: Retrievers in whose scores the trends are linear; by default those of the index's
-            prior, or else words and vectors.
-        rounds: Number of rounds after the first, each with new predictions.
+            prior, or else BM25 and vectors.
+        rounds: Maximum number of rounds, each after the first with new predictions.
         use_anchors: If false, ignore what was learned from other queries' scores.
         vectors: Name of the item vectors whose directions the covariance compares.
-        shortlist: Predict only this many items of each retriever, with the items that the linear
+        shortlist: Predict only this many items of each retriever, and the items that the linear
             part of the prediction ranks first. By default all items up to 12,000; above, three per
             scored pair and at least 400, or with a prior eight per scored pair up to 1,600.
         target_recall: A query ends when its expected recall of its true top `k` reaches this share;
@@ -170,8 +170,8 @@ class Kriging(Method):
 def calibrated(
     method: Kriging, index: Index, budget: int, calibrate: Callable[[], Corners]
 ) -> Corners:
-    """Return what `calibrate` computes for searches with this method, `k` and budget, once and kept
-    in memory until the anchors change."""
+    """Return the result of `calibrate` for searches with this method, `k` and budget, computed once
+    and kept in memory until the anchors change."""
     anchors = index.anchors if method.use_anchors else None
     if anchors is None or len(anchors.scores) < FEWEST_ANCHORS:
         raise InputError(
@@ -187,21 +187,21 @@ def calibrated(
 def _not_calibrated(method: Kriging, budget: int) -> Corners:
     raise InputError(
         f"{method}: target_recall is not calibrated for k={method.k} and a budget of {budget}: "
-        "Searcher.search does it, and so does crossknn.fitting.stopping.calibrate"
+        "Searcher.search calibrates it, and so does crossknn.fitting.stopping.calibrate"
     )
 
 
 def trend_retrievers(index: Index) -> Spec:
-    """The retrievers of the trends by default: `hybrid`, or one if queries lack vectors for the
-    other."""
+    """The default retrievers of the trends: `hybrid`, or one of its two if queries have no vectors
+    for the other."""
     names = stage_names(index, HYBRID)
     usable = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
     return HYBRID if len(usable) in (0, len(names)) else Spec(usable[0])
 
 
 def leading_retriever(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
-    """Position in `names` of the retriever in the trend with few columns: the one that picks the
-    first batch, or else the default retriever, or the first."""
+    """Position in `names` of the retriever in the trend with few columns: the retriever of the
+    first batch, or else the default retriever, or else the first name."""
     of_batch = stage_names(index, retriever)
     leads = [*(of_batch if len(of_batch) == 1 else ()), first_stage(index), *names]
     return next(names.index(lead) for lead in leads if lead in names)
@@ -271,7 +271,7 @@ def _spread(index: Index, store: VectorStore) -> Spread:
 
 
 def _learned_columns(index: Index, prior: Prior, d: int) -> list[Column]:
-    """Cokriging, if there is any, and the items' mean scores; points end with vectors (d,)."""
+    """Columns of cokriging, if fitted, and of items' mean scores; points end with vectors (d,)."""
     mean, cokriging, columns = prior.column, prior.cokriging, list[Column]()
     if cokriging is not None:
 

@@ -168,9 +168,9 @@ class Plan:
         retriever: Picks the items of the first round.
         predictor: Picks the items of all later rounds.
         batches: Number of items per query that each round scores; they sum to the budget. Without
-            any, the answer is the retriever's ranking.
-        shortlist: Search only this many items of the retriever and of each of `stages`, with those
-            that the predictor adds; for very large corpora (AXN, section 3). None: all.
+            batches, the answer is the retriever's ranking.
+        shortlist: Search only this many items of the retriever and of each of `stages`, and items
+            that the predictor adds; for very large corpora (AXN, section 3). None: all items.
         stages: Further retrievers that fill the shortlist.
         stop: Ends a query before its budget is spent. Needs predictions with `std`.
         added: Computes the retrievers' weighted scores that fusion adds; the predictor then

@@ -26,18 +26,18 @@ from crossknn.linalg import lengths, solve_scaled
 from crossknn.types import BoolArray, FloatArray
 
 SHARE = 0.7
-"""Weight of the covariance between items that other queries show, which some hundred queries
-overestimate."""
+"""Weight of the covariance between items learned from other queries, because a few hundred queries
+overestimate it."""
 
 SMOOTH, SCALE, LINEAR = 0.3, 2.0, 0.5
 """Covariance of two items by their vectors' directions x and y, 0.3 exp(-2 |x - y|^2) + 0.5 x . y,
 in units of the residuals' variance."""
 
 NOISE = 0.25
-"""The variance that the covariance by vectors does not explain, as a share of it."""
+"""Variance of the noise, as a share of the variance of the covariance by vectors."""
 
 PRIOR_SCORES = 10
-"""Number of scores that a fitted amplitude of the covariance weighs as much as."""
+"""Weight of a fitted amplitude of the covariance, in numbers of scores."""
 
 
 @dataclass(frozen=True, slots=True)

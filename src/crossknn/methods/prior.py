@@ -38,7 +38,7 @@ SLOPE = 1.0
 variance."""
 
 SAMPLE, _BLOCK = 50_000, 16_384
-"""Number of vectors, at most, from which their mean and covariance are estimated."""
+"""Maximum number of vectors from which their mean and covariance are estimated."""
 
 Values: TypeAlias = Callable[[int, IntArray, FloatArray], FloatArray]
 """Computes a column (c,) for a query at items (c,) with their points (c, p)."""
@@ -56,13 +56,13 @@ class Affine(NamedTuple):
 class Column:
     """A column of the trends: a value for each query and item.
 
-    A search that predicts over a pool computes nothing for all n items, so a column is an affine
-    function of an item's point, or can be looked up.
+    A search that predicts a pool computes no values of all n items: its columns are affine
+    functions of an item's point, or are looked up.
 
     Args:
         of_all: Computes its values (m, n).
-        linear: The same as an affine function of points, if it is one.
-        given: Computes the values of given items, if there is no affine function.
+        linear: Makes the affine function of points that the column is, if it is one.
+        given: Computes the values of given items, if the column is no affine function.
         fixed: The values (n,), if they are the same for all queries.
         best: Finds the largest values (m,) without computing all, if possible.
     """
@@ -98,7 +98,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def of(take: Callable[[IntArray], FloatArray], n: int) -> Spread:
-        """Compute them from n vectors, read by `take` at positions; at most from 50,000."""
+        """Compute both from n vectors, or from 50,000 of them; `take` reads those at positions."""
         items = np.arange(n)
         if n > SAMPLE:
             items = np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))
@@ -221,7 +221,7 @@ class Prior:
 
     @property
     def from_searches(self) -> bool:
-        """Whether it was fitted to scores of queries besides the anchors."""
+        """Whether the prior was fitted to scores of queries besides the anchors."""
         return self.queries > self.n_anchor_queries
 
     @cached_property

@@ -34,7 +34,7 @@ class Rerank(Method):
 class Retrieve(Method):
     """Return the best items of `retriever` by its own scores, without scoring pairs (CMC 3.3).
 
-    `cmc(...)` and its rivals by name are short for `retrieve(retriever=cmc(...))`.
+    `cmc(...)` and other late-interaction models are short for `retrieve(retriever=cmc(...))`.
 
     Args:
         retriever: Specification of the retriever; by default the best available.

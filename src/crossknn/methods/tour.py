@@ -28,8 +28,8 @@ from crossknn.types import FloatArray
 Loss: TypeAlias = Literal["kl", "mse"]
 
 LEARNING_RATES: dict[Loss, float] = {"kl": 1.0, "mse": 1e-3}
-"""Learning rates: for KL the best on dev queries of five score matrices, where AXN B.2 chose 0.1
-from {0.1, 0.5, 1.0}; for the squared error AXN's choice from {1e-2, 1e-3, 1e-4}."""
+"""Learning rates. For KL, the best on dev queries of five score matrices (AXN B.2 chose 0.1 from
+{0.1, 0.5, 1.0}); for the squared error, AXN's choice from {1e-2, 1e-3, 1e-4}."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,5 +71,5 @@ def test_queries_without_a_value_are_left_out_and_counted():
     assert bootstrap(np.array([1.0, np.nan])) == bootstrap(np.array([1.0]))
     for sets in ([np.array([np.nan])], [np.array([]), np.array([1.0])], []):
         assert np.isnan(bootstrap(*sets).mean)
-        with pytest.raises(InputError, match="no query has a value on both sides"):
+        with pytest.raises(InputError, match="no query has a value for both methods"):
             paired(*sets)

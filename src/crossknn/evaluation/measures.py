@@ -107,7 +107,7 @@ def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
     """
     estimate = bootstrap(*sets, seed=seed)
     if np.isnan(estimate.mean):
-        raise InputError("no query has a value on both sides, so there is nothing to compare")
+        raise InputError("no query has a value for both methods, so there is nothing to compare")
     valued = [values[~np.isnan(values)] for values in sets]
     # Every data set has the same weight, however many queries it has.
     weighted = np.concatenate([v * (estimate.n / (len(sets) * len(v))) for v in valued])

@@ -55,7 +55,7 @@ def collect_matrix(
         qrels: Judgements, kept in the file with their grades.
         item_scores: So many random items are scored with every item, too, as if they were queries;
             drawn by `seed`; a larger number keeps those of a smaller one (itemCUR and fixedITEM).
-        seed, limits, progress: `limits` and `progress` as for `collect`.
+        limits, progress: As for `collect`.
     """
     index.check_compact("a score matrix")
     file, opened = as_path(path, "the score matrix"), as_scorer(scorer)

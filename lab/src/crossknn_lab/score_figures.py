@@ -1,6 +1,6 @@
 """Figures and tables of the scores themselves, and of what methods make of them.
 
-They are called as those of `figures` are.
+They are called as those of `figures` are; the pictures take arrays by name and where to save.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from crossknn.evaluation.outcome import truth_of
 from crossknn.linalg import inner, top_k
 from crossknn.methods import parse_method
 from crossknn.page import Block, Cell, Table
-from crossknn.types import FloatArray
-from crossknn_lab import plots
+from crossknn.types import FloatArray, IntArray
 from crossknn_lab.analysis import (
     CurCell,
     ScoreDensity,
@@ -34,7 +33,7 @@ from crossknn_lab.analysis import (
     singular_values,
 )
 from crossknn_lab.cells import MatrixFile, divided
-from crossknn_lab.curves import curves, draw
+from crossknn_lab.curves import OTHERS, PAPER, QUIET, Target, curves, draw, picture
 from crossknn_lab.experiment import Experiment, retrievers_of
 from crossknn_lab.figures import nearest_value, point_curve, points_of
 from crossknn_lab.replay import parts_of
@@ -44,6 +43,11 @@ SIZES = (25, 50, 100, 200, 500, 1000, 2000)
 """Of grids over anchor queries and items."""
 
 DEPTHS = (10, 20, 50, 100, 200, 500)
+
+RAMPS = {"recall": ("#eef5fb", "#08519c"), "error": ("#fef1e6", "#a63603")}
+"""Few to many, of the maps."""
+
+LEGEND = {"frameon": False, "fontsize": 8.5}
 
 
 def centred_scores(run: Experiment) -> list[Block]:
@@ -57,7 +61,7 @@ def centred_scores(run: Experiment) -> list[Block]:
     alt = f"{title}: densities on a logarithmic axis, a line for each model."
     label = "standard deviations from the query's mean"
     shown: dict[str, Any] = {"title": title, "x_label": label, "log": True}
-    return [draw(plots.score_densities, panels, alt=alt, **shown)]
+    return [draw(score_densities, panels, alt=alt, **shown)]
 
 
 def raw_scores(run: Experiment) -> list[Block]:
@@ -80,7 +84,7 @@ def raw_scores(run: Experiment) -> list[Block]:
         raise InputError("no matrix has vectors of a dual encoder")
     title = "Scores with all items, and with the dual encoder's picks"
     alt = "Densities of the scores of cross-encoder and dual encoder, raw and normalised."
-    return [draw(plots.score_densities, panels, title=title, alt=alt)]
+    return [draw(score_densities, panels, title=title, alt=alt)]
 
 
 def _spectrum(run: Experiment, data: MatrixFile) -> list[float]:
@@ -141,7 +145,7 @@ def cur_grids(
     shown = "recall (%)" if what == "recall" else "error |M - M~| / |M|"
     title = f"{who}: {shown} on the queries that are no anchors"
     alt = f"{title}: a map over anchor queries and anchor items for each matrix."
-    return [draw(plots.heat_map, grids, title=title, alt=alt, what=what)]
+    return [draw(heat_map, grids, title=title, alt=alt, what=what)]
 
 
 # ------------------------------------------------------------- what methods make of the scores
@@ -207,13 +211,11 @@ def scatter(
             if calls <= data.n_items // 2:
                 chosen = parse_method(spec)
                 approx, anchors = approximate(chosen, index, queries, scores, budget=calls, seed=0)
-                made[name] = plots.Approximation(
-                    exact=scores[0], approx=approx[0], anchors=anchors[0]
-                )
+                made[name] = scores[0], approx[0], anchors[0]
         if made:
             title = f"{data.name}: {title_of}"
             alt = f"{title}. Points, one for each item, on the diagonal where it is right."
-            blocks.append(draw(plots.exact_against_approx, made, title=title, alt=alt))
+            blocks.append(draw(exact_against_approx, made, title=title, alt=alt))
     if not blocks:
         raise InputError("no matrix has anchor queries and items enough")
     return blocks
@@ -281,3 +283,95 @@ def _errors(
         means = [bootstrap(np.concatenate(values)) for values in bands.values()]
         found[name] = points_of(list(bands), means)
     return found
+
+
+# ------------------------------------------------------------------------------- pictures
+
+
+def heat_map(
+    grids: Mapping[str, Sequence[CurCell]],
+    path: Target,
+    *,
+    what: Literal["recall", "error"] = "recall",
+    title: str,
+) -> None:
+    """Save a plot of ANNCUR over k_q x k_i, a panel for each matrix (ANNCUR 6, 8 and 9).
+
+    Darker is more, and the panels share their colours (errors above 1 look like 1).
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+
+    scale = 100 if what == "recall" else 1
+    k_qs = sorted({cell.k_q for cells in grids.values() for cell in cells})
+    k_is = sorted({cell.k_i for cells in grids.values() for cell in cells})
+    colours = LinearSegmentedColormap.from_list(what, RAMPS[what])
+    size = (max(3.2, 0.62 * len(k_is) + 0.9), 0.5 * len(k_qs) + 1.4)
+    with picture(path, title=title, panels=len(grids), size=size) as axes:
+        for panel, (name, cells) in zip(axes, grids.items(), strict=True):
+            table = np.full((len(k_qs), len(k_is)), np.nan)
+            for cell in cells:
+                place = k_qs.index(cell.k_q), k_is.index(cell.k_i)
+                table[place] = value = scale * getattr(cell, what)
+                text = f"{value:.0f}" if what == "recall" else f"{value:.2g}"
+                ink = PAPER if value > 0.55 * scale else "black"
+                middle = {"ha": "center", "va": "center_baseline", "fontsize": 9}
+                panel.text(place[1] + 0.5, place[0] + 0.5, text, color=ink, **middle)
+            panel.pcolormesh(table, cmap=colours, vmin=0, vmax=scale, edgecolors=PAPER, lw=1.5)
+            panel.set_title(name)
+            panel.set_xticks(np.arange(len(k_is)) + 0.5, [str(k) for k in k_is])
+            panel.set_yticks(np.arange(len(k_qs)) + 0.5, [str(k) for k in k_qs])
+            panel.set_xlabel("anchor items")
+        axes[0].set_ylabel("anchor queries")
+
+
+def score_densities(
+    panels: Mapping[str, Mapping[str, ScoreDensity]],
+    path: Target,
+    *,
+    title: str,
+    x_label: str = "score",
+    log: bool = False,
+) -> None:
+    """Save a plot of how scores are distributed, a line for each kind (ANNCUR 1b, AXN 4).
+
+    On a logarithmic axis (`log`) the few items that score high can be seen.
+    """
+    names = list(dict.fromkeys(name for found in panels.values() for name in found))
+    with picture(path, title=title, panels=len(panels)) as axes:
+        for panel, (head, found) in zip(axes, panels.items(), strict=True):
+            for name, of in found.items():
+                colour = OTHERS[names.index(name) % len(OTHERS)]
+                label = f"{name}: skewness {of.skewness:z.1f}"
+                panel.stairs(of.density, of.edges, color=colour, lw=1.6, label=label)
+            panel.set_title(head)
+            panel.set_xlabel(x_label)
+            panel.legend(**LEGEND)
+            if log:
+                panel.set_yscale("log")
+        axes[0].set_ylabel("density")
+
+
+def exact_against_approx(
+    panels: Mapping[str, tuple[FloatArray, FloatArray, IntArray]], path: Target, *, title: str
+) -> None:
+    """Save a plot of a query's approximate scores over the exact ones (ADACUR 1, 6 and 8).
+
+    A panel is of exact scores (n,), approximate ones (n,) and anchor items (b,), which are marked.
+    A point for each item, on the diagonal if the approximation is right.
+    """
+    ends = np.concatenate([scores for panel in panels.values() for scores in panel[:2]])
+    line = [float(ends.min()), float(ends.max())]
+    small: dict[str, Any] = {"s": 4, "lw": 0, "rasterized": True}
+    with picture(path, title=title, panels=len(panels), size=(3.6, 3.7)) as axes:
+        for panel, (head, (exact, approx, anchors)) in zip(axes, panels.items(), strict=True):
+            others = np.setdiff1d(np.arange(len(exact)), anchors)
+            for items, colour, label in (
+                (others, "#8b97a5", "other items"),
+                (anchors, OTHERS[1], "anchor items"),
+            ):
+                panel.scatter(exact[items], approx[items], color=colour, label=label, **small)
+            panel.plot(line, line, color=QUIET, lw=0.8, ls="--")
+            panel.set_title(head)
+            panel.set_xlabel("exact score")
+        axes[0].set_ylabel("approximate score")
+        axes[0].legend(markerscale=3, **LEGEND)

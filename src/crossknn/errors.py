@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 TRAIN = "crossknn-train"
-"""The distribution that trains models and exports them (`train/`)."""
+"""Name of the package that trains and exports models (`train/`)."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -67,8 +67,8 @@ class TrainingError(CrossknnError):
 
 
 class MissingExtraError(CrossknnError, ImportError):
-    """An optional dependency is not installed: `what` needs the `extra` in `pip install
-    'crossknn[extra]'`, or `TRAIN`."""
+    """An optional dependency is not installed: `what` needs `pip install 'crossknn[extra]'`, or
+    the package crossknn-train if `extra` is `TRAIN`."""
 
     exit_code = 5
 
@@ -104,7 +104,7 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Make a hint with those of `names` that are near to `name`, or all of them if none is."""
+    """Make a hint for an unknown `name`: the most similar `names`, or all if none is similar."""
     names = sorted(names)
     close = get_close_matches(name, names, n=3, cutoff=0.5)
     if close:
@@ -165,9 +165,9 @@ _FIXED = {
 
 
 def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str, str]:
-    """Return the wrong field and a sentence about it, from pydantic's errors about a `given`
-    object: of the several kinds that a field may have, the deepest error belongs to the intended
-    one; if no kind fits, all are named.
+    """Return the wrong field of a `given` object, and a sentence about it, from pydantic's errors.
+    If a field may have several types, pydantic reports an error for each: the deepest error belongs
+    to the intended type; if no type fits, all types are named.
 
     >>> error = {"type": "int_type", "loc": ("k", "constrained-int"), "input": "5"}
     >>> wrong_field([error], {"k": "5"})
@@ -198,7 +198,7 @@ def _beginning(value: object, most: int = 60) -> str:
 
 
 def _place(error: Mapping[str, Any], given: object) -> tuple[int | str, ...]:
-    """Return the fields that lead to an error, without the names of kinds between them."""
+    """Return the fields that lead to an error, without the names of types between them."""
     place, here = list[int | str](), given
     for part in error["loc"]:
         if (isinstance(here, Mapping) and part in here) or (

@@ -1,8 +1,8 @@
 """The values that a search passes between its components.
 
 Axis letters, everywhere: m queries, n items, b scored items per query, d dimensions, p pairs.
-Queries and items are named by position (0-based) inside the core; ids live in the index.
-With late interaction: c candidates per query, t states of a text, s states in all.
+Late interaction: c candidates per query, t states (vectors) of a text, s states of all texts.
+Within a search, queries and items are numbered from 0; the index maps numbers to ids.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with (done, total) during long operations."""
 
 NO_ITEM = -1
-"""Pads the rows of ragged arrays of item positions."""
+"""Padding in arrays of item positions whose rows have different lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class Candidates:
     """At most c items of each query, best first.
 
     Args:
-        items: Positions (m, c); `NO_ITEM` (-1) where a row has ended.
-        scores: Their approximate scores (m, c) float32; -inf where a row has ended.
-        std: Standard deviations (m, c) of these scores, from predictors that know them.
+        items: Positions (m, c) of items; `NO_ITEM` (-1) after a query's last candidate.
+        scores: Approximate scores (m, c) float32 of these items; -inf after the last candidate.
+        std: Standard deviations (m, c) of these scores; None if the predictor computes none.
     """
 
     items: IntArray
@@ -66,7 +66,7 @@ class Candidates:
 
     @staticmethod
     def from_rows(rows: Sequence[tuple[IntArray, FloatArray]]) -> Candidates:
-        """Make candidates from rows (items (c,), scores (c,)), one per query, best first."""
+        """Make candidates from one pair (items (c,), scores (c,)) per query, best first."""
         width = max((len(items) for items, _ in rows), default=0)
         items = np.full((len(rows), width), NO_ITEM, dtype=np.int64)
         scores = np.full((len(rows), width), -np.inf, dtype=np.float32)
@@ -78,12 +78,12 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The exact scores so far of m queries.
+    """The items of m queries that were scored so far, and their exact scores.
 
     Args:
         items: Positions (m, b) of the scored items, in the order in which they were scored.
-        scores: Their exact scores (m, b).
-        counts: (m,) number of them; what follows in a row is padding.
+        scores: Exact scores (m, b) of these items.
+        counts: Numbers (m,) of scored items; what follows in a row is padding.
     """
 
     items: IntArray
@@ -91,7 +91,7 @@ class Observed:
     counts: IntArray
 
     def rows(self) -> Iterator[tuple[int, IntArray, FloatArray]]:
-        """Return (query, items (b,), scores (b,)) of each query that has any, without padding."""
+        """Return (query, items (b,), scores (b,)) of each query with scored items."""
         for r, count in enumerate(self.counts):
             if count:
                 yield r, self.items[r, :count], self.scores[r, :count]
@@ -99,8 +99,8 @@ class Observed:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class States:
-    """States (vectors) of n texts, one or several of each, as a late-interaction model reads them:
-    `values` (s, d), float32 or float16, those of text i at `starts[i]` to `starts[i + 1]`."""
+    """States of n texts: the vectors, one or several per text, that a late-interaction model
+    compares. Text i has `values[starts[i] : starts[i + 1]]`; `values` (s, d) float32 or float16."""
 
     values: FloatArray
     starts: IntArray
@@ -119,8 +119,8 @@ class States:
         return States(self.values[starts[0] : starts[-1]], starts - starts[0])
 
     def padded(self, texts: IntArray) -> tuple[FloatArray, BoolArray]:
-        """Return the states of texts at positions (...,), `NO_ITEM` for none: values (..., t, d)
-        float32, zero where masked, and the mask (..., t); t is the largest number of states."""
+        """Return the states of the texts at positions (...,), none for `NO_ITEM`: values (..., t,
+        d) float32, zero where the mask (..., t) is false. t is the largest number of states."""
         first = self.starts[texts]
         count = self.starts[texts + (texts != NO_ITEM)] - first
         t = max(1, int(count.max(initial=1)))
@@ -133,7 +133,7 @@ class States:
 @dataclass(frozen=True, eq=False, slots=True)
 class Artifact:
     """The result of a fit as stored in an index: metadata `meta` for JSON, and named `arrays` or
-    sequences of texts, memory-mapped if the index is saved."""
+    sequences of texts, memory-mapped if the index is on disk."""
 
     meta: Mapping[str, Any]
     arrays: Mapping[str, Any]
@@ -150,7 +150,7 @@ class Queries:
     Args:
         texts: m texts.
         vectors: Vectors (m, d) by name, cached here so that each query is encoded once.
-        states: The same for the states of late-interaction models.
+        states: States by name, for late-interaction models, cached in the same way.
     """
 
     texts: Sequence[str]
@@ -166,7 +166,7 @@ class Queries:
         return Queries([self.texts[row] for row in rows], vectors)
 
     def generator(self, query: int, seed: int) -> np.random.Generator:
-        """Make a random generator that is the same for a query's text in every batch."""
+        """Make a random generator from a query's text and a seed, independent of the batch."""
         return np.random.default_rng([seed, zlib.crc32(self.texts[query].encode())])
 
 
@@ -198,7 +198,7 @@ class Cache:
         self._made: dict[Hashable, tuple[tuple[object, ...], Any]] = {}
 
     def get(self, key: Hashable, of: tuple[object, ...], make: Callable[[], Value]) -> Value:
-        """Return the value made `of` these objects (by identity), or make it."""
+        """Return the cached value if it was made from the same objects (`of`), or make it."""
         sources, value = self._made.get(key, ((), None))
         if len(sources) != len(of) or any(a is not b for a, b in zip(sources, of, strict=True)):
             value = make()
@@ -220,10 +220,10 @@ class Anchors:
 class Ranking:
     """Ranked items of m queries, up to k of each: all arrays are (m, k), padded as in `PADDING`.
 
-    `rounds` is the round (from 1) in which an item was picked, `approx` its predicted score then
-    (in round 1, the retriever's), and `std` the standard deviation of that, NaN if unknown. `added`
-    are the retrievers' scores that a fusion adds to the exact `scores`. In the answer of a
-    retriever alone, `scores` and `approx` are its own scores, and `rounds` are 0.
+    `rounds` is the round (from 1) in which an item was chosen for scoring, `approx` the score
+    predicted for it then (in round 1, the retriever's score), and `std` the standard deviation of
+    `approx`, NaN if unknown. `added` are the retrievers' scores that a fusion adds to the exact
+    `scores`. If a retriever ranks alone, `scores` and `approx` are its scores, and `rounds` are 0.
     """
 
     items: IntArray
@@ -235,7 +235,7 @@ class Ranking:
 
     @classmethod
     def empty(cls, m: int, k: int = 0) -> Ranking:
-        """Make rows (m, k) of padding."""
+        """Make a ranking (m, k) that holds only padding."""
         return cls(**{name: np.full((m, k), fill, kind) for name, (fill, kind) in PADDING.items()})
 
     @property
@@ -244,11 +244,11 @@ class Ranking:
         return self.scores + self.added
 
     def take(self, columns: IntArray) -> Ranking:
-        """Select the entries of each row at `columns` (m, k)."""
+        """Select the items of each row at `columns` (m, k)."""
         return self._each(lambda values, _: np.take_along_axis(values, columns, axis=1))
 
     def where(self, kept: BoolArray) -> Ranking:
-        """Keep the entries of a mask (m, k), and replace the others by padding."""
+        """Keep the items where a mask (m, k) is true, and replace the others by padding."""
         return self._each(lambda values, name: np.where(kept, values, PADDING[name][0]))
 
     def beside(self, other: Ranking) -> Ranking:
@@ -337,8 +337,8 @@ def is_missing(value: object) -> bool:
 
 
 def json_value(value: object) -> Any:
-    """Convert a value to JSON: null for missing, infinite or too long values, ISO 8601 for dates,
-    numbers for those of NumPy and `Decimal`, lists for sequences and sets, text for all others.
+    """Convert a value to JSON. Missing values and infinite or too long numbers become null, dates
+    ISO 8601, NumPy's numbers and `Decimal` numbers, sequences and sets lists, other values text.
 
     >>> json_value({1: np.float32(0.5), "at": date(2020, 2, 1), "x": [float("inf"), Decimal("7")]})
     {'1': 0.5, 'at': '2020-02-01', 'x': [None, 7]}

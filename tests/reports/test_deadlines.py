@@ -61,7 +61,7 @@ def test_a_batch_whose_queries_take_long_to_encode(method):
     assert (answer["degraded"], answer["stopped_by"]) == (True, "deadline")
     assert 0 < encode.count < len(QUERIES)
     answered = [bool(one["hits"]) for one in answer["results"]]
-    late = ["the time was up" in (one["error"] or "") for one in answer["results"]]
+    late = ["the deadline passed" in (one["error"] or "") for one in answer["results"]]
     assert any(answered)
     assert all(hits or error for hits, error in zip(answered, late, strict=True))
 

@@ -1,5 +1,5 @@
-"""Model folders: the layout of crossknn's own, and checks of Hugging Face folders before they are
-loaded.
+"""Model folders: the layout of crossknn's own folders, and checks of Hugging Face folders before a
+model is loaded.
 
 A torch folder of crossknn is a Hugging Face folder with one of the settings files of `KINDS` and
 the head's weights; an ONNX folder has a manifest, graphs and a tokenizer (`crossknn_train.export`).
@@ -63,8 +63,8 @@ _HEADS = ("classifier", "score", "logits_proj", "classification_head")
 
 
 def check_files(folder: Path) -> Path:
-    """Return `folder`; `InputError` if it holds a model and one of its files is a link (but within
-    the hub's cache, from `snapshots/<revision>` to `blobs`), device or pipe."""
+    """Return `folder`; `InputError` if it holds a model and a file that is a device, a pipe or a
+    link (links from `snapshots/<revision>` to `blobs` in the hub's cache are allowed)."""
     if not any(os.path.lexists(folder / name) for name in _MODEL_FILES):
         return folder
     here = folder.resolve()
@@ -157,8 +157,8 @@ def bundled_folder(kind: str) -> Path:
 
 
 def existing(path_or_name: str | Path) -> Path | None:
-    """Return the existing file or folder, or None if the text can only be a hub name; InputError if
-    it is neither."""
+    """Return the existing file or folder, or None if the text may be a name on the hub; InputError
+    otherwise."""
     path, name = as_path(path_or_name, "the model").expanduser(), str(path_or_name)
     if name and path.exists():  # Path("") would be the current folder
         return path
@@ -173,8 +173,8 @@ def existing(path_or_name: str | Path) -> Path | None:
 
 
 def snapshot(name: str, revision: str | None, allow: Sequence[str]) -> Path:
-    """Return a local folder with the matching files of a hub model; InputError if the hub has
-    none."""
+    """Return a local folder with the matching files of a model on the hub; InputError if the hub
+    has no such model or cannot be reached."""
     with needs_extra(f"{name} is not a folder; to load it from the Hugging Face hub"):
         from huggingface_hub import snapshot_download
     patterns = {"allow_patterns": list(allow), "ignore_patterns": ["onnx/*", "openvino/*"]}

@@ -1,7 +1,7 @@
 """Tokenize texts for models, for both search and training, and define the interface `TokenModel`.
 
-A pair is `[CLS] query [SEP] item [SEP]`. Texts that are too long are cut at the end. A marked query
-instead keeps the text around its mention, and a marked item keeps its mark.
+A pair is `[CLS] query [SEP] item [SEP]`. Texts that are too long are cut at the end. In entity
+linking, a marked query instead keeps the text around its mention, and a marked item its mark.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Tokenizer:
         return next((token_id for token_id in ids if token_id is not None), 0)
 
     def ids(self, texts: Sequence[str]) -> list[IntArray | None]:
-        """Return all token ids (t,) of each text, without special tokens; None for what is not a
-        string, or contains lone surrogates."""
+        """Return all token ids (t,) of each text, without special tokens; None if the text is not
+        a string, or contains lone surrogates."""
         with running():
             return self._ids(texts)
 
@@ -85,7 +85,7 @@ class Template:
     n-th text."""
 
     def __init__(self, encoding: Any) -> None:
-        # `encoding` is that of "a", or of "a" and "a"; "a" may be several tokens.
+        # `encoding` encodes "a", or "a" and "a"; "a" may be several tokens.
         rows = zip(encoding.sequence_ids, encoding.type_ids, encoding.ids, strict=True)
         self.pieces: list[tuple[IntArray | None, int]] = [
             (np.array([token for *_, token in group]) if text is None else None, type_id)
@@ -94,7 +94,7 @@ class Template:
         self.n_special = sum(len(ids) for ids, _ in self.pieces if ids is not None)
 
     def assemble(self, *texts: IntArray) -> tuple[IntArray, IntArray]:
-        """Insert the token ids of one or two texts: -> (input ids (t,), token type ids (t,))."""
+        """Insert the token ids of one or two texts; return input ids (t,), token type ids (t,)."""
         following = iter(texts)
         ids = [next(following) if piece is None else piece for piece, _ in self.pieces]
         types = [type_id for _, type_id in self.pieces]
@@ -125,7 +125,7 @@ class Window:
 class Encoding:
     """Encodes pairs and single texts as rows, with a tokenizer, a window and optional prefixes.
 
-    If the tokenizer knows the marks, texts must be marked, unless `marked` is false.
+    If the tokenizer has the marks of entity linking, texts must be marked unless `marked` is false.
     """
 
     def __init__(
@@ -218,8 +218,8 @@ def checked_rows(rows: Sequence[Row | InputError], where: str = "", start: int =
 
 
 def around(ids: IntArray, start: int, end: int, room: int) -> IntArray:
-    """Return the `room` tokens around ids[start:end], evenly on both sides if possible; a span
-    longer than the room keeps its first tokens and its last one."""
+    """Return `room` tokens: ids[start:end] and its surroundings, evenly on both sides if possible;
+    of a span longer than `room`, its first tokens and its last one."""
     spare = room - (end - start)
     if spare < 0:
         return np.append(ids[start : start + room - 1], ids[end - 1])
@@ -238,8 +238,8 @@ def longest_first(n_query: int, n_item: int, room: int) -> tuple[int, int]:
 
 
 def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str, IntArray]:
-    """Pad rows (b,) to a model's inputs (b, t). The width is a multiple of 8: with odd widths the
-    end of each row takes other CPU instructions, which changes the last bit of one score in six."""
+    """Pad rows (b,) to a model's inputs (b, t). The width is a multiple of 8, because with odd
+    widths CPUs use other instructions, which change the last bit of one score in six."""
     width = max(1, *(len(row.ids) for row in rows))  # a text may have no tokens at all
     width = max(width, min(-(-width // _MULTIPLE) * _MULTIPLE, max_length))
     ids = np.full((len(rows), width), pad_token_id, dtype=np.int64)
@@ -253,9 +253,9 @@ def padded(rows: Sequence[Row], pad_token_id: int, max_length: int) -> dict[str,
 def token_batches(
     lengths: IntArray, tokens_per_run: int, one_width: bool = False
 ) -> Iterator[IntArray]:
-    """Split rows with these numbers of tokens (b,) into batches of similar length: positions
-    (rows,) of each batch. Rows times padded width are at most `tokens_per_run`, except for a single
-    longer row. With `one_width` all rows of a batch have the same length."""
+    """Split rows with these numbers of tokens (b,) into batches of similar length, and yield the
+    positions (rows,) of each batch. A batch has at most `tokens_per_run` tokens with padding, or a
+    single longer row. With `one_width` all rows of a batch have the same padded length."""
     widths = -(-lengths // _MULTIPLE) * _MULTIPLE
     order = np.argsort(lengths, kind="stable")
     start = 0
@@ -270,10 +270,10 @@ def token_batches(
 
 
 class TokenModel(Protocol):
-    """A model that reads rows of tokens: an `OnnxModel`, or a torch model of crossknn-train.
+    """A model that reads rows of token ids: an `OnnxModel`, or a torch model of crossknn-train.
 
-    `workers` batches may run at once (0: one, on the caller's thread); `one_width` forbids padding
-    within a batch; `late_kind`, `joint` and `compare` belong to late-interaction models.
+    `workers` batches may run at once (0: one batch, on the caller's thread); `one_width` allows a
+    batch one padded length only; `late_kind`, `joint`, `compare` are for late-interaction models.
     """
 
     name: str
@@ -297,8 +297,8 @@ class TokenModel(Protocol):
         """A text that changes whenever scores or vectors may change."""
 
     def read(self, rows: Sequence[Row], queries: bool = True) -> list[FloatArray]:
-        """Run rows (b): -> [scores (b,)], [vectors (b, d)], or [states (b, t, d), their mask (b,
-        t)]."""
+        """Run the model on b rows, and return [scores (b,)], [vectors (b, d)], or [states (b, t,
+        d), mask (b, t)]."""
 
     def compare(self, *states: Any) -> FloatArray:
-        """(b, t_q, d), (b, t_q), (b, c, t_i, d), (b, c, t_i) -> scores (b, c)."""
+        """Score states and masks, (b, t, d), (b, t) and (b, c, t, d), (b, c, t) -> (b, c)."""

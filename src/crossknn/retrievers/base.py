@@ -37,19 +37,19 @@ KINDS: tuple[LateKind, ...] = get_args(LateKind)
 DEPTH = 512
 """Default number of candidates that a late-interaction model compares."""
 RANKED = 10_000
-"""Minimum length of a ranking from which scores of given items are read."""
+"""Number of ranked items that are read to look up the scores of given items."""
 WHOLE = 50_000
-"""Maximum number of items whose vectors a search round may multiply exhaustively."""
+"""Maximum number of items for which a search round may compute all inner products."""
 
 RankedIds: TypeAlias = Sequence[str | tuple[str, float]]
 
 
 @runtime_checkable
 class Retriever(Protocol):
-    """Returns cheap candidates, and cheap scores of given items."""
+    """A fast first stage: returns candidates, and approximate scores of given items."""
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return the best items of each query, best first, ties by position. A row may be short.
+        """Return the best items of each query, best first, ties by position, perhaps fewer items.
 
         Args:
             queries: m queries.
@@ -59,7 +59,7 @@ class Retriever(Protocol):
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
         """Compute approximate scores (m, c), float32, of `items` (m, c), arbitrary for `NO_ITEM`
-        (-1); or of all items (m, n), which callers request only if they fit into memory."""
+        (-1). Without `items`, compute all scores (m, n), which have to fit into memory."""
 
 
 @runtime_checkable
@@ -72,8 +72,8 @@ class VectorStore(Protocol):
 
     @property
     def values(self) -> FloatArray | None:
-        """All vectors (n, d), if a search round may multiply all of them; None if `top` must be
-        used instead."""
+        """All vectors (n, d), if a search round may compute all inner products; None if it must
+        use `top` instead."""
 
     def top(
         self,
@@ -154,12 +154,12 @@ class DenseRetriever:
 
 @runtime_checkable
 class LateEncoder(Protocol):
-    """A model that compares the states of a query with those of a whole list of items at once (CMC:
-    Song et al. 2024, section 3). Its scores may depend on the list, so they are never cached per
-    pair nor merged across lists.
+    """A late-interaction model: compares a query's states (vectors) with the states of all its
+    candidates at once (CMC: Song et al. 2024, section 3). A score may depend on the other
+    candidates, so scores are never cached per pair, nor merged across lists of candidates.
 
     `kind` is one of `LateKind`, or your own name; `fingerprint` identifies everything that scores
-    depend on, or is None if that cannot be known; `dimensions` is the length of the items' states.
+    depend on, or is None if it is unknown; `dimensions` is the length of the items' states.
     """
 
     @property
@@ -178,8 +178,8 @@ class LateEncoder(Protocol):
         """Encode n texts to states, float16."""
 
     def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
-        """Score each query with its list of positions (m, c) in `items`: (m, c) float32, -inf for
-        `NO_ITEM`. Raises `InputError` if a list does not fit into memory."""
+        """Score each query with its candidates, positions (m, c) in `items`: (m, c) float32, -inf
+        for `NO_ITEM`. Raises `InputError` if a list does not fit into memory."""
 
 
 class Late(NamedTuple):
@@ -194,10 +194,10 @@ class AllScores(ABC):
 
     @abstractmethod
     def of_all(self, queries: Queries) -> FloatArray:
-        """Score all items: a new array (m, n) float32."""
+        """Compute scores (m, n) float32 of all items, as a new array."""
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Score given items (m, c), or all (m, n)."""
+        """Score given items (m, c), or all items (m, n)."""
         scores = self.of_all(queries)
         return scores if items is None else np.take_along_axis(scores, items, axis=1)
 
@@ -246,7 +246,7 @@ class Ranked(AllScores):
     """A retriever whose scores are derived from its ranking."""
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Score given items (m, c) by the first 10,000 of the ranking, or all items (m, n)."""
+        """Score given items (m, c) by the first 10,000 ranked items, or all items (m, n)."""
         if items is None:
             return self.of_all(queries)
         ranking, rows = self.top(queries, RANKED), []
@@ -260,7 +260,7 @@ class Ranked(AllScores):
         return np.where(np.isfinite(ranking.scores), ranking.scores, 0).min(axis=1, initial=0)
 
     def spread(self, ranking: Candidates, n: int) -> FloatArray:
-        """Expand a ranking to the scores (m, n) of all items."""
+        """Return the scores (m, n) of all items: from the ranking, or from `others`."""
         scores = np.repeat(self.others(ranking)[:, None].astype(np.float32), n, axis=1)
         rows, places = np.nonzero(ranking.items != NO_ITEM)
         scores[rows, ranking.items[rows, places]] = ranking.scores[rows, places]
@@ -268,21 +268,21 @@ class Ranked(AllScores):
 
 
 class CandidateLists(Ranked):
-    """Ranked lists of items by query text.
+    """A retriever that returns given ranked lists of candidates, looked up by query text.
 
-    `lists` maps a text to item ids, which are scored 1 / rank, or to pairs (id, score), each id
-    once; `ids` (n,) are those of the items. Items outside a list get its lowest score, at most 0.
+    `lists` maps a query text to item ids, which are scored 1 / rank, or to pairs (id, score), each
+    id once; `ids` (n,) are the ids of all items. Other items get its lowest score, at most 0.
     """
 
     def __init__(self, lists: Mapping[str, RankedIds], ids: Sequence[str]) -> None:
         position = {item_id: p for p, item_id in enumerate(ids)}
         self.n = len(ids)
         self._rows = {text: _row(text, ranked, position) for text, ranked in lists.items()}
-        self._said = set[str]()  # queries of whose lists it was warned
+        self._said = set[str]()  # queries without a list, of which a warning was logged
 
     @staticmethod
     def from_run(path: str | Path, queries: QuerySet, ids: Sequence[str]) -> CandidateLists:
-        """Read lists from a TREC run whose query ids are those of `queries`."""
+        """Read the lists of `queries` from a TREC run, by query id."""
         texts = dict(zip(queries.ids, queries.texts, strict=True))
         lists = {texts[q]: ranked for q, ranked in read_run(path).items() if q in texts}
         if not lists:
@@ -290,7 +290,7 @@ class CandidateLists(Ranked):
         return CandidateLists(lists, ids)
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return the first `count` allowed items of each list; rows may be short."""
+        """Return the first `count` allowed items of each list; rows may have fewer items."""
         rows, nothing = [], (np.zeros(0, np.int64), np.zeros(0, np.float32))
         for text in queries.texts:
             if text not in self._rows and text not in self._said:
@@ -327,7 +327,7 @@ def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[Int
 @dataclass(eq=False)
 class RankFusion(Ranked):
     """Reciprocal rank fusion (Cormack et al. 2009): orders items by the sum of 1 / (60 + rank)
-    over the rankings of `stages`. It reads 10,000 items of each, or `count` if that is more."""
+    over the rankings of `stages`. It reads 10,000 items of each ranking, or `count` if more."""
 
     stages: Sequence[Retriever]
 
@@ -344,7 +344,7 @@ class RankFusion(Ranked):
 
 
 def _fused(rankings: Sequence[IntArray], count: int) -> Candidates:
-    """Return the `count` items with the largest sums over rankings (m, c)."""
+    """Return the `count` items with the largest sums of 1 / (60 + rank) over rankings (m, c)."""
     rows = []
     for ranked in zip(*rankings, strict=True):
         rankings_of_query = [row[row != NO_ITEM] for row in ranked]
@@ -373,9 +373,9 @@ class WeightedSum(AllScores):
 
 @dataclass(eq=False)
 class LateRetriever(Ranked):
-    """Reranks the first `depth` candidates of `stage` by `model`; others follow in their order.
+    """Reranks the first `depth` candidates of `stage` by `model`; later ones follow unchanged.
 
-    `states` are those of all n items; the queries' states are cached in `queries.states[name]`.
+    `states` are the states of all n items; queries' states are cached in `queries.states[name]`.
     """
 
     stage: Retriever
@@ -385,7 +385,7 @@ class LateRetriever(Ranked):
     name: str
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return the best items by the model, then by the stage; see `Retriever.top`."""
+        """Return candidates by model score, then more items of the stage; see `Retriever.top`."""
         candidates = self._candidates(queries, max(count, self.depth), allowed).items
         lists, below = np.split(candidates, [self.depth], axis=1)
         scores = np.full(lists.shape, -np.inf, np.float32)
@@ -397,13 +397,13 @@ class LateRetriever(Ranked):
         return _extended(compared, below, count)
 
     def of_all(self, queries: Queries) -> FloatArray:
-        """Score all items (m, n); after the candidates, scores fall by 1 in the stage's order."""
+        """Score all items (m, n): below the candidates, scores fall by 1 in the stage's order."""
         compared, n = self.top(queries, self.depth), len(self.states)
         others = mask(self.stage.scores(queries).copy(), compared.items, None)
         return self.spread(_extended(compared, top_k(others, n).items), n)
 
     def others(self, ranking: Candidates) -> FloatArray:
-        """Return the score (m,) for items after the candidates: one below the lowest."""
+        """Return the score (m,) of items after the candidates: 1 below the lowest score."""
         return _lowest(ranking) - 1
 
     def _candidates(self, queries: Queries, count: int, allowed: BoolArray | None) -> Candidates:
@@ -418,7 +418,7 @@ class LateRetriever(Ranked):
 
 
 def _extended(ranking: Candidates, below: IntArray, count: int | None = None) -> Candidates:
-    """Append other items (m, e) to a ranking, with scores falling by 1, up to `count` in all."""
+    """Append items (m, e) to a ranking, with scores falling by 1, and cut it to `count`."""
     under = _lowest(ranking)[:, None] - 1 - np.arange(below.shape[1])
     under[below == NO_ITEM] = -np.inf
     items = np.concatenate([ranking.items, below], axis=1)[:, :count]

@@ -1,8 +1,8 @@
 """Word models: BM25, and vectors by latent semantic analysis.
 
 BM25 (Robertson et al., 1994, in Lucene's form, computed by bm25s) is searched exactly in an
-inverted file. LSA (Deerwester et al., 1990) is the truncated singular value decomposition of the
-items' TF-IDF matrix (scikit-learn's weights), into which queries are folded.
+inverted index. LSA (Deerwester et al., 1990) is the truncated singular value decomposition of the
+items' TF-IDF matrix (scikit-learn's weights); queries are mapped to the same vectors.
 
 Axes: m queries, n items, t terms, d dimensions.
 """
@@ -45,7 +45,7 @@ class Vocabulary:
         return {self.number[w]: c for w, c in Counter(words).items() if w in self.number}
 
     def tfidf(self, text: str, idf: FloatArray) -> tuple[IntArray, FloatArray]:
-        """Compute the TF-IDF weights of a text's terms, scaled to unit length: terms, weights."""
+        """Return the terms of a text and their TF-IDF weights, scaled to unit length."""
         counts = self.counts(self.tokenizer.split(text))
         terms = np.fromiter(counts, np.int64, len(counts))
         weights = (1 + np.log(np.fromiter(counts.values(), np.float64, len(counts)))) * idf[terms]
@@ -57,9 +57,9 @@ class BM25(AllScores):
     """BM25 with k1 = 1.5, which limits the effect of repeated words, and b = 0.75, which normalizes
     by length.
 
-    Term t occurs in the items `items[starts[t]:starts[t + 1]]` with those `weights`. For the last
-    items, `added` after the fit, `counts` (a,) are their numbers of terms, and `terms` (p,) and
-    `weights` (p,) list these item by item. Their weights use the idf and the `mean_length` (words
+    Term t occurs in `items[starts[t]:starts[t + 1]]` with the weights at the same places. For the
+    last items, `added` after the fit, `counts` (a,) are numbers of terms, and `terms` (p,) and
+    `weights` (p,) list the terms item by item. The weights use the idf and the `mean_length` (words
     of an item) of the fit; a word that is new to the model gets the idf of a word in one item.
     """
 
@@ -98,20 +98,20 @@ class BM25(AllScores):
                         if term + 1 < len(starts):
                             where = slice(int(starts[term]), int(starts[term + 1]))
                             row[items[where]] += np.float32(count) * weights[where]
-        except IndexError as error:  # of somebody's folder
+        except IndexError as error:  # in a folder from a stranger
             raise IndexFormatError(
-                "the index is damaged: its words name items that it lacks; build or copy it again"
+                "the index is damaged: its BM25 names items that it lacks; build or copy it again"
             ) from error
         return scores
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return the best allowed items that share a term with the query; rows may be short."""
+        """Return the best allowed items that share a term with the query, perhaps fewer items."""
         scores = self.of_all(queries)
         scores[scores <= 0] = -np.inf
         return top_k(mask(scores, None, allowed), count)
 
     def rows(self, texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the new `meta`, and the rows to append to the stored columns, for k more items."""
+        """Return the new `meta`, and the rows to append to the stored columns, for more items."""
         number, split = self.vocabulary.number, self.vocabulary.tokenizer.split_items
         words = [split(text) for text in texts]
         new = [*dict.fromkeys(w for row in words for w in row if w not in number)]
@@ -171,7 +171,7 @@ def tfidf_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Vocabulary, Fl
 
     number, tokens = _numbered(texts, tokenizer.split)
     if not number:
-        raise InputError("no text contains a word: give an encoder or vectors, and no LSA")
+        raise InputError("no text contains a word: give an encoder or vectors, and switch LSA off")
     terms = sorted(number)
     place = np.empty(len(terms), np.int32)
     place[[number[term] for term in terms]] = np.arange(len(terms))
@@ -214,7 +214,7 @@ class LSA:
     def fit(
         texts: Sequence[str], tokenizer: Tokenizer = UNICODE, *, dimensions: int = LSA_DIMENSIONS
     ) -> tuple[LSA, FloatArray]:
-        """Fit the model to texts, and return it with their vectors (n, d).
+        """Fit the model to texts, and return the model and the vectors (n, d) of the texts.
 
         d is `dimensions`, or less if there are fewer texts or words. Raises `InputError` if no text
         contains a word.
@@ -224,11 +224,11 @@ class LSA:
         # On busy cores, BLAS threads waiting for each other took 15 times as long as one thread.
         with one_thread():
             vectors, components = _truncated_svd(weights, d)
-        vectors[np.diff(weights.indptr) == 0] = 0  # not rounding errors of unit length
+        vectors[np.diff(weights.indptr) == 0] = 0  # else rounding errors would get unit length
         return LSA(vocabulary, idf, components), _unit(vectors)
 
     def encode_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Encode texts to unit vectors (m, d) float32, queries and items alike."""
+        """Encode texts, of queries or of items, to unit vectors (m, d) float32."""
         vectors = np.zeros((len(texts), self.components.shape[1]), np.float32)
         for row, text in zip(vectors, texts, strict=True):
             terms, weights = self.vocabulary.tfidf(text, self.idf)

@@ -44,7 +44,7 @@ class Searchable(Protocol):
 
     @property
     def fitted(self) -> Mapping[str, Any]:
-        """Those of `vectors` that were fitted to a cross-encoder, the latest last."""
+        """The item vectors that were fitted to a cross-encoder, by name, the latest last."""
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
         """Encode queries (m, d) into the space of `vectors[name]`, or raise `InputError`; the
@@ -66,11 +66,11 @@ class Searchable(Protocol):
 
     @property
     def late(self) -> Mapping[str, Late]:
-        """Late-interaction models for which the index has states, such as `cmc`."""
+        """Late-interaction models, such as `cmc`, for which the index has states of all items."""
 
     @property
     def anchor_items(self) -> IntArray | None:
-        """A fixed random order of items from which ANNCUR draws anchor items, if one is stored."""
+        """The stored random order of items from which ANNCUR takes anchor items, or None."""
 
     @property
     def artifacts(self) -> Mapping[str, Artifact]:
@@ -92,7 +92,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
     `auto` is `fused` if a fusion was fitted, and otherwise the retriever of `first_stage`. Plain
     `hybrid` fuses `bm25` and the unfitted vectors by rank; `fused` is the weighted sum from
     `fit_fusion`. An index may offer its own retrievers through a method `offered(spec, seed)`.
-    `SpecError` if the index has no such retriever, or if it does not take the options.
+    `SpecError` if the index has no such retriever, or the retriever does not take the options.
 
     Args:
         index: The index to search.
@@ -146,10 +146,10 @@ def first_stage(index: Searchable) -> str:
 
 
 def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: int) -> WeightedSum:
-    """Open a weighted sum of retrievers, in units of the exact score; `weights` are in standard
-    deviations, by default the fitted ones.
+    """Open a weighted sum of retrievers' scores, in units of the exact score; `weights` are in
+    standard deviations, by default the fitted weights.
 
-    Raises `InputError` if no standard deviations were fitted, or none for one of the weights.
+    Raises `InputError` if no fusion was fitted, or if it lacks a retriever that has a weight.
     """
     fitted = index.artifacts.get(FUSION)
     if fitted is None:
@@ -175,8 +175,8 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
 
 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
-    """Return the names of the retrievers that `spec` consists of; `hybrid` may give `bm25,
-    dense`."""
+    """Return the names of the retrievers that `spec` combines: for `hybrid`, perhaps `bm25` and
+    `dense`."""
     if spec == Spec(FUSED) or (spec == AUTO and FUSION in index.artifacts):
         return tuple(index.artifacts[FUSION].meta["weights"])
     if spec == AUTO:
@@ -189,7 +189,7 @@ def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
 def retriever_scores(
     index: Searchable, spec: Spec, queries: Queries, seed: int
 ) -> list[FloatArray]:
-    """Compute the scores (m, n) of all items by each retriever that `spec` consists of, for as many
+    """Compute the scores (m, n) of all items by each retriever that `spec` combines, for as many
     queries at a time as `AT_ONCE` allows; large arrays are mapped from temporary files."""
     retrievers = [_of_all(index, name, seed) for name in stage_names(index, spec)]
     together = max(1, AT_ONCE // index.n)
@@ -231,7 +231,7 @@ def default_vectors(index: Searchable, name: str = "auto") -> str:
 
 
 def unfitted(index: Searchable) -> str | None:
-    """Return the name of the dual encoder's vectors, or else your own, or else LSA's."""
+    """Return the name of the dual encoder's vectors, else of your own vectors, else of LSA's."""
     return min(
         set(index.vectors) - set(index.fitted),
         key=lambda n: (not index.has_query_vectors(n), n != "dense", n == "lsa", n),

@@ -20,7 +20,7 @@ from crossknn.errors import IndexFormatError, InputError
 
 TOKENIZER_VARIABLE = "CROSSKNN_TOKENIZER"
 """Environment variable that names a tokenizer function, `package.module:function`, which may be
-imported for an index built with it."""
+imported to open an index that was built with it."""
 _WORD = re.compile(r"\w+")
 STOPWORDS = {
     *_WORD.findall(
@@ -71,7 +71,7 @@ _SAME = dict(
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], ...]:
-    """Compile the patterns: dropped characters, replaced characters, digits of other scripts,
+    """Compile the patterns: dropped or replaced characters, digits of other scripts,
     characters that `_WORD` does not match, words of any script, single characters, and runs of more
     marks than a letter can have."""
     marks = "".join(f"{chr(a)}-{chr(b)}" for a, b in _marks())
@@ -96,7 +96,7 @@ def _marks() -> Iterator[tuple[int, int]]:
 
 
 def folded(text: str) -> str:
-    """Normalize a text for comparing words: NFKC, case folding, and without droppable characters.
+    """Normalize a text for comparing words: NFKC and case folding, without `_DROPPED` characters.
 
     >>> folded("İSTANBUL Ａ１ cafe\u0301 कि")
     'istanbul a1 cafe कि'
@@ -126,7 +126,7 @@ def words(text: str, *, characters: bool = False) -> list[str]:
 
     A word is a run of letters (with their marks), digits and `_`, or an emoji; apostrophes and
     points separate words. In scripts without spaces every pair of neighbouring characters is a
-    word, as is a character that stands alone; with `characters`, every single character, too.
+    word, and so is a character that stands alone; with `characters`, also every character.
 
     >>> words("The naïve cafés, 東京都 ok!"), words("猫です", characters=True)
     (['naive', 'cafes', '東京', '京都', 'ok'], ['猫', 'で', 'す', '猫で', 'です'])
@@ -155,7 +155,7 @@ class Tokenizer:
     split_items: Callable[[str], list[str]]
 
 
-# A query of one character, 猫, must match items that contain it in pairs.
+# A query of one character, such as 猫, must match items in which it is part of a pair.
 UNICODE = Tokenizer("unicode", words, partial(words, characters=True))
 _OWN = {"unicode": UNICODE, "whitespace": Tokenizer("whitespace", str.split, str.split)}
 TOKENIZERS = dict(_OWN)
@@ -171,7 +171,7 @@ def as_tokenizer(given: str | Callable[[str], Sequence[str]]) -> Tokenizer:
     try:
         module, _, attribute = name.partition(":")
         function = attrgetter(attribute)(import_module(module))
-    except Exception as error:  # whatever a module of somebody's does
+    except Exception as error:  # a user's module may raise anything
         raise InputError(
             f"there is no tokenizer {name!r:.80} ({error}): give unicode, whitespace, or a "
             "function that can be imported as package.module:function"

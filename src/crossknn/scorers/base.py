@@ -17,7 +17,7 @@ class Scorer(Protocol):
     @property
     def fingerprint(self) -> str | None:
         """A text that changes whenever scores may change; scores are stored under it. It names
-        model, revision, precision, length limit and template. None if that cannot be known."""
+        model, revision, precision, length limit and template. None if the model is unknown."""
 
     def score(
         self,
@@ -57,7 +57,7 @@ class Encoder(Protocol):
 
     @property
     def fingerprint(self) -> str | None:
-        """A text that changes whenever vectors may change; None if that cannot be known."""
+        """A text that changes whenever vectors may change; None if the model is unknown."""
 
     @property
     def dimensions(self) -> int:

@@ -34,7 +34,7 @@ _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 60.0
 _EPSILON = 1e-7
 _FEW = 5
-"""After this many scores, all between 0 and 1, they are taken for probabilities."""
+"""If the first scores, this many, lie between 0 and 1, they are taken for probabilities."""
 _BUSY = (408, 425, 429, 502, 503, 504, *range(520, 531))
 """Temporary HTTP status codes of a server or its proxy (52x: Cloudflare), after which a request is
 repeated."""
@@ -44,27 +44,27 @@ _PORTS = {"http": 80, "https": 443}
 class HttpScorer(BatchedScorer):
     """Scores with the reranking service at `url` (`/rerank` is added to a URL without a path).
 
-    Batches that are refused or crash the service are halved. `fingerprint` is None unless `model`
+    A batch that the service cannot score is halved. `fingerprint` is None unless `model`
     is named, because the model behind a URL may change. `score` raises ScorerError if the endpoint
     is down, too slow, refuses the key or returns an invalid answer.
 
     Args:
         url: Address of the service, http:// or https://.
         model: Name of the model, sent with every request.
-        api_key: The key; by default that in the environment variable CROSSKNN_API_KEY.
+        api_key: The API key; by default the environment variable CROSSKNN_API_KEY.
         api: "cohere" (also Jina, infinity, vLLM): `query`, `documents` -> `results[{index,
             relevance_score}]`; "tei" (Text Embeddings Inference): `query`, `texts`, `raw_scores`
             -> `[{index, score}]`.
         timeout: Seconds for a request, from connecting to the last byte of the answer.
         retries: How often to repeat a request after a failed connection or the HTTP status 408,
-            425, 429, 502 to 504 or 520 to 530, with growing pauses or those of `Retry-After`, up to
-            a minute.
+            425, 429, 502 to 504 or 520 to 530, after growing pauses or those that `Retry-After`
+            asks for, up to a minute.
         batch: Maximum number of items in a request.
-        concurrency: Requests at once.
+        concurrency: Number of requests that are sent at the same time.
         probabilities: Turn scores between 0 and 1 back into logits, which methods predict better; a
             warning is logged once if the scores look like probabilities.
-        proxy: http:// or https:// proxy for requests; "" for none. By default that of HTTP_PROXY,
-            HTTPS_PROXY or ALL_PROXY, except for this machine and the hosts in NO_PROXY.
+        proxy: http:// or https:// proxy for requests; "" for none. By default the proxy named in
+            HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, except for this machine and the hosts in NO_PROXY.
 
     Raises:
         InputError: The URL is not http(s), or an option is out of range.
@@ -118,7 +118,7 @@ class HttpScorer(BatchedScorer):
         self.fingerprint = None if model is None else f"http:{self.name}|model={model}{raw}"
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
-        """Yield batches of positions, one query at a time, queries in order of appearance."""
+        """Yield batches (positions of pairs) of one query each, queries in order of appearance."""
         _, first, inverse = np.unique(call.pairs.query, return_index=True, return_inverse=True)
         order = np.argsort(first[inverse], kind="stable")
         starts = np.searchsorted(first[inverse][order], np.sort(first))
@@ -135,8 +135,8 @@ class HttpScorer(BatchedScorer):
                     "all scores of %s lie between 0 and 1: if they are probabilities, give "
                     "the option probabilities (--scorer-option probabilities=true), which turns "
                     "them back into logits. The ranking is the same, but logits are easier to "
-                    "predict: on two corpora of three, searches found 4 to 25 points more of the "
-                    "true neighbours",
+                    "predict: on two of three corpora, recall of the exact top items was 4 to 25 "
+                    "points higher with logits",
                     self.name,
                 )
             return scores
@@ -202,7 +202,7 @@ class HttpScorer(BatchedScorer):
                 "POST", self._url, body=body, redirect=False, preload_content=False, timeout=most
             )
             data = b""
-            while part := answer.read1(1 << 16):  # what has come, so that the time is looked at
+            while part := answer.read1(1 << 16):  # what has arrived, then check the time
                 data += part
                 if time.monotonic() > until:
                     raise TimeoutError
@@ -246,13 +246,13 @@ class HttpScorer(BatchedScorer):
 
 
 class _Range:
-    """Looks whether all of an endpoint's scores may be probabilities. Copies of a scorer share it,
-    so that the warning is logged once."""
+    """Checks whether all scores of an endpoint may be probabilities. Copies of a scorer share this
+    object, so that the warning is logged once."""
 
     count, done = 0, False
 
     def looks_like_probabilities(self, scores: FloatArray) -> bool:
-        """Count scores (b,): true once, after enough of them were between 0 and 1."""
+        """Check scores (b,); return true once, when enough were checked and all lay in 0 to 1."""
         inside = scores.min(initial=1) >= -_EPSILON and scores.max(initial=0) <= 1 + _EPSILON
         self.count += len(scores)
         warns = bool(inside) and not self.done and self.count >= _FEW

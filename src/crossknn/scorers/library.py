@@ -1,8 +1,8 @@
 """Score and encode with sentence-transformers models, and score with any object that has
 `predict(pairs)`.
 
-Models are loaded without running their code, padded so that scores do not depend on the batch, and
-named by a hash of their weights.
+Models are loaded without running their code, and identified by a hash of their weights. Texts are
+padded so that no score depends on the other pairs of the batch.
 """
 
 from __future__ import annotations
@@ -79,22 +79,22 @@ def logits_options(model: Any, name: str, batch: int) -> dict[str, Any]:
 def own_prompts(model: Any) -> tuple[str, str]:
     """Return the prompts that a bi-encoder's author puts before queries and before items, or "".
 
-    `encode_document` would not do: it stops at the empty "document" prompt that the library adds to
-    every model.
+    `encode_document` does not find the item prompt: it takes the empty prompt "document" that the
+    library adds to every model.
     """
     item = next((model.prompts[name] for name in _ITEM_PROMPTS if model.prompts.get(name)), "")
     return str(model.prompts.get("query") or ""), str(item)
 
 
 def pools_tokens(model: Any) -> bool:
-    """Whether vectors are pooled from the tokens' states. Then BERT's own pooler, which the library
-    initializes at random if the folder has none, is not used."""
+    """Whether a text's vector is pooled from its token vectors. Then BERT's own pooler is not used;
+    the library initializes it at random if the folder has none."""
     return getattr(model[0], "module_output_name", None) == "token_embeddings"
 
 
 def choose_padding_side(model: Any, run: Callable[[list[tuple[str, str]]], Any]) -> None:
-    """Choose the padding side: right, where most models number positions and read [CLS] as if there
-    were no padding, or left if only that leaves scores unchanged (XLNet).
+    """Choose the padding side: right, where padding changes neither positions nor [CLS] in most
+    models, or left if only padding on the left leaves scores unchanged (XLNet).
 
     `run` computes scores or vectors of pairs (p, ...) as one batch. On the correct side the scores
     of a pair do not change when a longer pair joins its batch.
@@ -134,7 +134,7 @@ def count_positions(model: Any) -> None:
 
 
 def model_hash(model: Any, unread: str | None = None) -> str:
-    """Compute a hash of a model's tokenizer and weights, without those that it does not read."""
+    """Compute a hash of a model's tokenizer and weights, except unused weights (`unread`)."""
     fast = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
     # Every call changes truncation and padding; the length limit is hashed elsewhere.
     state = {"truncation": None, "padding": None}

@@ -26,10 +26,10 @@ from crossknn.types import FloatArray, as_count
 
 
 class OnnxModel:
-    """The model of an ONNX folder (`docs/reference/formats.md`), checked; a `TokenModel`.
+    """Opens and checks a model in an ONNX folder (`docs/reference/formats.md`); a `TokenModel`.
 
-    Many threads may use it. A late-interaction model keeps the fingerprint of the exported original
-    unless its files have changed.
+    Many threads may use it. A late-interaction model keeps the fingerprint of the model before
+    export unless its files have changed.
 
     Args:
         kind: "cross-encoder", "dual-encoder" or "late-interaction".

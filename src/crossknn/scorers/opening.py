@@ -1,4 +1,4 @@
-"""Open a model by a folder, a URL, a hub name, or none for the bundled model.
+"""Open a model from its folder, URL or hub name; by default the bundled model.
 
 A folder's kind is determined from its files before anything is loaded, because libraries would
 silently load a bi-encoder, or a model without a classifier, as a cross-encoder with random weights.
@@ -35,8 +35,8 @@ _OWN: dict[str, tuple[Any, str, str]] = {
     "dual-encoder": (TokenEncoder, "dual_encoder", "DualEncoderModel"),
     "late-interaction": (LateInteractionScorer, "late", "LateInteractionModel"),
 }
-"""For each of crossknn's own model kinds: the kind that it serves as, and its module and class in
-`crossknn_train`."""
+"""For each of crossknn's own model kinds: the class that scores or encodes with it, and the module
+and class in `crossknn_train` that load a checkpoint."""
 
 
 def CrossEncoder(  # noqa: N802
@@ -70,7 +70,7 @@ def CrossEncoder(  # noqa: N802
 def DualEncoder(  # noqa: N802
     path_or_name: PathOrName = None, *, cores: int | None = None, **options: Any
 ) -> Encoder:
-    """Open a dual encoder (bi-encoder) as an `Encoder`. Raises as `CrossEncoder` does.
+    """Open a dual encoder (bi-encoder) as an `Encoder`. Raises InputError for any other model.
 
     Args:
         path_or_name: None or "bundled", the small model that comes with the package; the folder of
@@ -135,8 +135,8 @@ def _reads_tokens(what: Any) -> bool:
 def _open_own(
     path_or_name: PathOrName, kind: str, options: dict[str, Any], cores: int | None = None
 ) -> tuple[Path, Any]:
-    """Return the folder of a model, and the opened model if its format is crossknn's own;
-    InputError if it is of another kind."""
+    """Return the folder of a model, and the opened model if its format is crossknn's own, or None;
+    InputError if it is another kind of model."""
     if path_or_name is None or path_or_name == "bundled":
         path_or_name = bundled_folder(kind)
     folder = model_folder(path_or_name, options.pop("revision", None))

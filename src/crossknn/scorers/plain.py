@@ -12,12 +12,12 @@ from crossknn.types import FloatArray, IntArray, as_count
 
 
 class CallableScorer(BatchedScorer):
-    """Scores with a function of yours; a `Scorer`.
+    """A `Scorer` that calls a function of yours.
 
     A pair on which the function raises is left out; a wrong number of scores raises a ScorerError.
 
     Args:
-        fn: Gives one number for each pair of a list of (query text, item text).
+        fn: Takes a list of (query text, item text) and returns one number for each pair.
         name: Name under which scores are stored; change it whenever the function changes. Without a
             name there is no fingerprint, and scores are not stored.
         batch: Maximum number of pairs per call.

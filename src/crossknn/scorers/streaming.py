@@ -28,11 +28,11 @@ from crossknn.types import FloatArray, IntArray, Pairs
 logger = logging.getLogger(__name__)
 
 GIVE_UP_AFTER = 32  # pairs that failed one by one, with none ever scored: the model is broken
-_POLL = 0.02  # seconds between two looks at a deadline by a thread that waits
-_FIRST_PAIRS = 4  # of the first batch under a deadline, while the scorer's speed is not known
+_POLL = 0.02  # seconds between two checks of the deadline by a waiting thread
+_FIRST_PAIRS = 4  # in the first batch under a deadline, while the scorer's speed is not known
 _PATIENCE = 10.0  # seconds that the end of the interpreter waits for threads, at most
 _started: WeakKeyDictionary[Thread, Callable[[], object]] = WeakKeyDictionary()
-_MARGIN = 1.5  # a batch may take so many times as long as the speed measured so far says
+_MARGIN = 1.5  # a batch is expected to take this many times as long as measured so far
 
 
 class NothingScoredError(ScorerError):
@@ -49,9 +49,9 @@ class BatchError(CrossknnError):
 
 
 class Deadline:
-    """The end of a call: after `time_left` seconds, when `cancel` is set, or after `end`.
+    """When a call must end: after `time_left` seconds, or once `cancel` is set or `end` called.
 
-    `rest` is passed on to `Scorer.score`; threads block for `pause` seconds at most.
+    `rest` returns the arguments for `Scorer.score`; threads block for `pause` seconds at most.
     """
 
     def __init__(
@@ -159,8 +159,8 @@ class BatchedScorer(ABC):
 
     @abstractmethod
     def _run(self, call: Call, positions: IntArray) -> object:
-        """Score the pairs at these positions (b,): b scores. An exception fails this batch
-        alone."""
+        """Return the b scores of the pairs at these positions (b,). If it raises, only this batch
+        has failed."""
 
     def score(
         self,

@@ -1,8 +1,8 @@
-"""Cross-encoders, dual encoders and late-interaction models that read rows of tokens.
+"""Cross-encoders, dual encoders and late-interaction models that read token ids.
 
-A `TokenModel` turns rows into scores, vectors or states; this module batches, cuts and counts the
-texts. Axes: m queries, n items, c candidates, t states of a text, d dimensions, b texts or lists of
-a batch.
+A `TokenModel` turns the token ids of texts into scores, vectors, or states (several vectors for
+each text); this module makes batches, cuts long texts and counts the cut ones. Axes: m queries, n
+items, c candidates, t states of a text, d dimensions.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ class TokenEncoder(TextReader[FloatArray]):
 
 
 class LateInteractionScorer(TextReader[States]):
-    """Encodes single texts as states (CMC, Poly-encoder, Sum-of-Max, Deformer, MixEncoder) and
-    compares a query's states with those of a list of items.
+    """Encodes a text as states, one or several vectors (CMC, Poly-encoder, Sum-of-Max, Deformer,
+    MixEncoder), and compares the states of a query with the states of its candidates.
 
     `kind` names the model; `joint` tells whether a candidate's score depends on the other
-    candidates; `dimensions` is the length of a state, stored in the index as float16 and computed
-    for queries as float32.
+    candidates; `dimensions` is the length of each vector. States of items are float16, states of
+    queries float32.
     """
 
     def __init__(self, model: TokenModel) -> None:
@@ -151,9 +151,9 @@ class LateInteractionScorer(TextReader[States]):
         return States(np.concatenate([np.empty((0, self.dimensions), dtype), *states]), starts)
 
     def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
-        """Compute scores (m, c) float32 of `lists` (m, c) of positions in `items`; `NO_ITEM` gets
-        -inf. As many queries at a time are compared as fit into `bytes_at_once`; a list is split
-        unless the model reads all candidates together."""
+        """Compute scores (m, c) float32 of m queries with c candidates each: `lists` (m, c) holds
+        the candidates' positions in `items`, and `NO_ITEM` gets -inf. To fit into `bytes_at_once`,
+        queries are compared in groups, and lists are split unless the model is joint."""
         scores = np.full(lists.shape, -np.inf, np.float32)
         t = sum(int(states.counts.max(initial=1)) for states in (queries, items))
         # Bytes per candidate in the largest model: 14 arrays (t, d) and 24 (t, t), of 4 bytes.

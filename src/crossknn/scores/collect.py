@@ -33,7 +33,7 @@ from crossknn.types import FloatArray, IntArray, Pairs, Progress, as_count, as_p
 logger = logging.getLogger(__name__)
 _BLOCK, _BLOCK_ON_RAY = 512, 64
 _AT_ONCE = 65_536
-_HOPELESS = 8  # this many blocks in a row of which no pair can be scored mean a broken model
+_HOPELESS = 8  # blocks in a row without any scored pair: the model is broken
 _POLL = 0.2
 
 
@@ -43,7 +43,7 @@ class Limits:
 
     Args:
         workers: Threads that share the scorer; with `ray`, processes that each open the model.
-        ray: Score on Ray: the address of a cluster, or "local" to start it on this machine.
+        ray: Score on Ray: the address of a cluster, or "local" to start one on this machine.
         max_calls: Number of pairs to score before stopping.
         deadline: Time limit in seconds.
     """
@@ -151,8 +151,8 @@ def _check_request(
     if 4 * n_pairs > limit:
         raise InputError(
             f"{n_pairs:,} scores do not fit into a store of {limit // 2**20:,} MB, where new "
-            "scores would replace the first ones: set CROSSKNN_STORE_LIMIT to more MB, or ask "
-            "for fewer"
+            "scores would replace the first ones: set CROSSKNN_STORE_LIMIT to more MB, or "
+            "collect fewer scores"
         )
 
 

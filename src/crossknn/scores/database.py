@@ -147,7 +147,7 @@ class ScoreFile:
         """Make the error that describes the damage and how to go on."""
         return StoredScoresError(
             f"the scores in {self.path} are damaged ({_line(why)}): remove what is damaged with  "
-            "crossknn index verify --repair , or move the file away; it is scored again"
+            "crossknn index verify --repair , or move the file away; lost scores are computed again"
         )
 
     @contextmanager
@@ -268,7 +268,7 @@ class ScoreFile:
 
 
 def _line(error: object) -> str:
-    """Join SQLite's messages, which have several lines."""
+    """Join the lines of a message from SQLite."""
     return " ".join(str(error).split())
 
 
@@ -278,8 +278,8 @@ def _may_change(path: Path) -> bool:
 
 
 def _distrust(db: sqlite3.Connection) -> None:
-    """Apply the settings that SQLite recommends for files of strangers: the schema may call or
-    change nothing."""
+    """Apply the settings that SQLite recommends for files from strangers: the file's schema may
+    neither call functions nor change anything."""
     for statement in ("trusted_schema = OFF", "cell_size_check = ON", "mmap_size = 0"):
         db.execute(f"PRAGMA {statement}")
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_ROW)
@@ -304,7 +304,7 @@ def _own_tables() -> list[tuple[str, ...]]:
 def parsed_block(
     fingerprint: bytes, query: Any, start: Any, items: Any, scores: Any, crc: Any
 ) -> tuple[IntArray, FloatArray] | None:
-    """Parse a block: its ids (b,), ascending, and scores (b,); None if it is damaged."""
+    """Parse a block: ids (b,) of items, ascending, and scores (b,); None if it is damaged."""
     try:
         values, ids = np.frombuffer(scores, "<f4"), np.empty(0, np.int64)
         if items is not None:

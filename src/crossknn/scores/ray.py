@@ -23,15 +23,15 @@ from crossknn.errors import CrossknnError, InputError, MissingExtraError, Scorer
 from crossknn.scorers.base import Scorer
 from crossknn.types import FloatArray, IntArray, Pairs
 
-_LOSSES = 20  # of one worker: a block too large for its memory would cost it again and again
+_LOSSES = 20  # restarts of a worker: a block that exceeds its memory would end it each time
 _PATIENCE = 5.0
 
 
 @contextmanager
 def scorer_on_ray(source: Any, fingerprint: str, workers: int, address: str) -> Iterator[Scorer]:
     """Make a scorer that distributes calls over `workers` processes of one CPU each. `source` is
-    the name or folder of the cross-encoder, or one that can be pickled; `address` that of a
-    cluster, or "local"."""
+    the cross-encoder's name or folder, or a cross-encoder object that can be pickled; `address` is
+    the address of a cluster, or "local"."""
     with needs_extra("scoring on Ray", "ray"):
         ray: Any = import_module("ray")
     started_here = not ray.is_initialized()
@@ -109,8 +109,8 @@ class _Remote:
     def score(
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], **limits: Any
     ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Return the batches of a worker's scorer, all at once; only the texts of these pairs are
-        sent, and no deadline."""
+        """Score pairs on a free worker, and return all batches together. The worker gets only the
+        texts of these pairs, and no deadline."""
         query, query_of = np.unique(pairs.query, return_inverse=True)
         item, item_of = np.unique(pairs.item, return_inverse=True)
         texts = [queries[q] for q in query.tolist()], [items[i] for i in item.tolist()]

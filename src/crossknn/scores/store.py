@@ -1,7 +1,7 @@
 """A file of exact scores, so that no pair of texts is scored twice by the same cross-encoder.
 
-A score belongs to a cross-encoder (its fingerprint), a query and an item (their texts). Texts are
-stored once by digest and referred to by ids. A block holds the scores of one query with many items
+A score belongs to a cross-encoder (its fingerprint), a query and an item (their texts). A text is
+stored once, as its digest and an id. A block holds the scores of one query with many items
 (format: `docs/reference/formats.md`). 10^8 pairs of 1,000 queries take 400 MB, 3 s to write and 1 s
 to read.
 
@@ -43,7 +43,7 @@ dropped. `CROSSKNN_STORE_LIMIT` in the environment sets another limit, in MB."""
 TextTable = Literal["queries", "items"]
 _SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 _VARIABLES = 500  # of one statement
-_SMALL, _MANY = 8_192, 32  # this many blocks of a query with fewer scores become one
+_SMALL, _MANY = 8_192, 32  # 32 blocks of a query, each below 8,192 scores, are merged
 
 
 class Block(NamedTuple):
@@ -71,8 +71,8 @@ class ScoreTable(ScoreFile):
     def ids(
         self, table: TextTable, texts: Sequence[str], *, add: bool = False, keep: bool = False
     ) -> IntArray:
-        """Return the ids (t,) of texts, negative for a text that has none; `add` assigns ids, and
-        `keep` stores new texts as well as their digests."""
+        """Return the ids (t,) of texts, negative for a text without an id; `add` gives new texts
+        ids, and `keep` stores the new texts as well as their digests."""
         digests = list(map(text_digest, texts))
         ids = self._find(table, digests)
         if add and any(digest not in ids for digest in digests):
@@ -347,7 +347,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def prune(
         self, *, keep: int | None = None, before: str | None = None, private: bool = False
     ) -> int:
-        """Drop the scores of old queries, return their number, and shrink the file.
+        """Drop the scores of old queries, return the number of queries, and shrink the file.
 
         Args:
             keep: Number of queries to keep, those with the newest scores.

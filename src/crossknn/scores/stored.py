@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
-    """The batches of one call; `computed` counts the pairs that the scorer has computed."""
+    """The batches of one call; `computed` counts the pairs that were not in the store."""
 
     batches: Generator[tuple[IntArray, FloatArray], None, None]
     computed = 0

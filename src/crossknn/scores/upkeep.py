@@ -33,7 +33,7 @@ def make_room(file: ScoreFile, db: sqlite3.Connection, limit: int) -> None:
 
 
 def prune(file: ScoreFile, keep: int | None, before: str | None, private: bool) -> int:
-    """Drop the scores of old queries, and return their number; see `ScoreStore.prune`."""
+    """Drop the scores of old queries, and return the number of queries; see `ScoreStore.prune`."""
     first_day = 0 if before is None else date.fromisoformat(before).toordinal()
     with file.writing() as db:
         db.execute("PRAGMA secure_delete = ON")

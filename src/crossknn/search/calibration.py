@@ -5,7 +5,7 @@ A cross-encoder's scores shift from query to query. So the probability of an ite
 weighted sum of three features: its score, the mean of its query's best scores, and its lead over
 the best other score.
 
-Axes: m queries, k hits of a query, c its best scores.
+Axes: m queries, k hits of a query, c best scores of a query.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from crossknn.search.fusion import Fusion
 from crossknn.types import FloatArray
 
 CALIBRATION = "calibration"
-"""Name of the artifact in an index."""
+"""Name under which an index stores a fitted calibration."""
 
 CONTEXT = 10
-"""Number of a query's best scores whose mean locates its scores."""
+"""Number of a query's best scores whose mean is the second feature."""
 
 
 def features(scores: FloatArray, best: FloatArray) -> FloatArray:
@@ -43,11 +43,11 @@ def features(scores: FloatArray, best: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Probabilities by linear interpolation.
+    """Tables from which probabilities are interpolated linearly.
 
-    A score whose weighted sum of features, by `weights` (3,), is in `at` (b,) has the probability
-    in `chance` (b,). A query whose best item has a probability in `top` (d,) has a relevant item
-    among its 10 best with the probability in `found` (d,).
+    `weights` (3,) give the weighted sum of an item's features; a sum in `at` (b,) means the
+    probability at the same place in `chance` (b,). If a query's best item has a probability in
+    `top` (d,), one of its 10 best items is relevant with the probability in `found` (d,).
     """
 
     weights: FloatArray
@@ -83,5 +83,5 @@ def open_calibration(
 
 
 def weights_of(fusion: Fusion | None) -> list[float]:
-    """Return the weights by which fusion multiplies retrievers' scores; empty without fusion."""
+    """Return the weights by which fusion multiplies retrievers' scores; [] without fusion."""
     return [] if fusion is None else [float(weight) for weight in fusion.retriever.weights]

@@ -3,7 +3,7 @@
     final(q, i) = exact(q, i) + sum over retrievers r of  weight_r * score_r(q, i)
 
 The weighted sum is known for every item before anything is scored, so predictors predict only the
-exact score. A search looks for, returns and is measured by the top k by final score.
+exact score. A search looks for the top k by final score, and its recall is measured against them.
 
 Axes: m queries, n items.
 """
@@ -25,8 +25,8 @@ from crossknn.retrievers.specs import FUSION, open_weighted
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 
 Fuse: TypeAlias = Mapping[str, float] | str | None
-"""Weights by retriever, in standard deviations of their scores; "auto" for fitted weights, if there
-are any; None for no fusion."""
+"""Weights of retrievers by name, in standard deviations of their scores; "auto": the fitted weights
+if the index has any; None: no fusion."""
 
 FusedState: TypeAlias = tuple[Any, FloatArray]
 """The predictor's state, and the weighted retrievers' scores of all items (m, n)."""
@@ -44,7 +44,7 @@ class Fusion:
 
     def plan(self, plan: Plan) -> Plan:
         """Return a plan that searches for the top k by final score."""
-        added = lru_cache(maxsize=1)(self.added)  # the loop and the predictor ask for the same
+        added = lru_cache(maxsize=1)(self.added)  # the loop and the predictor both call it
         return replace(plan, predictor=Fused(plan.predictor, added), added=added)
 
 
@@ -52,7 +52,7 @@ class Fused(Predictor[FusedState]):
     """Predicts final scores: `predictor` predicts the exact score, and the weighted retrievers'
     scores are added.
 
-    A predictor whose means are not on the scale of scores gets final scores as its observations.
+    A predictor that does not predict scores on the exact scale is given final scores to learn from.
     """
 
     def __init__(self, predictor: Predictor[Any], added: AddedScores) -> None:
@@ -89,9 +89,9 @@ class Fused(Predictor[FusedState]):
 
 
 def open_fusion(index: Index, fuse: Fuse, seed: int) -> Fusion | None:
-    """Open the requested fusion; None if none was requested, or for "auto" if none was fitted.
+    """Open the requested fusion; None without a request, or for "auto" if no fusion was fitted.
 
-    Raises `InputError` if no fusion was fitted, or if it lacks a retriever that has a weight.
+    Raises `InputError` if weights need a fitted fusion, but it is missing or lacks a retriever.
     """
     if not isinstance(fuse, Mapping | None) and fuse not in ("auto", "none"):
         raise InputError(f"fuse is {fuse!r}; give 'auto', None, or weights such as {{'dense': 1}}")

@@ -1,7 +1,7 @@
 """The search loop: `ask` it which pairs to score, and `tell` it the scores.
 
-It is pure: it knows no clock, device or text. Deadlines, asynchronous scorers and remote workers
-are outside.
+The loop reads no clock, device or text: its callers handle deadlines, asynchronous scorers and
+remote workers.
 
 Axes: m queries, n items, b pairs asked of a query so far, p pairs, s items of a shortlist.
 """
@@ -30,8 +30,8 @@ from crossknn.types import (
 )
 
 JOINING = 4
-"""Before each round, a shortlist may grow by this many items per item that the largest round
-scores, and at least enough that four rounds double it."""
+"""Before each round, a shortlist may grow by this many times the number of items that the largest
+round scores, and by at least a quarter of its first length."""
 
 NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
 
@@ -41,15 +41,15 @@ class RoundState:
     """The state of a search in one round; the next round gets a new state.
 
     Args:
-        picks: The pairs asked so far (m, b), in order. A score is NaN until `tell` records it in
-            place, the only array that is modified, because scores arrive in many small batches.
+        picks: Items (m, b) that `ask` has chosen so far, in order. A score is NaN until `tell`
+            writes it into this array, the only one that is modified: scores come in small batches.
         stopped: Mask (m,) of the queries that were ended before their budget was spent.
-        scored, failed: (m,) numbers of earlier pairs that got a score, and that never did.
+        scored, failed: Numbers (m,) of earlier pairs with a score, and without one.
         number: Rounds begun so far.
-        columns: The column in `picks` of each pair (query, item) of this round.
+        columns: For each pair (query, item) of this round, its column in `picks`.
         belief: The predictor's state; None before the second round.
         retrieved: The retriever's candidates for the first round.
-        pool: Items (m, s) from which later rounds choose if there is a shortlist; None: all.
+        pool: Shortlist (m, s) of items from which later rounds choose; None: all items.
     """
 
     picks: Ranking
@@ -96,8 +96,8 @@ class Search:
         """Maximum number of pairs that a query scores."""
         self._targets = [min(target, self.budget) for target in accumulate(plan.batches)]
         self.expectations: list[tuple[IntArray, FloatArray]] = []
-        """If the plan has a `stop`: before each round but the first, the number of scores per query
-        (m,) and its expected recall (m,), NaN if unknown."""
+        """If the plan has a `stop`: before each round but the first, each query's number of scores
+        (m,) and expected recall (m,), NaN if unknown."""
         self._state = RoundState(
             picks=Ranking.empty(m),
             stopped=np.zeros(m, np.bool_),
@@ -122,7 +122,7 @@ class Search:
 
     @property
     def stopped(self) -> BoolArray:
-        """Mask (m,) of the queries that `Plan.stop` or `end` ended before their budget."""
+        """Mask (m,) of the queries that `Plan.stop` or `end` ended with budget left."""
         return self._state.stopped.copy()
 
     @property
@@ -131,7 +131,7 @@ class Search:
         return self._room(self._state, self.n_scored) > 0
 
     def ask(self) -> Pairs:
-        """Begin the next round: return the pairs to score, none if all queries are finished."""
+        """Begin the next round, and return the pairs to score, none if all queries are done."""
         asked, scored = self._state.picks.items, self.n_scored
         failed = np.count_nonzero(asked != NO_ITEM, axis=1) - scored
         state = replace(self._state, columns={}, scored=scored, failed=failed)
@@ -144,8 +144,8 @@ class Search:
         return pairs
 
     def tell(self, pairs: Pairs, scores: FloatArray) -> None:
-        """Record the exact scores (p,) of any of the asked pairs, in any order. Raises
-        `ScorerError` unless they are p finite numbers, `InputError` for a pair that was not asked.
+        """Record the exact scores (p,) of any pairs from `ask`, in any order. Raises `ScorerError`
+        unless `scores` are p finite numbers, and `InputError` for a pair that is not from `ask`.
         """
         scores = np.asarray(scores, np.float32)
         if scores.shape != (len(pairs),):
@@ -168,7 +168,7 @@ class Search:
 
     def best(self, k: int) -> Ranking:
         """The k best scored items of each query, by final score; for a plan without rounds, the k
-        best of the retriever."""
+        best items of the retriever."""
         if not self.plan.batches and self.available:
             count = min(k, self.available)
             return _of_retriever(self.plan.retriever.top(self.queries, count, self.allowed), k)
@@ -194,17 +194,17 @@ class Search:
         return best.beside(below.where(more.items != NO_ITEM))
 
     def picks(self) -> Ranking:
-        """Every scored item of each query, in the order of picking."""
+        """Every scored item of each query, in the order in which the items were chosen."""
         order = np.argsort(np.isnan(self._state.picks.scores), axis=1, kind="stable")
         return self._scored(order[:, : int(self.n_scored.max(initial=0))])
 
     def latest(self) -> Ranking:
-        """The scored items of the last round, at their places in `picks`."""
+        """The items scored in the last round, at their places in `picks`."""
         picks = self.picks()
         return picks.where(picks.rounds == self.round)
 
     def first(self, k: int) -> Ranking:
-        """The retriever's candidates for the first round, at most k; none before the round."""
+        """The retriever's candidates for the first round, at most k; empty before that round."""
         retrieved = self._state.retrieved
         return (
             Ranking.empty(len(self.queries)) if retrieved is None else _of_retriever(retrieved, k)
@@ -273,8 +273,8 @@ class Search:
         return self.plan.predictor.update(belief, self.observed())
 
     def _prepared(self, state: RoundState, seen: IntArray) -> RoundState:
-        """Prepare a later round: extend the shortlist, and end queries that expect enough
-        recall."""
+        """Prepare a round after the first: extend the shortlist, and end queries whose expected
+        recall is high enough."""
         if self.plan.shortlist is not None:
             state = replace(state, pool=self._restriction(state, self.plan.shortlist, seen))
         if self.plan.stop is None:
@@ -284,7 +284,7 @@ class Search:
         return replace(state, stopped=state.stopped | (value >= self.plan.stop.expected))
 
     def _restriction(self, state: RoundState, shortlist: int, seen: IntArray) -> IntArray:
-        """Return each query's shortlist (m, s): the old one and the items that join it."""
+        """Return each query's shortlist (m, s): the previous shortlist and items added to it."""
         pool = state.pool
         if pool is None:
             assert state.retrieved is not None
@@ -295,7 +295,7 @@ class Search:
         return joined(pool, self.plan.predictor.joining(state.belief, count, seen, self.allowed))
 
     def _expected(self, state: RoundState, stop: Stop) -> FloatArray:
-        """(m,) the recall that each query expects according to `stop`, NaN if unknown."""
+        """Expected recall (m,) of each query according to `stop`, NaN if unknown."""
         expected = np.full(len(self.queries), np.nan)
         prediction, final = self.plan.predictor.predict(state.belief, state.pool), state.picks.final
         if prediction.std is None:
@@ -330,7 +330,7 @@ def _first(candidates: Candidates, q: int, count: int) -> tuple[IntArray, FloatA
 
 
 def _of_retriever(candidates: Candidates, k: int) -> Ranking:
-    """Convert candidates to a ranking without rounds, in which both scores are the retriever's."""
+    """Convert candidates to a ranking without rounds, with the retriever's scores."""
     items = candidates.items[:, :k]
     own = candidates.scores[:, :k].astype(np.float32)
     ranking = replace(Ranking.empty(*items.shape), items=items, scores=own, approx=own)
@@ -338,7 +338,7 @@ def _of_retriever(candidates: Candidates, k: int) -> Ranking:
 
 
 def joined(pool: IntArray, *more: IntArray) -> IntArray:
-    """Join rows of items (m, s) with further rows, keeping each item once."""
+    """Append further items to each row of items (m, s), keeping each item once."""
     rows = []
     for row in zip(pool, *more, strict=True):
         items = np.concatenate(row)

@@ -1,7 +1,7 @@
 """Rerank given documents under a budget, like sentence-transformers' `CrossEncoder.rank`.
 
-The documents become an index for one query: their words, their vectors (given, or LSA of the
-texts), and the given order, which is a retriever. Axes: n documents, d dimensions.
+The documents become an index for one query, with BM25, vectors (given vectors, or LSA of the
+texts), and a retriever that ranks documents in the given order. Axes: n documents, d dimensions.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ EMBEDDING = "embedding"
 ORDER = "order"
 """Name of the retriever that ranks documents in the given order."""
 SECONDS_A_DOCUMENT, SECONDS_A_CHARACTER, OF_THE_TIME = 3e-4, 5e-7, 0.25
-"""Estimated seconds per text for BM25 and LSA on a busy core, and the share of a deadline they may
-take; with less time, the first documents are scored."""
+"""Estimated seconds of BM25 and LSA per text and per character, and the share of a deadline that
+they may take; if they would take more, the search does without them."""
 
 
 _NOTHING = Results(
@@ -51,7 +51,7 @@ _NOTHING = Results(
 
 
 class Reranked(list[dict[str, Any]]):
-    """The answer of `rerank`; `results` has its costs and the reason for stopping."""
+    """The answer of `rerank`; its `results` contain the costs and the reason for stopping."""
 
     def __init__(self, entries: Iterable[dict[str, Any]], results: Results) -> None:
         super().__init__(entries)
@@ -73,11 +73,11 @@ def rerank(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> Reranked:
-    """Order documents by a cross-encoder's scores, computing at most `budget` of them.
+    """Order documents by a cross-encoder's scores, computing at most `budget` scores.
 
     The answer has the best documents first: `corpus_id` is the position in `documents`, and `score`
-    a raw logit. An entry with `"predicted": True` was not scored: it comes after all scored ones,
-    with an approximate score below theirs.
+    a raw logit. A document with `"predicted": True` was not scored: it comes after all scored
+    documents, with an approximate score below their scores.
 
     >>> overlap = lambda pairs: [len(set(q.split()) & set(t.split())) for q, t in pairs]
     >>> rerank("sort a list", ["zip a file", "sort a list", "lock"], scorer=overlap, top_k=1)
@@ -91,11 +91,11 @@ def rerank(
         scorer: Any scorer that `Searcher` accepts; the bundled cross-encoder by default.
         top_k: Number of best documents to return; by default all.
         return_documents: Include the `text`, after the title if there is one.
-        vectors: (n, d) of the documents; by default their `embedding`, or else LSA of the texts.
-        query_vector: (d,) of the query, of the encoder that made the vectors.
-        method: Chooses the documents to score; `order` names the given order. By default `exact`,
-            or `kriging` with the given order, BM25 and the vectors.
-        seed, progress, cancel: As of `Searcher`.
+        vectors: Document vectors (n, d); by default each `embedding`, or else LSA of the texts.
+        query_vector: The query's vector (d,), from the encoder that made `vectors`.
+        method: The search method; `order` is the retriever of the given order. By default `exact`
+            if the budget covers all, or else `kriging` from the order, BM25 and the vectors.
+        seed, progress, cancel: As in `Searcher` and `Searcher.search`.
     """
     began, kept = time.monotonic(), None if top_k is None else as_count(top_k, "top_k")
     given, limits = _checked(query, documents, budget)
@@ -104,7 +104,7 @@ def rerank(
     if method is None and limits.deadline is None and len(given) <= cast(int, limits.per_query):
         method = "exact"
     index = _index(given, limits, vectors, query_vector, texts_only=method == "exact")
-    if limits.deadline is not None:  # the index took a part of it
+    if limits.deadline is not None:  # building the index took a part of it
         limits = replace(limits, deadline=max(limits.deadline - time.monotonic() + began, 1e-3))
     model = _model(scorer) if scorer is None or isinstance(scorer, str | Path) else scorer
     search = Searcher(index, model, method or _method(index), seed=seed).search
@@ -134,7 +134,7 @@ def _checked(
 def _index(
     given: Sequence[Record], limits: Budget, vectors: Any, query_vector: Any, *, texts_only: bool
 ) -> ItemIndex:
-    """Build the index of the documents; with `texts_only`, without word models and vectors."""
+    """Build the index of the documents; with `texts_only`, without BM25 and LSA."""
     records = Records("the sequence", map(_text_of, given, count()))
     items = items_from(records, allow_empty=True)
     if vectors is None:
@@ -167,7 +167,7 @@ def _entries(results: Results, n: int, texts: Sequence[str] | None) -> list[dict
 
 
 def _method(index: ItemIndex) -> str:
-    """Choose the default method; without words and vectors it scores the first documents."""
+    """Choose the default method: in the given order if the index has no vectors."""
     if not index.vectors:
         return f"rerank(retriever={ORDER})"
     stages = [*index.retrievers, *filter(index.has_query_vectors, index.vectors)]
@@ -183,14 +183,14 @@ def _in_time(texts: Sequence[str], deadline: float | None) -> bool:
 
 
 def _text_of(document: Record, position: int) -> Record:
-    """Return what is scored of a document, with its position as its id."""
+    """Return the title and text of a document, which are scored, with its position as id."""
     keys = {name: document.first_of([name]) for name in ("title", "text")}
     fields = {name: document.fields[key] for name, key in keys.items() if key is not None}
     return Record(fields, position, document.place)
 
 
 def _shown(document: Record, scored: str) -> str:
-    """Return the text as given; with a title, return both as they were scored."""
+    """Return the text as given; for a document with a title, the title and text as scored."""
     fields = _text_of(document, 0).fields
     text = fields["text"]
     return text if is_missing(fields.get("title")) and isinstance(text, str) else scored

@@ -1,4 +1,4 @@
-"""The results of a search: hits by exact score, with their origin and cost.
+"""The results of a search: hits ordered by exact score, their source, and the cost.
 
 Axes: m queries, k hits of a query, n items.
 """
@@ -21,7 +21,7 @@ from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Ranking, js
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A result of a query: a scored item, or a predicted one if k exceeds the budget.
+    """A result of a query: a scored item, or, if k exceeds the budget, a predicted item.
 
     Args:
         id: The item's id.
@@ -29,18 +29,18 @@ class Hit:
         final_score: The score by which hits are ordered: `score` plus the retrievers' scores of a
             fusion.
         position: The item's position in the index.
-        round: The round in which it was picked, from 1; 0 if the method scores no pairs.
-        source: What picked the item: `retriever`, the method's name, or `order` (item order,
-            because those had no more items).
-        approx: Score predicted when the item was picked: the retriever's in round 1, None in item
-            order.
-        std: Standard deviation of `approx`, from methods that know it.
+        round: The round in which the item was chosen, from 1; 0 if the method scores no pairs.
+        source: What chose the item: `retriever`, the method's name, or `order` (the order of the
+            index, after retriever and method had no more items).
+        approx: Score predicted when the item was chosen: in round 1 the retriever's score; None if
+            `source` is `order`.
+        std: Standard deviation of `approx`; None if the method computes none.
         title: The item's title.
         text: The item's text, as the cross-encoder read it.
         extra: The item's further fields.
         calibrated: Probability of relevance if the index has a calibration (`fit_calibration`).
-        predicted: Whether `score` is a prediction, because the budget was spent. Its final score is
-            at most that of the hit before it.
+        predicted: Whether `score` is a prediction, because the budget was spent. The final score
+            is at most the final score of the hit before it.
     """
 
     id: str
@@ -72,20 +72,20 @@ class Results:
 
     Args:
         queries: Texts (m) of the queries.
-        query_ids: Their ids (m): those given, or positions.
+        query_ids: Ids (m) of the queries: given ids, or positions.
         hits: The hits of each query, best first.
         method: The method's spec.
         budget: Maximum number of distinct pairs per query, including stored scores.
-        stopped_by: `budget`, `target` (every query reached its expected recall), `deadline`,
+        stopped_by: `budget`, `target` (every query reached `target_recall`), `deadline`,
             `cancelled`, `scorer` (it failed for a query), or `store` (the items' database failed).
         errors: The error of each query, or None; a failed query keeps the hits it had.
         n_calls: Pairs computed by the cross-encoder, over all queries.
         n_scored: Pairs whose score was used, including stored scores.
         n_failed: Pairs that could not be scored.
-        truncated: Pairs of which the model read only the beginning, also other threads'.
-        seconds: Duration of the whole search.
-        scoring_seconds: Seconds of these spent waiting for the scorer.
-        trace: If asked for, every scored item of each query in the order of scoring.
+        truncated: Pairs that the model cut to its length limit, also in other threads.
+        seconds: Duration of the search.
+        scoring_seconds: Part of `seconds` that was spent waiting for the scorer.
+        trace: With `trace=True`, every scored item of each query in the order of scoring.
         min_score: The minimum final score of hits, if one was given.
         best_scores: The best final score of each query, even if below `min_score`.
         none_relevant: The calibrated probability that none of a query's ten best items is relevant.
@@ -117,7 +117,7 @@ class Results:
         return next(filter(None, self.errors), None)
 
     def check(self) -> None:
-        """Raise `ScorerError` if a query failed: an evaluation would measure predictions."""
+        """Raise `ScorerError` if a query failed: its hits may be predictions."""
         if self.error is not None:
             raise ScorerError(self.error)
 
@@ -128,8 +128,8 @@ class Results:
 
         Args:
             path: Also write a TREC run to this file.
-            keep_own: Keep an item that has the query's id, which BEIR leaves out: it is the query
-                itself if queries are documents of the corpus.
+            keep_own: Keep an item that has the query's id. By default it is left out, as in BEIR,
+                because it is the query itself if queries are documents of the corpus.
         """
         own = [None] * len(self.hits) if keep_own or self.numbered else self.query_ids
         rows = zip(self.query_ids, self.hits, own, strict=True)
@@ -151,7 +151,7 @@ class Results:
         return {query: {hit.id: hit.final_score for hit in hits} for query, hits in answers}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return costs, hits and, if asked for, the trace as JSON values."""
+        """Return costs, hits and, with `trace=True`, the trace as JSON values."""
         answers = []
         for q, (name, text) in enumerate(zip(self.query_ids, self.queries, strict=True)):
             entry: dict[str, Any] = {"id": name, "query": text, "error": self.errors[q]}
@@ -211,8 +211,8 @@ def merged(results: Sequence[Results]) -> Results:
 def hits_of(
     items: Items, ranking: Ranking, method: str, probabilities: FloatArray | None = None
 ) -> list[list[Hit]]:
-    """Return the hits of each row of a ranking (m, k); `method` is the source of items in later
-    rounds, and `probabilities` (m, k) are calibrated."""
+    """Return the hits of each row of a ranking (m, k); `method` is the source of items after
+    round 1, and `probabilities` (m, k) are calibrated."""
     rows: list[list[Hit]] = [[] for _ in ranking.items]
     for at in zip(*np.nonzero(ranking.items != NO_ITEM), strict=True):
         position, round = int(ranking.items[at]), int(ranking.rounds[at])
@@ -250,8 +250,8 @@ def below(score: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class EqualTexts:
-    """Positions of items with the text of an earlier one: `copies` (c,) and their `originals` (c,),
-    ascending. A search scores the originals, and its answer has the copies, too."""
+    """Positions of items with the same text as an earlier item: `copies` (c,) and the earlier items
+    `originals` (c,), ascending. A search scores only originals, and returns the copies, too."""
 
     copies: IntArray
     originals: IntArray
@@ -277,7 +277,7 @@ class EqualTexts:
         return mask
 
     def put_back(self, ranking: Ranking, k: int) -> Ranking:
-        """Insert the copies of items into a ranking, cut to k; ties go to the lower position."""
+        """Insert copies of items into a ranking, and cut it to k; ties go to the lower position."""
         if not np.isin(ranking.items, self.originals).any():
             return ranking
         ends = (np.searchsorted(self.originals, ranking.items, side) for side in ("left", "right"))

@@ -48,19 +48,19 @@ OnRound: TypeAlias = Callable[[int, list[list[Hit]]], None]
 FAILURES_IN_A_ROW = 3
 """The scorer is taken to be down after this many failed queries (or pairs of a query) in a row."""
 AT_ONCE = 1 << 26
-"""Maximum number of approximate scores held at once (m x n), 256 MB; further queries are searched
-afterwards."""
+"""Maximum number of approximate scores (m x n) in memory, 256 MB: more queries are searched in
+batches."""
 QUERIES, CHARACTERS, CELLS = 8, 8_192, 1 << 21
-"""With a deadline, at most so many queries, characters of their texts, and approximate scores
-(m x n) are searched at once, since the first stage does not look at the clock."""
+"""With a deadline, a batch has at most this many queries, characters of query texts, and
+approximate scores (m x n), because the first stage does not check the deadline."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SearchRequest:
-    """The arguments of a search, checked (see `Searcher.search`), and the data that it reads.
+    """The checked arguments of a search (see `Searcher.search`), and the data that it reads.
 
-    `index` is the index as it was at the start, with the fits of one scorer, `pairs` the budget per
-    query, and `allowed` the mask (n,) of the filter.
+    `index` is a snapshot of the index with the fits of this scorer, `pairs` the budget per query,
+    and `allowed` the mask (n,) of items that pass the filter.
     """
 
     index: ItemIndex
@@ -104,7 +104,7 @@ class SearchRequest:
         return EqualTexts.among(items.alike, self.allowed)
 
     def starts(self) -> Sequence[int]:
-        """Return the positions of the queries at which batches begin that are searched together."""
+        """Return the position of the first query of each batch that is searched together."""
         texts, n = self.queries.texts, self.index.n
         if self.deadline is None and self.cancel is None:
             return range(0, len(texts), max(1, AT_ONCE // n))
@@ -118,25 +118,25 @@ class SearchRequest:
 
 
 class FailurePolicy:
-    """Decides when a search ends early: after the deadline, when cancelled, or when a store or the
-    scorer is down: once `FAILURES_IN_A_ROW` queries have failed without a scored pair between."""
+    """Decides when a search ends early: after the deadline, when cancelled, when a store fails, or
+    once `FAILURES_IN_A_ROW` queries in a row have failed without a scored pair."""
 
     def __init__(self, request: SearchRequest) -> None:
         self.cancel, self.whole = request.cancel, Deadline(request.deadline, request.cancel)
         self.deadline = self.whole
-        """The end of the current batch of queries; `whole` is that of the request."""
+        """The deadline of the current batch of queries; `whole` is the deadline of the request."""
         self.first_error: Exception | None = None
         self.down: str | None = None
-        """Why no more pairs are asked for."""
+        """The error after which no more pairs are scored, or None."""
         self.down_by, self._in_a_row = "scorer", 0
 
     def share(self, batches: int) -> None:
-        """Give the current batch its share of the remaining time; `batches` are left."""
+        """Give the current batch its share of the remaining time; `batches` batches are left."""
         if batches > 1 and self.whole.limited:
             self.deadline = Deadline(self.whole.left() / batches, self.cancel)
 
     def stop(self, ahead: float = 0.0) -> str | None:
-        """Return the reason to stop now, or in `ahead` seconds; None if there is none."""
+        """Return why to stop if at most `ahead` seconds are left, or None to continue."""
         if self.deadline.left() > ahead:
             return None
         return "cancelled" if self.cancel is not None and self.cancel.is_set() else "deadline"
@@ -146,7 +146,7 @@ class FailurePolicy:
         self._in_a_row = 0
 
     def store_failed(self, error: StoreError) -> None:
-        """Note that the items' database failed, so that no more pairs are asked for."""
+        """Note that the items' database failed, so that no more pairs are scored."""
         self.first_error, self.down = self.first_error or error, str(error)
         self.down_by = "store"
 
@@ -164,9 +164,9 @@ class FailurePolicy:
 
 
 class SearchRun:
-    """One execution of a request for a batch of its queries, those at `rows`.
+    """The execution of a request for one batch of its queries, at the positions `rows`.
 
-    `batches` is the number of batches to come, this one included; `rounds` and `n_scored` count the
+    `batches` is the number of remaining batches with this one; `rounds` and `n_scored` count the
     rounds and scores of the whole request.
     """
 
@@ -182,9 +182,9 @@ class SearchRun:
         self.rounds: int = 0 if previous is None else previous.rounds
         self.n_scored: int = 0 if previous is None else previous.n_scored
         self.queries, m, n = request.queries.take(rows), len(rows), request.index.n
-        self.cells = m * n  # of a product
+        self.cells = m * n  # of the largest matrix product
         with one_thread(self.cells):
-            # Random items, or items that are the same for all queries, are no answer.
+            # Random items, or the same items for all queries, do not answer a query.
             drawn = isinstance(request.plan.retriever, ItemPriors | RandomItems)
             self.fallback = request.fallback and not drawn
             self.search = Search(
@@ -204,7 +204,7 @@ class SearchRun:
         policy.deadline = policy.whole
         late = policy.stop() if self.batches > 1 or self.rows.start else None
         if late or (policy.down is not None and not self.fallback):
-            said = policy.down or "the time was up before this query was searched"
+            said = policy.down or "the deadline passed before this query was searched"
             self.errors = [said for _ in self.rows]
             return self._answer([[] for _ in self.rows], late or policy.down_by)
         stopped_by = self._drive()
@@ -217,10 +217,10 @@ class SearchRun:
         return replace(results, truncated=getattr(self.request.scorer, "truncated", 0) - truncated)
 
     def _drive(self) -> str | None:
-        """Ask for and score pairs until all queries are finished, or return why not."""
+        """Score pairs until all queries are finished, or return why the search stopped early."""
         search, policy = self.search, self.policy
         stopped_by = policy.stop()
-        # Without a scorer, the first stage may still answer.
+        # If the scorer fails, the first stage may still answer.
         while stopped_by is None and (policy.down is None or (self.fallback and not search.round)):
             began = time.perf_counter()
             try:
@@ -246,7 +246,7 @@ class SearchRun:
         return stopped_by
 
     def _ask(self) -> Pairs:
-        """Return the next pairs, without those of a database's items that have no text."""
+        """Return the next pairs, leaving out items of a database that have no text."""
         items = self.request.index.items
         while len(pairs := self.search.ask()) and isinstance(items.texts, Column):
             asked = np.unique(pairs.item)  # read at once, not one by one
@@ -259,11 +259,11 @@ class SearchRun:
         return pairs
 
     def _score(self, pairs: Pairs) -> str | None:
-        """Score a round's pairs; return the reason to stop, if there is one.
+        """Score a round's pairs; return why the search has to stop, or None.
 
-        A query that fails is ended, and the pairs of the others are asked again, query by query if
-        it is unknown which one failed. A query with scores continues even if none of a round's
-        pairs can be scored, unless `FAILURES_IN_A_ROW` pairs failed in a row.
+        A query that fails is ended, and the other queries' pairs are scored again, query by query
+        if it is unknown which query failed. A query with scores continues even if no pair of a
+        round can be scored, unless `FAILURES_IN_A_ROW` pairs failed in a row.
         """
         waiting, stopped_by, before = [pairs], None, self.search.n_scored
         asked = np.bincount(pairs.query, minlength=len(self.queries))
@@ -298,9 +298,9 @@ class SearchRun:
         return stopped_by
 
     def _stream(self, pairs: Pairs, scored: BoolArray) -> str | None:
-        """Score pairs batch by batch, marking the finished ones in `scored` (p,)."""
+        """Score pairs batch by batch, marking the scored pairs in `scored` (p,)."""
         request, scorer = self.request, self.request.scorer
-        assert scorer is not None  # only a method that makes no calls does without
+        assert scorer is not None  # only methods that score no pairs work without a scorer
         began, stopped_by, texts = time.perf_counter(), None, request.index.items.texts
         stream = scorer.score(pairs, self.queries.texts, texts, **self.policy.deadline.rest())
         try:
@@ -328,8 +328,8 @@ class SearchRun:
                 self.search.end(query)
 
     def _ranked(self, stopped_by: str | None) -> Results:
-        """Return the k best scored items of each query, followed by predicted ones if the budget
-        was less than k, or the first stage's hits where nothing was scored."""
+        """Return the k best scored items of each query, followed by items with predicted scores if
+        the budget was less than k; for a query without scores, the first stage's hits."""
         request, search, calibration = self.request, self.search, self.request.calibration
         in_time = stopped_by is None or (stopped_by != "store" and self.policy.stop() is None)
         fill = request.min_score is None and request.k > request.pairs and in_time
@@ -389,7 +389,7 @@ def _or_none(values: FloatArray) -> tuple[float | None, ...]:
 
 
 def execute(request: SearchRequest) -> Results:
-    """Execute a request, for as many queries at once as memory and a deadline allow.
+    """Execute a request, with as many queries in a batch as memory and the deadline allow.
 
     Raises the first error of the scorer or a store if no pair could be scored.
     """

@@ -39,15 +39,15 @@ Filter: TypeAlias = Mapping[str, Any] | Iterable[str] | BoolArray
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """Limits of a search; `searcher.search(queries, budget=50)` is short for `per_query`.
+    """Limits of a search; `budget=50` in `Searcher.search` is short for `Budget(per_query=50)`.
 
     Args:
         per_query: Maximum number of pairs scored per query, including stored scores; 100 by
             default.
         deadline: Time limit in seconds, after which the search returns the best hits so far.
         target_recall: End a query when its expected recall of its true top k reaches this share
-            (0-1), for `kriging` on an index with anchors; the budget is then a maximum. The first
-            such search with a k and a budget also searches the anchors, which scores no pairs.
+            (0-1), for `kriging` on an index with anchors; `per_query` is then a maximum. The first
+            search with this k and budget also searches for the anchor queries, without new pairs.
     """
 
     per_query: int | None = None
@@ -73,8 +73,8 @@ class Searcher:
     >>> results[0][0].text, results.n_calls
     ('sort a list', 2)
 
-    Threads may share a searcher, as they may share all scorers of crossknn. To store exact scores
-    in the index, so that no pair is computed twice, use `ck.StoredScorer(scorer, index.scores)`.
+    Threads may share a searcher, and all scorers of crossknn. To store exact scores in the index,
+    so that no pair is scored twice, use `ck.StoredScorer(scorer, index.scores)`.
 
     Args:
         index: The index to search.
@@ -82,9 +82,9 @@ class Searcher:
             scores, or a folder, hub name or URL. None for methods that score no pairs, such as
             `cmc(retriever=bm25)`.
         method: A method, or its spec; "auto" by default.
-        fuse: Search and order by a final score, the exact score plus weighted retrievers' scores:
-            `{"dense": 0.75}`, in standard deviations of their scores; "auto" uses the weights of
-            `fit_fusion`, if the index has them; None uses the exact score alone.
+        fuse: Search and order by a final score: the exact score plus retrievers' scores, weighted
+            in standard deviations, such as `{"dense": 0.75}`. "auto" uses the weights of
+            `fit_fusion` if the index has them; None uses the exact score alone.
         seed: Seed of all randomness, 0 or more.
     """
 
@@ -129,22 +129,22 @@ class Searcher:
         """Return the k best items of each query, by exact score or, with fusion, by final score.
 
         A query whose pairs cannot be scored ends with the best hits so far, and its error is in
-        `errors`; after three such queries in a row all of them end. The scorer's error is raised if
+        `errors`; after three such queries in a row the search ends. The scorer's error is raised if
         no query has a single score. With a deadline, queries are searched eight at a time, each
         time with a share of the remaining seconds.
 
         Args:
             queries: A text, m texts, or queries with ids in any form that `read_queries` accepts.
-            k: Maximum number of hits per query; by default 10, and all items with `min_score`. If k
+            k: Maximum number of hits per query; by default 10, or no limit with `min_score`. If k
                 exceeds the budget, unscored items follow by predicted score, marked `predicted`.
             budget: Maximum number of pairs scored per query, or a `Budget`. Items with the same
                 text count as one pair.
             min_score: Return only hits with at least this final score.
-            filter: The items that may be returned: conditions on their fields, such as
+            filter: The items that may be returned: conditions on item fields, such as
                 `{"lang": "en", "year": {"gte": 2020}}` (`ItemIndex.allowed`), ids, or a mask (n,).
                 If no item is allowed, there are no hits and no pair is scored.
-            method, seed: Replace those of the searcher.
-            trace: Keep every scored item, for explanations.
+            method, seed: Replace the method and seed of the searcher.
+            trace: Keep every scored item in `Results.trace`.
             progress: Called with (done, total) scored pairs.
             cancel: An event; once set, the search stops at the next batch with the best hits so
                 far.
@@ -163,7 +163,7 @@ class Searcher:
         """Run `search` in a worker thread; cancelling the task stops it at the next batch.
 
         Args:
-            queries, args, options: As of `search`.
+            queries, args, options: The arguments of `search`.
         """
         cancel = options["cancel"] = options.get("cancel") or threading.Event()
         try:
@@ -173,14 +173,14 @@ class Searcher:
             raise
 
     def of_scorer(self) -> ItemIndex:
-        """Return a snapshot of the index with the fits and scores of this scorer alone."""
+        """Return a snapshot of the index without the fits and scores of other scorers."""
         if self.scorer is None:
             return self.index.snapshot()
         return self.index.for_scorer(self.scorer.fingerprint)
 
     def check_scorer(self, method: Method) -> None:
-        """Raise an error if the method needs a scorer but there is none, or needs scores that the
-        index only has from another cross-encoder."""
+        """Raise `InputError` if the method needs a scorer but there is none, or needs scores
+        or a fit that the index has only from another cross-encoder."""
         if self.scorer is None:
             if method.calls:
                 raise InputError(
@@ -247,19 +247,19 @@ class Searcher:
 
 
 class FreshSearcher:
-    """A searcher that opens its index again after another process has changed the folder, which it
-    checks before each search. If the index was removed or damaged, `problem` describes the error
+    """Opens an index again if another process has changed its folder, which is checked before each
+    search. If the index was removed or damaged, `problem` describes the error
     and searches continue with the index opened last."""
 
     def __init__(self, searcher: Searcher) -> None:
         self.opened, self.problem = searcher, ""
-        """The searcher opened last, and the error of later attempts, if any."""
+        """The searcher opened last, and the error of a later attempt to open the index."""
         self._stamp = searcher.index.stamp or searcher.index.stamp_now()
         self._lock = threading.Lock()
 
     def now(self) -> Searcher:
-        """Return the searcher over the current index, or the previous one while another thread
-        opens it."""
+        """Return a searcher over the current index, or over the previous version while another
+        thread opens the current index."""
         if self._lock.acquire(blocking=False):
             try:
                 self._open_if_changed()

@@ -1,5 +1,5 @@
-"""The command `crossknn-train`: train a model from a settings file, distil one, or export one to
-ONNX."""
+"""The command `crossknn-train`: train a model by a settings file, distil a cross-encoder, or export
+a model to ONNX."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def export(
     every_layer: Annotated[
         bool,
         typer.Option(
-            "--every-layer", help="With int8: quantize every layer; smallest and least exact."
+            "--every-layer", help="With int8: quantize every layer; even smaller and less exact."
         ),
     ] = False,
     license: Annotated[
@@ -145,7 +145,7 @@ def distill(
     out: Annotated[Path, typer.Option(help="Folder to save the trained dual encoder in.")],
     start: Annotated[
         str | None,
-        typer.Option(help="Dual encoder to start from; by default the index's own."),
+        typer.Option(help="Dual encoder to start from; by default the index's."),
     ] = None,
     per: Annotated[int, typer.Option(min=2, help="Items to score per query.")] = 100,
     limits: o.LimitOptions,
@@ -172,11 +172,11 @@ def distill(
 
 
 def _config(name: str) -> Path:
-    """Return the settings file with this path, or with this name in the package."""
+    """Return the settings file at this path, or of this name in the package."""
     path, shipped = Path(name), {path.stem: path for path in SHIPPED.glob("*.toml")}
     if path.is_file() or name in shipped:
         return path if path.is_file() else shipped[name]
     raise InputError(
-        f"there is no settings file {name}: neither a path nor a name in the package "
+        f"there is no settings file {name}: neither at this path nor in the package "
         f"({nearest(name, shipped)})"
     )

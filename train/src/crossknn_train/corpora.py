@@ -1,8 +1,8 @@
-"""Several corpora joined into one, with candidates from a retriever: hard negatives (ANNCUR, 3.1
-and A.1) and lists of candidates (CMC, 3.2).
+"""Several corpora joined into one, and hard negatives (ANNCUR, 3.1 and A.1) or ranked lists of
+candidates (CMC, 3.2) from a retriever.
 
-Axes: m queries, n items, p relevant items of a query at most, b queries of a step, c items of a
-list.
+Axes: m queries, n items, b queries of a step, c candidates of a query, p relevant items of the
+query that has most.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from crossknn_train.settings import NegativesSettings, RunSettings
 WORDS = ("bm25", "tfidf")
 LISTS = "lists"
 UNIT_SCALE = 20.0
-"""Factor of cosines in a softmax, which would be nearly flat for values between -1 and 1."""
+"""Factor of cosines in a softmax: for values between -1 and 1 it would be nearly uniform."""
 _QUERIES_AT_ONCE = 256
 
 
@@ -59,18 +59,18 @@ class TFIDF(AllScores):
         return np.array(rows, np.float32)
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return the best allowed items that share a word with the query; rows may be short."""
+        """Return the best allowed items that share a word with the query; rows may have fewer."""
         scores = self.of_all(queries)
         scores[scores <= 0] = -np.inf
         return top_k(mask(scores, None, allowed), count)
 
 
 class Corpora:
-    """The texts of several data sets numbered as one, and each query's relevant items (one or
-    more).
+    """The queries and items of several data sets, numbered together, and each query's relevant
+    items (one or more).
 
-    If queries are documents of the corpus, `own` (m,) is the item with the query's id, which must
-    not be its negative; elsewhere it is `NO_ITEM`.
+    If queries are documents of the corpus, `own` (m,) is the item with the query's id, which is
+    never a negative of the query; otherwise it is `NO_ITEM`.
     """
 
     def __init__(self, datasets: Sequence[Dataset]) -> None:
@@ -94,7 +94,7 @@ class Corpora:
 
     @property
     def digest(self) -> str:
-        """Hash of every query, item and positive."""
+        """Hash of all queries, items and relevant items."""
         return digest_of(*self.ids, *self.queries, *self.items, *map(str, self.positives))
 
     def first_ranks(self, lists: IntArray) -> FloatArray:
@@ -104,8 +104,8 @@ class Corpora:
         return np.array([of_right[0] if len(of_right) else np.inf for of_right in ranks])
 
     def lists(self, rows: Sequence[int], wrong: IntArray, count: int, seed: int) -> IntArray:
-        """Draw a relevant item and `count` of the `wrong` ones (m, depth) for each query: (b, 1 +
-        count)."""
+        """Draw a relevant item and `count` irrelevant items from `wrong` (m, depth) for each query:
+        (b, 1 + count)."""
         lists = np.full((len(rows), 1 + count), NO_ITEM, dtype=np.int64)
         for row, drawn in zip(rows, lists, strict=True):
             generator = np.random.default_rng([seed, row])
@@ -116,7 +116,7 @@ class Corpora:
 
 
 def read_corpora(settings: RunSettings) -> tuple[list[Dataset], list[Dataset]]:
-    """Read train and dev queries; InputError if they share one."""
+    """Read train and dev queries; InputError if a query is in both."""
     data, candidates = settings.data, getattr(settings, "candidates", None)
     lists = candidates is not None and candidates.retriever == LISTS
 
@@ -143,11 +143,11 @@ def sampled(datasets: list[Dataset], count: int, seed: int) -> list[Dataset]:
 def retrieved(
     corpora: Corpora, kind: str, count: int, encoder: Encoder | None = None, seed: int = 0
 ) -> tuple[Candidates, Candidates]:
-    """Return every query's relevant items (m, p) and the retriever's best items of its corpus (m,
-    count), relevant or not, with the retriever's scores; cosines are multiplied by 20.
+    """Return every query's relevant items (m, p) and the best items that a retriever finds in its
+    corpus (m, count), both with the retriever's scores; cosines are multiplied by 20.
 
-    kind: "bm25", "tfidf", "random", "lists" (those that come with the queries) or, for any other
-    value, the dual encoder that is given.
+    kind: the retriever, "bm25", "tfidf", "random" or "lists" (the ranked lists in the data folder);
+    any other value means `encoder`.
     """
     right: list[tuple[IntArray, FloatArray]] = []
     best: list[tuple[IntArray, FloatArray]] = []
@@ -172,8 +172,8 @@ def retrieved(
 def retrieved_wrong(
     corpora: Corpora, kind: str, depth: int, encoder: Encoder | None = None, seed: int = 0
 ) -> tuple[Candidates, Candidates]:
-    """Return every query's relevant items (m, p) and its best irrelevant ones (m, depth), as
-    `retrieved` ranks them."""
+    """Return every query's relevant items (m, p) and its best irrelevant items (m, depth), with
+    the retriever's scores, as in `retrieved`."""
     n_right = max(map(len, corpora.positives)) + int((corpora.own != NO_ITEM).any())
     right, best = retrieved(corpora, kind, depth + n_right, encoder, seed)
     wrong = []
@@ -187,8 +187,8 @@ def retrieved_wrong(
 def nearest_wrong(
     corpora: Corpora, negatives: NegativesSettings, encoder: Encoder | None = None, seed: int = 0
 ) -> IntArray:
-    """Return each query's hard negatives: its nearest irrelevant items after the first `skip`, (m,
-    depth), followed by random ones if the retriever returns too few."""
+    """Return each query's hard negatives (m, depth): its nearest irrelevant items after the first
+    `skip`, followed by random items if the retriever returns too few."""
     is_random = negatives.kind == "random"
     skip = 0 if is_random else negatives.skip
     wrong = np.full((len(corpora), skip + negatives.depth), NO_ITEM, dtype=np.int64)
@@ -223,7 +223,7 @@ def _reads_marks(encoder: Encoder) -> bool:
 def _retriever(
     data: Dataset, texts: Sequence[str], kind: str, encoder: Encoder | None, seed: int
 ) -> tuple[Retriever, float]:
-    """Make the retriever over n texts, and return it with the factor of its scores in a softmax."""
+    """Return a retriever over n texts, and the factor by which a softmax multiplies its scores."""
     if kind == LISTS:
         run, queries = data.candidates or {}, data.queries
         lists = {t: run.get(i, []) for i, t in zip(queries.ids, queries.texts, strict=True)}
@@ -241,8 +241,8 @@ def _retriever(
 
 
 def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
-    """Run a model on rows (b) in passes of similar lengths; return the outputs (b, ...) in the
-    rows' order, those per token (b, t, d) padded with zeros."""
+    """Run a model on b rows in passes of similar lengths, and return the outputs (b, ...) in the
+    order of the rows; outputs per token (b, t, d) are padded with zeros."""
     lengths = np.array([len(row.ids) for row in rows])
     batches = list(token_batches(lengths, model.tokens_per_run))
     outputs = [run([rows[r] for r in batch]) for batch in batches]

@@ -1,11 +1,11 @@
-"""Distil a cross-encoder into a dual encoder, by learning from lists of scored items instead of
+"""Distil a cross-encoder into a dual encoder, which learns from cross-encoder scores instead of
 labels.
 
 This is DE_DSTL (AXN A.2.1): a trained dual encoder learns from the sparse scores G with L_match
 (ANNCUR A.3), the cross-entropy between the softmax of the cross-encoder's and of the dual encoder's
-scores over a query's list. The cost of the fit is the number of entries of G.
+scores over a query's scored items. The cross-encoder scores as many pairs as G has entries.
 
-Axes: q queries of the lists, b of them in a pass, c items of a list, n items.
+Axes: q queries, b queries of a pass, c scored items of a query, n items.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 class Distill(FitMethod):
     """Fit item vectors by training a dual encoder on the cross-encoder's scores.
 
-    `out` is the folder for the encoder, `start` the dual encoder to begin with (by default the one
-    that made the index's vectors), and `epochs` overrides `paper_settings`.
+    `out` is the folder for the trained dual encoder, `start` the dual encoder to start from (by
+    default the encoder of the index's vectors), and `epochs` overrides `paper_settings`.
     """
 
     name = "distill"
@@ -79,7 +79,7 @@ class Distill(FitMethod):
             values=items,
             method=self.name,
             encoder=encoder,
-            # Learn from all scored pairs if there are too few random ones.
+            # Learn the scale from all scored pairs if too few random pairs are scored.
             scale=task.scale(items, queries) or Scale.match(scores.score, inner),
             fingerprint=task.scorer.fingerprint,
             cost=task.cost(len(scores.scored_queries), len(scores), seconds),
@@ -96,8 +96,8 @@ def distill(
     settings: TrainingSettings,
     progress: Progress | None = None,
 ) -> loop.Measures:
-    """Train the dual encoder `source` on scores of n `items`, resuming the run in `folder` if there
-    is one.
+    """Train the dual encoder `source` on scores of n `items`; if `folder` contains an interrupted
+    run, resume it.
 
     Queries with fewer than two scored items are left out, and logged. Returns the measures over the
     held-out queries.
@@ -121,9 +121,9 @@ def distill(
 
 
 def paper_settings(listed: int, epochs: int | None = None, seed: int = 0) -> TrainingSettings:
-    """Return the settings of AXN A.2.1 for lists of this length: AdamW at 1e-5, steps of four
-    passes with one query each, 10 epochs for 100 items and 4 for 1000. There is one evaluation per
-    epoch, since each encodes all items."""
+    """Return the settings of AXN A.2.1 for `listed` scored items per query: AdamW at 1e-5, steps of
+    four passes with one query each, 10 epochs for 100 items and 4 for 1000. There is one evaluation
+    per epoch, because an evaluation encodes all items."""
     return TrainingSettings(
         epochs=epochs or (10 if listed <= 100 else 4),
         learning_rate=1e-5,
@@ -135,15 +135,15 @@ def paper_settings(listed: int, epochs: int | None = None, seed: int = 0) -> Tra
 
 
 def student(source: str | Path) -> DualEncoderModel:
-    """Open the dual encoder to begin with, from a folder or a hub name: one trained here, a
+    """Open the dual encoder to start from, by folder or hub name: trained by crossknn-train, a
     sentence-transformers model that pools by "mean" or "cls", or a Hugging Face encoder."""
     folder, model = trainable(source)
     return DualEncoderModel.new(folder, DualEncoderConfig()) if model is None else model
 
 
 def scored_lists(scores: SparseScores) -> tuple[IntArray, Candidates]:
-    """Return the queries with at least two scored items (m,), and their items, best first: (m,
-    c)."""
+    """Return the queries (m,) with at least two scored items, and their scored items (m, c), best
+    first."""
     rows, lists = np.flatnonzero(np.diff(scores.by_query) >= 2), []
     for row in rows:
         entries = slice(scores.by_query[row], scores.by_query[row + 1])
@@ -153,14 +153,14 @@ def scored_lists(scores: SparseScores) -> tuple[IntArray, Candidates]:
 
 
 class DistillationTask(loop.Task):
-    """A dual encoder learns how a cross-encoder ranks each query's list.
+    """A dual encoder learns how a cross-encoder ranks the scored items of each query.
 
-    A tenth of the queries validates, with the papers' measures: `recall`, the mean share of a
-    list's `k` best items among the dual encoder's `k` nearest of all n items; and `first`, the
-    share of queries whose best item is among those k.
+    A tenth of the queries is held out for the papers' measures: `recall`, the mean share of a
+    query's `k` best scored items that are among the `k` items nearest by the dual encoder; and
+    `first`, the share of queries whose best scored item is among these `k` nearest items.
 
     Args:
-        lists: (q, c) the cross-encoder's best items, best first, with their scores.
+        lists: Scored items (q, c) of each query, best first, with the cross-encoder's scores.
     """
 
     main = "recall"
@@ -190,7 +190,7 @@ class DistillationTask(loop.Task):
         self.signature = f"{k}|{seed}|{loop.digest_of(*queries, '', *items, *data)}"
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """The lists are the same in every epoch."""
+        """Do nothing: the scored items are the same in every epoch."""
 
     def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
         return [self.train[rows]]
@@ -202,8 +202,8 @@ class DistillationTask(loop.Task):
         return match_cross_entropy(self._scores(places.tolist(), lists), teacher, present)
 
     def _scores(self, rows: Sequence[int], lists: IntArray) -> Tensor:
-        # (b, c), arbitrary at `NO_ITEM`. The scores lie close together, so the sum is in float32
-        # even if the model computes in bfloat16.
+        # (b, c), arbitrary at `NO_ITEM`. Scores are close to each other, so sum in float32 even if
+        # the model computes in bfloat16.
         items = np.unique(lists[lists != NO_ITEM])
         texts = [self._queries[r] for r in rows], [self._items[i] for i in items]
         query, item = vectors(self.model, *texts)
@@ -228,7 +228,7 @@ def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Ten
     """Compute L_match of ANNCUR, A.3, for scores and the teacher's scores (b, c): the mean over
     queries of the cross-entropy of softmax(scores) against softmax(teacher).
 
-    `present` (b, c) is false after the end of a list; every list has at least one candidate. The
+    `present` (b, c) is false at padding; every query has at least one item. The
     minimum is the entropy of the teacher's softmax.
     """
     target = teacher.masked_fill(~present, float("-inf")).softmax(-1)

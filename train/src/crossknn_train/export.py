@@ -1,7 +1,7 @@
-"""Export models to ONNX folders, which the base install can run.
+"""Export models to ONNX folders, which crossknn runs without torch.
 
 `docs/reference/formats.md` describes the folders and the inputs and outputs of their graphs. Axes:
-b texts, pairs or lists, c candidates, t tokens or states of a text, d dimensions.
+b texts, pairs or queries, c candidates, t tokens or states of a text, d dimensions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Arrays: TypeAlias = dict[str, Any]
 Axes: TypeAlias = Mapping[str, Mapping[int, str]]
 
 _FFN_OUTPUT = tuple(f"layer.{depth}/output/dense" for depth in range(64))
-"""Weights of the layers after GELU, whose activations have the longest tails."""
+"""Weights of the layers after GELU, whose inputs have the largest outliers."""
 OPSET = 17
 TOLERANCE = 1e-3
 LARGEST = 2**31 - 2**25
@@ -66,10 +66,10 @@ PROBES = (
     ("[Ms] mean [Me] of numbers", "statistics.mean [ENT]"),
     ("[Ms] snow [Me] " + "It rained. " * 80, "The sea [ENT] was calm. " + "Snow fell. " * 80),
 )
-"""Texts that a graph is checked on. They are marked so that an [EMB] head finds the marks; to other
-models the marks are words. The last is longer than the usual windows of local attention."""
+"""Texts on which a graph is checked. They contain marks, which an [EMB] head needs; other models
+read marks as words. The last pair is longer than usual windows of local attention."""
 _N_LISTED = 300
-"""Number of candidates in the lists that a graph is checked on, more than CMC reads at once."""
+"""Number of candidates per query in checks of a graph, more than one `CHUNK` of CMC."""
 _OWN: dict[str, type[TorchModel]] = {
     "cross-encoder": CrossEncoderModel,
     "dual-encoder": DualEncoderModel,
@@ -90,8 +90,8 @@ _REFUSED = (
 
 
 class Graph(NamedTuple):
-    """A torch module to export: its inputs and outputs by name with their dynamic axes, example
-    inputs for tracing, and test inputs with expected outputs."""
+    """A torch module to export: names and dynamic axes of its inputs and outputs, example inputs
+    for tracing, and test inputs with expected outputs."""
 
     module: nn.Module
     inputs: Axes
@@ -102,7 +102,7 @@ class Graph(NamedTuple):
 
 
 Exportable: TypeAlias = tuple[Encoding, dict[str, Graph], dict[str, object]]
-"""How texts are read, the graphs by file name, and further fields of the manifest."""
+"""How texts are tokenized, the graphs by file name, and further fields of the manifest."""
 
 
 def export_model(
@@ -115,23 +115,23 @@ def export_model(
     license: str = "see the model's own card",
     every_layer: bool = False,
 ) -> Path:
-    """Write a model as an ONNX folder, its head in the graph, and return its path.
+    """Write a model and its head as an ONNX folder, and return the path of the folder.
 
     Raises InputError if the model is of another kind or does not have exactly one trained output,
-    or if a graph's outputs differ from torch's, as where no graph of token ids can read a text as
-    the model does.
+    or if outputs of an exported graph differ from torch's, for example because the model does not
+    read token ids alone.
 
     Args:
-        model: Folder of a model trained here, or folder or hub name of a one-label classifier of
-            pairs or of a sentence-transformers bi-encoder, whose prompts the folder keeps.
-        folder: Where to write; files of the same names are replaced.
-        kind: "cross-encoder", "dual-encoder" or "late-interaction" (CMC and its rivals).
-        precision: "int8" quantizes linear layers and embedding tables (`crossknn_train.quantize`)
-            but, unless `every_layer`, the outputs of the feed-forward blocks, which keeps the
-            ranking of the top items.
+        model: Folder of a model trained by crossknn-train; or folder or hub name of a
+            sentence-transformers bi-encoder, whose prompts are kept, or one-label cross-encoder.
+        folder: Folder to write; files of the same names are replaced.
+        kind: "cross-encoder", "dual-encoder" or "late-interaction" (such as CMC).
+        precision: "int8" quantizes linear layers and embedding tables (`crossknn_train.quantize`).
+            The output layers of feed-forward blocks stay in float32 unless `every_layer`, so that
+            the top items keep their ranking.
         max_length: Maximum tokens of an input; by default the model's own limit.
-        license: The licence to record.
-        every_layer: Quantize the outputs of the feed-forward blocks, too.
+        license: The licence to record in the manifest.
+        every_layer: Quantize the output layers of feed-forward blocks, too.
     """
     if precision not in ("float32", "int8"):
         raise InputError(f"the precision {precision!r} is unknown: use 'float32' or 'int8'")
@@ -176,9 +176,9 @@ def _write(
     manifest: dict[str, Any],
     keep_float: tuple[str, ...],
 ) -> None:
-    """Write graphs, tokenizer and, last, the manifest, without which the folder is not a model."""
+    """Write graphs, tokenizer and, last, the manifest: a folder without it is not a model."""
     with filling(folder) as written:
-        for file in (MANIFEST, *GRAPHS, *(graph + DATA for graph in GRAPHS)):  # of a model before
+        for file in (MANIFEST, *GRAPHS, *(graph + DATA for graph in GRAPHS)):  # of a previous model
             (folder / file).unlink(missing_ok=True)
         for file, graph in graphs.items():
             traced = _trace(graph, written / file, manifest["name"])
@@ -222,7 +222,7 @@ def _own_model(model: Any, kind: Kind, max_length: int | None) -> Exportable:
 
 
 class _Reading(nn.Module):  # type: ignore[misc]
-    """Wraps a function of token arrays, (b, t) three times, as a module with a model's weights."""
+    """Wraps a function of three token arrays (b, t) as a module with a model's weights."""
 
     def __init__(self, model: nn.Module, read: Callable[..., Any]) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class _Reading(nn.Module):  # type: ignore[misc]
 
 
 def _late_graphs(model: LateInteractionModel, encoding: Encoding) -> dict[str, Graph]:
-    """Make the graphs of the towers and the head; the item tower only if it is not shared."""
+    """Make the graphs of the query tower, the head and, unless it is shared, the item tower."""
     head = model.head
     query = _Reading(model, lambda *arrays: head.of_queries(*model.query(*arrays)))
     item = _Reading(model, lambda *arrays: head.of_items(*model.item(*arrays)))
@@ -253,7 +253,7 @@ def _late_graphs(model: LateInteractionModel, encoding: Encoding) -> dict[str, G
 
 
 def _lists(states: Sequence[Any], count: int, n_listed: int) -> Arrays:
-    """Draw states of `count` queries and of `n_listed` items for each, some of them padding."""
+    """Draw states of `count` queries and of `n_listed` candidates per query, some padding."""
     query, query_mask, items, mask = states
     drawn = np.random.default_rng(n_listed).integers(len(items), size=(count, n_listed))
     item_mask = mask[drawn].astype(bool)
@@ -280,8 +280,8 @@ def _outputs(module: nn.Module, arrays: Arrays) -> list[Any]:
 
 
 def _token_arrays(encoding: Encoding, texts: Sequence[tuple[str, str]], what: str) -> Arrays:
-    """Return token arrays (b, t) by name, of "pairs", "queries", "items" or "texts" (queries and
-    items)."""
+    """Return token arrays (b, t) by name for `what`: "pairs", "queries", "items" or "texts"
+    (queries and items)."""
     queries, items = zip(*texts, strict=True)
     rows: list[Row | InputError] = []
     if what == "pairs":
@@ -363,19 +363,19 @@ def _trace(graph: Graph, path: Path, name: str) -> Any:
                     output_names=list(graph.outputs),
                     dynamic_axes={**graph.inputs, **graph.outputs},
                 )
-        except RuntimeError as error:  # an operator or a form that ONNX has not
+        except RuntimeError as error:  # an operator or a shape that ONNX lacks
             raise InputError(_REFUSED.format(name, first_line(error))) from error
         _check(graph, unchecked, name)
         traced = onnx.load(unchecked)
     traced_inputs = {value.name for value in traced.graph.input}
-    for key in graph.inputs.keys() - traced_inputs:  # token types, where there are none
+    for key in graph.inputs.keys() - traced_inputs:  # token types that the model does not read
         info = onnx.helper.make_tensor_value_info(key, onnx.TensorProto.INT64, ["b", "t"])
         traced.graph.input.append(info)
     return traced
 
 
 def _check(graph: Graph, path: str, name: str) -> None:
-    """Raise InputError if an ONNX file's outputs differ from the expected ones by more than
+    """Raise InputError if outputs of an ONNX file differ from the expected outputs by more than
     `TOLERANCE`."""
     import onnxruntime
 
@@ -392,7 +392,7 @@ def _check(graph: Graph, path: str, name: str) -> None:
 
 
 def _save(graph: Any, path: Path) -> None:
-    """Write a graph, with weights that are too large for it in a separate file."""
+    """Write a graph; weights too large for the graph go to a separate file."""
     if sum(len(weight.raw_data) for weight in graph.graph.initializer) <= LARGEST:
         write_file(path.parent, path.name, graph.SerializeToString(deterministic=True))
     else:

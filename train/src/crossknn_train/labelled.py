@@ -1,8 +1,8 @@
 """Train cross-encoders and dual encoders on labelled queries.
 
-Cross-encoders learn by softmax cross-entropy of a relevant item among irrelevant ones (ANNCUR,
-A.1). Dual encoders learn from in-batch and hard negatives, mined again every epoch (AXN, A.1), and
-from a teacher's vectors if there is one. Axes: b queries, c items of a list or a batch, d
+Cross-encoders learn by softmax cross-entropy of a relevant item among irrelevant items (ANNCUR,
+A.1). Dual encoders learn from in-batch negatives, hard negatives that are mined again every epoch
+(AXN, A.1), and optionally a teacher's vectors. Axes: b queries, c items of a query or a batch, d
 dimensions.
 """
 
@@ -27,13 +27,13 @@ from crossknn_train.models.dual_encoder import DualEncoderModel
 from crossknn_train.reading import Dataset
 
 RELATIONS = 10.0
-"""Weight of similarities within a batch relative to single vectors."""
+"""Weight of the similarities within a batch in `distance_to_teacher`."""
 
 
 class LabelledTask(Task):
-    """Base class of the labelled tasks: train and dev queries with their relevant items.
+    """Base class of tasks with labels: train and dev queries with their relevant items.
 
-    encoder: the encoder of the settings, if they name one (for a dual encoder, its teacher).
+    encoder: the retriever of negatives or candidates, or a dual encoder's teacher, if any.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class LabelledTask(Task):
 
 
 class CrossEncoderTask(LabelledTask):
-    """Trains on each query with one relevant item and `negatives.count` irrelevant ones, drawn anew
-    every epoch.
+    """Trains on each query with one relevant item and `negatives.count` irrelevant items, drawn
+    anew every epoch.
 
-    A dev query counts as correct if its best candidate is relevant. A query without relevant
-    candidates counts as wrong (`accuracy`) or is left out (`normalised`).
+    A dev query counts as correct if its best candidate is relevant. A query without a relevant
+    candidate counts as wrong in `accuracy`, and is left out of `normalised`.
     """
 
     main = "accuracy"
@@ -85,7 +85,7 @@ class CrossEncoderTask(LabelledTask):
         return functional.cross_entropy(scores, scores.new_zeros(len(rows), dtype=torch.long))
 
     def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """Compute scores (b, c) of queries (b,) with their lists (b, c), -inf at `NO_ITEM`."""
+        """Compute scores (b, c) of queries (b,) with items `lists` (b, c), -inf at `NO_ITEM`."""
         present = lists != NO_ITEM
         pairs = Pairs(np.repeat(rows, present.sum(1)), lists[present])
         encoded = self.model.encoding.pairs(pairs, corpora.queries, corpora.items)
@@ -107,11 +107,11 @@ class CrossEncoderTask(LabelledTask):
 
 
 class DualEncoderTask(LabelledTask):
-    """Trains by in-batch softmax cross-entropy; every query brings a relevant item and hard
-    negatives.
+    """Trains by softmax cross-entropy within a pass: every query adds a relevant item and hard
+    negatives, and the items of other queries are negatives, too.
 
-    With `teacher_weight`, the distance to a teacher's vectors of the same texts is added. The
-    negatives of a pass are the items of that pass.
+    With a teacher, the loss adds `teacher_weight` times the distance to the teacher's vectors of
+    the same texts.
     """
 
     main = "mrr"
@@ -133,7 +133,7 @@ class DualEncoderTask(LabelledTask):
         train = self.train
         items = np.unique(lists[lists != NO_ITEM])
         gold = np.searchsorted(items, lists[:, 0])
-        # An item relevant to a query is never its negative, whichever query it was drawn for.
+        # An item relevant to a query is never its negative, even if drawn for another query.
         keep = np.stack([~np.isin(items, train.positives[row]) for row in rows])
         keep[np.arange(len(rows)), gold] = True
         texts = [train.queries[r] for r in rows], [train.items[i] for i in items]
@@ -149,15 +149,15 @@ class DualEncoderTask(LabelledTask):
         return loss + self.settings.teacher_weight * distance
 
     def evaluate(self) -> Measures:
-        """Compute accuracy, share with a relevant item among the 64 nearest, and mean reciprocal
-        rank there, over dev queries."""
+        """Compute, over dev queries, accuracy, mean reciprocal rank within the 64 nearest items,
+        and the share of queries with a relevant item among them."""
         nearest = retrieved(self.dev, "dual-encoder", 64, TokenEncoder(self.model))[1].items
         rank = self.dev.first_ranks(nearest)
         return {**ranked(rank), "at_64": float(np.isfinite(rank).mean())}
 
 
 def ranked(rank: FloatArray) -> Measures:
-    """Compute mean reciprocal rank and accuracy from the ranks of relevant items (m,)."""
+    """Compute mean reciprocal rank and accuracy from the rank (m,) of each best relevant item."""
     return {"mrr": float((1 / rank).mean()), "accuracy": float((rank == 1).mean())}
 
 
@@ -174,7 +174,7 @@ def vectors(
 
 
 def scale_of(model: DualEncoderModel) -> float:
-    """Return the factor of inner products in a softmax: 20 for unit vectors, 1 for others."""
+    """Return the factor of inner products in a softmax: 20 for unit vectors, otherwise 1."""
     return UNIT_SCALE if model.config.normalize else 1.0
 
 
@@ -182,7 +182,7 @@ def distance_to_teacher(vectors: Tensor, teacher: Tensor) -> Tensor:
     """Compute the mean of 1 - cosine to the teacher's vectors, plus ten times the mean squared
     difference of the cosines within the batch: (b, d) twice -> ().
 
-    The second term is relational distillation (Park et al. 2019) with cosines as distances.
+    The second part is relational distillation (Park et al. 2019) with cosines as distances.
     """
     with torch.autocast(vectors.device.type, enabled=False):
         own = functional.normalize(vectors.float(), dim=-1)

@@ -1,8 +1,8 @@
 """Train late-interaction models to rank a relevant item among a retriever's candidates, by
-cross-entropy and the divergence from the retriever (CMC, Song et al. 2024, 3.2 and C).
+cross-entropy and the divergence from the retriever's scores (CMC, Song et al. 2024, 3.2 and C).
 
-Axes: m queries of the data, b of a step, p relevant items of a query at most, c candidates, n
-texts, s states in all, t of one text, d dimensions.
+Axes: m queries, b queries of a step, p relevant items of a query, c candidates of a query, n texts,
+t states of a text, d dimensions.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ encoded once."""
 
 
 class LateInteractionTask(LabelledTask):
-    """Trains on lists of a relevant item, added if the retriever missed it, and irrelevant ones.
+    """Trains on lists of one relevant item, even if the retriever missed it, and irrelevant items.
 
-    On dev the retriever's best items are ranked unchanged. A query whose relevant item is not among
-    them counts as wrong, or is left out of `normalized_accuracy`.
+    For dev queries the model ranks the retriever's best items. A query without a relevant item
+    among them counts as wrong, except in `normalized_accuracy`, which leaves it out.
     """
 
     main = "mrr"
@@ -47,7 +47,7 @@ class LateInteractionTask(LabelledTask):
     def __init__(self, model: LateInteractionModel, *given: Any, **options: Any) -> None:
         super().__init__(model, *given, **options)
         model.freeze(self.settings.freeze)
-        # States of frozen towers, for queries (True) and items, and the place of each text
+        # States from frozen towers, for queries (True) and items, and the position of each text
         self._stored: dict[bool, tuple[States, dict[str, int]]] = {}
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
@@ -80,8 +80,8 @@ class LateInteractionTask(LabelledTask):
         self._stored[queries] = states, {text: place for place, text in enumerate(distinct)}
 
     def draw(self, rows: Sequence[int], epoch: int) -> tuple[IntArray, FloatArray]:
-        """Draw lists (b, c), whose first item is relevant, and the retriever's scores of them (b,
-        c)."""
+        """Draw lists (b, c) of candidates, whose first item is relevant, and the retriever's scores
+        (b, c) of these candidates."""
         drawn = []
         for row in rows:
             generator = np.random.default_rng([self.seed, epoch, row])
@@ -97,10 +97,10 @@ class LateInteractionTask(LabelledTask):
         return softmax_near_retriever(scores, *others, self.settings.loss)
 
     def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """Compute the model's scores (b, c) float32 of queries (b,) with their lists, -inf at
+        """Compute the model's scores (b, c) float32 of queries (b,) with candidates (b, c), -inf at
         `NO_ITEM`.
 
-        An item of several lists is encoded once; then a few lists at a time are compared.
+        An item of several lists is encoded once; then a few queries at a time are compared.
         """
         used = np.unique(lists[lists != NO_ITEM])
         query, query_mask = self._states([corpora.queries[row] for row in rows], queries=True)
@@ -149,11 +149,11 @@ def draw_list(
     settings: CandidateSettings,
     generator: np.random.Generator,
 ) -> tuple[IntArray, FloatArray]:
-    """Draw one query's list, (at most 1 + count,) items with scores: a relevant item, drawn if
-    there are several; the best irrelevant items, `fixed` of `count`; and others by Gumbel top-k.
+    """Draw a query's training list, at most 1 + `count` items with scores: a random relevant item,
+    the best irrelevant items (the share `fixed` of `count`), and others drawn by Gumbel top-k.
 
     Args:
-        right, wrong: the relevant and irrelevant candidates, best first: (p,) and (depth,).
+        right, wrong: relevant candidates (p,) and irrelevant candidates (depth,), best first.
     """
     gold = [generator.integers((right.items != NO_ITEM).sum())]
     n_wrong, n_fixed = (wrong.items != NO_ITEM).sum(), round(settings.fixed * settings.count)
@@ -177,7 +177,7 @@ def softmax_near_retriever(
     mean over queries of weight * -log softmax of the first candidate + (1 - weight) * the KL
     divergence of softmax(scores) and softmax(retriever).
 
-    `present` (b, c) is false after the end of a list.
+    `present` (b, c) is false at padding.
     """
     present = present.to(scores.device)
     of_model = scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)
@@ -189,7 +189,7 @@ def softmax_near_retriever(
     p, q = of_model, of_retriever
     if settings.kl == "retriever-model":
         p, q = q, p
-    # KL(p || q) of logarithms; after the end of a list they would be -inf - -inf.
+    # KL(p || q) of logarithms; at padding they would be -inf - -inf.
     divergence = (p.exp() * (p - q).masked_fill(~present, 0.0)).sum(-1).mean()
     return settings.weight * right + (1 - settings.weight) * divergence
 
@@ -226,7 +226,7 @@ def kept_states(
                 starts += (starts[-1] + mask.sum(1).cumsum(0)).tolist()
         return [np.array(starts)]
 
-    [starts] = kept(folder, name, key, write)  # written after the values: they are whole
+    [starts] = kept(folder, name, key, write)  # written last, so the values are complete
     with open_file(folder, file_name) as file:
         width = os.fstat(file.fileno()).st_size // (2 * int(starts[-1]))
         values = np.memmap(file, dtype=np.float16, mode="r", shape=(int(starts[-1]), width))

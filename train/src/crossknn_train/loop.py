@@ -1,4 +1,4 @@
-"""The training loop of all models: resumable, deterministic, and safe to kill.
+"""The training loop of all models: deterministic, and resumable even after a kill.
 
 All randomness in step s depends on the seed and s alone, and a checkpoint holds the weights, the
 optimizer's moments and the best weights so far. So a run that was killed and resumed ends with the
@@ -55,9 +55,9 @@ Autocast: TypeAlias = Callable[[], AbstractContextManager[Any]]
 class Task(ABC):
     """A training task: the model, its data and its loss.
 
-    main: the measure by which checkpoints are compared (higher is better). ids: of the train
+    main: the measure by which checkpoints are compared (higher is better). ids: ids of the train
     queries, for messages. signature: data and options that must be unchanged when a run is resumed,
-    in addition to the training settings and the initial weights.
+    like the training settings and the initial weights.
     """
 
     main: str
@@ -67,8 +67,8 @@ class Task(ABC):
 
     @abstractmethod
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Prepare an epoch; called before its first step, and again when a run is resumed inside
-        it."""
+        """Prepare an epoch; called before its first step, and again when a run resumes within the
+        epoch."""
 
     @abstractmethod
     def draw(self, rows: Sequence[int], epoch: int) -> Sequence[NDArray[Any]]:
@@ -85,7 +85,7 @@ class Task(ABC):
 
 @dataclass
 class State:
-    """The state of a run: steps done, and the best dev measures with their step and weights.
+    """The state of a run: number of steps done, and the best dev measures, their step and weights.
 
     seconds: time since the run was started or last resumed.
     """
@@ -102,8 +102,8 @@ class State:
 def fit(
     task: Task, settings: TrainingSettings, folder: Path, *, progress: Progress | None = None
 ) -> State:
-    """Train to the last step, from the checkpoint in `folder` if there is one, and leave the best
-    weights in the model. TrainingError names the batch whose loss is NaN or infinite."""
+    """Train to the last step, from the checkpoint in `folder` if it has one, and load the best
+    weights into the model. TrainingError names the batch whose loss is NaN or infinite."""
     model, began = task.model, time.perf_counter()
     per_epoch = steps_per_epoch(len(task.ids), settings)
     total = total_steps(len(task.ids), settings)
@@ -131,7 +131,7 @@ def fit(
         value = run.make(step)
         state.step, is_last = step + 1, step + 1 == total
         lines: list[dict[str, Any]] = [{"step": state.step, "loss": value, "learning_rate": rate}]
-        # The last step evaluates anyway: an evaluation shortly before it would be wasted.
+        # The last step always evaluates, so skip an evaluation shortly before it.
         if is_last or (state.step % every == 0 and total - state.step >= every // 2):
             measures = evaluate(task, run.autocast)
             lines.append({"step": state.step, "dev": measures})
@@ -154,7 +154,7 @@ def fit(
 
 
 class _Steps:
-    """Runs the steps, by AdamW without weight decay of biases and norms."""
+    """Runs the steps with AdamW, without weight decay for biases and norms."""
 
     def __init__(self, task: Task, settings: TrainingSettings) -> None:
         self.task, self.settings = task, settings
@@ -219,8 +219,8 @@ def schedule(step: int, total: int, warmup: float) -> float:
 
 
 def batch_rows(n_queries: int, settings: TrainingSettings, step: int) -> list[int]:
-    """Return the queries of a step: each epoch is a random order, drawn by the seed and cut into
-    batches."""
+    """Return the queries of a step: in each epoch, the queries in a random order that depends on
+    the seed, cut into batches."""
     epoch, place = divmod(step, steps_per_epoch(n_queries, settings))
     generator = torch.Generator().manual_seed(settings.seed * 7_919 + epoch)
     order = torch.randperm(n_queries, generator=generator)
@@ -228,7 +228,7 @@ def batch_rows(n_queries: int, settings: TrainingSettings, step: int) -> list[in
 
 
 def autocast_of(model: nn.Module, settings: TrainingSettings) -> Autocast:
-    """Return the autocast of the settings; "auto" is bfloat16 where the device is faster in it."""
+    """Return the autocast of the settings; "auto" is bfloat16 if the device supports it."""
     device, half = next(model.parameters()).device.type, settings.precision == "bfloat16"
     if settings.precision == "auto" and device == "cuda":
         half = torch.cuda.is_bf16_supported()
@@ -279,7 +279,7 @@ def _load(path: Path, model: nn.Module, optimizer: torch.optim.AdamW, signature:
 def kept(
     folder: Path, name: str, key: str, make: Callable[[], Sequence[NDArray[Any]]]
 ) -> list[NDArray[Any]]:
-    """Read arrays from a file of the folder, made first if it does not exist or has another
+    """Read arrays from a file in the folder; make the file first if none has this name and
     `key`."""
     file = f"{name}-{digest_of(key)}.npz"
     if not is_file(folder, file):

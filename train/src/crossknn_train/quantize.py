@@ -2,15 +2,15 @@
 CPU.
 
 The usual dynamic quantization uses one activation scale per batch, so a score depends on the other
-pairs of its batch. Here every row of activations (one token of one pair) has its own scale, so it
-does not. Per linear layer y = x W + c, x (rows, k), W (k, n):
+pairs of its batch. Here each row of activations (a token of a pair) has its own scale, so scores do
+not depend on the batch. Per linear layer y = x W + c, x (rows, k), W (k, n):
 
     s = max|x| / 127 per row                          (rows,)
     q = QuantizeLinear(x, s, zero point 128, axis=0)  (rows, k) uint8
     y = MatMulIntegerToFloat(q, W8, 1, w, 128) * s    (rows, n), W8 int8 with one scale w per column
 
-After GELU, which is never below -0.17, the zero point is 16 and s = max(max x / 239, 0.171 / 16):
-finer steps for the same range. Embedding tables become int8 with one scale per row. Heads (matrix
+After GELU, whose output is never below -0.17, the zero point is 16 and s = max(max x / 239, 0.171 /
+16), which makes the steps finer. Embedding tables become int8 with one scale per row. Heads (matrix
 products on one row per pair) stay in float32.
 """
 
@@ -63,10 +63,10 @@ _TABLE_BODY = """Table (table, scale, ids) => (y) {
 
 
 def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.ModelProto:
-    """Copy an ONNX model in float32 with its linear layers and embedding tables in int8.
+    """Copy an ONNX model in float32, with linear layers and embedding tables in int8.
 
-    Linear layers are MatMul nodes with a constant right side; those with one of `keep_float` in the
-    name of their weight stay in float32.
+    Linear layers are MatMul nodes with a constant right side. A layer whose weight's name contains
+    a text of `keep_float` stays in float32.
     """
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     matrices = {
@@ -84,7 +84,7 @@ def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.M
         nodes.append(onnx.helper.make_node(function, inputs, outputs, domain=_DOMAIN))
 
     def add(name: str, axis: int) -> list[str]:
-        """Add a matrix in symmetric int8, with one scale per row or column."""
+        """Add a symmetric int8 copy of a matrix, with one scale per row or column."""
         array = onnx.numpy_helper.to_array(matrices[name])
         scales = np.maximum(np.abs(array).max(axis, keepdims=True), 1e-12) / 127
         values = np.clip(np.rint(array / scales), -127, 127).astype(np.int8)
@@ -134,7 +134,7 @@ def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
         opset_imports=[onnx.helper.make_opsetid(*opset) for opset in _OPSETS.items()],
         ir_version=8,
     )
-    # Inline without the weights, which may exceed the size limit of a message.
+    # Inline without the weights, which may exceed the size limit of a protobuf message.
     result = onnx.inliner.inline_local_functions(made)
     own = next(opset for opset in result.opset_import if opset.domain == _DOMAIN)
     result.opset_import.remove(own)

@@ -1,4 +1,4 @@
-"""Labelled data for training: data folders (docs/how-to/data.md), and ZESHEL's worlds."""
+"""Labelled data for training: data folders (docs/how-to/data.md), and the ZESHEL data set."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from crossknn.files import as_path
 from crossknn.types import IntArray
 
 SPLITS = ("train", "valid", "test")
-"""Of ZESHEL."""
+"""The splits of ZESHEL."""
 ITEM_TEMPLATE = f"{{title}} {ENTITY} {{text}}"
-"""The template of a marked item."""
+"""The template of an item whose title is marked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A corpus of items with m labelled queries; a grade above 0 is relevant.
+    """A corpus of items with m labelled queries; an item with a grade above 0 is relevant.
 
-    `candidates` are the ranked lists that come with some data.
+    `candidates` are the ranked lists of candidates that some data sets contain.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Dataset:
         return replace(self, queries=self.queries.take(map(int, rows)))
 
     def sample(self, count: int, seed: int) -> Dataset:
-        """Select `count` random queries (at most all), in their order here."""
+        """Select `count` random queries (at most all), without changing their order."""
         return self.take(np.sort(np.random.default_rng(seed).permutation(len(self))[:count]))
 
     @cached_property
     def positives(self) -> tuple[IntArray, ...]:
-        """Positions (p,) of each query's relevant items; `InputError` if one is missing."""
+        """Positions (p,) of each query's relevant items; `InputError` if an item is missing."""
         positions = []
         for query in self.queries.ids:
             grades = self.qrels.get(query, {})
@@ -78,16 +78,16 @@ def marked_query(left: str, mention: str, right: str) -> str:
 def read_labelled(
     folder: str | Path, split: str = "train", *, lists: bool = False
 ) -> list[Dataset]:
-    """What a data folder (docs/how-to/data.md) holds of a split: one corpus, or one per domain.
+    """Read a split of a data folder (docs/how-to/data.md): one data set, or one per domain.
 
     Queries without a relevant item are left out. `InputError` for a missing or duplicate label, a
-    relevant item outside the corpus, a mention that is not in its document, and lists that are not
-    there.
+    relevant item outside the corpus, a mention that is not in its document, or missing ranked
+    lists.
 
     Args:
         folder: The folder.
-        split: Which queries.
-        lists: Read the lists that come with the queries, too.
+        split: The split of the queries, such as "train".
+        lists: Also read the ranked lists of candidates in the folder.
     """
     path = existing(as_path(folder, "the folder"))
     place = f"{path}, split {split}"
@@ -126,11 +126,11 @@ def _labelled(data: Dataset, place: str, lists: bool) -> Dataset:
 
 
 def _zeshel(path: Path, split: str) -> list[Dataset]:
-    """Entity linking in worlds (Logeswaran et al. 2019); each domain is a corpus of its own.
+    """Read ZESHEL, entity linking (Logeswaran et al. 2019); each domain is a separate corpus.
 
-    Items are the entities of `documents/<domain>.json`, `title [ENT] text`; queries are mentions in
-    the whole of their document, `left [Ms] mention [Me] right`, from `mentions/<split>.json`, or
-    from `processed/`, where `label_id` is a position in the documents.
+    Items are the entities in `documents/<domain>.json`, `title [ENT] text`. Queries are mentions
+    with the rest of their document, `left [Ms] mention [Me] right`, from `mentions/<split>.json`,
+    or from `processed/`, where `label_id` is a position in the documents.
     """
     if split not in SPLITS:
         raise InputError(f"{path} has no split {split!r} ({nearest(split, SPLITS)})")
@@ -165,7 +165,7 @@ def _world(path: Path, domain: str, mentions: Sequence[Record]) -> Dataset:
 
 
 def _mentions(path: Path, split: str) -> Iterator[tuple[str, Iterable[Record]]]:
-    """Mentions of a split by domain, as they are in their files."""
+    """Yield (domain, mentions) of a split, unchanged from the files."""
     end = "_mentions.jsonl"
     for file in sorted(path.glob(f"processed/{split}_worlds/*{end}")):
         yield file.name.removesuffix(end), read_records(file).rows
@@ -181,7 +181,7 @@ def _as_processed(mentions: Iterable[Record]) -> Iterator[Record]:
 
 
 def _placed(mentions: Iterable[Record], documents: Iterable[Record]) -> Iterator[Record]:
-    """Mentions and what is around them, found by the places of their words, both inclusive."""
+    """Yield mentions with their contexts, found by the first and the last word's position."""
     contexts = {d.text("document_id"): d.text("text").split(" ") for d in documents}
     for record in mentions:
         words = contexts.get(record.text("context_document_id"), [])

@@ -46,8 +46,8 @@ _TRAINED: dict[type[RunSettings], tuple[Any, type[LabelledTask]]] = {
 
 
 def train(settings: RunSettings, folder: Path, *, progress: Progress | None = None) -> loop.State:
-    """Train the model described by the settings, resuming the folder's run if there is one, and
-    leave the best checkpoint in `folder`."""
+    """Train the model that the settings describe, or resume the run in `folder`, and save the best
+    checkpoint in `folder`."""
     task = _task(settings, *read_corpora(settings))
     fitted = loop.fit(task, settings.training, folder / RUN, progress=progress)
     names = ", ".join(f"`{path.name}`" for path in settings.data.folder)
@@ -111,10 +111,10 @@ def _config(kind: Any, given: Mapping[str, Any], head: Mapping[str, Any]) -> Any
 
 
 def model_card(model: Any, story: str, settings: Settings, fitted: loop.State) -> str:
-    """Return a README for a model's folder; `story` describes the start model and the data."""
+    """Return the README of a model folder; `story` describes the start model and the data."""
     kind, opener = KINDS[model.SETTINGS], type(model).__name__.removesuffix("Model")
     measures = "\n".join(f"| {name} | {value:.4f} |" for name, value in fitted.best.items())
-    path = r'(["`])[^"`]*/[^"`]*/([^"`/]+)/?\1'  # of folders the name alone
+    path = r'(["`])[^"`]*/[^"`]*/([^"`/]+)/?\1'  # keep only the name of a folder
     story, shown = (re.sub(path, r"\1\2\1", t) for t in (story, settings.model_dump_json()))
     return f"""---
 library_name: crossknn

@@ -31,7 +31,7 @@ Folders = Annotated[
     Field(min_length=1),
     BeforeValidator(lambda given: given if isinstance(given, list | tuple) else (given,)),
 ]
-"""A folder, or several."""
+"""One folder or several folders."""
 
 
 class Settings(BaseModel):
@@ -46,8 +46,8 @@ S = TypeVar("S", bound=Settings)
 class DataSettings(Settings):
     """The data to train on: folders that `read_labelled` accepts, and their splits.
 
-    dev_folder: the folder of dev queries, if it is another. dev_queries: size of a random sample of
-    dev queries.
+    dev_folder: folder of the dev queries, by default `folder`. dev_queries: maximum number of dev
+    queries, drawn at random.
     """
 
     folder: Folders
@@ -76,10 +76,10 @@ class NegativesSettings(_Drawn):
     """Options for mining negatives.
 
     count: negatives per query in a step (63 in ANNCUR, A.1), drawn from the `depth` nearest items
-    after the first `skip`, where labels are incomplete. encoder: the dual encoder that ranks them
-    (a folder, a hub name or "bundled"); a dual encoder in training ranks them itself.
-    dev_candidates: number of items of the encoder, or of TF-IDF, that a checkpoint ranks for each
-    dev query.
+    after the first `skip`, which may be relevant without a label. encoder: dual encoder that ranks
+    the items (a folder, a hub name or "bundled"); a dual encoder in training ranks them itself.
+    dev_candidates: number of candidates, from the encoder or TF-IDF, that a checkpoint ranks for
+    each dev query.
     """
 
     kind: Literal["random", "tfidf", "dual-encoder"] = "dual-encoder"
@@ -91,11 +91,11 @@ class NegativesSettings(_Drawn):
 class TrainingSettings(Settings):
     """Options for steps, batches and the learning rate.
 
-    epochs, or steps if given. batch: queries in a step, split into `accumulate` passes.
+    epochs: number of epochs; `steps` replaces it. batch: queries in a step, in `accumulate` passes.
     learning_rate: rises over the first `warmup` share of the steps, then falls to zero.
     evaluations: number per epoch; the checkpoint best on dev is kept. precision: "auto" is bfloat16
-    where the hardware computes in it. dropout: of all layers (None: the encoder's own); 0 learns
-    faster if a run uses each query once.
+    if the hardware supports it. dropout: dropout of all layers (None: the encoder's own); with 0 a
+    run that uses each query once learns faster.
     """
 
     epochs: PositiveInt = 4
@@ -121,8 +121,8 @@ class TrainingSettings(Settings):
 class RunSettings(Settings):
     """Settings that all kinds of models share.
 
-    encoder: the model to start from, a folder or a hub name. model: fields of the new model's
-    config.
+    encoder: folder or hub name of the model to start from. model: settings of the new model, the
+    fields of its config.
     """
 
     encoder: str
@@ -138,9 +138,9 @@ class CrossEncoderSettings(RunSettings):
 
 
 class DualEncoderSettings(RunSettings):
-    """Settings for training a dual encoder. The vectors and similarities of an optional `teacher`
-    (a folder, a hub name or "bundled") are learned together with the labels
-    (`labelled.distance_to_teacher`)."""
+    """Settings for training a dual encoder. Besides labels, it can learn the vectors and
+    similarities of a `teacher` (a folder, a hub name or "bundled"; see
+    `labelled.distance_to_teacher`)."""
 
     teacher: str | None = None
     teacher_weight: NonNegativeFloat = 1.0
@@ -152,10 +152,10 @@ class CandidateSettings(_Drawn):
     """The candidates with which a late-interaction model is trained (CMC, 3.2 and C).
 
     retriever: "bm25", "tfidf", a dual encoder (a folder, a hub name or "bundled"), "random", or
-    "lists", the lists that come with the queries (TREC runs).
-    count: negatives of a query in a step. fixed: the share taken from the top of the retriever's
-        list.
-    sampling: how the others are drawn, without replacement, from its `depth` best negatives:
+    "lists", the ranked lists in the data folder (TREC runs).
+    count: negatives of a query in a step. fixed: share of the negatives that are the retriever's
+        best.
+    sampling: how other negatives are drawn, without replacement, from the `depth` best negatives:
     "score", in proportion to exp(the retriever's score) (eq. 6 and 7), or "uniform", as in the
     paper's code.
     dev_candidates: number of the retriever's items that a checkpoint ranks for each dev query.
@@ -173,7 +173,7 @@ class LossSettings(Settings):
     8).
 
     kl: direction of the divergence, "model-retriever" as in the paper, "retriever-model" as in its
-    code, or "none" for the cross-entropy alone, unweighted.
+    code, or "none" for the cross-entropy alone, without `weight`.
     """
 
     weight: Share = 0.2
@@ -181,10 +181,10 @@ class LossSettings(Settings):
 
 
 class LateInteractionSettings(RunSettings):
-    """Settings for training a late-interaction model from an encoder, or a dual encoder's towers.
+    """Settings for training a late-interaction model from an encoder or a dual encoder.
 
-    freeze: "items" trains all but the item tower, "both" only the head. Outputs of frozen towers
-    are computed once and kept beside the checkpoints, in half precision.
+    freeze: "items" trains the query tower and the head, "both" only the head. Outputs of frozen
+    towers are computed once and stored beside the checkpoints, in half precision.
     """
 
     kind: LateKind
@@ -203,9 +203,9 @@ def read_settings(
 ) -> S:
     """Read settings of `kind` from a TOML file; a missing setting has its default.
 
-    relative_to: the base of relative folders, by default the file's own. given: settings that the
-    file may omit but not contradict. Raises InputError, which names the file and the setting that
-    is unknown, missing or unusable.
+    relative_to: the base of relative paths, by default the folder of the file. given: settings that
+    the file may omit but not contradict. Raises an InputError that names the file and the unknown,
+    missing or invalid setting.
     """
     if not path.is_file():
         raise InputError(f"there is no settings file {path}")
@@ -234,7 +234,7 @@ def read_settings(
 
 
 def _beside(section: S, base: Path) -> S:
-    """Return the section with folders, and names of models that are folders, relative to `base`."""
+    """Return the section with absolute paths: folders, also of models, are relative to `base`."""
     update: dict[str, Any] = {}
     for name, value in section:
         if isinstance(value, Settings):

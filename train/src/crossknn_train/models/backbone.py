@@ -1,6 +1,6 @@
-"""The Hugging Face encoder inside every model here: opening, adding marks, running layers, saving.
+"""The Hugging Face encoder inside each model: open it, add marks, run layers, and save it.
 
-Axes: b rows, t tokens, p tokens whose states are updated, h heads, d dimensions.
+Axes: b rows, t tokens, p tokens for which a layer is computed, h heads, d dimensions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from crossknn.errors import InputError
 from crossknn.models.folder import check_files, refusing
 
 UNUSED = tuple(f"[unused{place}]" for place in range(len(MARKS)))
-"""Unused tokens of a vocabulary that marks replace (ANNCUR, A.2)."""
+"""Unused tokens of a vocabulary, which the marks replace (ANNCUR, A.2)."""
 _SPECIAL = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
 _OFFSET = ("roberta", "xlm-roberta", "camembert")
 """Encoders whose position numbers begin at 2."""
@@ -27,21 +27,21 @@ _LIKE_BERT = ("bert", "electra", *_OFFSET)
 
 
 def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tokenizer]:
-    """Open the encoder of a folder or hub name, without its pooler, and its fast tokenizer, in
-    which the marks are tokens if `marked`. Raises InputError if one cannot be loaded, or weights
-    are missing."""
+    """Open the encoder of a folder or hub name, without its pooler, and its fast tokenizer; with
+    `marked` the marks become tokens. Raises InputError if encoder or tokenizer cannot be loaded, or
+    weights are missing."""
     from transformers import AutoModel
     from transformers.utils import logging
 
     check_files(Path(source))
-    logging.set_verbosity_error()  # or it reports the pooler, which nobody reads
+    logging.set_verbosity_error()  # otherwise it warns about the pooler, which is not used
     logging.disable_progress_bar()
     settings = {"attn_implementation": "sdpa", "trust_remote_code": False}
     with refusing(f"cannot load an encoder from {source}"):
         encoder, report = AutoModel.from_pretrained(
             str(source), output_loading_info=True, **settings
         )
-        encoder = encoder.float()  # whatever precision the weights are kept in
+        encoder = encoder.float()  # from any precision of the stored weights
     # The library initializes missing weights at random.
     missing = sorted(
         key for key in report["missing_keys"] if not {"pooler", "position_ids"} & {*key.split(".")}
@@ -57,7 +57,7 @@ def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tok
 
 
 def open_tokenizer(source: str | Path) -> Any:
-    """Open the fast Hugging Face tokenizer of a folder or hub name; InputError if there is none."""
+    """Open the fast Hugging Face tokenizer of a folder or hub name; InputError if it has none."""
     from transformers import AutoTokenizer
 
     check_files(Path(source))
@@ -72,8 +72,8 @@ def open_tokenizer(source: str | Path) -> Any:
 def add_marks(tokenizer: Tokenizer, encoder: Any) -> Tokenizer:
     """Return a tokenizer that reads `[Ms]`, `[Me]` and `[ENT]` as one token each.
 
-    They replace `[unused0]` to `[unused2]`, for which the encoder has vectors (ANNCUR, A.2). In a
-    vocabulary without those they are new tokens, and the encoder gets new vectors.
+    These marks replace `[unused0]` to `[unused2]`, for which the encoder has vectors (ANNCUR, A.2).
+    In a vocabulary without unused tokens they are new tokens, and the encoder gets new vectors.
     """
     if all(tokenizer.token_to_id(mark) is not None for mark in MARKS):
         return tokenizer
@@ -99,8 +99,8 @@ def states(
     position_ids: Tensor | None = None,
 ) -> Tensor:
     """Compute the contextual states of the last layer: (b, t) each -> (b, t, d) float32."""
-    # Pass a mask of two axes: one of four would reach every layer unchanged, and layers with local
-    # attention would lose their window.
+    # Pass a mask of two axes: a mask of four axes would reach every layer unchanged, and layers
+    # with local attention would lose their window.
     is_local = "sliding_attention" in (getattr(encoder.config, "layer_types", None) or ())
     mask = attention_mask if is_local else bias_of(attention_mask)[:, None, None, :]
     arguments = {"input_ids": input_ids, "attention_mask": mask}
@@ -128,7 +128,7 @@ def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
 
 
 def position_limit(config: Any) -> int:
-    """Return the longest input in tokens for which an encoder with this configuration has
+    """Return the maximum number of tokens for which an encoder with this configuration has
     positions."""
     positions = int(getattr(config, "max_position_embeddings", 512) or 512)
     return positions - 2 if config.model_type in _OFFSET else positions
@@ -163,7 +163,7 @@ def layers_of(encoder: Any) -> nn.ModuleList:
 
 
 def cut_layers(encoder: Any, count: int) -> None:
-    """Remove the `count` top layers; InputError if none would be left."""
+    """Remove the `count` top layers; InputError if no layer would be left."""
     layers = layers_of(encoder)
     if count >= len(layers):
         raise InputError(
@@ -175,8 +175,8 @@ def cut_layers(encoder: Any, count: int) -> None:
 
 
 def run_layer(layer: Any, read: Tensor, states: Tensor, mask: Tensor) -> Tensor:
-    """Compute a layer's output (b, p, d) for p tokens, `read` (b, p, d), which attend to all t
-    tokens, `states` (b, t, d), under their mask (b, t)."""
+    """Compute a layer's output (b, p, d) for p tokens with the states `read` (b, p, d), which
+    attend to all t tokens with `states` (b, t, d) and their mask (b, t)."""
     attention = layer.attention.self
     heads = attention.num_attention_heads
     attended = functional.scaled_dot_product_attention(

@@ -1,4 +1,4 @@
-"""What all torch models here share: encoders, a tokenizer, settings, a head, and the folder format.
+"""What all torch models share: encoders, a tokenizer, settings, a head, and the folder format.
 
 A model's folder is its encoder's Hugging Face folder with a settings file (`KINDS` in
 `crossknn.models.folder`) and the head's weights; a separate item tower has a subfolder.
@@ -29,7 +29,7 @@ from crossknn_train.models.backbone import open_backbone, position_limit, save_b
 FORMAT = 1
 HEAD = "head.safetensors"
 ITEM_TOWER = "item"
-"""The subfolder of the item tower, if there are two towers."""
+"""The subfolder of the item tower, if it is not shared."""
 
 
 class TorchModel(nn.Module):  # type: ignore[misc]
@@ -38,9 +38,9 @@ class TorchModel(nn.Module):  # type: ignore[misc]
     It computes in float32 unless the caller uses autocast, and serves one caller at a time.
 
     Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with `marked`,
-    `query_length`, `item_length` and, for models of pairs, `max_length`; and n_towers. With 1 tower
-    the encoder is in the attribute `encoder`; with 2 they are in `query` and `item`, which are the
-    same object if the config has `shared`.
+    `query_length`, `item_length` and, for cross-encoders, `max_length`; and n_towers. With 1 tower
+    the attribute `encoder` is the encoder; with 2 towers the attributes `query` and `item` are the
+    towers, one object if the config has `shared`.
     """
 
     SETTINGS: ClassVar[str]
@@ -62,7 +62,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
             raise InputError(f"{names} is {longest}; the encoder has {limit} positions")
         self.name, self._turn = type(self).__name__, threading.Lock()
         self.config = config
-        self.encoders = list(dict.fromkeys(encoders))  # one if the towers share it
+        self.encoders = list(dict.fromkeys(encoders))  # one encoder if the towers share it
         self.head: Any = None
         self.tokenizer = Tokenizer(tokenizer)
         window = Window(max_length=longest, **halves)
@@ -120,8 +120,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, device: str | None = "cpu") -> Self:
-        """Open a folder that `save_pretrained` wrote, or raise InputError; device None means a GPU
-        if there is one."""
+        """Open a folder that `save_pretrained` wrote, or raise InputError; device None is a GPU
+        if the machine has one."""
         folder = Path(folder)
         config = cls.read_config(check_files(folder))
         encoder, tokenizer = open_backbone(folder, marked=config.marked)
@@ -156,7 +156,7 @@ class TorchModel(nn.Module):  # type: ignore[misc]
 
         folder = Path(folder)
         with filling(folder) as made:
-            for name in (*KINDS, HEAD):  # of a model that was here before
+            for name in (*KINDS, HEAD):  # of a previous model
                 (folder / name).unlink(missing_ok=True)
             for name, encoder in zip(("", ITEM_TOWER), self.encoders, strict=False):
                 save_backbone(encoder, self.tokenizer.fast, made / name)

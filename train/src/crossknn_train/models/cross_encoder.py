@@ -1,10 +1,10 @@
 """Cross-encoders: an encoder that reads the pair, and a head that computes the score.
 
 - [CLS]-CE: a linear layer on the state of the first token (ANNCUR, Yadav et al. 2022, 2.1).
-- [EMB]-CE: the inner product of two contextual states of the joint input (ANNCUR, 2.6 and A.2): of
-  the mean of `[Ms]` and `[Me]` with `[ENT]`, or, of plain texts, of the first token with the first
-  separator.
-- interaction: states and word matches together, for plain texts (`InteractionHead`).
+- [EMB]-CE: the inner product of two contextual states of the joint input (ANNCUR, 2.6 and A.2). In
+  marked texts one is the mean of `[Ms]` and `[Me]`, the other `[ENT]`; otherwise they are the first
+  token and the first separator.
+- interaction: token states and word matches together, for unmarked texts (`InteractionHead`).
 
 Scores are raw logits. Axes: b pairs, t tokens, d dimensions, v vocabulary.
 """
@@ -41,8 +41,8 @@ class CrossEncoderConfig:
         max_length, query_length, item_length: see `Window`.
         item_position: the position number of the item's first token, if fixed (128 in the published
             ZESHEL checkpoints, whose queries were padded to 128).
-        scale: factor of [EMB] inner products.
-        pooler: whether a [CLS] head has a dense tanh layer before its linear one.
+        scale: factor by which [EMB] multiplies inner products.
+        pooler: whether a [CLS] head has a dense tanh layer before its linear layer.
         dropout: dropout before the linear layer.
     """
 
@@ -70,7 +70,7 @@ class CrossEncoderConfig:
 
 
 class ClsHead(nn.Module):  # type: ignore[misc]
-    """Linear layer on the first token's state, by default through a dense tanh layer."""
+    """A linear layer on the first token's state, by default after a dense tanh layer."""
 
     def __init__(self, dimensions: int, *, pooler: bool = True, dropout: float = 0.1) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class ClsHead(nn.Module):  # type: ignore[misc]
 
 
 class EmbHead(nn.Module):  # type: ignore[misc]
-    """Inner product of the query's and the item's state in the joint input (ANNCUR, 2.6).
+    """The inner product of a state for the query and a state for the item (ANNCUR, 2.6).
 
     `places` are the ids of the tokens whose states are used: the three marks, or the separator.
     """
@@ -107,27 +107,27 @@ class EmbHead(nn.Module):  # type: ignore[misc]
 
 
 def _at(states: Tensor, where: Tensor) -> Tensor:
-    """Return the state at the first true place of each row: (b, t, d), (b, t) -> (b, d)."""
+    """Return the state at the first true position of each row: (b, t, d), (b, t) -> (b, d)."""
     place = where.long().argmax(1)[:, None, None]
     return states.gather(1, place.expand(-1, 1, states.shape[2]))[:, 0]
 
 
 class InteractionHead(nn.Module):  # type: ignore[misc]
-    """Adds four features of the pair's states and word matches to a linear layer on the [CLS]
+    """Adds four features of a pair's token states and word matches to a linear layer on the [CLS]
     state.
 
-    - cosine: the mean state of the query's tokens against that of the item's;
-    - lexical, as a mean over the weights and as a sum: for each query token a learned weight times
-      a saturated count of its matches in the item (BM25's term, beside the states as in CEDR,
+    - cosine of the mean state of the query's tokens and the mean state of the item's tokens;
+    - lexical, as a weighted mean and as a sum over query tokens: the token's learned weight times a
+      saturated count of its matches in the item (the term of BM25; used beside states as in CEDR,
       MacAvaney et al. 2019);
-    - late: for each query token the largest cosine to a state of the item, weighted alike
-      (ColBERT's MaxSim, Khattab and Zaharia 2020).
+    - late: the mean, with the same weights, of each query token's largest cosine to a state of the
+      item (ColBERT's MaxSim, Khattab and Zaharia 2020).
 
-    The score is a learned linear combination of these with the linear layer, whose weights start at
-    zero.
+    The score is a learned weighted sum of the features plus the linear layer, whose weights start
+    at zero.
 
     Args:
-        dimensions: d. vocabulary: v; every token starts with weight one.
+        dimensions: d. vocabulary: v; every token starts with the weight 1.
         special: ids of the tokens that belong to neither text ([CLS], [SEP], [PAD]).
     """
 
@@ -136,7 +136,7 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
         self.special = tuple(special)
         self.token_weight = nn.Embedding.from_pretrained(torch.ones(vocabulary, 1), freeze=False)
         self.k1 = nn.Parameter(torch.tensor(1.2))
-        self.b = nn.Parameter(torch.tensor(0.0))  # through a sigmoid: 0.5 at first
+        self.b = nn.Parameter(torch.tensor(0.0))  # passed through a sigmoid: 0.5 at first
         self.mix = nn.Parameter(torch.tensor([10.0, 5.0, 0.1, 5.0]))
         self.cls = nn.Linear(dimensions, 1)
         nn.init.zeros_(self.cls.weight)
@@ -201,10 +201,10 @@ class CrossEncoderModel(TorchModel):
 
     @classmethod
     def new(cls, source: str | Path, config: CrossEncoderConfig) -> Self:
-        """Make an untrained cross-encoder on the encoder of a folder or hub name.
+        """Make an untrained cross-encoder from the encoder of a folder or hub name.
 
-        The head is copied, too, from a folder that `save_pretrained` wrote with a head of the same
-        kind.
+        If the folder is a cross-encoder that `save_pretrained` wrote with the same kind of head,
+        the head is copied, too.
         """
         encoder, tokenizer = open_backbone(source, marked=config.marked)
         model = cls([encoder], tokenizer, config)
@@ -221,7 +221,7 @@ class CrossEncoderModel(TorchModel):
         return scores
 
     def positions(self, token_type_ids: Tensor) -> Tensor | None:
-        """Return positions (b, t) if the item's first token has a fixed position."""
+        """Return positions (b, t) if the item's first token has a fixed position, or None."""
         start = self.config.item_position
         if start is None:
             return None
@@ -232,7 +232,7 @@ class CrossEncoderModel(TorchModel):
 
 
 def _separator(tokenizer: Tokenizer) -> int:
-    """Return the id of the first special token after the first of two texts."""
+    """Return the id of the special token that follows the first of two texts."""
     pieces = [ids for ids, _ in tokenizer.pair.pieces]
     first = next(place for place, ids in enumerate(pieces) if ids is None)
     after = pieces[first + 1]

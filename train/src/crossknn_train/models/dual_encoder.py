@@ -28,10 +28,10 @@ class DualEncoderConfig:
     """The settings of a dual encoder.
 
     Args:
-        pooling: "mean" of the tokens' states, "cls" for the first state, or "marks" for the mean of
-            the marks' states, as in an [EMB]-CE.
+        pooling: "mean" of the token states, "cls" for the first token's state, or "marks" for the
+            mean state of the marks, as in an [EMB]-CE.
         normalize: whether vectors have unit length.
-        shared: one tower for both queries and items.
+        shared: whether queries and items use the same tower.
         marked: whether mentions and titles are marked.
         query_length, item_length: maximum tokens, including special tokens.
     """
@@ -51,7 +51,7 @@ class DualEncoderConfig:
 
 
 class Tower(nn.Module):  # type: ignore[misc]
-    """Vectors of single texts: (b, t) three times -> (b, d)."""
+    """Encodes single texts as vectors: three token arrays (b, t) -> (b, d)."""
 
     def __init__(
         self, encoder: Any, pooling: str, normalize: bool, marks: Sequence[int] = ()
@@ -75,7 +75,7 @@ class Tower(nn.Module):  # type: ignore[misc]
 
 
 class DualEncoderModel(TorchModel):
-    """A dual encoder with two towers, or one for both; see the module's docstring."""
+    """A dual encoder with two towers, or one shared tower; see the module's docstring."""
 
     SETTINGS, Config = "dual_encoder.json", DualEncoderConfig
 
@@ -95,9 +95,9 @@ class DualEncoderModel(TorchModel):
 
 
 def trainable(source: str | Path) -> tuple[Path, DualEncoderModel | None]:
-    """Return the local folder of a model, and the dual encoder in it if there is one: trained here,
-    or a sentence-transformers model that pools by "mean" or "cls". Raises InputError for an ONNX
-    folder, "bundled", and other sentence-transformers models."""
+    """Return the local folder of a model, and its dual encoder or None. A dual encoder comes from
+    crossknn-train, or is a sentence-transformers model that pools by "mean" or "cls"; InputError
+    for other sentence-transformers models, ONNX folders and "bundled"."""
     folder = None if str(source) == "bundled" else model_folder(source)
     if folder is None or (folder / MANIFEST).is_file():
         raise InputError(

@@ -1,7 +1,7 @@
 """Heads that compare a query with candidates: CMC, Poly-encoder, Sum-of-max, DeFormer, MixEncoder.
 
-Axes: b queries, c candidates, t tokens (t_q of a query, t_i of an item), d dimensions, h heads of
-attention. A single vector is t = 1.
+Axes: b queries, c candidates, t tokens (t_q of a query, t_i of an item), d dimensions, h attention
+heads. If a text is a single vector, t = 1.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from crossknn_train.models.cross_encoder import ClsHead
 Reads = Literal["vector", "tokens"]
 
 VARIANTS = {"paper": (1.0, 1.0), "reference": (0.5, 0.5), "none": (0.0, 1.0)}
-"""Factors of a CMC layer's input and output in their sum."""
+"""Factors by which a CMC layer's input and output are multiplied before they are added."""
 CHUNK = 256
 """Number of attention rows computed at once in a traced graph."""
 
 
 class Head(nn.Module, ABC):  # type: ignore[misc]
-    """Computes scores of each query's candidates. Each paper has a subclass whose keyword arguments
-    are its options.
+    """Computes the scores of each query's candidates. Each paper has a subclass, whose options are
+    keyword arguments.
 
-    query_reads, item_reads: the outputs of the towers that the head uses. joint: whether a
-    candidate's score depends on the other candidates. dimensions: length of the states from
-    `of_items`, which an index stores.
+    query_reads, item_reads: whether the head reads a text's vector or its token states. joint:
+    whether a candidate's score depends on the other candidates. dimensions: length of the states
+    from `of_items`, which an index stores.
     """
 
     query_reads: ClassVar[Reads] = "vector"
@@ -73,27 +73,27 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
         return defaults | dict(given)
 
     def take_over(self, query: Any, item: Any) -> None:
-        """Move layers from a new model's encoders into the head; by default none."""
+        """Move layers from a new model's encoders into the head; by default, move nothing."""
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The states to compare: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        """Query states to compare: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
         return states, mask
 
     def of_items(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The states to store: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        """Item states to store: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
         return states, mask
 
     @abstractmethod
     def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
-        """Compute scores (b, c), -inf for padding, that is, items without tokens.
+        """Compute scores (b, c), -inf for padding, which are items without tokens.
 
-        Takes states and masks (True: a token) of queries, (b, t_q, d) and (b, t_q), and of their
-        candidates, (b, c, t_i, d) and (b, c, t_i).
+        The arguments are states and masks (True: a token) of queries, (b, t_q, d) and (b, t_q), and
+        of their candidates, (b, c, t_i, d) and (b, c, t_i).
         """
 
 
 def in_full(states: Tensor) -> torch.autocast:
-    """Convert to float32: scores of a list lie close together, and would tie in bfloat16."""
+    """Compute in float32: scores of candidates are so close that they would tie in bfloat16."""
     return torch.autocast(states.device.type, enabled=False)
 
 
@@ -104,15 +104,15 @@ def listed(scores: Tensor, item_mask: Tensor) -> Tensor:
 
 
 class CMC(Head):
-    """The query and all candidates are compared together (Song et al., EMNLP 2024, equations 3 and
+    """CMC compares the query and all candidates together (Song et al., EMNLP 2024, equations 3 and
     4 and appendix C). Every text is one vector:
 
         [h_q; h_1; ...; h_c] = Attn([e_q; e_1; ...; e_c]),    score_j = h_q . h_j
         Attn: layers F of a transformer encoder without positions
         F(x) = LN(y + W2 relu(W1 y + b1) + b2),    y = LN(x + MHA(x))
 
-    `variant` says what a layer gives: "paper" x + F(x), "reference" (x + F(x)) / 2, as the authors'
-    code computes it, or "none" F(x), the ablation of table 12. Memory is linear in c.
+    `variant` chooses the output of a layer: "paper" x + F(x), "reference" (x + F(x)) / 2, as in the
+    authors' code, or "none" F(x), the ablation in table 12. Memory is linear in c.
     """
 
     joint = True
@@ -146,8 +146,8 @@ class CMC(Head):
 
 
 class Layer(nn.Module):  # type: ignore[misc]
-    """The layer F of `CMC`. (PyTorch's `TransformerEncoderLayer`, when traced or without gradients,
-    holds all s x s attention weights at once, s = 1 + c.)"""
+    """The layer F of `CMC`. (Traced or without gradients, PyTorch's `TransformerEncoderLayer` would
+    keep all s x s attention weights in memory, s = 1 + c.)"""
 
     def __init__(self, dimensions: int, heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class Layer(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         """(b, s, d) and the bias (b, 1, 1, s) of the keys -> (b, s, d)."""
         query, key, value = (in_heads(y, self.heads) for y in self.in_proj(x).chunk(3, dim=2))
-        if torch.jit.is_tracing():  # a graph has no operator like the one below
+        if torch.jit.is_tracing():  # ONNX has no operator for the call below
             n_rows = (bias[0, 0, 0] <= 0).sum()
             attended = torch.jit.script(_in_chunks)(query, key, value, bias, n_rows, CHUNK)
         else:
@@ -184,7 +184,7 @@ def _in_chunks(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor, rows: Tensor, chunk: int
 ) -> Tensor:
     """Compute attention for `chunk` rows at a time, in a loop that plain tracing would unroll.
-    `rows` is s as a tensor, because ONNX would take a Python number for a constant."""
+    `rows` is s as a tensor, because tracing would turn a Python number into a constant."""
     chunks: list[Tensor] = []
     keys = key.transpose(2, 3) * query.size(3) ** -0.5
     for place in range((int(rows) + chunk - 1) // chunk):
@@ -199,7 +199,7 @@ class Poly(Head):
 
         v_k = sum_j softmax_j(a_k . h_j) h_j,    v = sum_k softmax_k(y . v_k) v_k,    score = v . y
 
-    Deviation: special tokens are attended to like others.
+    Deviation: the codes attend to special tokens, too.
     """
 
     query_reads = "tokens"
@@ -219,19 +219,19 @@ class Poly(Head):
 
 
 def _attended(logits: Tensor, mask: Tensor, values: Tensor) -> Tensor:
-    """Means of values (..., t, d), weighted by softmax of logits (..., p, t) where masks (..., t)
-    allow: (..., p, d)."""
+    """Return means (..., p, d) of values (..., t, d), weighted by the softmax of logits (..., p, t)
+    over the tokens of masks (..., t)."""
     return torch.softmax(logits + bias_of(mask).unsqueeze(-2), dim=-1) @ values
 
 
 class SumOfMax(Head):
-    """Each token of the query finds its best match in the item (Zhang and Stratos, 2021; ColBERT,
-    Khattab and Zaharia, 2020, 3.3), over the states h_j of its tokens, g_k of the item:
+    """Sum-of-max finds the best match in the item for each query token (Zhang and Stratos, 2021;
+    ColBERT, Khattab and Zaharia, 2020, 3.3). With states h_j of the query and g_k of the item:
 
         score = sum_j max_k h_j . g_k
 
-    With `projected`, W h_j and W g_k replace them, with one linear map W for both (ColBERT, 3.2).
-    Unlike in ColBERT, states have no unit length, queries no [MASK], and items keep their
+    With `projected`, W h_j and W g_k replace h_j and g_k, for one linear map W (ColBERT, 3.2).
+    Unlike in ColBERT, states are not normalized, queries have no [MASK], and items keep their
     punctuation.
     """
 
@@ -258,15 +258,15 @@ class SumOfMax(Head):
 
 
 class Deformer(Head):
-    """The lower k of n layers read each text alone, the upper ones the pair (Cao et al., 2020,
-    2005.00697; k = 9 of 12 there):
+    """The lower k of n layers read each text alone, the upper layers read the pair (Cao et al.,
+    2020, 2005.00697, with k = 9 and n = 12):
 
         x = L_(k+1:n)([L_(1:k)(query); L_(1:k)(item)]),    score = w . tanh(W x_1 + w') + w0
 
-    The towers keep the lower layers; the head's begin as copies of the encoder's, W at random.
+    Towers keep the lower layers. The head's layers begin as copies of the encoder's, and W random.
 
-    Deviations: no auxiliary losses; two towers (one, as in the paper, with `shared`); an item has
-    its own [CLS], and token type 0 (both as in CMC's code).
+    Deviations: no auxiliary losses; two towers (with `shared` one tower, as in the paper); an item
+    has its own [CLS] and token type 0, as in CMC's code.
     """
 
     query_reads = "tokens"
@@ -275,13 +275,13 @@ class Deformer(Head):
     def __init__(self, encoder: Any, *, layers: int = 3, dropout: float = 0.1) -> None:
         super().__init__(encoder)
         own = layers_of(encoder)
-        # A tower whose layers were removed earlier may have too few: weights are loaded later.
+        # A saved tower may have too few layers: the head's weights are loaded later.
         chosen = [own[-min(left, len(own))] for left in range(layers, 0, -1)]
         self.layers = nn.ModuleList(map(copy.deepcopy, chosen))
         self.out = ClsHead(self.dimensions, dropout=dropout)
 
     def take_over(self, query: Any, item: Any) -> None:
-        """Move the upper layers to the head; InputError if no layer would be left in the towers."""
+        """Remove the upper layers from the towers; InputError if no layer would be left."""
         for encoder in [query] if item is query else [query, item]:
             cut_layers(encoder, len(self.layers))
 
@@ -303,20 +303,20 @@ class MixEncoder(Head):
     """The query is encoded once, and each item attends over it (Yang et al., 2023, 2210.05261;
     equations as in the authors' code).
 
-    An item is a vector e. In the last layer of the query encoder, whose token states are x before
-    it, e is enriched by the query and by itself, and u gathers what of the query matters to it:
+    An item is a vector e. In the last layer of the query encoder, whose input states are x, e
+    attends to the query and itself, which gives e', and u is a summary of the query for this item:
 
         e' = F(e + O MHA(Q e, [K x; K' e], [V x; V' e]))
         u  = F(g * a),    a = O MHA(Q' e, K x, V x),    g = sigmoid(W [e; a])
         score = e' . u
 
     O is the output of attention, F the norm and the feed-forward block after it. The query tower
-    keeps the layers below; that last layer is the head's, Q' being its Q, and Q, K', V' begin as
-    copies.
+    keeps the lower layers; the last layer moves to the head, its Q becomes Q', and Q, K' and V'
+    begin as copies.
 
-    Deviations: e is the item tower's vector and not the state of a learned token; one layer
-    interacts; two towers. As in the authors' code and CMC's, the score is the inner product (the
-    paper, 3.2, takes the cosine); attention has no dropout.
+    Deviations: e is the item tower's vector and not the state of a learned token; e attends in one
+    layer only; two towers. As in the authors' code and CMC's, the score is the inner product (the
+    paper, 3.2, uses the cosine), and attention has no dropout.
     """
 
     query_reads = "tokens"
@@ -334,8 +334,8 @@ class MixEncoder(Head):
         self.gate = nn.Linear(2 * self.dimensions, self.dimensions)
 
     def take_over(self, query: Any, item: Any) -> None:
-        """Move the last layer to the head; InputError if none would be left in the query tower, or
-        if it is shared."""
+        """Remove the query tower's last layer; InputError if no layer would be left, or if the
+        towers are shared."""
         if item is query:
             raise InputError("a mixencoder's towers have different layers: set shared = false")
         cut_layers(query, 1)

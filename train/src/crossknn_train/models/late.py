@@ -1,7 +1,7 @@
 """Late-interaction models encode queries and items separately, then compare them (CMC, 2.2).
 
-One or two towers encode a text as one vector or as the states of its tokens; a head compares a
-query's states with those of any number of candidates. Axes: b queries, c candidates, t tokens, d
+A tower encodes a text as one vector or as the states of its tokens; a head compares the states of a
+query with the states of any number of candidates. Axes: b queries, c candidates, t tokens, d
 dimensions.
 """
 
@@ -39,9 +39,9 @@ class LateInteractionConfig:
 
     Args:
         head: "cmc", "poly", "som", "deformer" or "mixencoder".
-        pooling: as in `DualEncoderConfig`; None takes that of the model to start from, or "cls".
+        pooling: as in `DualEncoderConfig`; None: the pooling of the start model, or "cls".
         marked, query_length, item_length, shared: as in `DualEncoderConfig`.
-        options: options of the head; missing ones get their defaults.
+        options: options of the head; missing options get their defaults.
     """
 
     head: str
@@ -62,7 +62,7 @@ class LateInteractionConfig:
 
 
 class LateTower(Tower):
-    """States of single texts: (b, t) three times -> (b, t, d) and their mask (b, t), or t = 1."""
+    """Encodes texts as states: three arrays (b, t) -> (b, t, d), or (b, 1, d), and the mask."""
 
     def __init__(self, encoder: Any, reads: Reads, pooling: str, marks: Sequence[int]) -> None:
         super().__init__(encoder, pooling, normalize=False, marks=marks)
@@ -99,9 +99,9 @@ class LateInteractionModel(TorchModel):
     def new(cls, source: str | Path, config: LateInteractionConfig) -> Self:
         """Make an untrained model from a folder or hub name of torch weights.
 
-        From a dual encoder, trained here or by sentence-transformers, it copies the towers and the
-        pooling (unless the config names another); from a Hugging Face encoder it copies the
-        encoder; a late-interaction model with the same settings is copied whole.
+        A dual encoder, trained here or by sentence-transformers, gives the towers and the pooling
+        (unless the config names a pooling); a Hugging Face encoder gives both towers. A
+        late-interaction model with the same settings is copied with its head.
         """
         folder, start = trainable(source)
         if (folder / cls.SETTINGS).is_file():
@@ -128,14 +128,14 @@ class LateInteractionModel(TorchModel):
         return model
 
     def outputs(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
-        """Return a query's states to compare, or an item's to store: (b, t, d) and the mask
+        """Return states (b, t, d) of queries to compare, or of items to store, and their mask
         (b, t)."""
         of = self.head.of_queries if queries else self.head.of_items
         result: tuple[Tensor, Tensor] = of(*self.encode(rows, queries=queries))
         return result
 
     def freeze(self, what: Frozen) -> None:
-        """Freeze the item tower or both towers: they neither learn nor have dropout."""
+        """Freeze the item tower or both towers: no learning and no dropout in a frozen tower."""
         if what == "items" and self.config.shared:
             raise InputError("one tower is shared by queries and items: freeze 'both' or 'none'")
         if what == "both" and not any(True for _ in self.head.parameters()):

@@ -20,7 +20,6 @@ from crossknn_lab.rivals.graphs import (
     nearest_by_rankings,
     nearest_by_vectors,
 )
-from crossknn_lab.stored import StoredMatrix
 
 
 @settings(max_examples=40, deadline=None)
@@ -83,19 +82,11 @@ def test_the_graph_is_of_vectors_or_words_and_made_once(index):
         item_graph(index, "own", 3)
 
 
-def test_a_matrix_has_the_graphs_of_its_vectors_and_those_of_its_file(tmp_path):
+def test_a_matrix_has_the_graphs_of_its_vectors():
     data = aligned_matrix()
     graph = item_graph(data, "dense", 5)
     assert np.array_equal(graph, nearest_by_vectors(data.dense_items, 5))
     assert item_graph(data.rows(2, 4)[0], "dense", 5) is graph
     moved = replace(data, dense_items=data.dense_items[::-1].copy())
     assert not np.array_equal(item_graph(moved, "dense", 5), graph)
-    given = np.array([[1, 2], [0, -1], [3, 1], [2, 0], [5, 3], [-1, -1]])
-    one = given[:, :1].astype("u1") % 6
-    np.savez(tmp_path / "m.npz", scores=np.ones((2, 6)), graph_dense=given, graph_bm25=one)
-    stored, _, _ = StoredMatrix.load(tmp_path / "m.npz").rows(0, 1)
-    assert item_graph(stored, "dense", 2).tolist() == given.tolist()
-    assert item_graph(stored, "bm25", 1).tolist() == [[1], [0], [3], [2], [5], [3]]
-    assert default_graph(stored, "auto") == "dense"
-    with pytest.raises(InputError, match="'dense' has 2 neighbours of each item, not 3"):
-        item_graph(stored, "dense", 3)
+    assert default_graph(data, "auto") == "dense"

@@ -227,10 +227,6 @@ def _report(
     from crossknn_lab.table import read_table
 
     check_path("--out", to, folder=True)
-    if not folder.is_dir():
-        raise InputError(
-            f"there is no folder {folder}: give one that  crossknn-lab sweep  has written"
-        )
     table = read_table(folder)
     from crossknn_lab.curves import write_report
     from crossknn_lab.sweep_report import sweep_page

@@ -244,7 +244,6 @@ class Experiment:
         folder = self.folder / TABLES / name
         folder.mkdir(parents=True, exist_ok=True)
         write_table(table, folder)
-        (folder / CELLS).unlink(missing_ok=True) if (folder / CELLS).is_symlink() else None
         make_folder(folder / CELLS)
         for entry in (*table.entries, *table.dev):  # so that the folder can be read as a sweep
             cell = f"{CELLS}/{entry.cell}.json"

@@ -3,10 +3,9 @@
 Keys of the `.npz` file: `scores` (q, n) raw logits; `n_anchors`, the first rows that are anchor
 queries; and, optional, `item_vectors` (n, d) and `query_vectors` (q, d) (the retriever `dense`),
 `item_vectors_<name>` and `query_vectors_<name>` (or without these) for fitted vectors,
-`first_<name>` (q, n) cheap scores of another retriever, `graph_<name>` (n, k) item graphs,
-`anchor_items` (a,), `item_ids` (n,), `query_ids` (q,), judgements `qrels` (j, 3) or, one item for
-each query, `labels` (q,), and for item x item methods `item_score_items` (a,) and `item_scores`
-(a, n). `collect_matrix` writes such files.
+`first_<name>` (q, n) cheap scores of another retriever, `anchor_items` (a,), `item_ids` (n,),
+`query_ids` (q,), judgements `qrels` (j, 3) or, one item for each query, `labels` (q,), and for item
+x item methods `item_score_items` (a,) and `item_scores` (a, n). `collect_matrix` writes such files.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ from crossknn.types import (
     Queries,
     Scale,
 )
-from crossknn_lab.rivals.graphs import Neighbours, check_neighbours
 from crossknn_lab.rivals.item_scores import ITEM_SCORES, item_scores_artifact
 
 DUAL_ENCODER = "dense"
@@ -58,7 +56,6 @@ _KEYS = {
     "first_": (_NUMBERS, "qn"),
     "item_vectors": (_NUMBERS, "nd"),
     "query_vectors": (_NUMBERS, "qd"),
-    "graph_": (_POSITIONS, "nk"),
 }
 """What the arrays of a file hold, and their axes; a key may go on after these words."""
 _WHOLE = ("n_anchors", "scorer", "items_digest")
@@ -135,7 +132,6 @@ class StoredMatrix:
     qrels: IntArray | None = None
     item_ids: tuple[str, ...] | None = None
     fitted: Mapping[str, StoredVectors] = field(default_factory=dict)
-    stored_graphs: Mapping[str, Neighbours] = field(default_factory=dict)
     artifacts: Mapping[str, Artifact] = field(default_factory=dict)
     trends: Spec | None = None
     late: Mapping[str, Late] = field(default_factory=dict, init=False, repr=False)
@@ -169,10 +165,6 @@ class StoredMatrix:
             labels=read("labels", np.int64),
             qrels=read("qrels", np.int64),
             item_ids=tuple(map(str, arrays["item_ids"])) if "item_ids" in arrays else None,
-            stored_graphs={
-                name: check_neighbours(values, f"{path}: 'graph_{name}'")
-                for name, values in named("graph_").items()
-            },
             artifacts={}
             if of_items is None
             else {ITEM_SCORES: item_scores_artifact(chosen, of_items)},

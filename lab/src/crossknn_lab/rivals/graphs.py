@@ -5,7 +5,6 @@ Axes: n items, k neighbours, d dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
@@ -100,35 +99,9 @@ def cosines(vectors: FloatArray, items: IntArray, others: Neighbours) -> FloatAr
     return products / np.where(lengths > 0, lengths, 1)
 
 
-def check_neighbours(neighbours: IntArray, what: str) -> Neighbours:
-    """The array (n, k) as int32; `InputError` unless it holds other items, each once in a row."""
-    n, found = len(neighbours), neighbours.astype(np.int64)
-    wrong = ((found < NO_ITEM) | (found >= n) | (found == np.arange(n)[:, None])).any(axis=1)
-    wrong |= ((found[:, 1:] != NO_ITEM) & (found[:, :-1] == NO_ITEM)).any(axis=1)
-    ordered = np.sort(found, axis=1)
-    wrong |= ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_ITEM)).any(axis=1)
-    if wrong.any():
-        raise InputError(
-            f"{what} has no valid neighbours for item {int(np.argmax(wrong))}: they must be "
-            f"positions of other items, 0 to {n - 1}, each once, then -1 where there are no more"
-        )
-    return found.astype(np.int32)
-
-
 def item_graph(index: Index, name: str, k: int) -> Neighbours:
-    """The k nearest other items of each item (n, k): the graph that a matrix file holds as `name`,
-    or else that of the vectors or the words `name`, made once and kept in memory.
-
-    `InputError` where there are no such vectors or words, or the file's graph has fewer neighbours.
-    """
-    stored: Mapping[str, Neighbours] = getattr(index, "stored_graphs", {})
-    if name in stored:
-        if k > (width := stored[name].shape[1]):
-            raise InputError(
-                f"the item graph {name!r} has {width} neighbours of each item, not {k}: use "
-                f"neighbours={width}"
-            )
-        return stored[name][:, :k]
+    """The k nearest other items of each item (n, k), by the vectors or the words `name`: made once
+    and kept in memory. `InputError` where there are no such vectors or words."""
     k = min(k, max(1, index.n - 1))
     if name in index.vectors:
         vectors = index.vectors[name]
@@ -142,13 +115,10 @@ def item_graph(index: Index, name: str, k: int) -> Neighbours:
     words = () if items is None else matchers
     raise InputError(
         f"there is nothing to make an item graph {name!r} of (there are: "
-        f"{', '.join([*stored, *index.vectors, *words]) or 'none'}; in a matrix file: graph_{name})"
+        f"{', '.join([*index.vectors, *words]) or 'none'})"
     )
 
 
 def default_graph(index: Index, name: str) -> str:
-    """`name`; for `auto` the graph of the vectors that are not fitted, of a matrix without vectors
-    the first that its file holds, or else that of BM25."""
-    if name != "auto":
-        return name
-    return unfitted(index) or next(iter(getattr(index, "stored_graphs", ())), "bm25")
+    """`name`; for `auto` the graph of the vectors that are not fitted, or else that of BM25."""
+    return unfitted(index) or "bm25" if name == "auto" else name

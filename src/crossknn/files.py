@@ -3,7 +3,7 @@
 A folder may come from a stranger, and a symbolic link in it could redirect a read or write to any
 file of the user. So paths below the folder are opened without following links, and checks are made
 on the opened file, not on its name. New files get random names and are renamed when complete, so
-that a kill or a power cut damages none. Only one process at a time writes into a folder.
+that a kill or a power cut damages no file. Only one process at a time writes into a folder.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SCRATCH = 2**28
 """`scratch` keeps arrays of at least this many bytes in a temporary file."""
 
 MOST = 2**28
-"""Bytes that files read whole may have."""
+"""Maximum bytes of a file that is read into memory at once."""
 
 SURPLUS, RATIO = 2**26, 32
-"""Limits on decompressed data: bytes, and multiples of the file's size. Scores and vectors expand 1
-to 3 times, texts 3 to 10 times."""
+"""Limits of decompressed data: this many bytes plus this multiple of the file's size. Scores and
+vectors expand 1 to 3 times, texts 3 to 10 times."""
 
 Mode: TypeAlias = Literal["rb", "r+b", "ab", "x+b"]
 """Modes: read, change in place, append (creating the file if needed), create."""
@@ -67,8 +67,8 @@ def _refused(path: Path, mode: int, wanted: str = "regular file") -> InputError:
 
 @contextmanager
 def _parent(folder: Path, name: str) -> Iterator[tuple[int | None, str]]:
-    """Open the folder that holds `name`, following no link below `folder`, and return it with the
-    file's name in it; None and the path where the system has no descriptors of folders."""
+    """Open the folder that holds `name`, following no link below `folder`. Return its descriptor
+    and the file's name, or None and the path if the system has no descriptors of folders."""
     parts = PurePath(name).parts
     if not parts or PurePath(name).is_absolute() or ".." in parts:
         raise InputError(f"{name!r} is not a valid file name in {folder}")
@@ -96,8 +96,8 @@ def _parent(folder: Path, name: str) -> Iterator[tuple[int | None, str]]:
 def open_file(folder: Path, name: str, mode: Mode = "rb") -> BufferedIOBase:
     """Open the file `name` (such as `data-x/ids.npy`) of one of crossknn's folders.
 
-    The folder itself may be a link that its user made. Raises `InputError` for a link, device, pipe
-    or folder below it, or if the file to be changed has hard links; otherwise as `open` does.
+    The folder itself may be a link that its user made. Raises `InputError` if the file is a link,
+    device, pipe or folder, or if a file to be changed has hard links; other errors are `open`'s.
     """
     with _parent(folder, name) as (handle, last):
         try:
@@ -107,7 +107,7 @@ def open_file(folder: Path, name: str, mode: Mode = "rb") -> BufferedIOBase:
         if not stat.S_ISREG(mode_before):
             raise _refused(folder / name, mode_before)
         file: Any = os.fdopen(os.open(last, _FLAGS[mode] | _SAFE, 0o666, dir_fd=handle), mode)
-    try:  # what was opened may be something else than what was there before
+    try:  # the file may have been replaced since it was checked
         state = os.fstat(file.fileno())
         if not stat.S_ISREG(state.st_mode):
             raise _refused(folder / name, state.st_mode)
@@ -135,7 +135,7 @@ def is_file(folder: Path, name: str) -> bool:
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder inside one of crossknn's, or check that the existing one is no link."""
+    """Make a folder inside a folder of crossknn, or check that an existing one is no link."""
     with suppress(FileExistsError):
         path.mkdir()
     if not stat.S_ISDIR(mode := path.lstat().st_mode):
@@ -144,7 +144,7 @@ def make_folder(path: Path) -> Path:
 
 
 def read_file(folder: Path, name: str) -> bytes:
-    """Read a file of one of crossknn's folders; errors as for `open_file`."""
+    """Read a file in one of crossknn's folders; raises the errors of `open_file`."""
     with open_file(folder, name) as file:
         return _bounded(file, folder / name)
 
@@ -183,8 +183,8 @@ def _bounded(file: BufferedIOBase, path: Path) -> bytes:
 
 @contextmanager
 def new_file(folder: Path, name: str) -> Iterator[BufferedIOBase]:
-    """Write a file that replaces `name` (a link, not its target) once it is complete; after an
-    error nothing changes."""
+    """Write a file that replaces `name` once it is complete (a link is replaced, not its target);
+    after an error nothing changes."""
     part = str(PurePath(name).with_name(f"{secrets.token_hex(8)}.part"))
     try:
         with open_file(folder, part, "x+b") as file:
@@ -196,7 +196,7 @@ def new_file(folder: Path, name: str) -> Iterator[BufferedIOBase]:
             os.replace(made, last, src_dir_fd=handle, dst_dir_fd=handle)
             if handle is not None:
                 os.fsync(handle)
-    except BaseException:  # an error or an interrupt leaves nothing of it
+    except BaseException:  # after an error or an interrupt, remove the incomplete file
         with suppress(OSError), _parent(folder, part) as (handle, last):
             os.unlink(last, dir_fd=handle)
         raise
@@ -216,7 +216,7 @@ def filling(folder: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch)
         yield made
-        for path in sorted(made.rglob("*")):  # a folder before what it holds
+        for path in sorted(made.rglob("*")):  # a folder comes before its contents
             if path.is_dir():
                 make_folder(folder / path.relative_to(made))
             else:
@@ -269,7 +269,7 @@ def npz_arrays(
         return arrays
     except (InputError, OSError):
         raise
-    except Exception:  # of damaged bytes, what reads them raises whatever it meets
+    except Exception:  # readers of damaged bytes may raise anything
         raise InputError(f"{path} is not a readable .npz file; see the docs, formats") from None
 
 
@@ -291,7 +291,7 @@ def exclusive_lock(
 ) -> Iterator[None]:
     """Let one process at a time write into an existing folder; readers need no lock.
 
-    With a `name`, only processes that use the same lock file exclude each other. Raises
+    With a `name`, the lock is this file, and only processes that use it exclude each other. Raises
     `LockedError` if another process is writing `what` and `wait` is false.
     """
     if os.name == "nt":
@@ -367,7 +367,7 @@ def scratch(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
         return np.empty(shape, dtype)
     try:
         with tempfile.TemporaryFile() as file:
-            if hasattr(os, "posix_fallocate"):  # so that a full disk says so now
+            if hasattr(os, "posix_fallocate"):  # so that a full disk raises an error now
                 os.posix_fallocate(file.fileno(), 0, size)
             return np.memmap(file, dtype, "w+", shape=shape)
     except OSError as error:

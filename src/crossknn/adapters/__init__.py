@@ -13,7 +13,7 @@ from crossknn.search.searcher import Budget
 T = TypeVar("T")
 
 PREFIX = "crossknn_"
-"""Prefix of metadata keys that adapters add, because the user may have a key such as `score`."""
+"""Prefix of metadata keys that adapters add: the user's documents may have a key `score`."""
 
 PREDICTED, SCORE = f"{PREFIX}predicted", f"{PREFIX}score"
 
@@ -45,8 +45,8 @@ def rerank_documents(
 ) -> Iterator[tuple[T, float, dict[str, Any]]]:
     """Yields documents, their scores and their new metadata, the best first; see `ck.rerank`.
 
-    The n `embeddings` and the one of the query are used if each document has one. With `check`, a
-    scorer that fails is an error, which an evaluation must not measure.
+    The n `embeddings` and `query_embedding` are used if every document has an embedding. With
+    `check`, a failing scorer raises an error, because an evaluation must not measure predictions.
     """
     embedded = bool(documents) and all(embedding is not None for embedding in embeddings)
     ranked = rerank(
@@ -63,17 +63,17 @@ def rerank_documents(
     for entry in ranked:
         document = documents[entry["corpus_id"]]
         metadata = {**metadata_of(document)}
-        metadata.pop(PREDICTED, None)  # an earlier reranker may have predicted what was scored now
+        metadata.pop(PREDICTED, None)  # an earlier reranker may have set it
         if "predicted" in entry:
             metadata[PREDICTED] = True
         yield document, entry["score"], metadata
 
 
 def list_of(kind: type[T], given: Iterable[Any]) -> list[T]:
-    """Return the documents, which must be of the framework's class."""
+    """Return documents as a list; `InputError` unless all are of the framework's class."""
     if isinstance(given, kind) or not isinstance(given, Iterable):
         raise InputError(f"a {type(given).__name__} is no list: give a list of {kind.__name__}")
-    entries = [*given]  # which may be read once only
+    entries = [*given]  # an iterator can be read only once
     for position, entry in enumerate(entries):
         if not isinstance(entry, kind):
             wrong = f"entry {position} is a {type(entry).__name__}"

@@ -29,9 +29,9 @@ class CrossknnRetriever:
     """Searches an index. A document has the item's id, text, fields and final score, and
     `crossknn_predicted` in its meta if it was not scored.
 
-    `index` is a folder, opened at the first `run`, or an `ItemIndex`; `scorer` and `method` are
-    those of `Searcher`; `top_k` documents are returned, by default 10; `filters` are conditions in
-    Haystack's form, for queries that bring none.
+    `index` is a folder, opened at the first `run`, or an `ItemIndex`; `scorer` and `method` are as
+    in `Searcher`; `top_k` documents are returned, by default 10; `filters` are conditions in
+    Haystack's form, for queries without their own filters.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class CrossknnRetriever:
         budget: int | Mapping[str, Any] | None = PER_QUERY,
         filters: dict[str, Any] | None = None,
     ) -> None:
-        # Haystack saves a component as the attributes that are named as its arguments.
+        # Haystack saves the attributes that have the names of the arguments.
         self.index = str(index) if isinstance(index, Path) else index
         self.scorer, self.method = "bundled" if scorer is None else scorer, method
         self.top_k, self.budget, self.filters = top_k, budget, filters
@@ -54,7 +54,7 @@ class CrossknnRetriever:
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, Any]:
         """Return the documents of a query, the best first; `filters` and `top_k` replace the
-        retriever's own."""
+        retriever's settings."""
         if self._searcher is None:
             index = ItemIndex.load(self.index) if isinstance(self.index, str) else self.index
             self._searcher = Searcher(index, self.scorer, self.method)
@@ -95,11 +95,11 @@ def filter_of(conditions: Mapping[str, Any]) -> dict[str, Any]:
 @component
 class CrossknnRanker:
     """Orders documents by `ck.rerank`. Scores are raw logits, and a document that was not scored
-    has `crossknn_predicted` in its meta. Embeddings help to choose what to score, if all documents
-    have one.
+    has `crossknn_predicted` in its meta. If all documents have embeddings, these help to choose
+    which documents to score.
 
-    `scorer` is whatever `Searcher` takes, None the bundled cross-encoder; `top_k` documents are
-    returned, and `budget` of them scored, None being all.
+    `scorer` is as in `Searcher`, by default the bundled cross-encoder; `top_k` documents are
+    returned, and `budget` documents are scored, by default all.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class CrossknnRanker:
         top_k: int | None = None,
         query_embedding: list[float] | None = None,
     ) -> dict[str, Any]:
-        """Return the documents, the best first; `top_k` replaces the ranker's own, and
+        """Return the documents, the best first; `top_k` replaces the ranker's setting, and
         `query_embedding` comes from the encoder of the documents' embeddings."""
         documents = list_of(Document, documents or [])
         ranked = rerank_documents(

@@ -21,9 +21,9 @@ with needs_extra("crossknn.adapters.langchain", "langchain"):
 
 class CrossknnRetriever(BaseRetriever):
     """Searches an index. Documents have the item's id, and in their metadata its title and fields,
-    `crossknn_score`, and `crossknn_predicted` where a document was not scored.
+    `crossknn_score`, and `crossknn_predicted` if the document was not scored.
 
-    `k`, `budget` and `filter` are those of `Searcher.search`; `invoke` takes all of its options.
+    `k`, `budget` and `filter` are as in `Searcher.search`; `invoke` takes all its options.
     """
 
     searcher: Searcher
@@ -54,10 +54,10 @@ def _documents(results: Results) -> list[Document]:
 
 class CrossknnReranker(BaseDocumentCompressor):
     """Orders documents by `ck.rerank`. Their metadata get `crossknn_score`, a raw logit, and
-    `crossknn_predicted` where a document was not scored.
+    `crossknn_predicted` if the document was not scored.
 
-    `scorer` is whatever `Searcher` takes, None the bundled cross-encoder; `top_n` documents are
-    returned, and `budget` of them scored, None being all.
+    `scorer` is as in `Searcher`, by default the bundled cross-encoder; `top_n` documents are
+    returned, and `budget` documents are scored, by default all.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)

@@ -15,16 +15,16 @@ with needs_extra("crossknn.adapters.llama_index", "llama-index"):
     from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 
 RETRIEVAL_SCORE = f"{PREFIX}retrieval_score"
-_OURS = [PREDICTED, RETRIEVAL_SCORE]  # which neither an encoder nor a language model is to read
+_OURS = [PREDICTED, RETRIEVAL_SCORE]  # hidden from encoders and language models
 
 
 class CrossknnRetriever(BaseRetriever):
-    """Searches an index. Nodes have the item's id, text and final score, and in their metadata its
-    title and fields, and `crossknn_predicted` where a node was not scored. A reranker reads the
-    text alone, as this search did.
+    """Searches an index. A node has the item's id, text and final score; its metadata are the title
+    and fields, and `crossknn_predicted` if the node was not scored. Like this search, a reranker
+    reads the text alone.
 
-    `similarity_top_k` nodes are returned, by default 10; `budget` and `filter` are those of
-    `Searcher.search`, and `options` of LlamaIndex's `BaseRetriever`.
+    `similarity_top_k` nodes are returned, by default 10; `budget` and `filter` are as in
+    `Searcher.search`, and `options` go to LlamaIndex's `BaseRetriever`.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ def _nodes(results: Results) -> list[NodeWithScore]:
 
 class CrossknnRerank(BaseNodePostprocessor):
     """Orders nodes by `ck.rerank`. Scores are raw logits, and a node that was not scored has
-    `crossknn_predicted` in its metadata. Nodes' embeddings help to choose what to score, if all
-    have one.
+    `crossknn_predicted` in its metadata. If all nodes have embeddings, these help to choose which
+    nodes to score.
 
-    `scorer` is whatever `Searcher` takes, None the bundled cross-encoder; `top_n` nodes are
-    returned, and `budget` of them scored, None being all; `keep_retrieval_score` keeps the score of
-    the retriever as `crossknn_retrieval_score`.
+    `scorer` is as in `Searcher`, by default the bundled cross-encoder; `top_n` nodes are returned,
+    and `budget` nodes are scored, by default all; `keep_retrieval_score` keeps the retriever's
+    score as `crossknn_retrieval_score`.
     """
 
     scorer: Any = None

@@ -45,9 +45,9 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
     """Make a server over the index of a searcher.
 
     Args:
-        searcher: Calls share it, on threads of their own.
-        name: Of the index, for the model that reads it and in URLs.
-        budget: Of a search.
+        searcher: The searcher; calls run on separate threads and share it.
+        name: Name of the index, for the language model and in URLs.
+        budget: Budget of each search.
     """
     server = MCPServer(
         "crossknn", instructions=_INSTRUCTIONS.format(name=name), log_level="WARNING"
@@ -60,7 +60,7 @@ def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
 
 @contextmanager
 def _readable_errors() -> Iterator[None]:
-    """Tell the model what is wrong; the SDK hides the messages of all errors but its own."""
+    """Tell the model what is wrong: the SDK shows only messages of its own errors."""
     try:
         yield
     except CrossknnError as error:
@@ -169,7 +169,7 @@ class _Tools:
         } | ({"predicted": True} if hit.predicted else {})
 
     def _url(self, item_id: str, extra: Any) -> str:
-        """Return the item's own web address; to open any other kind of URL may run a program."""
+        """Return the item's web address, or a crossknn URL: other URLs may run a program."""
         url = extra.get("url")
         if isinstance(url, str) and _WEB.fullmatch(url):
             return url

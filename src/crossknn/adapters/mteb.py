@@ -1,4 +1,4 @@
-"""MTEB: a search under a budget as one of its search models, for retrieval and reranking tasks."""
+"""MTEB: a search under a budget as an MTEB search model, for retrieval and reranking tasks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ with needs_extra("crossknn.adapters.mteb", "mteb"):
 class CrossknnSearch:
     """Indexes the corpus of a task and searches it; reranking tasks use `ck.rerank`.
 
-    Tasks request 1,000 documents; those beyond the budget follow by predicted score.
+    Tasks request 1,000 documents; documents beyond the budget follow by predicted score.
 
     >>> mteb.evaluate(CrossknnSearch(budget=100), tasks)              # doctest: +SKIP
 
     Args:
-        scorer, method: Whatever `Searcher` takes; the bundled cross-encoder by default.
-        encoder: Whatever `ItemIndex.build` takes as encoder of the corpus.
-        budget: Pairs that a query may score, or a `Budget`.
-        name: Of the model in MTEB's results, with an organisation: "acme/reranker-100".
+        scorer, method: As in `Searcher`; by default the bundled cross-encoder.
+        encoder: The encoder of the corpus, as in `ItemIndex.build`.
+        budget: Maximum number of pairs scored per query, or a `Budget`.
+        name: Name of the model in MTEB's results, with an organisation: "acme/reranker-100".
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class CrossknnSearch:
         name: str = "crossknn/search",
     ) -> None:
         self.scorer, self.encoder, self.method, self.budget = scorer, encoder, method, budget
-        # MTEB keeps results by these settings, so that it takes none of another search for ours.
+        # MTEB stores results under these settings, so that different searches stay apart.
         settings = {"method": str(method or "auto"), "budget": str(budget)}
         settings |= {"scorer": _name(scorer), "encoder": _name(encoder)}
         overwrites = {"name": name, "revision": __version__, "experiment_kwargs": settings}
@@ -51,7 +51,7 @@ class CrossknnSearch:
         self._searcher: Searcher | None = None
 
     def index(self, corpus: Iterable[Mapping[str, Any]], **options: Any) -> None:
-        """Read the corpus of a task: `id`, `text`, and `title`; `options` are MTEB's."""
+        """Read the corpus of a task: rows with `id`, `text` and `title`; `options` are ignored."""
         self._corpus, self._searcher = {}, None
         for row in corpus:
             given = {n: row[n] for n in ("title", "text") if not is_missing(row.get(n))}
@@ -65,13 +65,13 @@ class CrossknnSearch:
         top_ranked: Mapping[str, list[str]] | None = None,
         **options: Any,
     ) -> dict[str, dict[str, float]]:
-        """Return final scores by the ids of each query and document.
+        """Return final scores by query id and document id.
 
         Args:
-            queries: With `id`, `text`, and `instruction` if they have one.
-            top_k: Documents of each query.
-            top_ranked: Documents to rerank, by query, in reranking tasks.
-            options: Of MTEB.
+            queries: Queries with `id`, `text` and optionally `instruction`.
+            top_k: Number of documents per query.
+            top_ranked: In reranking tasks, the ids of each query's documents.
+            options: Further arguments of MTEB, which are ignored.
         """
         if not self._corpus:
             raise InputError("there is no corpus: call index before search")
@@ -101,7 +101,7 @@ class CrossknnSearch:
 
 
 def _new_id(row: Mapping[str, Any], ids: Mapping[str, Any]) -> str:
-    """Return the id of a document or a query, which must be a text that no other one has."""
+    """Return the id of a document or query; `InputError` unless it is a text and new."""
     name = row.get("id")
     if not isinstance(name, str) or name in ids:
         raise InputError(f"the id {name!r:.80} is no text, or is given twice: give each its own")

@@ -1,5 +1,5 @@
-"""PyTerrier: a transformer that searches an index, one that reranks under a budget, and an adapter
-that makes any of PyTerrier's scorers a cross-encoder. None of them starts Java."""
+"""PyTerrier: a transformer that searches an index, a transformer that reranks under a budget, and
+an adapter that makes a PyTerrier scorer a cross-encoder. They do not start Java."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class CrossknnRetriever(pt.Transformer):
     """Searches an index: queries in, results out.
 
     It adds the columns `docno`, `score` (the final score), `rank` from 0, `crossknn_iteration` (the
-    round in which the item was picked, from 0), and `text`. `num_results` of each query are
-    returned, by default 10; `budget` and `filter` are those of `Searcher.search`.
+    round in which the item was chosen, from 0), and `text`. `num_results` items are returned per
+    query, by default 10; `budget` and `filter` are as in `Searcher.search`.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class CrossknnRetriever(pt.Transformer):
 
 
 class CrossknnReranker(pt.Transformer):
-    """Orders results by `ck.rerank`, of which `budget` of each query are scored, None being all.
+    """Orders results by `ck.rerank`, scoring `budget` results of each query, by default all.
 
     Results need a column of texts, `text_field`. If they have `doc_vec` and `query_vec`, as
-    pyterrier_dr names them, the vectors help to choose what to score. `crossknn_predicted` says
-    which results were not scored. `scorer` is whatever `Searcher` takes, such as
-    `as_scorer(transformer)`; the bundled cross-encoder by default.
+    pyterrier_dr names them, the vectors help to choose which results to score. `crossknn_predicted`
+    marks results that were not scored. `scorer` is as in `Searcher`, such as
+    `as_scorer(transformer)`; by default the bundled cross-encoder.
     """
 
     def __init__(
@@ -114,8 +114,8 @@ class CrossknnReranker(pt.Transformer):
 
 
 def _check(frame: pd.DataFrame, *columns: str) -> None:
-    """Refuse rows without a query id, which grouping would drop, or without a text, as after a
-    join."""
+    """Refuse rows without a query id, which grouping would drop, or without a text, which joins may
+    leave."""
     wrong = {"qid": frame["qid"].isna()}
     wrong |= {c: [not isinstance(text, str) for text in frame[c]] for c in columns}
     for name, rows in wrong.items():

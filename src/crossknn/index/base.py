@@ -11,8 +11,8 @@ from crossknn.types import Anchors, Cache, Scale
 
 
 def lacking(index: Index, name: str) -> str:
-    """Describe how many items were added after an artifact was made, so that it has no exact scores
-    of them; "" if none were."""
+    """Describe how many items were added after an artifact was made, which has no exact scores of
+    these items; "" if no items were added."""
     known = index.artifacts.get(name)
     added = 0 if known is None else known.meta.get("added", 0)
     return f": those in the index lack {counted(added, 'item')} added since" if added else ""
@@ -31,8 +31,8 @@ class Index(Searchable, Protocol):
         """Return the scores of the anchor queries, if the index has them."""
 
     def lists(self, name: str, rows: Any = None) -> VectorStore | None:
-        """Return the approximate index of the item vectors `name`, or of `rows` (n, p) that the
-        method `name` searches; None if there is none."""
+        """Return the approximate index of the item vectors `name`, or of the vectors `rows` (n, p)
+        that the method `name` searches; None if it was not built."""
 
     @property
     def cache(self) -> Cache:

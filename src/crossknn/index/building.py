@@ -28,7 +28,7 @@ from crossknn.types import Artifact, FloatArray, IntArray, Progress, as_count
 logger = logging.getLogger(__name__)
 
 COMPOSED = ("random", "fixed", "hybrid")
-"""Names of the built-in retrievers, which nothing else may take."""
+"""Names of the built-in retrievers, which no vectors or other retrievers may have."""
 _TAKEN = {DUAL_ENCODER, *WORDS, "lists", "auto", ANCHORS, *COMPOSED}
 N_ANCHOR_ITEMS = 10_000
 _ITEMS_OF_STORE = "store/items"
@@ -98,8 +98,8 @@ def parts_over(
 def _parts_beside(
     folder: IndexFolder, store: DatabaseStore, build: str
 ) -> tuple[str, dict[str, Artifact]]:
-    """Read, or create, the folder that keeps fits and scores beside a database; return its build
-    and its parts."""
+    """Open, or create, the folder that stores fits and scores of items in a database; return its
+    build and its parts."""
     meta = {"n": store.shape[0], "ids": zlib.crc32(np.ascontiguousarray(store.keys).tobytes())}
     if not (folder.path / MANIFEST).exists():
         folder.write({_ITEMS_OF_STORE: Artifact(meta, {})}, build)
@@ -116,26 +116,26 @@ def _parts_beside(
 
 
 def check_name(name: str, what: str) -> None:
-    """Refuse a name that cannot be written in a method's specification, or that has another meaning
-    there."""
+    """Raise `InputError` for a name that a method's specification cannot contain, or in which it
+    has another meaning."""
     if not name.isidentifier() or name in _TAKEN:
         raise InputError(f"{what} cannot be named {name!r}; use another name")
 
 
 def by_name(given: Any, default_name: str) -> dict[str, Any]:
-    """Return a dictionary by name; a single value gets the default name."""
+    """Return values by name; a single value gets the default name."""
     if given is None:
         return {}
     return dict(given) if isinstance(given, Mapping) else {default_name: given}
 
 
 def drawn(n: int, seed: int) -> IntArray:
-    """Draw the anchor items."""
+    """Draw anchor items at random: positions of items."""
     return np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS]
 
 
 def _previous(folder: IndexFolder) -> Parts | None:
-    """Read the index that is to be replaced; None if none can be read."""
+    """Read the index that is to be replaced; None if it cannot be read."""
     try:
         previous = Parts.read(folder, {})
     except IndexFormatError:

@@ -1,4 +1,4 @@
-"""Arrays and texts in memory-mapped files whose damage is noticed.
+"""Arrays and texts in memory-mapped files, with checksums that detect damage.
 
 Every chunk of 64 KB has a checksum, which is checked when the chunk is first read. If another
 process shortened a mapped file, reading it would kill this process (SIGBUS), so the file's length
@@ -35,8 +35,8 @@ CHUNK = 64 * 1024
 
 
 def checksums(data: Any) -> NDArray[np.uint32]:
-    """Compute the checksum of every chunk: the CRC-32 of the 64 column sums of its 64-bit words,
-    which takes a tenth of the time of a CRC-32 of the chunk."""
+    """Compute the checksum of every chunk: arrange its 64-bit words in 64 columns, and take the
+    CRC-32 of the column sums, in a tenth of the time of a CRC-32 of the chunk."""
     flat = np.frombuffer(data, np.uint8) if len(data) else np.zeros(0, np.uint8)
     whole = len(flat) // CHUNK
     words = flat[: whole * CHUNK].view("<u8").reshape(whole, CHUNK // 512, 64)
@@ -79,8 +79,8 @@ def write_texts(folder: Path, name: str, texts: Iterable[str]) -> list[dict[str,
 
 
 def append_file(folder: Path, entry: Mapping[str, Any], data: Any) -> dict[str, Any]:
-    """Append bytes after those that `entry` describes, over leftovers of a killed write, and return
-    the entry of the longer file. The last chunk gets a new checksum, so its damage is refused."""
+    """Append bytes after the bytes of `entry`, over leftovers of a killed write, and return the new
+    entry. The last chunk gets a new checksum, so the old one is checked first."""
     size, sums = entry["bytes"], base64.b64decode(entry["checksums"])
     whole = size // CHUNK
     with open_file(folder, entry["path"], "r+b") as file:
@@ -118,7 +118,7 @@ def append_texts(
 class CheckedFile:
     """A file opened for reading, whose chunks are checked when they are first touched.
 
-    Bytes after those of its entry belong to a later write, and are not read.
+    Bytes beyond the length in its entry belong to a later write, and are not read.
     """
 
     def __init__(self, folder: Path, entry: Mapping[str, Any], what: str) -> None:
@@ -160,7 +160,7 @@ class CheckedFile:
                 self._check(slice(chunk, chunk + 1))
 
     def digest(self, size: int) -> str:
-        """Return a hexadecimal digest of the whole chunks among the first `size` bytes."""
+        """Return a hexadecimal digest of all complete chunks in the first `size` bytes."""
         return hashlib.blake2b(self._sums[: size // CHUNK].tobytes(), digest_size=16).hexdigest()
 
     def damaged(self, how: str) -> IndexFormatError:
@@ -272,8 +272,8 @@ class StoredTexts(Sequence[str]):
 
 
 class StoredRecords(Sequence[Any]):
-    """n JSON objects, or other values, parsed on access; `columns` may hold their fields as
-    columns."""
+    """n JSON objects, or other values, parsed on access; `columns` may store the most common fields
+    of the objects."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """Items whose vectors, texts and fields stay in a database.
 
-A database identifies items by ids, a search by positions, so the ids are read once, in the order
-that the database returns them. Vectors are cached for a while, because every round of a search
-needs the vectors of all items scored so far. Items that are added to the database later appear once
-the store is opened again.
+A database identifies items by ids, but a search by positions. So all ids are read once, in the
+order in which the database returns them. Vectors are cached for a while, because every round of a
+search needs the vectors of all items scored so far. Items that are added to the database later
+appear once the store is opened again.
 
 Axes: m queries, n items, d dimensions.
 """
@@ -45,10 +45,10 @@ TextsOf: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
 """A function from ids to texts."""
 
 FEW = 2_000
-"""If a filter allows no more items than this, their ids are sent to the database; otherwise the
-search asks for more items than it needs and drops those the filter excludes."""
+"""If a filter allows at most this many items, their ids are sent to the database; otherwise a
+search requests more items than it needs and drops the items that the filter excludes."""
 
-_KEPT = 20_000  # vectors, and records, that are kept in memory
+_KEPT = 20_000  # vectors, and as many records, in memory
 _BLOCK = 1_000  # items that are read at once
 _MASKS = 16  # masks of filters that are kept
 
@@ -56,13 +56,13 @@ _MASKS = 16  # masks of filters that are kept
 class DatabaseStore(ABC):
     """A database that holds items with their vectors and searches them; a `VectorStore`.
 
-    A subclass implements the requests to one kind of database. `keys` (n,) are the ids by
-    position, integers or bytes; messages call the store `name`.
+    A subclass implements the requests to one kind of database. `keys` (n,) are the ids of the
+    items, integers or bytes, by position; `name` names the store in messages.
     """
 
     whole = WHOLE
-    """At most this many vectors are read into memory, once, for methods that predict the scores of
-    all items."""
+    """Maximum number of items whose vectors are all read into memory, for methods that predict the
+    scores of all items."""
     errors: tuple[type[Exception], ...] = (OSError,)
     """Exceptions that the database's client raises when a request fails."""
     filters = False
@@ -89,7 +89,7 @@ class DatabaseStore(ABC):
         self._masks = dict[str, tuple[Condition, BoolArray]]()
 
     def without(self, left_out: BoolArray) -> Self:
-        """Return the same store without the items of the mask `left_out` (n,)."""
+        """Return the store without the items for which the mask `left_out` (n,) is true."""
         made = copy.copy(self)
         made.__dict__.pop("_all", None)
         made._hold(self.keys[~left_out], self.shape[1])
@@ -99,8 +99,8 @@ class DatabaseStore(ABC):
     def _search(
         self, vectors: FloatArray, count: int, among: Sequence[Id] | Condition | None
     ) -> Sequence[Found]:
-        """Return the `count` nearest items of each vector (m, d), among all items, given ids, or
-        the items that meet a condition."""
+        """Return the `count` nearest items of each vector (m, d). `among` restricts the search to
+        items with these ids, or to items that meet a condition."""
 
     @abstractmethod
     def _read(self, ids: Sequence[Id], *, vectors: bool) -> Mapping[Id, Any]:
@@ -121,7 +121,7 @@ class DatabaseStore(ABC):
         exclude: IntArray | None = None,
         allowed: BoolArray | None = None,
     ) -> Candidates:
-        """See `VectorStore.top`; results are as exact as the database's own search."""
+        """See `VectorStore.top`; results are approximate if the database searches approximately."""
         n = self.shape[0]
         among: Sequence[Id] | Condition | None = None
         limit = count + (0 if exclude is None else exclude.shape[1])
@@ -162,7 +162,7 @@ class DatabaseStore(ABC):
 
     @property
     def values(self) -> FloatArray | None:
-        """All vectors (n, d), if there are few items."""
+        """All vectors (n, d), or None if there are more than `whole` items."""
         return self._all if self.shape[0] <= self.whole else None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> FloatArray:
@@ -209,7 +209,7 @@ class DatabaseStore(ABC):
                 )
             with self.answering():
                 self._check_field(field)
-        mask = np.zeros(self.shape[0] + 1, np.bool_)  # the last one is of unknown items
+        mask = np.zeros(self.shape[0] + 1, np.bool_)  # the last entry stands for unknown items
         with self.answering():
             mask[self.positions([*self._matching(condition)])] = True
         mask.flags.writeable = False
@@ -272,7 +272,7 @@ class Recent(Generic[T]):
 
 
 class Column(Sequence[T]):
-    """A column (n,) of items that is read on demand."""
+    """A field (n,) of all items, such as their texts, that is read on demand."""
 
     def __init__(self, n: int, read: Callable[[Sequence[int]], Sequence[T]]) -> None:
         self._n, self._of = n, read
@@ -323,8 +323,8 @@ def having_text(store: DatabaseStore, texts: str | TextsOf) -> DatabaseStore:
 
 
 def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
-    """Return the items of a store, whose texts are one of its fields or come from a function of
-    ids. A null text becomes an empty one."""
+    """Return the items of a store. `texts` is the field that holds their texts, or a function from
+    ids to texts; a null text becomes an empty text."""
     n = store.shape[0]
 
     def ids(items: Sequence[int]) -> list[str]:

@@ -1,12 +1,12 @@
 """Conditions on the fields of items, and the items that meet them.
 
     {"lang": "en"}                         the field is this text, number or truth value
-    {"lang": ["en", "de"]}                 one of these; {"lang": {"any": [...]}} is the same
+    {"lang": ["en", "de"]}                 one of these values, also as {"lang": {"any": [...]}}
     {"year": {"gte": 2020, "lt": 2024}}    between bounds: gt, gte, lt, lte
-    {"lang": {"not": "en"}}                no such value, or none at all
+    {"lang": {"not": "en"}}                the field has not this value, or is missing
     {"lang": None}                         the field is missing, null or an empty list
-    {"lang": "en", "year": 2020}           both
-    {"any": [FILTER, ...], "not": FILTER}  one of the filters, and not another
+    {"lang": "en", "year": 2020}           both conditions
+    {"any": [FILTER, ...], "not": FILTER}  one of the filters in the list, and not the other filter
 
 A field that is a list meets a condition if one of its entries does. Texts are compared character by
 character, so dates in one ISO format sort in order. Numbers, texts and truth values never equal
@@ -37,10 +37,10 @@ T = TypeVar("T")
 Scalar: TypeAlias = str | bool | float
 Kind: TypeAlias = Literal["text", "truth value", "number"]
 FEW, MOST_FIELDS, MOST_CHARACTERS = 10_000, 64, 64
-"""A field gets a column in the folder only if the index has this many items, if it is among the
-most common fields, and if its distinct values take at most this many characters per item."""
+"""A field gets a column in the folder only if the index has `FEW` items or more, the field is among
+the `MOST_FIELDS` most common, and distinct values take at most `MOST_CHARACTERS` per item."""
 MOST_CONDITIONS, MOST_VALUES, MOST_DEPTH = 1000, 100_000, 50
-"""Limits on the size of a filter; longer ones should list values instead."""
+"""Limits on the size of a filter; a longer filter should list values of a field instead."""
 _BOUNDS = ("gt", "gte", "lt", "lte")
 
 
@@ -69,7 +69,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Group:
-    """All of the conditions, any of them, or the negation of one."""
+    """All of the conditions, any of the conditions, or the negation of one condition."""
 
     how: Literal["all", "any", "not"]
     parts: tuple[Condition, ...]
@@ -105,7 +105,7 @@ def evaluate(
     leaf: Callable[[Among | Between | Missing], T],
     group: Callable[[Group, Iterator[T]], T],
 ) -> T:
-    """Evaluate a condition: `leaf` the conditions on single fields, and `group` their groups."""
+    """Evaluate a condition: `leaf` evaluates conditions on one field, `group` combines values."""
     if isinstance(condition, Group):
         return group(condition, (evaluate(part, leaf, group) for part in condition.parts))
     return leaf(condition)
@@ -128,7 +128,7 @@ def fields_of(condition: Condition) -> list[str]:
 
 
 def kind_of(value: object) -> Kind | None:
-    """Return the kind a value is compared as, or None if it cannot be compared."""
+    """Return the kind with which a value is compared, or None if it cannot be compared."""
     if isinstance(value, str):
         return "text"
     if isinstance(value, bool | np.bool_):
@@ -171,13 +171,13 @@ class Fields:
     def mask(self, condition: Condition) -> BoolArray:
         """Return the mask (n,) of the records that meet the condition.
 
-        The first condition on a field reads its column from the folder, or all records if there is
-        none; later ones take milliseconds. (SQLite's JSON functions take 150 times as long.)
+        The first condition on a field reads its column from the folder, or else all records; later
+        conditions take milliseconds. (SQLite's JSON functions take 150 times as long.)
         """
         new = [name for name in fields_of(condition) if name not in self._columns]
         stored = {name: self._open(name) for name in new if name in self._stored_names}
         self._columns |= stored | self.read([name for name in new if name not in stored], 0)
-        # Combine masks one by one as they are computed: there may be many, each of all items.
+        # Combine masks as they are computed: many masks (n,) would not fit into memory.
         group = combined(
             partial(reduce, np.logical_and), partial(reduce, np.logical_or), np.logical_not
         )
@@ -216,9 +216,9 @@ class Fields:
 
 
 class _Column:
-    """A field of n records. For each kind of value, `runs` holds its distinct values in ascending
-    order, the rank (p,) of each occurrence and its row (p,); one run comes from the folder, the
-    other from later items."""
+    """A field of n records. For each kind of value, `runs` holds (distinct values in ascending
+    order, rank (p,) of each occurrence, row (p,) of each occurrence): one for the items in the
+    folder, one for later items."""
 
     def __init__(self, name: str, n: int) -> None:
         self.name, self.missing = name, np.ones(n, np.bool_)
@@ -271,7 +271,7 @@ def _ranges(
     """The ranges [start, stop) of the distinct values that meet the condition."""
     if isinstance(leaf, Among):
         wanted = {*values}
-        if 16 * len(wanted) > len(distinct):  # a look at each is quicker than so many bisections
+        if 16 * len(wanted) > len(distinct):  # comparing each is faster than so many bisections
             return [(place, place + 1) for place, v in enumerate(distinct) if v in wanted]
         return [(bisect_left(distinct, v), bisect_right(distinct, v)) for v in wanted]
     start, stop = 0, len(distinct)

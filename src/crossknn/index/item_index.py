@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 class ItemIndex(IndexView):
     """An index of n items: texts, vectors, retrievers, exact scores.
 
-    `build` makes it, `save` writes it to a folder, and `load` opens it, memory-mapped. `stamp`
-    identifies the loaded manifest; `stamp_now` differs once the folder has changed.
+    `build` makes an index, `save` writes it to a folder, and `load` opens it, memory-mapped.
+    `stamp` identifies the loaded manifest; `stamp_now` differs once the folder has changed.
     """
 
     def __init__(self, parts: Parts, database: DatabaseStore | None = None) -> None:
@@ -78,18 +78,18 @@ class ItemIndex(IndexView):
         Args:
             items: Items, or any source that `read_items` accepts.
             encoder: A dual encoder, its folder or name, which makes the vectors "dense".
-            vectors: Your own vectors (n, d), stored as "vectors", or several by name. With an
-                encoder, those named "dense" are used as its encodings of the items.
+            vectors: Your own vectors (n, d), stored as "vectors", or several arrays by name. An
+                array "dense" is used instead of encoding the items with the encoder.
             query_vectors: Function from query texts (m) to vectors (m, d).
             lsa: Dimensions of latent semantic analysis, 0 for none; by default 128 if the index
                 would have no vectors otherwise.
             bm25: Fit BM25.
             tokenizer: "unicode", which reads every script, "whitespace", or a function from a text
-                to its words or its name, "package.module:function". Searches use the same one.
-            seed: Draws `anchor_items`.
+                to its words or its name, "package.module:function". Queries get the same tokenizer.
+            seed: Seed that draws `anchor_items`.
             folder: Save the index there. An index in this folder is replaced: exact scores stay and
                 unchanged texts are not encoded again, but anchors and fits are dropped, with a
-                warning. A build that was stopped is resumed.
+                warning. A stopped build resumes.
             progress: Called with (items encoded, items to encode).
         """
         place, split = None if folder is None else IndexFolder(folder), as_tokenizer(tokenizer)
@@ -127,14 +127,14 @@ class ItemIndex(IndexView):
 
         Args:
             folder: The folder that `save` or `crossknn index build` wrote.
-            encoder: The dual encoder that made the vectors, if it has moved since; or several
+            encoder: The dual encoder that made the vectors, if its folder has moved; or several
                 models by the names of their vectors or states. `save` stores the new path.
-            query_vectors: As for `build`.
-            tokenizer: The function that the index was built with, or its name; for safety, one that
-                only the index names is never imported.
+            query_vectors: As in `build`.
+            tokenizer: The function that the index was built with, or its name; for safety, a
+                function that only the index names is never imported.
         """
         place = IndexFolder(folder)
-        stamp = place.stamp()  # before it is read: it may be replaced meanwhile
+        stamp = place.stamp()  # before reading the index, which may be replaced meanwhile
         index = cls(Parts.read(place, building.by_name(query_vectors, GIVEN)))
         index.stamp = stamp
         stored = index._parts.tokenizer
@@ -143,7 +143,7 @@ class ItemIndex(IndexView):
                 f"the word models of {folder} were built with the tokenizer {stored}, not {name}: "
                 "give the same one, or build the index again"
             )
-        tokenizer_named(stored)  # which must be known
+        tokenizer_named(stored)  # raises if it is not registered
         for name, given in building.by_name(encoder, DUAL_ENCODER).items():
             if (model := index.model_of(name)) is None:
                 raise InputError(f"the index {folder} has no vectors or states {name!r} of a model")
@@ -163,16 +163,16 @@ class ItemIndex(IndexView):
     ) -> ItemIndex:
         """Make an index whose items (vectors, texts and fields) stay in a database.
 
-        Fits that need all vectors read all of them into memory.
+        Fits that need all vectors read them all into memory.
 
         Args:
             store: The database, such as `QdrantStore`.
             texts: The field that holds the texts, or a function from a list of ids to texts.
-            folder: Keeps exact scores and fits; created if it does not exist.
-            encoder: The dual encoder that made the vectors. They are named "dense" with it and
-                "vectors" without.
+            folder: Folder for exact scores and fits; created if it does not exist.
+            encoder: The dual encoder that made the vectors, which are then named "dense"; without
+                it they are named "vectors".
             query_vectors: Function from query texts (m) to vectors (m, d).
-            seed: Draws `anchor_items`.
+            seed: Seed that draws `anchor_items`.
         """
         store, place = having_text(store, texts), None if folder is None else IndexFolder(folder)
         return cls(building.parts_over(store, texts, place, encoder, query_vectors, seed), store)
@@ -180,8 +180,8 @@ class ItemIndex(IndexView):
     def save(self, folder: str | Path) -> None:
         """Write the index in one atomic step to `folder`, which must be new, empty or an index.
 
-        Exact scores in the folder stay there. Query-vector functions and retrievers of
-        `add_retriever` are not saved.
+        Exact scores in the folder stay there. Functions for query vectors and retrievers that were
+        added with `add_retriever` are not saved.
         """
         self._check_own_items()
         place, scores = IndexFolder(folder), self.scores
@@ -197,12 +197,12 @@ class ItemIndex(IndexView):
         self.__dict__.pop("_scores", None)
 
     def reloaded(self) -> ItemIndex:
-        """Load the folder's current index again, keeping what this one has in memory: models,
-        functions and retrievers."""
+        """Load the current version of the folder, with the models, functions and retrievers that
+        this index has in memory."""
         assert self._parts.folder is not None
         stamp = self.stamp_now()
         parts = Parts.read(self._parts.folder, self._parts.encode)
-        tokenizer_named(parts.tokenizer)  # which must be known
+        tokenizer_named(parts.tokenizer)  # raises if it is not registered
         index = ItemIndex(updates.carried_over(self._parts, parts))
         index.stamp = stamp
         return index
@@ -218,11 +218,11 @@ class ItemIndex(IndexView):
         """Add items in one atomic step, also in the index's folder.
 
         Vectors, word models and fits are extended to the new items (see `crossknn.index.updates`);
-        retrievers of `add_retriever` are dropped. Running searches, and other processes that have
-        loaded the index, keep the old items.
+        retrievers added with `add_retriever` are dropped. Running searches, and other processes
+        that have loaded the index, keep the old items.
 
         Args:
-            items: As for `build`, read with the index's template. Each should have an id.
+            items: As in `build`, read with the index's template. Each item should have an id.
             vectors: Vectors (k, d) of the new items, required if `build` was given vectors.
             replace: Replace items that have the same ids.
             progress: Called with (items encoded, k).
@@ -251,7 +251,7 @@ class ItemIndex(IndexView):
         again. Searches go on meanwhile, so this can run in a thread; adding and deleting waits."""
         if not len(self):
             raise InputError("every item of the index is deleted: add items, then compact it")
-        with refusing("a part"):  # of somebody's folder
+        with refusing("a part"):  # of a folder from a stranger
             self._change(updates.compacted, whole=True)
 
     def add_retriever(self, name: str, retriever: Retriever) -> None:
@@ -275,13 +275,12 @@ class ItemIndex(IndexView):
             raise InputError(f"the index already has something named {name!r}: use another name")
 
     def add_fitted(self, name: str, fitted: ItemVectors, *, replace: bool = False) -> None:
-        """Store fitted item vectors under a name that methods use, `axn(vectors=name)`; `replace`
-        those of this name that were fitted to the same cross-encoder.
+        """Store fitted item vectors under a name for methods, such as `axn(vectors=name)`.
 
         Args:
             name: The name.
             fitted: The fitted vectors.
-            replace: Replace older ones.
+            replace: Replace vectors of this name that were fitted to the same cross-encoder.
         """
         self.check_free(name)
         names = [own for own in self.vectors if own not in self.fitted]
@@ -330,13 +329,13 @@ class ItemIndex(IndexView):
     def add_nearest(
         self, name: str | None = None, rows: Any = None, *, progress: Progress | None = None
     ) -> str:
-        """Build an approximate index of item vectors in the index's folder, which later searches
-        use, and return its name. It pays off from 200,000 items on, and needs the extra `faiss`.
+        """Build an approximate index of item vectors for later searches, in the index's folder.
+        Return its name. It saves time from 200,000 items on, and needs the extra `faiss`.
 
-        With fewer than 16 items nothing is built, a message is logged, and search stays exact.
+        With fewer than 16 items nothing is built, a warning is logged, and search stays exact.
 
         Args:
-            name: Name of the vectors, by default the unfitted ones; or name of the method that
+            name: Name of the vectors, by default the unfitted vectors; or name of the method that
                 searches `rows`.
             rows: Vectors (n, p) to index instead of the index's own.
             progress: Called with (items done, n).
@@ -359,7 +358,7 @@ class ItemIndex(IndexView):
         return name
 
     def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        """Store the result of a fit, also in the folder of the index, in place of an older one.
+        """Store the result of a fit, also in the folder of the index, replacing an older result.
 
         Args:
             name: Name of the artifact.
@@ -382,7 +381,7 @@ class ItemIndex(IndexView):
         return replace(parts, scorers=self._parts.scorers).newest(kind, name)
 
     def _put(self, parts: Mapping[str, Any], made_of: Parts | None = None) -> None:
-        """Add parts, or drop those that are None, unless the items have changed meanwhile."""
+        """Add parts, or drop parts given as None, unless the items have changed meanwhile."""
         made_of = made_of or self._parts
         with self._lock:  # in one step: searches in other threads see all of it or nothing
             if self._origin is not None:

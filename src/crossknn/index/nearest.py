@@ -1,9 +1,9 @@
 """Approximate search by inner product for large corpora: faiss finds candidates, and exact vectors
 rescore them.
 
-faiss keeps an inverted file with product quantization (Jegou et al. 2011): items lie in 4 sqrt(n)
-lists by their nearest centroid, and each pair of components is coded in four bits, which the
-processor looks up in registers (Andre et al. 2017). A search reads the lists of the nearest
+faiss keeps an inverted file with product quantization (Jegou et al. 2011): items are in 4 sqrt(n)
+lists by their nearest centroid, and each pair of vector components is coded in four bits, for which
+processors have fast table lookups (Andre et al. 2017). A search reads the lists of the nearest
 centroids. `lab/benchmarks/codes.py` at 8a8705d compares this with other kinds of indexes. The
 folder `nearest-<vectors>` may be deleted and built again.
 
@@ -44,15 +44,15 @@ LARGE = 200_000
 """The command line builds an approximate index by default from this many items on."""
 
 PROBES, READ, SCORED = 256, 64_000, 100
-"""A search reads at least this many lists, and lists with at least this many items. Once more than
-`SCORED` items are excluded it reads more in proportion, because the excluded items are the best
-ones and crowd the nearest lists."""
+"""A search reads at least `PROBES` lists, and lists with `READ` items in all. If more than `SCORED`
+items are excluded, it reads more in proportion, because excluded items are the best items and fill
+the nearest lists."""
 
 SURPLUS, MIN_SURPLUS = 4, 200
-"""Candidates fetched per requested item, and the least number of additional candidates."""
+"""Candidates fetched per requested item, and the minimum number of additional candidates."""
 
 CENTROIDS = 16
-"""Number of 4-bit codes; with fewer items no approximate index can be trained."""
+"""Number of different 4-bit codes; fewer items cannot train an approximate index."""
 
 FEW = 20_000
 """If a filter allows at most this many items, they are searched exactly."""
@@ -95,7 +95,7 @@ class FaissStore:
         surplus = max(SURPLUS * count, count + MIN_SURPLUS) if self._rescored else count
         wanted = min(surplus + n_excluded, n)
         scores, items = self._candidates(_even(vectors), wanted, n_excluded, allowed)
-        later = np.arange(self._lists.ntotal, n)  # added since, and searched exactly
+        later = np.arange(self._lists.ntotal, n)  # items added later are searched exactly
         later = later if allowed is None else later[allowed[later]]
         items = np.hstack([items, np.tile(later, (m, 1))])
         if self._rescored:
@@ -106,7 +106,7 @@ class FaissStore:
     def _candidates(
         self, vectors: FloatArray, wanted: int, n_excluded: int, allowed: BoolArray | None
     ) -> tuple[FloatArray, IntArray]:
-        """Approximate scores and items, both (m, c), `NO_ITEM` where the lists held too few."""
+        """Return approximate scores and items, both (m, c); `NO_ITEM` if lists have too few."""
         import faiss
 
         n, n_lists = self.shape[0], self._lists.nlist
@@ -117,7 +117,7 @@ class FaissStore:
             options["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))  # type: ignore
         parameters = faiss.SearchParametersIVF(**options)
         scores, items = self._lists.search(vectors, wanted, params=parameters)
-        return scores, np.where(items < n, items, NO_ITEM)  # of a damaged file
+        return scores, np.where(items < n, items, NO_ITEM)  # a damaged file may name others
 
     def _best(
         self,
@@ -127,7 +127,7 @@ class FaissStore:
         scores: FloatArray | None,
         exclude: IntArray | None,
     ) -> Candidates:
-        """The best candidates (m, c), by exact inner products without `scores`; ties by
+        """Return the best candidates (m, c), by `scores` or else by exact inner products; ties by
         position."""
         rows = []
         for q, candidates in enumerate(items):
@@ -147,14 +147,14 @@ class FaissStore:
 
 
 def items_read(n: int, lists: int, wanted: int = 0, extra: int = 0) -> float:
-    """How many of n codes in `lists` to read for `wanted` items without `extra` excluded ones."""
+    """How many of n items in `lists` to read for `wanted` items if `extra` items are excluded."""
     least = max(PROBES * n / lists, READ * max(1.0, extra / SCORED))
     return min(max(least, SURPLUS * wanted), n)
 
 
 def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> None:
-    """Build the lists of vectors (n, d), float32 or float16, in `folder`; vectors added since are
-    inserted into existing lists. `progress` is called with (items in the lists, n)."""
+    """Build the lists of vectors (n, d), float32 or float16, in `folder`; if the folder has lists
+    of the first vectors, insert the others. `progress` is called with (items in the lists, n)."""
     with needs_extra("approximate search", "faiss"):
         import faiss
 
@@ -189,7 +189,7 @@ def _trained(rows: Any, faiss: Any) -> Any:
 
 
 def open_lists(folder: Path, rows: Any) -> Any:
-    """Open the lists in `folder`, memory-mapped if large; None if it has none of these vectors."""
+    """Open the lists in `folder`, memory-mapped if large; None if they are of other vectors."""
     if not is_file(folder.parent, f"{folder.name}/{_FILE}"):
         return None
     if _count_listed(folder, rows) is None:
@@ -225,8 +225,8 @@ def _read(folder: Path, rows: Any) -> Any:
 
 
 def _fingerprint(rows: Any, count: int) -> str:
-    """Compute a fingerprint of the first `count` vectors from 64 of them and, for a file, its
-    checksums."""
+    """Compute a fingerprint of the first `count` vectors from 64 of these vectors and, if they are
+    in a file, its checksums."""
     some = rows[np.unique(np.linspace(0, count - 1, 64).astype(np.int64))]
     files = getattr(rows, "files", ())
     sums = [file.digest(count * some[0].nbytes) for file in files]
@@ -240,8 +240,8 @@ def _about(rows: Any, count: int) -> dict[str, Any]:
 
 
 def _count_listed(folder: Path, rows: Any) -> int | None:
-    """Return how many of the first rows the lists in `folder` cover; None if there are none of
-    these vectors."""
+    """Return how many of the first rows are in the lists of `folder`; None if they are lists of
+    other vectors."""
     if not is_file(folder, _FILE):
         return None
     try:

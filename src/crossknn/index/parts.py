@@ -1,7 +1,7 @@
 """The contents of an index, as one immutable value: items, and parts with names such as
 `vectors/dense`.
 
-    vectors/dense      item vectors, the index's own and fitted ones    `ItemVectors`
+    vectors/dense      item vectors, original or fitted                 `ItemVectors`
     words/bm25         word models                                      BM25, LSA
     late/cmc           states of late-interaction models                `LateStates`
     artifacts/anchors  results of fits and of collecting                `Artifact`
@@ -50,8 +50,8 @@ WORDS: Mapping[str, Any] = {"bm25": BM25, LSA_NAME: LSA}
 
 ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
 COLUMNS = (f"artifacts/{ANCHORS}",)
-"""Artifacts with one value per item, as a row of these arrays or a column of `scores`. Exact scores
-in `scores` become stale when items are `added`, until they are collected again."""
+"""Artifacts with values per item: one row of these arrays, or one column of the array `scores`.
+After items are added, exact scores are not used until they are collected for these items, too."""
 
 _OF_SCORERS = "artifacts/", "vectors/"
 """Kinds of parts that may belong to one cross-encoder, because they were made with its scores."""
@@ -66,7 +66,7 @@ _DIGEST = re.compile(r"-[0-9a-f]{12}$")
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The n items of an index and its other parts; a change makes a new value.
+    """The n items of an index and its other parts; each change makes a new object.
 
     Args:
         anchor_items: Positions of items, in a random order.
@@ -74,8 +74,8 @@ class Parts:
         build: Random name that changes when the index is built anew.
         encode: Functions that make query vectors, by the names of the vectors.
         added: The user's retrievers, by name.
-        scorers: Fingerprints of the cross-encoders whose parts are visible, by default all; None
-            stands for an unknown cross-encoder.
+        scorers: Fingerprints of the cross-encoders whose parts are visible, by default all parts;
+            None in the set stands for an unknown cross-encoder.
     """
 
     items: Items
@@ -125,13 +125,13 @@ class Parts:
         return cls(items, anchor_items, others, build, encode, folder)
 
     def stored(self) -> dict[str, Artifact]:
-        """The artifacts of all parts, as they are stored."""
+        """Return the artifacts of all parts, as they are stored."""
         parts = {key: as_artifact(part, key) for key, part in self.held.items()}
         columns = {**columns_of(self.items), "anchor_items": np.asarray(self.anchor_items)}
         return parts | {"items": Artifact({"template": self.items.template}, columns)}
 
     def put(self, parts: Mapping[str, Any]) -> Parts:
-        """Return the parts with some added, or dropped where None, first in the folder."""
+        """Write changed parts to the folder (None drops a part), and return the new parts."""
         keys = self.keys
         parts = {
             keys.get(key, key) if part is None else _full_key(key, part): part
@@ -148,11 +148,11 @@ class Parts:
 
     @cached_property
     def keys(self) -> dict[str, str]:
-        """The keys of the visible parts by kind and name, the latest last."""
+        """Full keys of the visible parts by `kind/name`, the latest last."""
         return self.keys_among(self.held)
 
     def keys_among(self, held: Mapping[str, Any]) -> dict[str, str]:
-        """One key for each name: the part of the current cross-encoder, or else the latest."""
+        """Choose a key for each name: the current cross-encoder's part, or else the latest."""
         keys = dict[str, str]()
         for key, part in held.items():
             name, scorer = plain(key), fingerprint_of(part)
@@ -161,7 +161,7 @@ class Parts:
                 if is_foreign and key.startswith("artifacts/"):
                     continue
                 if name in keys and (is_foreign or scorer is None):
-                    continue  # the one before is the cross-encoder's own
+                    continue  # the earlier part is the cross-encoder's own
             keys.pop(name, None)
             keys[name] = key
         return keys
@@ -191,11 +191,11 @@ class Parts:
         return {key: self.opened(key) for key in self.held}
 
     def named(self, kind: str, get: Callable[[Any], Value]) -> Named[Value]:
-        """Apply `get` to each part of a kind; the results by name."""
+        """Return the results of `get` for each part of a kind, by name."""
         return Named(self.names(kind), lambda name: get(self.open(kind, name)))
 
     def newest(self, kind: str, name: str) -> Artifact | None:
-        """Read a part from the folder, where another process may have stored a newer one."""
+        """Read a part from the folder, where another process may have stored a newer part."""
         held = self.held if self.folder is None else self.folder.read(self.build)[1]
         key = self.keys_among(held).get(f"{kind}/{name}")
         return None if key is None else as_artifact(held[key], key)
@@ -210,7 +210,7 @@ class Parts:
 
     @property
     def metas(self) -> dict[str, Mapping[str, Any]]:
-        """The `meta` of each part by name, or by full key if it is another cross-encoder's."""
+        """The `meta` of each part, by name, or by full key for parts of other cross-encoders."""
         names = {key: name for name, key in self.keys.items()}
         return {names.get(k, k): as_artifact(part, k).meta for k, part in self.held.items()}
 
@@ -286,8 +286,8 @@ _COLUMNS: Mapping[str, str] = {
     "artifacts/kriging": "factor:Nr:f mean:N:f",
     "artifacts/calibration": "weights:3:f at:b:f chance:b:f top:e:f found:e:f",
 }
-"""The columns of each part, by kind or key: name, axes, and NumPy's kinds of the type (texts if
-omitted). n is the number of items, N their number before some were added."""
+"""The columns of each part, by kind or key: name, axes, and the kinds of NumPy types (texts if
+omitted). n is the number of items, N the number of items when a fit was made."""
 
 
 def _text(value: Any) -> bool:
@@ -344,7 +344,7 @@ def check_meta(meta: Mapping[str, Any]) -> None:
 
 def check_part(key: str, part: Artifact, n: int) -> None:
     """Raise `ValueError` or `LookupError` if a stored part of an index of n items lacks a column or
-    has one of the wrong type. Parts in memory were checked when they were made."""
+    has a column of the wrong type. Parts in memory were checked when they were made."""
     if not isinstance(part.arrays, StoredColumns):
         return
     kind, columns = key.partition("/")[0], part.arrays.data

@@ -13,7 +13,7 @@ from crossknn.index.database import DatabaseStore, Found, Id
 from crossknn.index.filters import Among, Between, Condition, Missing, combined, evaluate
 from crossknn.types import FloatArray
 
-_WIDEST = 1000  # items that pgvector's HNSW index finds at most
+_WIDEST = 1000  # maximum number of items that pgvector's HNSW index returns
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _TEXTS, _FLOATS = ("text", "varchar", "bpchar"), ("float4", "float8", "numeric")
 _HELD = "from {table} where {vector} is not null"
@@ -45,10 +45,10 @@ class PgVectorStore(DatabaseStore):
     >>> store = PgVectorStore("postgresql://localhost/shop", "docs")  # doctest: +SKIP
 
     Args:
-        server: A connection string of libpq. Rows are only read.
+        server: A connection string of libpq. The table is only read.
         table: The table's name, or `schema.table`.
-        vector: The column of vectors. Searches use its index if that has the operator class
-            `vector_ip_ops`.
+        vector: The column of vectors. Searches use an index on this column if it has the operator
+            class `vector_ip_ops`.
         id: The column of ids: distinct integers, texts or UUIDs.
         exact: Compare the query with all rows instead of using an index.
     """
@@ -144,7 +144,7 @@ class PgVectorStore(DatabaseStore):
         query = f"select {{key}}, -({{vector}} {{near}} {{}}::{{vectors}}) from {some}"
         query += " where {vector} is not null order by {vector} {near} {}::{vectors} limit {}"
         only, answers = [] if among is None else [literal([*among])], list[Found]()
-        with self._lock:  # threads share the connection, and what is set in it
+        with self._lock:  # threads share the connection and its settings
             self._rows(limits, literal(str(min(max(count, 40), _WIDEST))), literal(str(not exact)))
             for vector in vectors.tolist():
                 asked = literal(str(vector))
@@ -159,7 +159,7 @@ class PgVectorStore(DatabaseStore):
         one = f"(select * {some}) as entry, lateral {_RECORD} as one"
         records = dict(self._rows(f"select {{key}}, to_jsonb(one.*) from {one}", given))
         floats = [name for name, type in self._fields.items() if type in _FLOATS]
-        for record in records.values():  # NaN and infinity, which JSON has as texts
+        for record in records.values():  # NaN and infinity, which JSON expresses as texts
             for name in floats:
                 if isinstance(record[name], str):
                     record[name] = None

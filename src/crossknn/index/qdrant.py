@@ -23,7 +23,7 @@ from crossknn.index.filters import (
 from crossknn.types import FloatArray
 
 _PAGE = 10_000  # points of one scroll
-_LARGEST, _EXACT = 2**63, 2**53  # whole numbers that Qdrant has, and that it compares exactly
+_LARGEST, _EXACT = 2**63, 2**53  # limits of whole numbers in Qdrant, and of exact comparison
 _SAMPLE = 100  # records whose fields a message suggests
 
 
@@ -35,7 +35,7 @@ class QdrantStore(DatabaseStore):
     Args:
         client: A `QdrantClient`.
         collection: The collection's name.
-        vector: The name of the vectors, if the collection has named vectors.
+        vector: Name of the vectors to search, if the collection has named vectors.
         exact: Compare the query with all points instead of using the collection's HNSW index.
     """
 
@@ -184,7 +184,7 @@ class QdrantStore(DatabaseStore):
 
 
 def plain_id(key: Any) -> Id:
-    """Return an id as a number or a text, even where the client returns UUID objects."""
+    """Return an id as a number or a text, even if the client returns a UUID object."""
     return key if isinstance(key, int) else str(key)
 
 

@@ -6,11 +6,11 @@
     work-<name>/             vectors or states of the items encoded so far (see `work`)
     scores.db                exact scores (see `crossknn.scores`)
 
-An index consists of named parts (`items`, `vectors/dense`, ...). Each is an `Artifact`: metadata in
-JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 blob with uint64 offsets).
+An index consists of named parts (`items`, `vectors/dense`, ...). A part is an `Artifact`: metadata
+in JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 file with uint64 offsets).
 
 Why readers need no lock: a commit fills a new data folder, or appends rows after the bytes that the
-manifest names, and then replaces the manifest, which is the one atomic step. Data folders that the
+manifest names, and then replaces the manifest, which is the only atomic step. Data folders that the
 new manifest does not name are removed. A reader that opened the index earlier keeps the bytes of
 the old manifest, because they are memory-mapped and POSIX keeps a mapped file that is removed.
 """
@@ -62,8 +62,8 @@ _OURS = re.compile(r"(data|work|nearest)-[\w-]+|" + re.escape(SCORES) + r".*|.*\
 
 
 class Growth(NamedTuple):
-    """Rows to append to the columns of a part (or the first rows of a new column), with its new
-    `meta`."""
+    """Rows to append to the columns of a part (a new column starts with these rows), and the part's
+    new `meta`."""
 
     meta: Mapping[str, Any]
     rows: Mapping[str, Any]
@@ -87,7 +87,7 @@ class IndexFolder:
         self.path = as_path(path, "the folder of the index")
 
     def stamp(self) -> tuple[int, int, int] | None:
-        """A value that changes with every new manifest; None if there is no manifest."""
+        """Return a value that changes with every new manifest; None if there is no manifest."""
         try:
             state = (self.path / MANIFEST).stat()
         except OSError:
@@ -95,7 +95,7 @@ class IndexFolder:
         return state.st_ino, state.st_mtime_ns, state.st_size
 
     def manifest(self, build: str | None = None) -> dict[str, Any]:
-        """Read the manifest; `IndexFormatError` if there is none, or one of another `build`."""
+        """Read the manifest; `IndexFormatError` if it is missing or of another `build`."""
         path = self.path
         try:
             manifest: dict[str, Any] = parse_json(read_file(path, MANIFEST))
@@ -131,8 +131,8 @@ class IndexFolder:
         return manifest
 
     def read(self, build: str | None = None) -> tuple[str, dict[str, Artifact]]:
-        """Return the name of the build and all parts, memory-mapped; reads again if the index is
-        replaced meanwhile."""
+        """Return the name of the build and all parts, memory-mapped. If the index is replaced
+        meanwhile, it is read again."""
         while True:
             manifest = self.manifest(build)
             try:
@@ -149,7 +149,7 @@ class IndexFolder:
         may be new, stays as it was.
 
         Args:
-            parts: By key; None drops the part.
+            parts: Parts by key; None drops a part.
             build: Random name that changes when the index is built anew.
             keep: Keep the other parts, provided that the index still has this `build`.
         """
@@ -162,7 +162,7 @@ class IndexFolder:
                     self.commit(parts, build, build if keep else None)
         finally:
             if is_new:
-                with suppress(OSError):  # an index was written into it
+                with suppress(OSError):  # not empty: the index was written
                     self.path.rmdir()
 
     def check_target(self) -> None:
@@ -218,7 +218,7 @@ class IndexFolder:
                         written[key] = _write(data, key, part)
                 sync(data)
             except BaseException:
-                for entry in grown_files:  # a full disk gets its room back
+                for entry in grown_files:  # free the space on a full disk
                     with (
                         suppress(OSError, InputError),
                         open_file(self.path, entry["path"], "r+b") as file,
@@ -295,7 +295,7 @@ class IndexFolder:
 
 
 def damages(parts: Mapping[str, Artifact]) -> list[str]:
-    """Check every chunk of the parts' files; one sentence per damaged file."""
+    """Check every chunk of the parts' files, and return one sentence per damaged file."""
     sentences = []
     columns = [c for part in parts.values() for c in part.arrays.data.values()]  # type: ignore[attr-defined]
     for file in (file for column in columns for file in column.files):
@@ -316,7 +316,7 @@ def columns_of(items: Items) -> dict[str, Any]:
 
 
 def as_json(values: Mapping[str, Any], what: str) -> str:
-    """Convert an object to JSON; `InputError`, naming it `what`, if JSON cannot express it."""
+    """Convert an object to JSON, or raise `InputError`, which names the object `what`."""
     try:
         return json.dumps(dict(values))
     except (TypeError, ValueError) as error:

@@ -1,15 +1,15 @@
 """Add and delete items without building the index again.
 
 An added item gets the next position. A deleted item keeps its position until the index is
-compacted. An update deletes and adds. Parts are extended to new items as follows:
+compacted. An update deletes the item and adds it again. New items extend parts as follows:
 
-    vectors     by the encoder or by folding into LSA; your own are given with the items
-    words       with the idf and the average length of the items it was fitted to
-    fitted      by ridge regression on the unfitted item vectors, trained on the fit's items;
-                the rows of kriging's prior likewise
-    anchors     not at all: their exact scores are unused until collected for the new items
+    vectors     by the encoder or LSA's map of texts; your own vectors are given with the items
+    BM25        with the idf and the average length of the items to which it was fitted
+    fitted      vectors, and rows of kriging's prior, by ridge regression on the unfitted item
+                vectors, trained on the items of the fit
+    anchors     stay as they are; exact scores are not used until collected for the new items
 
-The field `added` of each fit counts its items that came after the fit.
+The field `added` of each fit counts the items that were added after the fit.
 
 Axes: n items, k new items, d dimensions, r values of an item.
 """
@@ -40,20 +40,20 @@ from crossknn.types import Artifact, FloatArray, IntArray, Named, Progress
 logger = logging.getLogger(__name__)
 
 LEARN_FROM = 20_000
-"""Number of items, at most, that the regression on item vectors is trained on."""
+"""Maximum number of items on which the regression on item vectors is trained."""
 
 RIDGE = 30.0
-"""The ridge, in units of items of average squared length, as in kriging's prior."""
+"""The ridge, as a multiple of the average squared length of a vector, as in kriging's prior."""
 
 _Predictor: TypeAlias = Callable[[int], Callable[[FloatArray], FloatArray]]
-"""Predicts values of new items from those of the old ones, given the number of items of a fit."""
+"""Given the number of items of a fit, returns a function from old items' values to new ones'."""
 
 Change: TypeAlias = Callable[[Parts], Mapping[str, Growth | Artifact]]
-"""Returns changed parts of an index: complete parts, or a `Growth` of them."""
+"""Returns the changed parts of an index, each complete or as a `Growth`."""
 
 
 def changed(parts: Parts, make: Change, *, whole: bool = False) -> Parts:
-    """Apply a change to the newest parts, first in the folder; `whole` replaces all parts."""
+    """Apply a change to the newest parts, also in the folder; `whole` replaces all parts."""
     folder, build = parts.folder, new_build()
     if folder is None:
         stored = parts.stored()
@@ -96,8 +96,8 @@ def growth(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Growth]:
-    """Return what k `new` items add to each part of an index; `given` are the user's own vectors
-    (k, d) of them, by name."""
+    """Return the rows that k `new` items add to each part of an index; `given` are the user's own
+    vectors (k, d) of the new items, by name."""
     items, opened = parts.items, parts.all_opened()
     old = [items.position(i) for i in new.ids if i in items]
     if old and not replace:
@@ -134,7 +134,7 @@ def growth(
 
 
 def _fitted_rows(key: str, part: Any, n: int, k: int, predictor: _Predictor) -> Growth | None:
-    """Predict the rows that a fit would have given k new items; None for other parts."""
+    """Predict a fit's rows for k new items; None if the part is no fit."""
     if isinstance(part, ItemVectors):
         values = predictor(n - part.added)(part.values)
         return Growth({**part.artifact().meta, "added": part.added + k}, {"values": values})
@@ -150,12 +150,12 @@ def _fitted_rows(key: str, part: Any, n: int, k: int, predictor: _Predictor) -> 
 def regression(
     old: FloatArray | None, new: FloatArray | None, k: int, n: int
 ) -> Callable[[FloatArray], FloatArray]:
-    """Fit a ridge regression on vectors, and return the function that maps values of old items, (n
-    or more, r) or (n or more,), to those of the new ones, (k, r) or (k,).
+    """Fit a ridge regression on vectors, and return the function that predicts values of the new
+    items, (k, r) or (k,), from values of old items, (n or more, r) or (n or more,).
 
-    With X the vectors of the first n `old` items, or of `LEARN_FROM` of them, about their mean, and
-    Y their values about the mean, the result is mean Y + (new - mean X) (X'X + ridge I)^-1 X'Y.
-    Without vectors it is mean Y.
+    X are the vectors of the first n `old` items, or of `LEARN_FROM` of these items, and Y their
+    values, both centred. The prediction is mean Y + (new - mean X) (X'X + ridge I)^-1 X'Y, or mean
+    Y without vectors.
     """
     chosen: IntArray | slice = slice(0, n)
     if n > LEARN_FROM:
@@ -184,7 +184,7 @@ def regression(
 
 def compacted(parts: Parts) -> dict[str, Artifact]:
     """Return the parts of an index without its deleted items, in the same order; each array is made
-    on demand. Word models are fitted anew, to all remaining items."""
+    on demand. BM25 is fitted again, to the remaining items."""
     items, order = parts.items, np.asarray(parts.anchor_items)
     n = len(items)
     alive = np.ones(n, np.bool_) if items.alive is None else items.alive

@@ -1,5 +1,5 @@
-"""Item vectors of an index, original or fitted to a cross-encoder, states of late-interaction
-models, and the models that made them.
+"""Item vectors of an index, original or fitted to a cross-encoder; states of items from
+late-interaction models; and the models that made vectors and states.
 
 Axes: m queries, n items, s states, c input dimensions, d output dimensions.
 """
@@ -24,7 +24,7 @@ EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
 """A function from texts (m) to vectors (m, d)."""
 
 GivenModel: TypeAlias = Encoder | LateEncoder | str | Path
-"""A dual encoder or late-interaction model, or its folder or name."""
+"""A dual encoder or a late-interaction model: the object, its folder, or its hub name."""
 
 _CHECKED = 8192  # rows at once
 
@@ -33,8 +33,8 @@ ModelKind: TypeAlias = Literal["dual encoder", "late-interaction model"]
 
 @dataclass(eq=False)
 class RememberedModel:
-    """The model that made the vectors or states that an index stores as `name`; opened when first
-    needed. `source` is its folder or name, None for an object."""
+    """The model that made the vectors or states `name` of an index, opened when first needed.
+    `source` is its folder or hub name; None if the index was given the model as an object."""
 
     kind: ModelKind
     name: str
@@ -45,7 +45,7 @@ class RememberedModel:
 
     @classmethod
     def of(cls, kind: ModelKind, given: GivenModel, name: str | None = None) -> RememberedModel:
-        """Wrap a model, or the one in a folder or with a name. `name` is that of its vectors or
+        """Wrap a model that is given as an object, folder or hub name. `name` names its vectors or
         states, by default "dense" or a late-interaction model's kind."""
         source, model = _open(kind, given)
         name = name or ("dense" if kind == "dual encoder" else model.kind)
@@ -53,7 +53,7 @@ class RememberedModel:
 
     @property
     def work(self) -> str:
-        """Name of the folder that keeps what it has encoded until all is."""
+        """Name of the folder that keeps finished batches until all items are encoded."""
         return "work-vectors" if self.kind == "dual encoder" else f"work-late-{self.name}"
 
     def state(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class RememberedModel:
         return self.fingerprint is not None and self.fingerprint == other.fingerprint
 
     def attach(self, given: GivenModel) -> None:
-        """Use this model; `IndexFormatError` if it is not the one the index was made with."""
+        """Use the given model; `IndexFormatError` if the index was made with another model."""
         source, opened = _open(self.kind, given)
         if (opened.fingerprint, opened.dimensions) != (self.fingerprint, self.dimensions):
             raise IndexFormatError(
@@ -94,8 +94,8 @@ class RememberedModel:
     def encode(
         self, texts: Sequence[str], progress: Progress | None, folder: Path | None
     ) -> States:
-        """Encode n items, with a dual encoder into one row of `values` each. In a `folder` of an
-        index, finished batches are kept until all is done."""
+        """Encode n items; a dual encoder makes one row of `values` per item. If the index has a
+        `folder`, it keeps finished batches until all items are encoded."""
         if folder is None or self.fingerprint is None or not len(texts):
             return self._encode(texts, progress)
         model = [self.fingerprint, str(self.dimensions)]
@@ -124,7 +124,7 @@ class RememberedModel:
 
 @dataclass(frozen=True, eq=False)
 class Same:
-    """The identity map: the fit moved the items, within the space of the queries (MF_TRNS, ALS)."""
+    """The identity map: the fit changed item vectors only, not query vectors (MF_TRNS, ALS)."""
 
     kind: ClassVar[str] = "same"
 
@@ -149,8 +149,8 @@ class GatedSkip:
     """The two-layer perceptron of MF_IND (AXN A.2.2):
     `s * (outer @ gelu(inner @ x + inner_offset) + outer_offset) + (1 - s) * x`, s = sigmoid(gate).
 
-    inner (h, d), inner_offset (h,), outer (d, h), outer_offset (d,), gate (); a gate of infinity
-    is the variant without the skip.
+    inner (h, d), inner_offset (h,), outer (d, h), outer_offset (d,), gate (); an infinite gate
+    removes the skip connection.
     """
 
     inner: FloatArray
@@ -178,21 +178,21 @@ MAPS: Mapping[str, type[Any]] = {kind.kind: kind for kind in (Same, Linear, Gate
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ItemVectors:
-    """Item vectors (n, d) of an index, either its original ones or fitted to a cross-encoder.
+    """Item vectors (n, d) of an index, either original or fitted to a cross-encoder.
 
     Args:
         values: (n, d) float32 or float16.
         encoder: The dual encoder that makes query vectors.
         method: The fitting method; None for unfitted vectors.
         base: Name of the unfitted vectors that the fit started from.
-        map: Maps query vectors of `base`, or of `encoder`; without either, queries have no vectors
-            (CUR).
+        map: Maps query vectors of `base` or `encoder` to the fitted space; without base and encoder
+            queries have no vectors (CUR).
         scale: Maps exact scores to the scale of inner products.
         fingerprint: The fingerprint of the cross-encoder.
-        cost: The cost of fitting (AXN figure 2, table 3): `calls`, the scores of `queries` that
-            were used, also those stored before, and the seconds of the last run.
+        cost: The cost of the fit (AXN figure 2, table 3): `calls`, the number of scores used, of
+            `queries` queries, including stored scores, and the seconds of the last run.
         details: The report of the fit, as JSON values.
-        added: Number of items, at the end, that came after the fit.
+        added: Number of items at the end that were added after the fit.
     """
 
     values: FloatArray
@@ -207,7 +207,7 @@ class ItemVectors:
     added: int = 0
 
     def checked(self, n: int, own: Mapping[str, ItemVectors], name: str) -> ItemVectors:
-        """Return the vectors if they match n items and start from vectors in `own`."""
+        """Check that the vectors match n items and that `base` is in `own`, and return them."""
         what = f"the vectors {name!r}"
         values = check_vectors(self.values, n, None, what, half=True)
         source = None if self.encoder is None else self.encoder.dimensions
@@ -267,8 +267,8 @@ class LateStates(NamedTuple):
 def check_vectors(
     values: FloatArray, rows: int, dimensions: int | None, what: str, *, half: bool = False
 ) -> FloatArray:
-    """Return finite vectors (rows, d) as float32 (with `half`, float16 is kept); raise `InputError`
-    for any others."""
+    """Check that vectors (rows, d) are finite, and return them as float32 (with `half`, float16
+    stays); `InputError` otherwise."""
     try:
         vectors = np.asarray(values)
     except ValueError:
@@ -282,7 +282,7 @@ def check_vectors(
     if vectors.dtype.kind not in "fiu":
         raise InputError(f"{what} are an array of {vectors.dtype}: give numbers")
     if not half or vectors.dtype != np.float16:
-        with np.errstate(over="ignore"):  # an infinity then, which is refused
+        with np.errstate(over="ignore"):  # too large becomes infinite, which is refused below
             vectors = vectors.astype(np.float32, copy=False)
     for start in range(0, rows, _CHECKED):
         block = vectors[start : start + _CHECKED]

@@ -1,4 +1,4 @@
-"""What methods, retrievers and fits read of an index (`crossknn.index.base.Index`).
+"""The part of an index that methods, retrievers and fits read (`crossknn.index.base.Index`).
 
 Axes: m queries, n items, d dimensions.
 """
@@ -51,12 +51,12 @@ logger = logging.getLogger(__name__)
 
 
 class IndexView:
-    """The reading side of an index, whose items may be in a `database` (`ItemIndex.over`)."""
+    """An index for reading; its items may be in a `database` (`ItemIndex.over`)."""
 
     def __init__(self, parts: Parts, database: DatabaseStore | None = None) -> None:
         self._parts, self.database = parts, database
-        self._origin: Self | None = None  # of a snapshot
-        self._fields = Cache()  # which snapshots and later parts share
+        self._origin: Self | None = None  # the index of which this is a snapshot
+        self._fields = Cache()  # shared with snapshots, and kept when parts change
 
     @property
     def items(self) -> Items:
@@ -85,7 +85,7 @@ class IndexView:
 
     def check_compact(self, what: str) -> None:
         """Raise `InputError` if the index has deleted items, which the operation `what` would
-        count."""
+        read."""
         if len(self) < self.n:
             raise InputError(
                 f"{what} reads every item, but {self.n - len(self)} items are deleted: compact "
@@ -93,10 +93,10 @@ class IndexView:
             )
 
     def snapshot(self) -> Self:
-        """Return the index as it is now, which later additions and deletions do not change.
+        """Return the index in its current state; later additions and deletions do not change it.
 
-        Results of fits to the snapshot are stored in this index, too, or refused with an
-        `InputError` if its items have changed by then.
+        Results of fits to the snapshot are stored in this index, too; `InputError` if its items
+        have changed by then.
         """
         if self.folder is None:
             _ = self._scores  # one store for both
@@ -105,11 +105,11 @@ class IndexView:
         return made
 
     def for_scorer(self, fingerprint: str | None) -> Self:
-        """Return a `snapshot` with the fits, learned values and scores of one cross-encoder, given
-        its `scorer.fingerprint` (None for an unknown one).
+        """Return a `snapshot` with the fits and scores of one cross-encoder, given its
+        `scorer.fingerprint` (None for an unknown cross-encoder).
 
-        Vectors fitted to another cross-encoder remain available by name, but are never a default
-        (`of_others`).
+        Vectors that were fitted to other cross-encoders (`of_others`) remain available by name, but
+        are never chosen by default.
         """
         made = self.snapshot()
         made._parts = replace(made._parts, scorers=frozenset({fingerprint, None}))
@@ -153,7 +153,7 @@ class IndexView:
         return [] if place is None else damages(place.read()[1]) + self.scores.verify(repair=repair)
 
     def stamp_now(self) -> tuple[int, int, int] | None:
-        """`stamp` of the folder's current version; None without a folder."""
+        """Return the `stamp` of the folder's current version; None without a folder."""
         place = self._parts.folder
         return None if place is None else place.stamp()
 
@@ -170,7 +170,7 @@ class IndexView:
 
     @property
     def of_others(self) -> frozenset[str]:
-        """Names of vectors fitted to cross-encoders other than the one of `for_scorer`."""
+        """Names of vectors fitted to other cross-encoders than the fingerprint of `for_scorer`."""
         parts, names = self._parts, self._parts.names("vectors")
         if not parts.scorers:
             return frozenset()
@@ -196,7 +196,7 @@ class IndexView:
 
     @property
     def late(self) -> Mapping[str, Late]:
-        """Late-interaction models, opened, and the states of the items, by name (`cmc`, ...)."""
+        """Opened late-interaction models with the states of all items, by name (`cmc`, ...)."""
         return self._parts.named("late", lambda part: Late(part.encoder.get(), part.states))
 
     @property
@@ -211,8 +211,8 @@ class IndexView:
 
     @property
     def anchors(self) -> Anchors | None:
-        """The exact scores (k_q, n) of the anchor queries; None if items were added since, until
-        `collect_anchors` scores these, too."""
+        """The exact scores (k_q, n) of the anchor queries; None if items were added, until
+        `collect_anchors` scores the new items, too."""
         artifact = self.artifacts.get(ANCHORS)
         if artifact is None or artifact.meta.get("added"):
             return None
@@ -223,13 +223,13 @@ class IndexView:
 
     @property
     def anchor_queries(self) -> Sequence[str]:
-        """Texts (k_q) of the anchor queries, even if their scores are stale."""
+        """Texts (k_q) of the anchor queries, even if new items have no scores yet."""
         artifact = self.artifacts.get(ANCHORS)
         return () if artifact is None else artifact.arrays["queries"]
 
     def scale(self, name: str) -> Scale | None:
-        """Return the map of exact scores to the scale of inner products with the vectors `name`,
-        learned from the anchors or a fit; None if neither exists."""
+        """Return the map of exact scores to the scale of inner products with the vectors `name`, if
+        it was learned from the anchors or a fit, or None."""
         if name in self.fitted:
             return None if name in self.of_others else self.fitted[name].scale
         anchors = self.artifacts.get(ANCHORS)
@@ -280,8 +280,8 @@ class IndexView:
         return None
 
     def store(self, name: str) -> VectorStore:
-        """Return the store that searches the item vectors `name`: their approximate index if there
-        is one (see `ItemIndex.add_nearest`), or else exact search."""
+        """Return the store that searches the item vectors `name`: the approximate index if
+        `ItemIndex.add_nearest` has built one, or else exact search."""
         values: Any = self._parts.open("vectors", name).values
         if isinstance(values, DatabaseStore):
             return values
@@ -312,7 +312,7 @@ class IndexView:
         rows = self._parts.open("vectors", name).values
         if self._parts.folder is None or isinstance(rows, StoredArray):
             return rows
-        part = self._parts.newest("vectors", name)  # fitted since the index was opened
+        part = self._parts.newest("vectors", name)  # fitted after the index was opened
         assert part is not None
         return part.rows("values")
 

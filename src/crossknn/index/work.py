@@ -1,8 +1,8 @@
-"""Vectors and states of finished batches, kept while items are encoded so that a stopped run can
+"""Vectors and states of finished batches, stored while items are encoded so that a stopped run can
 resume.
 
-A work folder holds a file `<key>-<token>.npz` for each batch of texts: their digests (b, 16), the
-number of rows of each (b,), and the rows (s, d). The key names the model; other files are removed.
+A work folder has a file `<key>-<token>.npz` for each batch of b texts: their digests (b, 16), their
+numbers of rows (b,), and the rows (s, d). The key identifies the model; other files are removed.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def encode_kept(
     encode: Callable[[Sequence[str], Progress], States],
     progress: Progress | None = None,
 ) -> States:
-    """Encode n texts, but only those missing from the folder `work`, and equal texts once.
+    """Encode the texts (n) that are missing from the folder `work`, equal texts only once.
 
     Args:
         work: The work folder.
-        model: What identifies the model.
+        model: Texts that identify the model.
         texts: The texts (n).
         encode: Returns the states of a batch of texts.
-        progress: Called with (different texts encoded, all different texts).
+        progress: Called with (distinct texts encoded so far, distinct texts in all).
     """
     key = digest(model)
     with translate_os_errors(work, "vectors"):

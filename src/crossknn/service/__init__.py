@@ -1,1 +1,1 @@
-"""The HTTP service: searches of many clients on one scorer (extra `serve`)."""
+"""The HTTP service: many clients search with one scorer (extra `serve`)."""

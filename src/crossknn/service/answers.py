@@ -18,7 +18,7 @@ MAX_MESSAGE = 2000  # characters
 
 
 class ErrorAnswer(BaseModel):
-    """What went wrong: `message`, `status`, and `field`, the name of a wrong one."""
+    """What went wrong: `message`, `status`, and the name of a wrong `field`."""
 
     error: dict[str, Any]
 

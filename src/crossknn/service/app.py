@@ -1,4 +1,4 @@
-"""The service as an ASGI application: access, limits and running it."""
+"""The service as an ASGI application: access, limits, and running the server."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from crossknn.service.engine import Engine
 from crossknn.service.routes import health, router
 
 LOCAL = ("127.0.0.1", "::1", "localhost")
-MAX_BYTES = 8 << 20  # of a request's body
+MAX_BYTES = 8 << 20  # in a request's body
 _OPEN = ("/healthz", "/readyz", "/openapi.json", "/page")
 _POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 
 
 def create_app(engine: Engine, *, keys: Sequence[str] = (), local: bool = False) -> FastAPI:
-    """Make the ASGI application. With `keys`, only requests with one of them are served. `local`
+    """Make the ASGI application. With `keys`, only requests with one of these are served. `local`
     accepts only names of this machine, because a foreign page could make its own name point here
     (DNS rebinding)."""
 
@@ -91,7 +91,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        arrived, status, size = time.monotonic(), 499, 0  # if the client goes before an answer
+        arrived, status, size = time.monotonic(), 499, 0  # 499: the client went away
         scope.setdefault("state", {})["arrived"] = arrived
 
         async def limited() -> Message:

@@ -1,4 +1,4 @@
-"""One scorer for many searches: it collects the pairs that all of them wait for, fills batches, and
+"""One scorer for many searches: it collects the pairs for which searches wait, fills batches, and
 returns the scores to each search."""
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from crossknn.types import FloatArray, IntArray, Pairs
 logger = logging.getLogger(__name__)
 
 BATCH = 64  # pairs
-MIN_SHARE = 8  # pairs: smaller shares of a batch would only cost more rounds of answers
-_PATIENCE = 10.0  # seconds: calls without a deadline are ordered as if they had this one
-_POLL = 0.1  # seconds between two looks of a waiting search at its deadline and its scores
+MIN_SHARE = 8  # pairs: with smaller shares of a batch, calls would wait for more batches
+_PATIENCE = 10.0  # seconds: calls without a deadline are ordered as if this were theirs
+_POLL = 0.1  # seconds between two checks of deadline and scores by a waiting search
 
 
 class _PendingCall(Call):
     """The pairs that a search waits for.
 
-    Answers are positions (b,) with their scores (b,), None where they could not be scored, or the
-    error. The search reads them when `ready` is set.
+    An answer is positions (b,) and their scores (b,), None if these pairs could not be scored, or
+    the error. The search reads answers when `ready` is set.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class _PendingCall(Call):
         self.until = time.monotonic() + (_PATIENCE if left == np.inf else left)
 
     def take(self) -> list[tuple[IntArray, FloatArray]]:
-        """Return the scores that have come since; an error is kept for `check`."""
+        """Return the scores that are new since the last call; an error is kept for `check`."""
         scored = []
         while not self.answers.empty():
             positions, outcome = self.answers.get()
             self.unanswered -= len(positions)
             if isinstance(outcome, ScorerError):
-                # That a batch has no score at all is an error only where no batch has one.
+                # A batch without any score is an error only if no batch has a score.
                 if self.failure is None or isinstance(self.failure, NothingScoredError):
                     self.failure = outcome
             elif outcome is not None:
@@ -78,8 +78,8 @@ class _PendingCall(Call):
 
 
 class _Batch:
-    """Pairs of several calls that are scored together: the call of each by its number (b,), and its
-    position in that call (b,)."""
+    """Pairs of several calls that are scored together: for each pair the number of its call (b,),
+    and its position in that call (b,)."""
 
     def __init__(self, shares: Mapping[_PendingCall, Sequence[int] | IntArray]) -> None:
         self.calls = [*shares]
@@ -111,7 +111,7 @@ class _Batch:
                     call.ready.set()
 
     def missing(self) -> dict[_PendingCall, IntArray]:
-        """Return the positions without a score, of each call that has some."""
+        """Return the positions without a score, by call."""
         rows = [self.unscored & (self.call_of == number) for number in range(len(self.calls))]
         both = zip(self.calls, rows, strict=True)
         return {call: self.position[own] for call, own in both if own.any()}
@@ -120,12 +120,11 @@ class _Batch:
 class SharedScorer:
     """A scorer that many threads share, combining their pairs in batches.
 
-    As many threads as the scorer has workers score a batch each; those that are idle divide the
-    waiting pairs. A batch holds an equal share of each waiting call, of `MIN_SHARE` pairs or more;
-    the remaining places go to the calls with the earliest deadlines. Where a batch is a request to
-    an endpoint it holds pairs of one query, of the call that has the fewest requests running. When
-    a batch of several calls fails, each call is tried again alone, so that only the one at fault
-    gets the error.
+    As many threads as the scorer has workers score batches; idle threads divide the waiting pairs.
+    A batch holds an equal share of each waiting call, of `MIN_SHARE` pairs or more; the remaining
+    places go to the calls with the earliest deadlines. If a batch is a request to an endpoint, it
+    holds pairs of one query, of the call with the fewest running requests. When a batch of several
+    calls fails, each call is scored again alone, so that only the call at fault gets the error.
     """
 
     def __init__(self, scorer: Scorer, metrics: Metrics) -> None:
@@ -135,7 +134,7 @@ class SharedScorer:
             scorer = scorer.one_by_one()
         self.scorer, self.metrics = scorer, metrics
         self.fingerprint = scorer.fingerprint
-        self.failure: str | None = None  # why nothing was scored lately, if so
+        self.failure: str | None = None  # the error since the last scored pair
         self._failures_in_a_row = 0
         self._calls: list[_PendingCall] = []
         self._changed, self._closed = threading.Condition(), threading.Event()
@@ -194,7 +193,7 @@ class SharedScorer:
                     call.running -= 1
 
     def _next_batch(self) -> _Batch | None:
-        """Some of the pairs that wait; None when closed."""
+        """Wait for pairs, and return the next batch; None when closed."""
         with self._changed:
             while True:
                 if self._closed.is_set():
@@ -223,7 +222,7 @@ class SharedScorer:
         return {call: taken}
 
     def _shares(self, waiting: list[_PendingCall]) -> dict[_PendingCall, list[int]]:
-        """Divide a batch among calls, with larger shares for the first ones."""
+        """Divide a batch among calls, with larger shares for the first calls."""
         pairs = sum(len(call.unassigned) for call in waiting)
         places = -(-pairs // (1 + self._idle))
         if not self._idle:  # other threads will soon end their batches
@@ -244,7 +243,7 @@ class SharedScorer:
         failure: ScorerError | None = None
         try:
             batch.score(self.scorer, self._closed)
-        except Exception as error:  # whatever a model or an endpoint raises
+        except Exception as error:  # a model or an endpoint may raise anything
             failure = error if isinstance(error, ScorerError) else scorer_failure(error)
         n_scored = int((~batch.unscored).sum())
         self.metrics.batch(n_scored, len(batch.calls), time.perf_counter() - began)

@@ -18,8 +18,8 @@ from crossknn.errors import wrong_field
 from crossknn.service.answers import InvalidBodyError
 
 MAX_COUNTS = {"texts": 100_000, "keys": 10_000, "values": 1_100_000}
-"""Of a body; keys are texts, too. 1,000 documents with vectors of 1,024 dimensions are allowed."""
-MAX_ERRORS = 100  # that pydantic reports: one for each type that a field may have
+"""Limits of a body; keys are texts, too. 1,000 documents with 1,024-dimensional vectors fit."""
+MAX_ERRORS = 100  # errors read from pydantic: one for each type that a field may have
 
 
 class CheckedRoute(APIRoute):
@@ -57,7 +57,7 @@ def read_body(raw: bytes, model: type[BaseModel]) -> BaseModel:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse repeated keys, one of which would be ignored, such as a second `not` of a filter."""
+    """Refuse a key that is given twice, such as `not` in a filter: one would be ignored."""
     values = dict(pairs)
     if len(values) < len(pairs):
         [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
@@ -72,7 +72,7 @@ def check_size(raw: bytes) -> None:
     Parsing first would be too late: 8 MiB can become half a gigabyte of objects, and parsing holds
     the interpreter's lock.
     """
-    # Without escaped quotes every other part between quotes is outside of texts.
+    # After removing escaped quotes, every other part between quotes is outside of texts.
     plain = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside = b"".join(plain.split(b'"')[::2])
     counts = {

@@ -1,8 +1,8 @@
 """The service's sockets and connections, and how long a client may keep a connection waiting.
 
-If there are too many connections, a new one displaces the one that has waited longest for its
-client (to send a head or a body, or to read), so that a service flooded with idle connections still
-answers. Connections whose requests are being answered stay.
+If there are too many connections, a new connection displaces the connection that has waited longest
+for its client (to send a head or a body, or to read), so that a service flooded with idle
+connections still answers. Connections whose requests are being answered stay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ADVICE = {
     errno.EADDRINUSE: "it is in use: stop what listens there, or give another --port",
     errno.EACCES: "ports below 1024 need rights that this user lacks: give another --port",
 }
-_ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}  # of an address, such as of IPv6
+_ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}  # errors: no such address here
 
 
 @contextmanager
@@ -95,7 +95,7 @@ class BoundedServer(Server):
         engine.metrics.connections.set_function(lambda: len(self.server_state.connections))
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop the searches; what a second signal cuts short is no error."""
+        """Stop the searches; after a second signal, interrupted requests are not logged."""
         if self.should_exit:
             logging.getLogger("uvicorn.error").disabled = True
         self.engine.stop()
@@ -116,7 +116,7 @@ class BoundedServer(Server):
 
 
 def _max_connections() -> int:
-    """Leave half of the files that the process may open for other uses."""
+    """Return the maximum number of connections: half of the files that the process may open."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows has no such limit
@@ -126,7 +126,7 @@ def _max_connections() -> int:
 
 
 class Connection(H11Protocol):
-    """A connection that others may displace, and that is dropped if its client is too slow."""
+    """A connection that new ones may displace, and that is dropped if its client is too slow."""
 
     def __init__(
         self, *args: Any, most: int, dropped: Callable[[str], object], **options: Any
@@ -157,7 +157,7 @@ class Connection(H11Protocol):
             self.drop("slow")
 
     def drop(self, why: str) -> None:
-        """Close the connection at once; what its client has not read would keep it open."""
+        """Close the connection at once, although its client may not have read everything."""
         self.connections.discard(self)  # the loop reports later that it is gone
         self.transport.abort()
         self.dropped(why)

@@ -33,29 +33,29 @@ from crossknn.service.shapes import RerankBody, SearchBody, budget_of
 
 T = TypeVar("T")
 
-MAX_HITS = 10_000  # of a request
-MAX_TEXT = 1 << 18  # characters of its queries
-MAX_REQUESTS = 64  # at once
-AT_ONCE = 4  # searches for each core, or for each batch that the scorer runs at once
-DEPTH = 1000  # how far down the first stage's ranking an explanation looks
-_MIN_SECONDS = 0.1  # that a search needs besides scoring, on busy cores
-_ANSWER_SECONDS, _HIT_SECONDS = 0.06, 5e-5  # that an answer takes on busy cores, and each hit of it
+MAX_HITS = 10_000  # in the answer to a request
+MAX_TEXT = 1 << 18  # characters in the queries of a request
+MAX_REQUESTS = 64  # running or waiting at once
+AT_ONCE = 4  # searches per core, or per batch that the scorer runs at once
+DEPTH = 1000  # hits of the first stage in which an explanation finds ranks
+_MIN_SECONDS = 0.1  # a search needs this besides scoring, on busy cores
+_ANSWER_SECONDS, _HIT_SECONDS = 0.06, 5e-5  # per answer and per hit on busy cores
 _STORED = 0.2  # seconds in which the batches of a call are stored together
 
 
 def busy(message: str = "the service has more requests than it takes: come again") -> HTTPException:
-    """Make the error for a request that may be sent again later."""
+    """Make the error for a request that the client may send again later."""
     return HTTPException(429, message, {"Retry-After": "1"})
 
 
 class Engine:
-    """Indexes by name, a scorer for all their searches, and the threads that run these.
+    """Indexes by name, one scorer for all searches, and the threads that run searches.
 
     Args:
-        indexes: Indexes by name; the first serves requests that name none.
+        indexes: Indexes by name; the first serves requests that name no index.
         scorer: The scorer for all indexes.
-        method: The method for requests that name none.
-        methods: Specs that requests may name beside the bare names of all methods but `exact`.
+        method: The method for requests that name no method.
+        methods: Specs that requests may give besides the names of all methods except `exact`.
         budget: Default number of pairs per query.
         most_pairs: Maximum number of pairs per request.
         deadline: Maximum and default seconds from a request's arrival to its answer.
@@ -78,7 +78,7 @@ class Engine:
         self.shared = SharedScorer(scorer, self.metrics)
         named = [name for name in (DEFAULT, *METHODS) if name != "exact"]
         self.methods = list(dict.fromkeys([*named, method, *methods]))
-        # Of these the ones that the page offers.
+        # The methods that the page offers.
         self.menu = list(dict.fromkeys([method, *methods, DEFAULT, "rerank", "retrieve"]))
         self._served = {
             name: FreshSearcher(Searcher(index, self._scorer(index), method))
@@ -86,7 +86,7 @@ class Engine:
         }
         self.closing = False
         self._live, self._lock = set[threading.Event](), threading.Lock()
-        # More threads would only take the time that each of them needs to end before its deadline.
+        # More threads would slow each other down, and answers would miss their deadlines.
         at_once = AT_ONCE * max(available_threads(), self.shared.workers)
         self._pool = ThreadPoolExecutor(min(MAX_REQUESTS, at_once), "crossknn-search")
         self.metrics.live.set_function(lambda: len(self._live))
@@ -131,8 +131,8 @@ class Engine:
         return next(iter(self._served)) if name is None else name
 
     def searcher(self, name: str | None) -> Searcher:
-        """Return the searcher of an index, which is opened again if it was changed; call it outside
-        the event loop."""
+        """Return the searcher of an index, which is opened again if its folder has changed; call it
+        outside the event loop."""
         return self._served[self.name_of(name)].now()
 
     def problems(self) -> list[str]:
@@ -155,20 +155,20 @@ class Engine:
         return future, cancel
 
     def stop(self) -> None:
-        """End all searches with the best hits so far, and accept no more."""
+        """End all searches with the best hits so far, and accept no more requests."""
         with self._lock:
             self.closing = True
             for cancel in [*self._live]:
                 cancel.set()
 
     def close(self) -> None:
-        """Stop, and wait for the searches."""
+        """Stop, and wait until all searches have ended."""
         self.stop()
         self._pool.shutdown()
         self.shared.close()
 
     def check(self, body: SearchBody) -> None:
-        """Refuse a search that exceeds the service's limits, or names an unknown index."""
+        """Refuse a request that exceeds the service's limits, or names an unknown index."""
         self.name_of(body.index)
         n_queries, length = len(body.texts), sum(map(len, body.texts))
         if length > MAX_TEXT:
@@ -183,7 +183,7 @@ class Engine:
             raise InputError(f"the method {body.method!r:.80} is not offered here: {hint}")
 
     def check_pairs(self, pairs: int) -> None:
-        """Refuse a request for too many calls."""
+        """Refuse a request that would score too many pairs."""
         if pairs > self.most_pairs:
             most = f"this service gives up to {self.most_pairs:,}"
             raise InputError(f"the request asks for {pairs:,} calls; {most}")
@@ -229,9 +229,9 @@ class Engine:
     def rerank(
         self, body: RerankBody, arrived: float, cancel: threading.Event, *, shown: bool
     ) -> tuple[Reranked, bool]:
-        """Order documents, which are part of the answer if they are to be `shown`; also return
-        whether that was less than requested. The scores are not stored, because the documents
-        belong to no index."""
+        """Order documents, and return them with their texts if `shown`, and whether the answer is
+        degraded (see `_degraded`). Scores are not stored, because the documents belong to no
+        index."""
         began = time.monotonic()
         budget = budget_of(body.budget, body.deadline_ms, self.budget)
         documents = [
@@ -246,7 +246,7 @@ class Engine:
             scorer=self.shared,
             top_k=body.top_n,
             return_documents=shown,
-            method="exact" if at_once else None,  # rounds serve a deadline alone
+            method="exact" if at_once else None,  # rounds are useful only with a deadline
             cancel=cancel,
         )
         degraded = _degraded(ranked.results)
@@ -254,9 +254,9 @@ class Engine:
         return ranked, degraded
 
     def _in_time(self, budget: Budget, arrived: float, hits: int = 0) -> Budget:
-        """Return the budget with the time left for the search alone, less what an answer of so many
-        hits takes. Raises `busy` if the request has waited so long that its answer would be
-        late."""
+        """Return the budget with the seconds that are left for the search, less the time to write
+        an answer with this many hits. Raises `busy` if the request has waited so long that its
+        answer would be late."""
         ends, now = self._ends(budget, arrived), time.monotonic()
         limit, left = ends - arrived, ends - now
         if left < min(_MIN_SECONDS, limit / 2):
@@ -273,5 +273,5 @@ class Engine:
 
 
 def _degraded(results: Results) -> bool:
-    """Whether an answer is less than was requested."""
+    """Whether a search ended early, or could not score all pairs."""
     return results.stopped_by not in ("budget", "target") or results.n_failed > 0

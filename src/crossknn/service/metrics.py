@@ -12,7 +12,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
-    """The counters of one service, in a registry of their own."""
+    """The counters of one service, in a separate registry."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -22,11 +22,11 @@ class Metrics:
         self._latency = Histogram("crossknn_request_seconds", "Seconds of a request.", **of_route)
         self._calls = Counter("crossknn_calls", "Pairs that the scorer scored.", **own)
         self._hits = Counter("crossknn_store_hits", "Scores read from the store.", **own)
-        self._batches = Counter("crossknn_batches", "Batches by the requests in it.", ["of"], **own)
+        self._batches = Counter("crossknn_batches", "Batches by number of requests.", ["of"], **own)
         self._steps = Counter("crossknn_seconds", "Seconds of searches by step.", ["step"], **own)
         self._stops = Counter("crossknn_searches", "Searches by what ended them.", ["by"], **own)
         self._degraded = Counter("crossknn_degraded", "Answers of less than was asked for.", **own)
-        self._dropped = Counter("crossknn_dropped_connections", "Dropped ones.", ["why"], **own)
+        self._dropped = Counter("crossknn_dropped_connections", "Closed early.", ["why"], **own)
         self.queue = Gauge("crossknn_queue", "Pairs that wait for the scorer.", **own)
         self.live = Gauge("crossknn_live", "Requests under way.", **own)
         self.connections = Gauge("crossknn_connections", "Connections.", **own)
@@ -52,7 +52,7 @@ class Metrics:
         self._degraded.inc(degraded)
 
     def connection_dropped(self, why: str) -> None:
-        """Count a connection that another one has `displaced`, or whose client was `slow`."""
+        """Count a dropped connection: a new one `displaced` it, or its client was `slow`."""
         self._dropped.labels(why).inc()
 
     def text(self) -> bytes:

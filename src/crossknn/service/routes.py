@@ -45,12 +45,12 @@ async def search(
 ) -> Response:
     """The k best items by cross-encoder score, under a budget of calls.
 
-    As server-sent events it sends `round` after each round, then `result`, or `error`.
+    With server-sent events, `round` follows each round, then `result` or `error` ends the stream.
     """
     arrived = request.state.arrived
     engine.check(body)
     if body.stream or EVENTS in accept:
-        # Without these headers a proxy keeps the rounds until the search has ended.
+        # Without these headers a proxy holds the events back until the search has ended.
         unbuffered = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return StreamingResponse(_rounds(engine, body, arrived), 200, unbuffered, EVENTS)
     return await _answer(request, lambda cancel: engine.search(body, arrived, cancel))
@@ -60,7 +60,7 @@ async def search(
 @router.post("/v1/rerank")
 @router.post("/v2/rerank")
 async def rerank(body: RerankBody, request: Request, engine: Served) -> Response:
-    """Order given documents, scoring at most a budget of them: for clients of Cohere (/v2/rerank),
+    """Order given documents, scoring `budget` of them at most: for clients of Cohere (/v2/rerank),
     Jina (/v1/rerank), infinity and Text Embeddings Inference (/rerank)."""
     engine.check_pairs(body.budget or 0)
     path = request.scope["route"].path
@@ -121,7 +121,7 @@ async def readyz(engine: Served) -> Response:
 
 async def _answer(request: Request, work: Callable[[threading.Event], Any]) -> Response:
     """Run `work` on a thread of the engine, which also writes its result as JSON, since a long
-    answer would block the event loop. `work` is told when the client has disconnected."""
+    answer would block the event loop. Its argument is set when the client has disconnected."""
     engine: Engine = request.app.state.engine
     future, cancel = engine.submit(lambda cancel: JSONResponse(work(cancel)))
     answer = asyncio.wrap_future(future)
@@ -133,7 +133,7 @@ async def _answer(request: Request, work: Callable[[threading.Event], Any]) -> R
     finally:
         cancel.set()
         gone.cancel()
-        answer.cancel()  # if it waits for a thread
+        answer.cancel()  # in case it still waits for a thread
 
 
 async def _gone(request: Request) -> None:

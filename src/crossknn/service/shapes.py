@@ -1,6 +1,6 @@
 """The bodies of requests and answers: crossknn's own, and those of reranking services.
 
-null stands for the default of every optional field.
+In every optional field, null stands for the default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_K = 1000
 MAX_DOCUMENTS = 1000
 Text = Annotated[str, StringConstraints(min_length=1, max_length=32_768)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-# In less than 20 ms not even the first stage answers.
+# Even the first stage takes 20 ms.
 DeadlineMs = Annotated[float, Field(ge=20, le=3_600_000)]
 Positive = Annotated[int, Field(ge=1)]
 Vector = Annotated[list[float], Field(min_length=1, max_length=8192, fail_fast=True)]
@@ -40,26 +40,26 @@ class BudgetBody(Body):
 
 
 class SearchBody(Body):
-    """A search: a `query` or several `queries`, and what it may cost."""
+    """A search: a `query` or several `queries`, and limits of its cost."""
 
     query: Text | None = Field(None, examples=["how do I open a zip file"])
     queries: Annotated[list[Text], Field(min_length=1, max_length=100)] | None = None
-    index: Name | None = Field(None, description="By default the first one that is served.")
+    index: Name | None = Field(None, description="Name of an index; by default the first.")
     k: Annotated[int, Field(ge=1, le=MAX_K)] | None = Field(
-        None, description="Items to return for each query; by default 10, or all there are."
+        None, description="Items to return for each query; by default 10."
     )
     budget: Positive | BudgetBody | None = Field(
         None, description="Cross-encoder calls for each query."
     )
-    method: Text | None = Field(None, description="One of those that GET /indexes lists.")
+    method: Text | None = Field(None, description="A method that GET /indexes lists.")
     deadline_ms: DeadlineMs | None = Field(
-        None, description="From the arrival of the request; then the best so far is the answer."
+        None, description="Milliseconds from arrival to answer, with the best hits so far."
     )
     filter: dict[str, Any] | Annotated[list[Name], Field(fail_fast=True)] | None = Field(
         None, description='Conditions on fields, such as {"lang": "en"}, or ids of items.'
     )
     explain: bool | None = Field(
-        False, description="Also every scored item, and the ranks in the first stage."
+        False, description="Add every scored item, and each hit's rank in the first stage."
     )
     stream: bool | None = Field(False, description="Send each round as a server-sent event.")
 
@@ -91,7 +91,7 @@ def budget_of(given: int | BudgetBody | None, deadline_ms: float | None, per_que
 
 
 class DocumentBody(Body):
-    """A document; with the vector of whatever retrieved it fewer calls find the best ones."""
+    """A document; with its retriever's `embedding`, fewer calls find the best documents."""
 
     text: str
     title: str | None = None
@@ -100,8 +100,8 @@ class DocumentBody(Body):
 
 class RerankBody(Body):
     """Documents to order: `documents`, as for Cohere, Jina and infinity, or `texts`, as for Text
-    Embeddings Inference. Without a `budget` all are scored, up to the service's own budget; beyond
-    it the others follow by predicted score. The last five fields are accepted and ignored."""
+    Embeddings Inference. Without a `budget` all are scored, up to the service's budget; other
+    documents follow by predicted score. The last five fields are accepted and ignored."""
 
     query: Text = Field(examples=["how do I open a zip file"])
     documents: (
@@ -112,9 +112,9 @@ class RerankBody(Body):
     return_documents: bool | None = Field(None, description="By default true at /v1/rerank alone.")
     return_text: bool | None = False
     raw_scores: bool | None = Field(
-        False, description="Logits; by default numbers between 0 and 1."
+        False, description="Return logits; by default, scores are between 0 and 1."
     )
-    budget: Positive | None = Field(None, description="Documents that are scored.")
+    budget: Positive | None = Field(None, description="Number of documents that are scored.")
     deadline_ms: DeadlineMs | None = None
     model: str | None = None
     max_tokens_per_doc: int | None = None
@@ -132,8 +132,8 @@ class RerankBody(Body):
 def rerank_answer(
     body: RerankBody, ranked: Reranked, degraded: bool, *, strings: bool
 ) -> dict[str, Any] | list[dict[str, Any]]:
-    """Make the answer to `documents`, or to `texts`. With `strings` a returned document is its
-    text, and no object."""
+    """Make the answer to `documents`, or to `texts`. With `strings`, a returned document is a text
+    instead of an object."""
     entries = list[dict[str, Any]]()
     for document in ranked:
         score = document["score"] if body.raw_scores else float(expit(document["score"]))

@@ -94,7 +94,7 @@ def _parent(folder: Path, name: str) -> Iterator[tuple[int | None, str]]:
 
 
 def open_file(folder: Path, name: str, mode: Mode = "rb") -> BufferedIOBase:
-    """Open the file `name` (such as `data-x/ids.npy`) of one of crossknn's folders.
+    """Open the file `name` (such as `data-x/ids.npy`) in one of crossknn's folders.
 
     The folder itself may be a link that its user made. Raises `InputError` if the file is a link,
     device, pipe or folder, or if a file to be changed has hard links; other errors are `open`'s.
@@ -360,7 +360,7 @@ def digest(texts: Iterable[str]) -> str:
 
 
 def scratch(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
-    """Make a new array. A large one is mapped from an unnamed temporary file, so that the system
+    """Make a new array. A large array is mapped from an unnamed temporary file, so that the system
     may free its memory pages. Raise `InputError` if the disk has no room for it."""
     size = np.dtype(dtype).itemsize * math.prod(shape)
     if size < SCRATCH:

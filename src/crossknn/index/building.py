@@ -45,7 +45,7 @@ def parts_of(
     tokenizer: Tokenizer,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """Make the vectors and word models of a new index, whose `folder` may hold an older one; see
+    """Make the vectors and word models of a new index, whose `folder` may hold an older index; see
     `ItemIndex.build`."""
     n, parts, given = len(items), dict[str, Any](), dict(vectors)
     encoded: Any = None if encoder is None else given.pop(DUAL_ENCODER, None)
@@ -109,8 +109,8 @@ def _parts_beside(
         what = "an index of its own" if items is None else f"of {items.meta['n']:,} items"
         raise InputError(
             f"the folder {folder.path} is {what}, but {store.name} has {store.shape[0]:,} "
-            "items, whose ids do not match: give another folder, or collect and fit anew in a "
-            "new one"
+            "items, whose ids do not match: give another folder, or collect and fit again in "
+            "a new folder"
         )
     return build, parts
 

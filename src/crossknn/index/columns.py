@@ -300,7 +300,7 @@ class StoredRecords(Sequence[Any]):
 
 
 class StoredColumns(UserDict[str, Any]):
-    """Arrays and texts by name: `[name]` gives an array, checked completely, or `StoredTexts`; see
+    """Arrays and texts by name: `[name]` returns a fully checked array, or `StoredTexts`; see
     `Artifact.rows`."""
 
     def __getitem__(self, name: str) -> Any:

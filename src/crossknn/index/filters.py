@@ -128,7 +128,7 @@ def fields_of(condition: Condition) -> list[str]:
 
 
 def kind_of(value: object) -> Kind | None:
-    """Return the kind with which a value is compared, or None if it cannot be compared."""
+    """Return the kind of a value: only values of one kind are compared; None for other values."""
     if isinstance(value, str):
         return "text"
     if isinstance(value, bool | np.bool_):

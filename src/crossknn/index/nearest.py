@@ -106,7 +106,7 @@ class FaissStore:
     def _candidates(
         self, vectors: FloatArray, wanted: int, n_excluded: int, allowed: BoolArray | None
     ) -> tuple[FloatArray, IntArray]:
-        """Return approximate scores and items, both (m, c); `NO_ITEM` if lists have too few."""
+        """Return approximate scores and items, both (m, c), padded with `NO_ITEM`."""
         import faiss
 
         n, n_lists = self.shape[0], self._lists.nlist

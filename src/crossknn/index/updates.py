@@ -184,7 +184,7 @@ def regression(
 
 def compacted(parts: Parts) -> dict[str, Artifact]:
     """Return the parts of an index without its deleted items, in the same order; each array is made
-    on demand. BM25 is fitted again, to the remaining items."""
+    on demand. BM25 is fitted to the remaining items."""
     items, order = parts.items, np.asarray(parts.anchor_items)
     n = len(items)
     alive = np.ones(n, np.bool_) if items.alive is None else items.alive

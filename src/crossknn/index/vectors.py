@@ -57,7 +57,7 @@ class RememberedModel:
         return "work-vectors" if self.kind == "dual encoder" else f"work-late-{self.name}"
 
     def state(self) -> dict[str, Any]:
-        """The values that the index stores about the model."""
+        """The source, fingerprint and dimensions of the model, which the index stores."""
         return {key: getattr(self, key) for key in ("source", "fingerprint", "dimensions")}
 
     def same_as(self, other: RememberedModel) -> bool:

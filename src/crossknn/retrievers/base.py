@@ -220,7 +220,7 @@ class RandomItems(AllScores):
 
 
 class ItemPriors(AllScores):
-    """One number per item (n,), the same for every query, such as its number of views."""
+    """Scores items by one number per item (n,), the same for every query, such as views."""
 
     def __init__(self, values: FloatArray) -> None:
         try:
@@ -256,7 +256,7 @@ class Ranked(AllScores):
         return np.array(rows, np.float32)
 
     def others(self, ranking: Candidates) -> FloatArray:
-        """Return the score (m,) of items outside the ranking: the lowest score in it, at most 0."""
+        """Return the score (m,) of items outside a ranking: its lowest score, but at most 0."""
         return np.where(np.isfinite(ranking.scores), ranking.scores, 0).min(axis=1, initial=0)
 
     def spread(self, ranking: Candidates, n: int) -> FloatArray:

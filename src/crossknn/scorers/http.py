@@ -292,8 +292,8 @@ def _proxy_of(parts: SplitResult) -> str:
 
 
 def _connections(proxy: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Make a connection pool, through a proxy unless it is "", and the words in which messages name
-    the proxy."""
+    """Make a connection pool, through `proxy` unless it is "". Return the pool, and the words for
+    the proxy in messages."""
     from urllib3 import PoolManager, ProxyManager, make_headers
     from urllib3.exceptions import HTTPError
     from urllib3.util import parse_url

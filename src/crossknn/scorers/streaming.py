@@ -277,8 +277,8 @@ class BatchedScorer(ABC):
 def start_thread(
     name: str, target: Callable[..., object], *args: Any, stop: Callable[[], object] | None = None
 ) -> Thread:
-    """Start a thread that may be in native code when the program exits; `stop`, called at exit,
-    ends a thread that waits for work.
+    """Start a thread that may be in native code when the program exits. `stop` is called at exit,
+    and ends a thread that waits for work.
 
     A daemon thread that returns from native code (ONNX Runtime, tokenizers, faiss) to an
     interpreter that has shut down aborts the process; a non-daemon thread that hangs would keep the

@@ -337,7 +337,7 @@ def text_crc(number: int, digest: bytes) -> int:
 
 
 def is_whole_text(number: int, digest: Any, text: Any, crc: Any) -> bool:
-    """Whether the row of a text is undamaged: a stored text has the digest of its row."""
+    """Whether the row of a text is undamaged: a stored text must match the digest in the row."""
     try:
         known = text is None or text_digest(text.decode("utf-8", "surrogatepass")) == digest
         return known and 1 <= number < LARGEST_ID and text_crc(number, digest) == crc

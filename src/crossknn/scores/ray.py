@@ -72,7 +72,7 @@ class _Worker:
         self._source, self._fingerprint = source, fingerprint
 
     def score(self, *given: Any) -> list[tuple[IntArray, FloatArray]]:
-        """Return all batches of `Scorer.score`."""
+        """Score pairs, and return all batches; see `Scorer.score`."""
         from crossknn.scorers.opening import CrossEncoder
 
         if isinstance(self._source, str | Path):
@@ -89,7 +89,7 @@ class _Worker:
 
 
 class _Remote:
-    """The scorer in the collecting process: a call waits for a free worker and its answer."""
+    """The scorer in the collecting process: `score` waits for a free worker and its answer."""
 
     def __init__(self, ray: Any, source: Any, fingerprint: str, workers: int) -> None:
         self._ray, self.fingerprint = ray, fingerprint

@@ -38,7 +38,7 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
 class StoredScorer:
     """Looks scores up in `store`; computes the missing ones with `scorer`, and stores every batch.
 
-    Many threads may share one object, and many processes the store.
+    Many threads may share one `StoredScorer`, and many processes its store.
 
     Args:
         scorer: The cross-encoder, in any form that `Searcher` accepts.

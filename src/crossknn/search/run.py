@@ -94,7 +94,7 @@ class SearchRequest:
 
     @cached_property
     def equal_texts(self) -> EqualTexts:
-        """The items that share the score of another item with the same text."""
+        """The items that have the same text as another item, and so share its score."""
         items, none = self.index.items, np.zeros(0, np.int64)
         fits = self.allowed is None or self.allowed.shape == (len(items),)
         reads_texts = self.method.calls and getattr(self.scorer, "reads_texts", True)
@@ -166,7 +166,7 @@ class FailurePolicy:
 class SearchRun:
     """The execution of a request for one batch of its queries, at the positions `rows`.
 
-    `batches` is the number of remaining batches with this one; `rounds` and `n_scored` count the
+    `batches` is the number of remaining batches, with this one; `rounds` and `n_scored` count the
     rounds and scores of the whole request.
     """
 

@@ -78,7 +78,7 @@ def serve(
 
 
 class Guard:
-    """Checks the key of a request, limits its body, and counts it when it ends.
+    """Checks the API key of a request, limits its body, and counts the request when it ends.
 
     The connection of a refused request stays open, because a client that is still sending its body
     would otherwise be reset before reading the reason.

@@ -38,7 +38,7 @@ class _PendingCall(Call):
     """The pairs that a search waits for.
 
     An answer is positions (b,) and their scores (b,), None if these pairs could not be scored, or
-    the error. The search reads answers when `ready` is set.
+    the error. The search reads the answers when `ready` is set.
     """
 
     def __init__(

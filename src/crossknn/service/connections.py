@@ -102,7 +102,7 @@ class BoundedServer(Server):
         super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve; the system queues more connections than asyncio accepts at once."""
+        """Begin to serve; set how many connections the system queues until asyncio accepts them."""
         await super().startup(sockets)
         for each in sockets or ():
             each.listen(BACKLOG)

@@ -181,7 +181,7 @@ def _as_processed(mentions: Iterable[Record]) -> Iterator[Record]:
 
 
 def _placed(mentions: Iterable[Record], documents: Iterable[Record]) -> Iterator[Record]:
-    """Yield mentions with their contexts, found by the first and the last word's position."""
+    """Yield mentions with their contexts, which are found by the positions of the words."""
     contexts = {d.text("document_id"): d.text("text").split(" ") for d in documents}
     for record in mentions:
         words = contexts.get(record.text("context_document_id"), [])

@@ -92,7 +92,7 @@ class ClsHead(nn.Module):  # type: ignore[misc]
 class EmbHead(nn.Module):  # type: ignore[misc]
     """The inner product of a state for the query and a state for the item (ANNCUR, 2.6).
 
-    `places` are the ids of the tokens whose states are used: the three marks, or the separator.
+    `places` are the ids of the tokens whose states are used: the marks, or the first separator.
     """
 
     def __init__(self, places: Sequence[int], scale: float = 1.0) -> None:

@@ -76,11 +76,11 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
         """Move layers from a new model's encoders into the head; by default, move nothing."""
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Query states to compare: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        """Return query states to compare: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
         return states, mask
 
     def of_items(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Item states to store: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        """Return item states to store: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
         return states, mask
 
     @abstractmethod

@@ -143,7 +143,7 @@ def test_the_page_names_every_query_with_what_each_way_found_and_missed(trial, t
         summary, table = part.split("</summary>", 1)
         counts = [round(10 * trial.neighbours[way][q]) for way in ("rerank", "crossknn")]
         words = seen(summary)
-        assert words.endswith(f"of 10 reranking finds {counts[0]}, searching {counts[1]}")
+        assert words.endswith(f"of the top 10, reranking finds {counts[0]}, searching {counts[1]}")
         assert " ".join(trial.queries.texts[q].split())[:40] in words
         rows = [
             [seen(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]

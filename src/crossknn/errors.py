@@ -20,7 +20,7 @@ class CrossknnError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """The message in one line, since quoted input may have several."""
+        """The message in one line, since quoted input may have several lines."""
         return " ".join(map(str.strip, super().__str__().splitlines()))
 
 
@@ -184,7 +184,7 @@ def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str
 
 
 def _shown(part: int | str) -> str:
-    name = str(part)  # an arbitrary one is quoted and cut
+    name = str(part)  # other names are quoted and cut
     return name if re.fullmatch(r"[\w-]{1,80}", name) else json.dumps(name[:80])
 
 

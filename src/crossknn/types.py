@@ -139,7 +139,7 @@ class Artifact:
     arrays: Mapping[str, Any]
 
     def rows(self, name: str) -> Any:
-        """Return an array whose rows are read from the disk, and checked, as they are taken."""
+        """Return an array whose rows are read from disk, and checked, when they are accessed."""
         return getattr(self.arrays, "data", self.arrays)[name]
 
 
@@ -218,7 +218,7 @@ class Anchors:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Ranked items of m queries, up to k of each: all arrays are (m, k), padded as in `PADDING`.
+    """Ranked items, up to k for each of m queries: all arrays are (m, k), padded as in `PADDING`.
 
     `rounds` is the round (from 1) in which an item was chosen for scoring, `approx` the score
     predicted for it then (in round 1, the retriever's score), and `std` the standard deviation of

@@ -88,7 +88,7 @@ def test_folders_that_lack_something_or_have_too_much(tmp_path, files, sentence)
 
 def test_which_part_of_a_folder_must_be_clear(tmp_path):
     write(tmp_path, NO_RUN | {"topics.dev.tsv": "9\tx\n", "topics.train.tsv": "8\ty\n"})
-    with pytest.raises(InputError, match="no judgements qrels for the split 'train'"):
+    with pytest.raises(InputError, match=r"no judgements \(qrels\) for the split 'train'"):
         ck.read_qrels(tmp_path, split="train")
 
 

@@ -65,7 +65,7 @@ class CompareOptions:
         if self.measures is not None and self.qrels is None:
             raise InputError("--measures needs relevance judgements: give --qrels FILE")
         if self.no_exact and (self.qrels is None or self.k is not None):
-            raise InputError("--no-exact gives no recall: give --qrels FILE, and leave out -k")
+            raise InputError("--no-exact measures no recall: give --qrels FILE, and leave out -k")
 
     def task(self, queries: QuerySet, index: ItemIndex) -> TaskMeasures | None:
         """Make the measures; problems with the judgements are reported before scoring."""

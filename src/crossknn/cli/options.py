@@ -238,7 +238,7 @@ class LimitOptions:
     workers: Workers = None
 
     def limits(self, ray: str | None = None) -> Limits:
-        """Return the limits of a collection; `ray` is the cluster."""
+        """Return the limits of a scoring run; `ray` is the address of a Ray cluster."""
         from crossknn.scores.collect import Limits
 
         return Limits(

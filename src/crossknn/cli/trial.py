@@ -99,11 +99,11 @@ def command(
 ) -> None:
     """Test on your own texts whether searching with your cross-encoder pays, and at which budget.
 
-    A BEIR folder has its own queries and judgements; otherwise, without --queries, some are made
-    from the items. The command first estimates its cost. Then it encodes a sample of the items and
-    scores some queries against all of them, to measure what reranking misses. With judgements the
-    verdict uses your measure. The result is also written as an HTML page. Scores are kept in --out:
-    run the same command again to resume after an interruption.
+    A BEIR folder has its own queries and judgements. For other items, give --queries, or queries
+    are made from the items. The command first estimates its cost. Then it encodes a sample of the
+    items and scores some queries against the whole sample, to measure what reranking misses. With
+    judgements, a verdict by --measure follows. The result is also written as an HTML page. Scores
+    are kept in --out: run the same command again to resume after an interruption.
     """
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer

@@ -136,9 +136,9 @@ def read_items(
     Fields that are not named are found under their usual names, in any case: `id`, `_id`, `docno`,
     `doc_id`, `document_id`, `docid`, `passage_id` or `pid`; `title`, which may be absent; `text`.
     All further fields are kept in `extra`, as JSON values. Ids are not changed. If the first
-    record has no id, no record may have one, and ids are line numbers from 1 (positions from
-    0 for Python sequences, the index of a data frame). NaN and NaT are null, and null is an empty
-    text.
+    record has no id, no record may have one; the ids are then line numbers from 1 (positions
+    from 0 for Python sequences, the index of a data frame). NaN and NaT are null, and null is an
+    empty text.
 
     Args:
         source: A file (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, or `.txt` with an item per

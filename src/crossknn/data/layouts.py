@@ -82,7 +82,7 @@ class DataFolder:
             return self.path / "qrels" / f"{split}.tsv"
         path = self._beside(split, "qrels")
         if path is None:
-            raise InputError(f"{self.path} has no judgements qrels for the split {split!r}")
+            raise InputError(f"{self.path} has no judgements (qrels) for the split {split!r}")
         return path
 
     def lists(self, split: str) -> Path | None:

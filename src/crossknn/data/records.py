@@ -1,6 +1,6 @@
 """Records of files and of Python containers, each with its place, such as `FILE, line 3`.
 
-The first bad record raises an error that names its place.
+The first record that cannot be read raises an error that names its place.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ LONGEST = 2**28
 MOST_UNFOLDED = 200
 """Maximum ratio of a `.gz` file's unpacked to its packed size; texts have 3 to 10."""
 Fields: TypeAlias = Iterator[tuple[int, dict[str, object]]]
-"""(line, fields) of each record."""
+"""Line number and fields of each record."""
 
 _GZIP = b"\x1f\x8b"
 _UTF_16 = re.compile(rb"\xff\xfe|\xfe\xff|.\x00|\x00", re.DOTALL)
@@ -95,7 +95,7 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def read_table(
     path: Path, tabs: bool, usual: Sequence[str], bare: Sequence[tuple[str, ...]]
 ) -> Fields:
-    """Yield (last line, fields) of the rows of a CSV, or of a TSV (`tabs`), which has no quotes.
+    """Yield each row's last line number and fields, of a CSV or of a TSV (`tabs`, no quotes).
 
     Fields are named by the first row. A TSV whose first row has none of the `usual` names has no
     header: its fields are the entry of `bare` with the same number of fields.

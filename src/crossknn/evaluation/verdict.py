@@ -173,7 +173,7 @@ def _comparisons(way: Way, claims: Sequence[Claim], names: Mapping[Way, str]) ->
 
 
 def _more_queries(way: Way, claims: Sequence[Claim], n: int) -> list[str]:
-    """Estimate how many judged queries would decide the comparisons that `n` leave open."""
+    """Estimate how many judged queries would decide the comparisons that `n` queries leave open."""
     clauses = []
     # An interval's half-width falls with 1 / sqrt(n); Holm's correction needs 1.5 times as many.
     needed = [

@@ -2,7 +2,7 @@
 
 Isotonic regression (Zadrozny and Elkan 2002) maps a sum of three features to a probability: the
 score, the mean of the query's best scores, and the lead over the best other item, weighted by
-logistic regression. The score alone, or minus the mean, was better in 3 of 30 folds of six sets.
+logistic regression. The score alone, or the score minus the mean, did better in only 3 of 30 folds.
 
 Axes: m queries, k items of each, p pairs of them.
 """
@@ -47,8 +47,8 @@ def fit_calibration(
     Unjudged items count as not relevant; queries without judgements are left out. Later searches
     with this cross-encoder and this fusion return calibrated probabilities. Returns the report,
     also stored as the artifact "calibration": numbers of `queries`, `items` and `relevant` items,
-    and the expected calibration error of held-out queries (`ece`), in ten bins of equal size,
-    beside that of the logistic function of the score (`ece_logistic`).
+    and two expected calibration errors on held-out queries, in ten bins of equal size: of the
+    calibrated probabilities (`ece`), and of the logistic function of the score (`ece_logistic`).
 
     Args:
         index: The items.
@@ -106,7 +106,7 @@ def fit_scores(
         which = "all" if relevant[scored].any() else "none"
         raise InputError(
             f"{which} of the {scored.sum()} items that were found are relevant: calibration needs "
-            "both kinds; do the ids of the judgements agree with the index's?"
+            "relevant and other items; do the judgements use the ids of the index?"
         )
     sums = features(scores, scores)
     fold = np.random.default_rng(seed).permutation(len(scores)) % min(FOLDS, len(scores))

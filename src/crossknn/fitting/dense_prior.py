@@ -41,7 +41,7 @@ BLOCK = 8_192
 
 SCALES = tuple(0.125 * 2.0**step for step in range(8))
 RIDGES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-"""Candidates in the fit of cokriging: scales of squared distances between queries, and ridges."""
+"""Values that the fit of cokriging tries: scales of squared query distances, and ridges."""
 
 
 def fit_cokriging(

@@ -40,7 +40,7 @@ STEPS_UNTESTED = (2, 0)
 """Maximum EM steps if no score can be held out."""
 
 GAIN = 0.999
-"""EM continues while each step reduces the held-out error to less than this share of the last."""
+"""EM continues while each step reduces the held-out error below this share of its last value."""
 
 SMALLEST = 1e-9
 """Minimum variance, in scores of variance about 1."""

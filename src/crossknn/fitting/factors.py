@@ -1,8 +1,8 @@
 """Factorize G, the sparse score matrix of train queries: choice of pairs, scale, and ALS.
 
 Pairs are chosen by query or by item (AXN 2.1, B.4), in an order whose first pairs, of any number,
-are representative. `Targets` are their scores on the scale of the initial vectors, and `Fit` is the
-result of a factorization. `als` is MF_TRNS without torch (AXN 2.1, eq. 3): alternating least
+are representative. `Targets` are the pairs' scores on the scale of the initial vectors, `Fit` is
+the result of a factorization. `als` is MF_TRNS without torch (AXN 2.1, eq. 3): alternating least
 squares over vectors u of train queries and v of items, near a dual encoder's u0 and v0, minimises
 
     sum over scores (g - u . v)^2 + strength * (c_u sum |v - v0|^2 + c_v sum |u - u0|^2),

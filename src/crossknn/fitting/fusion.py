@@ -2,7 +2,7 @@
 
 The retrievers' weights relative to each other are fitted to their ranking of the whole corpus,
 without exact scores; the weight of their sum beside the exact scores, to the order of the first
-candidates. A grid overfits with few queries (with 60 it lost 4.6 points of nDCG@10), so the result
+candidates. A grid overfits to few queries (to 60, it lost 4.6 points of nDCG@10), so the result
 is shrunk towards the default weights as far as cross-validation supports. If the retrievers alone
 rank better than their sum with the exact scores, the retrievers decide the order.
 
@@ -221,7 +221,7 @@ def _grades(rows: Sequence[Mapping[str, int]], items: IntArray) -> FloatArray:
 
 
 def _best_grades(rows: Sequence[Mapping[str, int]]) -> FloatArray:
-    """Return each query's 100 best grades (m, 100); `InputError` if fewer than five have one."""
+    """Return each query's 100 best grades (m, 100); `InputError` if under five have one above 0."""
     padded = ([*(max(grade, 0) for grade in row.values()), *[0] * 100] for row in rows)
     best = np.array([sorted(row, reverse=True)[:100] for row in padded], np.float64)
     if (judged := int(best.any(axis=1).sum())) < FEWEST_QUERIES:

@@ -32,9 +32,9 @@ class Method(ABC):
     calls: ClassVar[bool] = True
     """Whether the method calls the cross-encoder."""
     bounded: ClassVar[bool] = True
-    """Whether its plans keep to the budget."""
+    """Whether the method's plans keep to the budget."""
     reads: ClassVar[Collection[str]] = ()
-    """Its `required_artifacts`, if they are the same for every index."""
+    """The method's `required_artifacts`, if they are the same for every index."""
     fallback: ClassVar[str] = "axn(blend=0, normalize=first)"
     """Specification to suggest if the exact scores in the index belong to another cross-encoder."""
 

@@ -21,7 +21,7 @@ from crossknn.retrievers.base import Retriever, VectorStore
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Observed, Queries
 
 BLOCK = 16_384
-"""Items predicted together, which limits memory to b x BLOCK covariances at once."""
+"""Number of items predicted together, which limits memory to b x BLOCK covariances at once."""
 
 KEPT = 2**31
 """Maximum bytes of covariances, over all queries, that are kept from one round to the next."""

@@ -74,7 +74,7 @@ FEWEST_ANCHORS = 3
 NEVER = float("inf")
 
 Corners: TypeAlias = list[tuple[float, float]]
-"""For searches that stop at an expected recall, pairs (expected recall, recall reached)."""
+"""Pairs (expected recall at which searches stop, recall that they then reach)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class Kriging(Method):
         )
 
     def _batches(self, budget: int) -> tuple[int, ...]:
-        """The first batch, and the others as equal as possible, larger ones first."""
+        """Sizes of the first batch and of the others: as equal as possible, larger ones first."""
         first = min(max(budget // self.rounds, FIRST_BATCH), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
         return (first, *(left // later + (r < left % later) for r in range(later)))

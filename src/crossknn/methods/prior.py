@@ -245,7 +245,7 @@ class Prior:
         return Spread.of(lambda items: self.factor[items], len(self.factor))
 
     def kept(self) -> tuple[dict[str, Any], dict[str, FloatArray]]:
-        """Convert to JSON values and arrays; see `from_artifact`."""
+        """Convert the prior to JSON values and arrays; see `from_artifact`."""
         trends = zip(_TRENDS, map(np.stack, zip(*self.trends, strict=True)), strict=True)
         arrays = {"factor": self.factor, "mean": self.mean, **dict(trends)}
         meta = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ARRAYS}
@@ -256,7 +256,7 @@ class Prior:
 
     @staticmethod
     def from_artifact(artifact: Artifact) -> Prior:
-        """Read from the values of `kept`."""
+        """Read a prior from the values of `kept`."""
         meta, arrays = dict(artifact.meta), artifact.arrays
         scale, cokriging = meta.pop("query_scale", None), None
         if scale is not None:

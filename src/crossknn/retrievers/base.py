@@ -147,7 +147,7 @@ class DenseRetriever:
                 row[:] = inner(vector[None], self.items.vectors(chosen))[0]
             return products
         if values is None:
-            raise InputError("scores of all items need their vectors as an array, not a store")
+            raise InputError("scores of all items need all vectors in an array, not in a database")
         check_mapped(values)
         return inner(vectors, values)
 
@@ -172,10 +172,10 @@ class LateEncoder(Protocol):
     def dimensions(self) -> int: ...
 
     def encode_queries(self, texts: Sequence[str]) -> States:
-        """Encode m texts to states, float32."""
+        """Encode the texts of m queries to float32 states."""
 
     def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> States:
-        """Encode n texts to states, float16."""
+        """Encode the texts of n items to float16 states."""
 
     def compare(self, queries: States, items: States, lists: IntArray) -> FloatArray:
         """Score each query with its candidates, positions (m, c) in `items`: (m, c) float32, -inf

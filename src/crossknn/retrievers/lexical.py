@@ -150,14 +150,14 @@ class BM25(AllScores):
         return {"n": n, "tokenizer": name, "mean_length": self.mean_length}
 
     def artifact(self) -> Artifact:
-        """Convert to an artifact, as stored in the index."""
+        """Convert the model to an artifact, as stored in the index."""
         arrays = {key: getattr(self, key) for key in ("weights", "items", "starts")}
         arrays |= {f"added.{key}": values for key, values in self.added.items()}
         return Artifact(self._meta(self.n), {**arrays, "terms": self.vocabulary.terms})
 
     @classmethod
     def of(cls, artifact: Artifact) -> BM25:
-        """Read from a stored artifact."""
+        """Read the model from a stored artifact."""
         read, meta = artifact.arrays, artifact.meta
         postings = artifact.rows("weights"), artifact.rows("items"), read["starts"]
         added = {key[6:]: read[key] for key in read if key.startswith("added.")}
@@ -236,14 +236,14 @@ class LSA:
         return _unit(vectors)
 
     def artifact(self) -> Artifact:
-        """Convert to an artifact, as stored in the index."""
+        """Convert the model to an artifact, as stored in the index."""
         arrays = {"components": self.components, "idf": self.idf}
         meta = {"tokenizer": self.vocabulary.tokenizer.name}
         return Artifact(meta, {**arrays, "terms": self.vocabulary.terms})
 
     @staticmethod
     def of(artifact: Artifact) -> LSA:
-        """Read from a stored artifact."""
+        """Read the model from a stored artifact."""
         read = artifact.arrays
         return LSA(Vocabulary.of(artifact), read["idf"], read["components"])
 

@@ -137,12 +137,12 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
 
 
 def first_stage(index: Searchable) -> str:
-    """Return the default retriever: vectors of a model if there are any, or else words."""
+    """Return the default retriever: the dual encoder's vectors, or else BM25, or else LSA."""
     vectors = unfitted(index)
     of_model = vectors not in (None, "lsa") and index.has_query_vectors(str(vectors))
     if not of_model and "bm25" in index.retrievers:
         return "bm25"
-    return vectors or "hybrid"  # which says what is missing
+    return vectors or "hybrid"  # opening it says what is missing
 
 
 def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: int) -> WeightedSum:

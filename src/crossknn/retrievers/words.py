@@ -104,7 +104,7 @@ def folded(text: str) -> str:
     if text.isascii():
         return text.lower()
     dropped, digit, *_ = _patterns()
-    text = text.replace("\u2122", " ").replace("\u2120", " ")  # marks of trade, not letters
+    text = text.replace("\u2122", " ").replace("\u2120", " ")  # trade marks, not letters
     apart = unicodedata.normalize("NFKD", _of_few_marks(text))
     apart = dropped.sub(lambda match: _SAME.get(match[0], ""), apart)
     plain = unicodedata.normalize("NFKC", _of_few_marks(apart.casefold()))

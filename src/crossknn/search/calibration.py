@@ -1,4 +1,4 @@
-"""Convert scores to probabilities of relevance; `fitting.calibration` fits the parameters to
+"""Convert scores to probabilities of relevance, by parameters that `fitting.calibration` fits to
 judgements.
 
 A cross-encoder's scores shift from query to query. So the probability of an item depends on a

@@ -29,7 +29,7 @@ Fuse: TypeAlias = Mapping[str, float] | str | None
 if the index has any; None: no fusion."""
 
 FusedState: TypeAlias = tuple[Any, FloatArray]
-"""The predictor's state, and the weighted retrievers' scores of all items (m, n)."""
+"""The wrapped predictor's state, and the weighted retrievers' scores of all items (m, n)."""
 
 
 @dataclass(frozen=True, eq=False)

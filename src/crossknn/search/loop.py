@@ -3,7 +3,7 @@
 The loop reads no clock, device or text: its callers handle deadlines, asynchronous scorers and
 remote workers.
 
-Axes: m queries, n items, b pairs asked of a query so far, p pairs, s items of a shortlist.
+Axes: m queries, n items, b pairs of a query to score so far, p pairs, s items of a shortlist.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Search:
         queries: m queries.
         n: Number of items.
         allowed: Mask (n,) of the items that may be scored; None: all.
-        depth: Minimum number of items to retrieve, for `first`.
+        depth: Minimum number of items that the retriever returns in round 1, for `first`.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Search:
 
     @property
     def n_failed(self) -> int:
-        """Number of pairs that were asked but never got a score."""
+        """Number of pairs that `ask` returned but that never got a score."""
         return int(self._state.failed.sum())
 
     @property
@@ -161,7 +161,7 @@ class Search:
         self._state.picks.scores[pairs.query, columns] = scores
 
     def end(self, query: int) -> None:
-        """Ask no more pairs of the query at this position."""
+        """End the query at this position: `ask` returns no more of its pairs."""
         stopped = self._state.stopped.copy()
         stopped[query] = True
         self._state = replace(self._state, stopped=stopped)
@@ -211,7 +211,7 @@ class Search:
         )
 
     def observed(self) -> Observed:
-        """All exact scores so far, left-aligned."""
+        """All exact scores so far, without gaps in a query's row."""
         picks, counts = self._state.picks, self.n_scored
         order = np.argsort(np.isnan(picks.scores), axis=1, kind="stable")
         order = order[:, : int(counts.max(initial=0))]

@@ -154,7 +154,7 @@ def _index(
 
 
 def _entries(results: Results, n: int, texts: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return the entries of all n documents; those that are not in the results come last."""
+    """Return the entries of all n documents; documents that are not in the results come last."""
     ranked = [(hit.position, hit.final_score, hit.predicted) for hit in results[0]]
     for place in sorted({*range(n)} - {place for place, *_ in ranked}):
         ranked.append((place, below(ranked[-1][1]) if ranked else 0.0, True))
@@ -175,7 +175,7 @@ def _method(index: ItemIndex) -> str:
 
 
 def _in_time(texts: Sequence[str], deadline: float | None) -> bool:
-    """Whether the deadline leaves time to fit word models, besides scoring some documents."""
+    """Whether the deadline leaves time to fit BM25 and LSA, besides scoring some documents."""
     if deadline is None:
         return True
     needed = SECONDS_A_DOCUMENT * len(texts) + SECONDS_A_CHARACTER * sum(map(len, texts))

@@ -59,8 +59,8 @@ class Hit:
 
     @property
     def probability(self) -> float:
-        """The calibrated probability of relevance; without a calibration the logistic function of
-        the logit, which only has the same order."""
+        """The calibrated probability of relevance; without a calibration, the logistic function of
+        the logit, which orders hits in the same way but is no reliable probability."""
         if self.calibrated is not None:
             return self.calibrated
         return float(np.exp(-np.logaddexp(0, -self.score)))

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 OnRound: TypeAlias = Callable[[int, list[list[Hit]]], None]
 
 FAILURES_IN_A_ROW = 3
-"""The scorer is taken to be down after this many failed queries (or pairs of a query) in a row."""
+"""Number of failed pairs in a row that end a query, and of failed queries that end the search."""
 AT_ONCE = 1 << 26
 """Maximum number of approximate scores (m x n) in memory, 256 MB: more queries are searched in
 batches."""
@@ -151,8 +151,8 @@ class FailurePolicy:
         self.down_by = "store"
 
     def query_failed(self, error: Exception, *, scored: bool) -> str:
-        """Count an error of the scorer, and return its message; `scored` says whether the same call
-        had scored pairs."""
+        """Count an error of the scorer, and return its message; `scored` says whether the scorer
+        had scored some of the same pairs before it."""
         if not isinstance(error, CrossknnError):
             logger.debug("the scorer raised", exc_info=error)
             error = scorer_failure(error)
@@ -195,7 +195,7 @@ class SearchRun:
                 depth=request.k if self.fallback else 0,
             )
         self.errors: list[str | None] = [None] * m
-        self.unscored = np.zeros(m, np.int64)  # pairs asked since the last scored one
+        self.unscored = np.zeros(m, np.int64)  # failed pairs since the last scored one
         self.n_calls, self.scoring_seconds = 0, 0.0
 
     def results(self) -> Results:

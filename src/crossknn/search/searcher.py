@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 K = 10
 """Default number of hits per query."""
 PER_QUERY = 100
-"""Default budget: pairs scored per query."""
+"""Default budget: number of pairs scored per query."""
 Filter: TypeAlias = Mapping[str, Any] | Iterable[str] | BoolArray
 
 
@@ -150,8 +150,8 @@ class Searcher:
                 far.
             on_round: Called after each round with its number, from 1, and each query's newly scored
                 hits.
-            fallback: If no pair of a query could be scored, or not in time, return the first
-                stage's hits (`round` is 0) instead of raising the scorer's error.
+            fallback: If no pair of a query could be scored in time, return the retriever's hits
+                (their `round` is 0) instead of raising the scorer's error.
         """
         chosen = self.method if method is None else parse_method(method)
         limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)

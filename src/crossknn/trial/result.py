@@ -266,7 +266,7 @@ class Trial:
         return Table(
             head=["true place", "item", "", "by reranking", "by searching"],
             rows=rows,
-            caption=f"“{Plain(self.queries.texts[q]).markdown()}”: of {len(true)} reranking finds "
-            f"{by_rerank}, searching {by_search}",
+            caption=f"“{Plain(self.queries.texts[q]).markdown()}”: of the top {len(true)}, "
+            f"reranking finds {by_rerank}, searching {by_search}",
             folded=True,
         )

@@ -72,5 +72,5 @@ def test_a_vector_store_of_your_own_is_searched_as_an_array(index):
     fused = [RankFusion([stage, open_retriever(index, "bm25")]) for stage in (dense, array)]
     for pair in ((dense, array), fused):
         assert np.array_equal(*(stage.scores(queries, items) for stage in pair))
-    with pytest.raises(InputError, match="need their vectors as an array"):
+    with pytest.raises(InputError, match="need an array of vectors"):
         dense.scores(queries)

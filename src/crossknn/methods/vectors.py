@@ -109,9 +109,7 @@ class VectorPredictor(Predictor[QueryVectors]):
     def predict(self, state: QueryVectors, items: IntArray | None = None) -> Prediction:
         if items is None:
             if self.items.values is None:
-                raise InputError(
-                    "scores of all items need all vectors in an array, not in a database"
-                )
+                raise InputError("scores of all items need an array of vectors, not a database")
             approx = inner(state.current, self.items.values)
         else:
             rows = zip(np.maximum(items, 0), state.current, strict=True)

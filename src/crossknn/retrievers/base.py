@@ -147,7 +147,7 @@ class DenseRetriever:
                 row[:] = inner(vector[None], self.items.vectors(chosen))[0]
             return products
         if values is None:
-            raise InputError("scores of all items need all vectors in an array, not in a database")
+            raise InputError("scores of all items need an array of vectors, not a database")
         check_mapped(values)
         return inner(vectors, values)
 

@@ -73,7 +73,7 @@ def test_rows_are_those_of_a_replay(folder):
     specs = ["axn(retriever=random, rounds=2)", "adacur(retriever=dense)"]
     done = run(a_sweep(folder, methods=specs, grid={}))
     found = rows_of(folder / "out")
-    assert len(found) == done.cells * 2 == 2 * 2 * 2 * 2 * 2
+    assert len(found) == done.searched * 2 == 2 * 2 * 2 * 2 * 2
     for row in found:
         matrix = StoredMatrix.load(folder / f"{row['data']}.npz")
         judged = judgements_of(matrix)
@@ -110,7 +110,7 @@ def test_what_a_method_lacks_is_in_the_table_and_the_rest_goes_on(folder):
     done = run(a_sweep(folder, methods=["itemcur", *METHODS]))
     (small, large) = done.failed
     assert small.startswith("small, itemcur: itemcur needs item x item scores, and there are none")
-    assert (done.cells, done.failed[small], done.failed[large]) == (36, 4, 4)
+    assert (done.searched, done.failed[small], done.failed[large]) == (36, 4, 4)
     rows = rows_of(folder / "out")
     assert [row["method"] for row in rows if row["error"]] == ["itemcur"] * 16
     lacking = {(row["recall"], row["n_queries"]) for row in rows if row["error"]}

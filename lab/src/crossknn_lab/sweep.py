@@ -45,13 +45,12 @@ Results: TypeAlias = Mapping[str, CellResult | str]
 
 @dataclass(frozen=True, kw_only=True)
 class Done:
-    """What became of a sweep: of its `cells`, `searched` now and `kept` from before; its table.
+    """What became of a sweep: cells `searched` now and `kept` from before; its table.
 
     `failed` has for each sentence on what some cells lack how many these are. `older` of the kept
     ones were searched by other source files of methods and search.
     """
 
-    cells: int
     searched: int
     kept: int
     failed: Mapping[str, int]
@@ -103,7 +102,6 @@ def run_sweep(
     rows = (*table.dev, *table.entries)
     results = cells.results.values()
     return Done(
-        cells=len(cells.results),
         searched=cells.searched,
         kept=cells.kept,
         failed=Counter(f"{e.data}, {e.spec}: {e.error}" for e in rows if e.error),

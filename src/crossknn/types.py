@@ -198,7 +198,7 @@ class Cache:
         self._made: dict[Hashable, tuple[tuple[object, ...], Any]] = {}
 
     def get(self, key: Hashable, of: tuple[object, ...], make: Callable[[], Value]) -> Value:
-        """Return the cached value if it was made from the same objects (`of`), or make it."""
+        """Return the cached value if it was made from the same objects (`of`), else make it."""
         sources, value = self._made.get(key, ((), None))
         if len(sources) != len(of) or any(a is not b for a, b in zip(sources, of, strict=True)):
             value = make()

@@ -99,7 +99,7 @@ def test_filters_allow_what_haystack_s_own_do(index, documents, conditions):
     ],
 )
 def test_what_is_no_filter_is_refused(documents, conditions):
-    with pytest.raises(ck.InputError, match="is none: give a mapping, field"):
+    with pytest.raises(ck.InputError, match="is no filter: give a mapping, field"):
         filter_of(conditions)
     with pytest.raises((FilterError, KeyError)):  # as Haystack does
         document_matches_filter(conditions, documents[0])

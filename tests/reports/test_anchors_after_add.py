@@ -65,9 +65,9 @@ def test_what_needs_anchors_says_that_they_are_stale(index, method, budget):
     search = ck.Searcher(index, SCORER, method).search
     assert len(search("about files", k=3, budget=budget)[0]) == 3
     index.add(NEW)
-    with pytest.raises(InputError, match=r"lack 6 items added since.*crossknn collect INDEX"):
+    with pytest.raises(InputError, match=r"lack 6 items added later.*crossknn collect INDEX"):
         search("about files", k=3, budget=budget)
-    with pytest.raises(InputError, match="lack 6 items added since"):
+    with pytest.raises(InputError, match="lack 6 items added later"):
         fit_prior(index)
     ck.collect_anchors(index, SCORER, QUERIES[:1])
     assert len(search("about files", k=3, budget=budget)[0]) == 3

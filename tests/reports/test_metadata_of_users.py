@@ -125,7 +125,7 @@ def test_what_is_no_list_of_documents(make):
 @pytest.mark.parametrize("wrong", ["year > 2000", [{"field": "meta.year"}], 5])
 def test_haystack_a_filter_that_is_none(searcher, wrong):
     adapter = pytest.importorskip("crossknn.adapters.haystack")
-    with pytest.raises(ck.InputError, match="is none: give a mapping, field, operator"):
+    with pytest.raises(ck.InputError, match="is no filter: give a mapping, field, operator"):
         adapter.CrossknnRetriever(searcher.index, overlap, filters=wrong).run(QUERY)
 
 

@@ -85,7 +85,7 @@ def filter_of(conditions: Mapping[str, Any]) -> dict[str, Any]:
         return one_fails if operator == "NOT" else {"not": one_fails}
     of_list = operator in ("==", "!=") and isinstance(value, list)
     if operator not in _OPERATORS or not {"field", "value"} <= {*given} or of_list:
-        raise InputError(f"the filter {conditions!r:.120} is none: give a mapping, {_FILTER}")
+        raise InputError(f"the filter {conditions!r:.120} is no filter: give a mapping, {_FILTER}")
     field = str(given["field"]).removeprefix("meta.")
     if operator in _BOUNDS:
         return {field: {_BOUNDS[operator]: value}}

@@ -111,7 +111,7 @@ class _Tools:
         """Return the hits that fit into an answer, and a note on what is missing."""
         hits, note = [self._entry(hit) for hit in results[0]], self._searcher.problem
         if results.stopped_by not in ("budget", "target"):
-            note = f"the best so far: stopped by {results.error or results.stopped_by}"
+            note = f"the best hits so far: stopped by {results.error or results.stopped_by}"
         elif filtered and not hits:
             note = "the filter allows no item"
         answer: dict[str, Any] = {"results": hits} | ({"note": note} if note else {})

@@ -15,7 +15,7 @@ def lacking(index: Index, name: str) -> str:
     these items; "" if no items were added."""
     known = index.artifacts.get(name)
     added = 0 if known is None else known.meta.get("added", 0)
-    return f": those in the index lack {counted(added, 'item')} added since" if added else ""
+    return f": the stored {name} lack {counted(added, 'item')} added later" if added else ""
 
 
 @runtime_checkable

@@ -81,7 +81,7 @@ class RememberedModel:
         if self.opened is None:
             try:
                 if self.source is None:
-                    raise InputError("the index stores no folder or name of it")
+                    raise InputError("the index stores no folder or name of the model")
                 self.attach(self.source)
             except InputError as error:
                 raise InputError(

@@ -290,7 +290,7 @@ class IndexView:
 
     def lists(self, name: str, rows: Any = None) -> FaissStore | None:
         """Return the approximate index of the item vectors `name`, or of `rows` (n, p) under that
-        name, without rescoring by exact vectors. None if `add_nearest` has not built one."""
+        name, without rescoring by exact vectors. None if `add_nearest` has not built it."""
         rows = self._rows(name) if rows is None else rows
         lists = self._approximate(name, rows)
         return None if lists is None else FaissStore(rows, lists, rescored=False)

@@ -114,7 +114,7 @@ class Window:
     """The maximum length of an input in tokens, including special tokens.
 
     A query and an item share `max_length`, or each has its own limit, as in entity linking: the
-    query's includes `[CLS]` and the first `[SEP]`, the item's the last `[SEP]`.
+    query's limit includes `[CLS]` and the first `[SEP]`, the item's limit the last `[SEP]`.
     """
 
     max_length: int
@@ -123,7 +123,7 @@ class Window:
 
 
 class Encoding:
-    """Encodes pairs and single texts as rows, with a tokenizer, a window and optional prefixes.
+    """Encodes pairs and single texts as rows of token ids, by a tokenizer, a window and prefixes.
 
     If the tokenizer has the marks of entity linking, texts must be marked unless `marked` is false.
     """

@@ -73,7 +73,7 @@ class ScoreFile:
         self._parents: list[sqlite3.Connection] = []  # a fork may not even close its parent's
 
     def select(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Return all rows of a statement; none if there is no file yet."""
+        """Return all rows that a statement selects; [] if there is no file yet."""
         with self._using(StoredScoresError, "cannot be read"):
             if self._connection is None and self.path is not None and not self._exists():
                 if not self.path.absolute().parent.is_dir():
@@ -176,7 +176,7 @@ class ScoreFile:
             return False  # a file that cannot be looked at may still be there
 
     def _exists(self) -> bool:
-        """Whether the file exists; an empty one, which a full disk leaves, does not count."""
+        """Whether the file exists; an empty file, which a full disk leaves, counts as missing."""
         assert self.path is not None
         folder, name = self.path.absolute().parent, self.path.name
         for beside in ("-wal", "-shm", "-journal"):

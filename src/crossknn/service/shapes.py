@@ -132,8 +132,8 @@ class RerankBody(Body):
 def rerank_answer(
     body: RerankBody, ranked: Reranked, degraded: bool, *, strings: bool
 ) -> dict[str, Any] | list[dict[str, Any]]:
-    """Make the answer to `documents`, or to `texts`. With `strings`, a returned document is a text
-    instead of an object."""
+    """Make the answer to a request with `documents` or `texts`. With `strings`, a returned document
+    is a text instead of an object."""
     entries = list[dict[str, Any]]()
     for document in ranked:
         score = document["score"] if body.raw_scores else float(expit(document["score"]))

@@ -1,8 +1,8 @@
 """Several corpora joined into one, and hard negatives (ANNCUR, 3.1 and A.1) or ranked lists of
 candidates (CMC, 3.2) from a retriever.
 
-Axes: m queries, n items, b queries of a step, c candidates of a query, p relevant items of the
-query that has most.
+Axes: m queries, n items, b queries of a step, c candidates of a query, p the maximum number of
+relevant items of a query.
 """
 
 from __future__ import annotations

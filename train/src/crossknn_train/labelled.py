@@ -157,7 +157,7 @@ class DualEncoderTask(LabelledTask):
 
 
 def ranked(rank: FloatArray) -> Measures:
-    """Compute mean reciprocal rank and accuracy from the rank (m,) of each best relevant item."""
+    """Compute mean reciprocal rank and accuracy from the ranks (m,) of the best relevant items."""
     return {"mrr": float((1 / rank).mean()), "accuracy": float((rank == 1).mean())}
 
 

@@ -218,7 +218,7 @@ def _diagnose(
     try:
         check_enough(evaluation.task.judgements)
         if not small:
-            raise InputError(f"no budget is at most {n}, the number of items")
+            raise InputError(f"every budget exceeds {n}, the number of items")
         with progress("diagnosis", "pairs") as report:
             ways = search_ways(evaluation, method, small, fusion, report)
         diagnosis = diagnosis_of(evaluation, method, ways)

@@ -206,8 +206,8 @@ def _say_cost(plan: Plan, data: TrialData, minutes: float) -> None:
     pairs = plan.queries * plan.items
     note(
         f"{len(data.items):,} items, {counted(len(data.queries), 'query')}{data.origin}{fitting}; "
-        f"the cross-encoder scores {plan.pairs_per_second:,.0f} pairs a second here: everything "
-        f"for {counted(plan.queries, 'query')} is {pairs:,} pairs{verdict}; {plan.minutes:.1f} "
+        f"the cross-encoder scores {plan.pairs_per_second:,.0f} pairs a second here: all items "
+        f"for {counted(plan.queries, 'query')} are {pairs:,} pairs{verdict}; {plan.minutes:.1f} "
         "minutes, or less where scores are kept from before"
     )
 

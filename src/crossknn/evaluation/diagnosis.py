@@ -275,5 +275,5 @@ def check_enough(judgements: Judgements) -> None:
     if queries < FEWEST:
         raise InputError(
             f"a verdict needs {FEWEST} judged queries with a relevant item in the index, and got "
-            f"{queries}: check that the ids agree, or judge more; search works without"
+            f"{queries}: check that the ids agree, or judge more queries"
         )

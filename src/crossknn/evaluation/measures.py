@@ -15,7 +15,7 @@ CLEAR = 0.05
 """The largest p-value at which a difference counts as clear."""
 
 _FLIPS, _AT_ONCE = 10_000, 500
-"""Number of random sign vectors in the paired test; how many are drawn together limits memory."""
+"""Number of random sign vectors in the paired test, and the number drawn at once to save memory."""
 
 
 def recall(items: IntArray, truth: IntArray) -> FloatArray:
@@ -129,7 +129,7 @@ def paired(*sets: FloatArray, seed: int = 0) -> Comparison:
 
 
 def fewest_queries(claims: int = 1) -> int:
-    """Return how many queries a clear difference needs at least, if it has one sign in all of them.
+    """Return the minimum number of queries for a clear difference, if all agree in its sign.
 
     >>> fewest_queries(), fewest_queries(4)
     (6, 8)

@@ -26,7 +26,7 @@ LABELLED = (ACCURACY, NORMALISED, *DEFAULT)
 """Default measures of queries with one gold item."""
 
 WHOLE = 1000
-"""Number of items of an answer that a measure without a cutoff sees, as in a TREC run."""
+"""Number of items of an answer that count in a measure without a cutoff, as in a TREC run."""
 
 Rows: TypeAlias = tuple[Mapping[str, int], ...]
 
@@ -166,7 +166,7 @@ class TaskMeasures:
 
 
 def _hits(rows: Rows, items: IntArray) -> BoolArray:
-    """Whether one of a query's relevant items is among its items: (r,)."""
+    """Whether one of a query's relevant items is among the given items: (r,)."""
     both = zip(rows, items, strict=True)
     return np.array([np.isin(relevant_items(row), given).any() for row, given in both], np.bool_)
 

@@ -81,7 +81,7 @@ def fit_calibration(
 
 
 def _judged(index: ItemIndex, asked: QuerySet, qrels: Qrels) -> QuerySet:
-    """Select the judged queries; `InputError` if fewer than five, or if no judged item is known."""
+    """Select the judged queries, five or more; `InputError` if no judged item is in the index."""
     judged = asked.take(q for q, name in enumerate(asked.ids) if qrels.get(name))
     if len(judged) < FEWEST_QUERIES:
         raise InputError(

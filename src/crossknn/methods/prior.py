@@ -98,7 +98,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def of(take: Callable[[IntArray], FloatArray], n: int) -> Spread:
-        """Compute both from n vectors, or from 50,000 of them; `take` reads those at positions."""
+        """Compute mean and covariance from at most 50,000 of n vectors, which `take` reads."""
         items = np.arange(n)
         if n > SAMPLE:
             items = np.sort(np.random.default_rng(0).choice(n, SAMPLE, replace=False))

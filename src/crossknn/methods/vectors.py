@@ -36,7 +36,7 @@ class Scored:
     """All exact scores of one query, and its vectors so far.
 
     `items` (b,) are positions, with `vectors` (b, d) from the index and `scores` (b,) float64 on
-    the vectors' scale. `current` (d,) was fitted to the first `n_seen` of them; `parametric` (d,)
+    the vectors' scale. `current` (d,) was fitted to the first `n_seen` scores; `parametric` (d,)
     is the encoder's query vector, or None.
     """
 

@@ -337,8 +337,8 @@ def is_missing(value: object) -> bool:
 
 
 def json_value(value: object) -> Any:
-    """Convert a value to JSON. Missing values and infinite or too long numbers become null, dates
-    ISO 8601, NumPy's numbers and `Decimal` numbers, sequences and sets lists, other values text.
+    """Convert a value to JSON. Missing values and infinite or too long numbers become null. Numbers
+    stay numbers, sequences and sets become lists, and other values text (dates in ISO 8601).
 
     >>> json_value({1: np.float32(0.5), "at": date(2020, 2, 1), "x": [float("inf"), Decimal("7")]})
     {'1': 0.5, 'at': '2020-02-01', 'x': [None, 7]}

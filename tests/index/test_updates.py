@@ -381,7 +381,7 @@ def test_bad_input_changes_nothing(tmp_path):
     new = [record(9)]
     one = vectors_of(["x"])
     for wrong, said in [
-        ({}, r"your own item vectors 'own': give those of the new items, .* shape .1, 4."),
+        ({}, r"your own item vectors 'own': give vectors of the new items, .* shape .1, 4."),
         ({"vectors": {"own": one[:, :3]}}, "have 3 dimensions, but the item vectors have 4"),
         ({"vectors": {"own": np.vstack([one, one])}}, r"it must be .1, d."),
         (

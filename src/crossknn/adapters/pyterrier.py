@@ -40,7 +40,7 @@ class CrossknnRetriever(pt.Transformer):
         self.budget, self.filter = budget, filter
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
-        """Return the results of queries, which need `qid` and `query`."""
+        """Return the results of queries; `inp` needs the columns `qid` and `query`."""
         pt.validate.query_frame(inp, extra_columns=["query"])
         _check(inp, "query")
         queries = inp.reset_index(drop=True)

@@ -176,7 +176,7 @@ class CheckedFile:
 
 
 class StoredArray:
-    """An array in a `.npy` file: rows are checked as they are read, and `np.asarray` checks all."""
+    """An array in a `.npy` file: rows are checked when read, and `np.asarray` checks all rows."""
 
     def __init__(self, file: CheckedFile) -> None:
         self.files = (file,)

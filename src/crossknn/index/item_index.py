@@ -248,7 +248,7 @@ class ItemIndex(IndexView):
 
     def compact(self) -> None:
         """Rewrite the index without its deleted items, in one atomic step, and fit its word models
-        again. Searches go on meanwhile, so this can run in a thread; adding and deleting waits."""
+        again. Searches go on meanwhile, so this can run in a thread; changes to items wait."""
         if not len(self):
             raise InputError("every item of the index is deleted: add items, then compact it")
         with refusing("a part"):  # of a folder from a stranger

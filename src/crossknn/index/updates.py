@@ -46,7 +46,7 @@ RIDGE = 30.0
 """The ridge, as a multiple of the average squared length of a vector, as in kriging's prior."""
 
 _Predictor: TypeAlias = Callable[[int], Callable[[FloatArray], FloatArray]]
-"""Given the number of items of a fit, returns a function from old items' values to new ones'."""
+"""For a fit of n items, returns the function from old items' values to new items' values."""
 
 Change: TypeAlias = Callable[[Parts], Mapping[str, Growth | Artifact]]
 """Returns the changed parts of an index, each complete or as a `Growth`."""
@@ -241,7 +241,7 @@ def _vectors(
         made = parts[f"words/{name}"].encode_queries(new.texts)
     else:
         raise InputError(
-            f"the index has your own item vectors {name!r}: give those of the new items, "
+            f"the index has your own item vectors {name!r}: give vectors of the new items, "
             f"vectors={{{name!r}: array of the shape ({k}, {d})}}"
         )
     return check_vectors(made, k, d, f"the vectors {name!r} of the new items", half=True)

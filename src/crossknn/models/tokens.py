@@ -1,7 +1,7 @@
 """Tokenize texts for models, for both search and training, and define the interface `TokenModel`.
 
 A pair is `[CLS] query [SEP] item [SEP]`. Texts that are too long are cut at the end. In entity
-linking, a marked query instead keeps the text around its mention, and a marked item its mark.
+linking, marked queries instead keep the text around the mention, and marked items keep the mark.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ class StoredScorer:
             self._write(call, asked, pending)
 
     def _write(self, call: Call, pairs: Pairs, pending: list[tuple[IntArray, FloatArray]]) -> None:
-        """Move scores from `pending` to the store. If they cannot be written, the search continues,
-        since the scores are still usable."""
+        """Move scores from `pending` to the store. If writing fails, the search continues, because
+        the scores are still usable."""
         if not pending:
             return
         where, scores = map(np.concatenate, zip(*pending, strict=True))

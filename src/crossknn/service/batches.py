@@ -120,7 +120,7 @@ class _Batch:
 class SharedScorer:
     """A scorer that many threads share, combining their pairs in batches.
 
-    As many threads as the scorer has workers score batches; idle threads divide the waiting pairs.
+    For each worker of the scorer a thread scores batches; idle threads divide the waiting pairs.
     A batch holds an equal share of each waiting call, of `MIN_SHARE` pairs or more; the remaining
     places go to the calls with the earliest deadlines. If a batch is a request to an endpoint, it
     holds pairs of one query, of the call with the fewest running requests. When a batch of several

@@ -25,7 +25,7 @@ class Metrics:
         self._batches = Counter("crossknn_batches", "Batches by number of requests.", ["of"], **own)
         self._steps = Counter("crossknn_seconds", "Seconds of searches by step.", ["step"], **own)
         self._stops = Counter("crossknn_searches", "Searches by what ended them.", ["by"], **own)
-        self._degraded = Counter("crossknn_degraded", "Answers of less than was asked for.", **own)
+        self._degraded = Counter("crossknn_degraded", "Incomplete answers.", **own)
         self._dropped = Counter("crossknn_dropped_connections", "Closed early.", ["why"], **own)
         self.queue = Gauge("crossknn_queue", "Pairs that wait for the scorer.", **own)
         self.live = Gauge("crossknn_live", "Requests under way.", **own)

@@ -80,6 +80,8 @@ class CUR(FitMethod):
 METHODS: dict[str, type[FitMethod]] = {**OURS, **{kind.name: kind for kind in (MFTRNS, MFIND, CUR)}}
 
 
-def fit_method(spec: str) -> FitMethod:
+def fit_method(spec: str | FitMethod) -> FitMethod:
     """A way to fit by its spec: `als`, `mf-trns`, `mf-ind` or `cur`, with options."""
+    if isinstance(spec, FitMethod):
+        return spec
     return build(parse(spec), METHODS, "way to fit")

@@ -49,8 +49,10 @@ def test_embeddings_of_documents_choose_what_is_scored(framework):
     assert wanted != reranked(12)
 
 
-def test_none_is_the_default_of_every_argument(framework):
+def test_none_is_the_default_of_every_argument_and_k_may_be_larger_than_the_index(framework):
     """As a pipeline's YAML says it, or a searcher whose method is None."""
     searcher = ck.Searcher(ck.ItemIndex.build(TEXTS[:3], lsa=2), overlap, None)
     assert len(framework.retrieve(searcher, None, None, None)) == 3
+    assert len(framework.retrieve(searcher, 50)) == 3
     assert len(framework.rerank(None, None, None, texts=TEXTS[:3])) == 3
+    assert len(framework.rerank(overlap, 50, 2, texts=TEXTS[:3])) == 3

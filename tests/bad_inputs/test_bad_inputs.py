@@ -23,6 +23,7 @@ LONG = "x" * 5000
 HUGE = "9" * 30
 NUMBERS = ("0", "-1", "1.5", "x", "", "1e300", "nan", "inf", HUGE)
 REALS = ("0", "-1", "nan", "-inf", "x", "")
+NO_QUERIES = (7, {"query": "a tree"}, {"q1": ["a tree"]}, {"a": 1}, [["a tree"]], b"topic")
 PATHS = ("absent", ".", "a\0b", LONG, "binary.bin", "", "docs.jsonl/inside", "empty")
 MATRICES = ("text.npz", "anchors.npz", "pickled.npz", "huge.npz")
 URLS = (
@@ -172,13 +173,11 @@ def calls():
     searches = {
         "k": wrong[1:],
         "budget": wrong[1:],
-        "queries": ("", " ", "\t\n", [], [""], [None], [5], 5, None, {"a": 1}, [["a"]], b"topic"),
+        "queries": ("", " ", "\t\n", [], [""], [None], [5], 5, None, *NO_QUERIES),
         "filter": ("d1", ["nobody"], [5], [None], 5, [1.5, 2.5], {"x": 1}, {}, {1: 2}, *masks),
         "seed": ("x", 1.5, -1, []),
     }
     yield from _with(_search, searches)
-    budgets = {"per_query": ("5", 1.5, -1, 0, True, []), "deadline": (0, -1, nan, "soon", [], -inf)}
-    yield from _with(lambda **given: _search(budget=ck.Budget(**given)), budgets)
     yield from _each(
         "method",
         lambda spec: _searcher(method=spec).search("topic", k=2, budget=5),
@@ -218,6 +217,7 @@ def calls():
     yield from _each("load", ck.ItemIndex.load, (*files[:3], "", 5, None, "docs.jsonl", "."))
     yield from _each("save", _index(texts).save, ("a\0b", LONG, "docs.jsonl", 5, None))
     yield from _each("matrix", StoredMatrix.load, (*MATRICES, *files, "docs.jsonl"))
+    yield from _each("read_queries", ck.read_queries, NO_QUERIES)
     for reader in (ck.read_items, ck.read_queries, ck.read_qrels):
         yield from _each(reader.__name__, reader, (*files, None))
     yield from _each(

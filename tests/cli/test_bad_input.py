@@ -36,6 +36,7 @@ FILES: dict[str, bytes] = {
     "broken.jsonl": b'{"id": "a", "text": "x"}\n{"id": "b", "text": \n',
     "body.jsonl": b'{"key": 1, "body": "x"}\n',
     "queries.txt": b"topic one\ntopic two\n",
+    "short.txt": b"abc",
     "qrels.tsv": b"query-id\tcorpus-id\tscore\nq9\td1\t1\n",
     "ids.txt": b"d1\nnobody\n",
 }
@@ -68,6 +69,12 @@ CASES = """
 2 create it first: SEARCH --run absent/run.trec
 2 is a folder: SEARCH --run docs.index
 2 equal to 1000: demo --budget 5000
+6 absent: serve absent
+2 two indexes are called 'docs.index': serve docs.index docs.index
+2 no-such-file: serve docs.index --keys no-such-file
+2 8 printable: serve docs.index --keys short.txt
+2 nonsense: serve docs.index --method nonsense
+2 not a duration: serve docs.index --deadline soon
 2 docs.jsonl is a file: demo --folder docs.jsonl
 2 torch-model: index build docs.jsonl torch-model
 2 did you mean rerank: serve --offer rerankk

@@ -45,6 +45,13 @@ def fill(connection):
     connection.execute("insert into docs (id, body) values (1, 'no vector')")
 
 
+def search(store, texts="body", **options):
+    """What a search over a store of `few_in` finds, whose scorer prefers long texts."""
+    index = ck.ItemIndex.over(store, texts, query_vectors=lambda asked: [[1, 0.5]] * len(asked))
+    searcher = ck.Searcher(index, lambda pairs: [float(len(text)) for _, text in pairs], "axn")
+    return searcher.search("q", budget=5, **options)
+
+
 def column_type(values):
     """The type of PostgreSQL for the values of one field."""
     kinds = {type(value) for value in values if value is not None}

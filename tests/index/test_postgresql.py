@@ -5,7 +5,7 @@ import uuid
 
 import numpy as np
 import pytest
-from database_helpers import VECTORS
+from database_helpers import VECTORS, search
 from hypothesis import given
 from test_filters import RECORDS, filters, meets
 
@@ -57,10 +57,8 @@ def odd(postgres):
     connection.execute("drop table odd")
 
 
-def search(store, texts="body", **options):
-    index = ck.ItemIndex.over(store, texts, query_vectors=lambda asked: [[1, 0.5]] * len(asked))
-    searcher = ck.Searcher(index, lambda pairs: [float(len(text)) for _, text in pairs], "axn")
-    return [hit.id for hit in searcher.search("q", budget=5, **options)[0]]
+def found(store, *texts, **options):
+    return [hit.id for hit in search(store, *texts, **options)[0]]
 
 
 def test_an_index_finds_as_many_as_are_asked_for(postgres):
@@ -126,13 +124,13 @@ def test_a_filter_means_the_same_in_a_column_of_json(named, condition):
     ],
 )
 def test_a_table_by_its_name(table, name, opened):
-    assert search(table(name, opened=opened)) == ["2", "1", "0"]
+    assert found(table(name, opened=opened)) == ["2", "1", "0"]
 
 
 def test_of_two_tables_the_one_as_it_is_written(table):
     table("lower")
     rows = [(7, "a", "en"), (8, "bb", "en"), (9, "ccc", "en")]
-    assert search(table('"Lower"', rows=rows, opened="Lower")) == ["9", "8", "7"]
+    assert found(table('"Lower"', rows=rows, opened="Lower")) == ["9", "8", "7"]
 
 
 @pytest.mark.parametrize(
@@ -146,10 +144,10 @@ def test_a_table_that_is_not_there(postgres, name):
 def test_columns_with_capitals_and_dots(table):
     columns = '"docId"', '"Body"', '"meta.Lang"', '"Embedding"'
     store = table('"Docs"', columns, opened="Docs")
-    assert search(store, "Body", filter={"meta.Lang": "en"}) == ["2", "0"]
+    assert found(store, "Body", filter={"meta.Lang": "en"}) == ["2", "0"]
     assert store.allowed({"meta.Lang": {"gte": "e"}}).tolist() == [True, False, True]
     store = table("other", ('"order"', "entry", "one", '"user"'))
-    assert search(store, "entry", filter={"one": ["de"]}) == ["1"]
+    assert found(store, "entry", filter={"one": ["de"]}) == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +166,9 @@ def test_a_text_that_becomes_null_later(table, postgres, caplog):
     store = table("changing")
     index = ck.ItemIndex.over(store, "body", query_vectors=lambda asked: [[1, 0.5]] * len(asked))
     postgres[0].execute("update changing set body = null where id = 2")
-    found = ck.Searcher(index, lambda pairs: [1.0] * len(pairs), "axn").search("q", budget=5)
-    assert {hit.id for hit in found[0]} == {"0", "1"}
-    assert (found.n_scored, found.error) == (2, None)
+    results = ck.Searcher(index, lambda pairs: [1.0] * len(pairs), "axn").search("q", budget=5)
+    assert {hit.id for hit in results[0]} == {"0", "1"}
+    assert (results.n_scored, results.error) == (2, None)
     assert "left out 1 item without a text, the first with the id '2'" in caplog.text
 
 
@@ -192,8 +190,8 @@ def test_ids_of_any_type(odd, postgres, type, ids):
     postgres[0].execute("create type kind as enum ('small', 'large', 'other')")
     rows = [(key, f"text {key}", vector) for key, vector in zip(ids, PLANE, strict=True)]
     store = odd(f"id {type}, body text, embedding vector(2)", *rows)
-    assert sorted(search(store)) == sorted(map(str, ids))
-    assert search(store, filter=[str(ids[1])]) == [str(ids[1])]
+    assert sorted(found(store)) == sorted(map(str, ids))
+    assert found(store, filter=[str(ids[1])]) == [str(ids[1])]
 
 
 def test_numbers_that_json_lacks_are_null(odd):
@@ -210,7 +208,7 @@ def test_vectors_of_several_lengths_are_refused(odd):
 
 def test_nothing_but_ids_and_vectors(odd):
     store = odd("id int, embedding vector(2)", (0, "[1,2]"), (1, "[3,4]"))
-    assert search(store, lambda ids: ["ab" * int(i) or "c" for i in ids]) == ["1", "0"]
+    assert found(store, lambda ids: ["ab" * int(i) or "c" for i in ids]) == ["1", "0"]
 
 
 @pytest.mark.parametrize("given", ["postgres//me:secret@h", "http://me:secret@h/db", "secret", 5])

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from database_helpers import KINDS, PAYLOADS, VECTORS, D, N, collection, few_in
+from database_helpers import KINDS, PAYLOADS, VECTORS, D, N, collection, few_in, search
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_filters import RECORDS, filters, meets
@@ -83,12 +83,6 @@ def test_a_search_picks_the_same_items_as_one_in_memory(store, spec, whole, monk
     hit = found[1][0][0]
     place = hit.position
     assert (hit.id, hit.extra["tags"]) == (str(store.id(place)), [f"t{place % 3}"])
-
-
-def search(store, texts="body"):
-    index = ck.ItemIndex.over(store, texts, query_vectors=lambda asked: [[1, 0.5]] * len(asked))
-    searcher = ck.Searcher(index, lambda pairs: [float(len(text)) for _, text in pairs], "axn")
-    return searcher.search("q", budget=5)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -179,6 +173,8 @@ def test_whole_numbers_beyond_those_of_a_store(allowed, value):
 def test_texts_that_are_no_texts(few, texts, said):
     with pytest.raises(InputError, match=said):
         search(few(FIELDS), texts)
+    with pytest.raises(InputError, match=r"has no text in a field 'body' .*: texts= must be"):
+        search(few([entry | {"body": None} for entry in FIELDS]))
 
 
 @pytest.mark.parametrize("first", [{"body": None}, {}, {"body": []}])
@@ -198,11 +194,6 @@ def test_a_function_that_has_no_text_for_an_id(few, null, caplog):
     assert {hit.id for hit in found[0]} == {"0", "1", "3"}
     assert found.error is None
     assert "left out 1 item without a text, the first with the id '2'" in caplog.text
-
-
-def test_no_text_at_all(few):
-    with pytest.raises(InputError, match=r"has no text in a field 'body' .*: texts= must be"):
-        search(few([entry | {"body": None} for entry in FIELDS]))
 
 
 @pytest.fixture

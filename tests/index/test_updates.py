@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from index_helpers import FormulaScorer, LengthEncoder, contents, corpus, score_of
 from late_helpers import WordStates
-from references.living_items import LivingItems
 
 import crossknn as ck
 from crossknn.errors import IndexFormatError, InputError
@@ -63,6 +62,29 @@ def load(place):
 def nearest(index, query, k, **options):
     found = ck.Searcher(index, None, "retrieve(retriever=own)").search(query, k=k, **options)
     return [hit.id for hit in found[0]]
+
+
+class LivingItems:
+    """Ids -> (text, vector), in the order in which they were last added, searched by brute force."""
+
+    def __init__(self, texts, vectors):
+        self.items = {}
+        self.add(texts, vectors)
+
+    def add(self, texts, vectors):
+        for item_id, vector in zip(texts, vectors, strict=True):
+            self.items.pop(item_id, None)
+            self.items[item_id] = texts[item_id], vector
+
+    def delete(self, ids):
+        for item_id in ids:
+            del self.items[item_id]
+
+    def nearest(self, query, k):
+        """The k ids of the largest inner products, ties to what was added first."""
+        products = np.array([query @ vector for _, vector in self.items.values()])
+        order = np.argsort(-products, kind="stable")[:k]
+        return [list(self.items)[place] for place in order]
 
 
 class Steps(RuleBasedStateMachine):
@@ -398,9 +420,11 @@ def test_bad_input_changes_nothing(tmp_path):
         index.delete(["i1", "i7"])
     assert contents(tmp_path / "index") == before
     index.delete([f"i{i}" for i in range(5)])
-    for call in (index.compact, lambda: nearest(index, "query", 1)):
-        with pytest.raises(InputError, match="every item of the index is deleted"):
-            call()
+    with pytest.raises(InputError, match="every item of the index is deleted"):
+        index.compact()
+    for options in {}, {"k": 1}, {"min_score": 0.0}, {"filter": []}, {"method": "rerank"}:
+        with pytest.raises(InputError, match="every item of the index is deleted: add items"):
+            ck.Searcher(index, FormulaScorer()).search("query", **options)
     add(index, new)
     assert nearest(index, "query", 1) == ["i9"]
     with pytest.raises(InputError, match=r"5 items are deleted: compact the index first"):

@@ -138,15 +138,13 @@ def test_deep_json_in_a_model(bundled, file):
         ck.CrossEncoder(bundled)
 
 
-def test_deep_json_in_items_and_in_an_index(tmp_path):
-    for name in ("c.jsonl", "c.json"):
-        (tmp_path / name).write_text('{"id": "a", "text": ' + DEEP)
-        with pytest.raises(ck.InputError):
-            ck.read_items(tmp_path / name)
-    ck.ItemIndex.build(["a", "b"]).save(tmp_path / "index")
-    (tmp_path / "index" / "crossknn-index.json").write_text(DEEP)
+def test_deep_json_in_items_and_in_an_index(folder, tmp_path):
+    (tmp_path / "c.jsonl").write_text('{"id": "a", "text": ' + DEEP)
+    with pytest.raises(ck.InputError):
+        ck.read_items(tmp_path / "c.jsonl")
+    (folder / "crossknn-index.json").write_text(DEEP)
     with pytest.raises(ck.IndexFormatError, match="is damaged"):
-        ck.ItemIndex.load(tmp_path / "index")
+        ck.ItemIndex.load(folder)
 
 
 BROKEN = [

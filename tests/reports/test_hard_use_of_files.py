@@ -1,23 +1,27 @@
 """Full disks, read-only folders, file systems without locks, too many open files, files cut in use.
 
-Nothing is lost, nothing blocks what comes after, and what is whole is never called damaged.
+Also processes that are forked after a search. Nothing is lost, nothing blocks what comes after, and what is whole is never called damaged.
 """
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import crossknn as ck
 from crossknn.errors import CrossknnError
 from crossknn.index.storage import IndexFolder
+from crossknn.types import Pairs
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mounts, limits")
-TEXTS = [f"how to {verb} a {noun}" for verb in ("zip", "sort", "read") for noun in ("file", "list")]
 SEARCH = """
 import crossknn as ck
 from crossknn.extend import ScoreStore
@@ -49,19 +53,13 @@ def run(code, folder, *before, **environment):
     return done.stdout.splitlines()
 
 
-@pytest.fixture
-def folder(tmp_path):
-    ck.ItemIndex.build(TEXTS, lsa=2).save(tmp_path / "index")
-    return tmp_path
-
-
 def test_an_empty_store_is_none(folder):
     """A full disk leaves a `scores.db` of 0 bytes, which blocked search, verify and serve."""
-    (folder / "index" / "scores.db").write_bytes(b"")
-    index = ck.ItemIndex.load(folder / "index")
+    (folder / "scores.db").write_bytes(b"")
+    index = ck.ItemIndex.load(folder)
     assert (len(index.scores), index.verify()) == (0, [])
     ck.collect_anchors(index, ck.CrossEncoder(), ["zip it"])
-    assert len(ck.ItemIndex.load(folder / "index").scores)
+    assert len(ck.ItemIndex.load(folder).scores)
 
 
 FULL = """
@@ -138,11 +136,14 @@ print(sorted(Path("index").rglob("data-*/*")) == before)
 
 def test_a_file_system_without_locks(folder):
     """Two writers destroyed an index silently where `flock` raises ENOLCK."""
-    (folder / "none.c").write_text(NO_LOCKS)
+    (folder.parent / "none.c").write_text(NO_LOCKS)
     compiler = ["cc", "-shared", "-fPIC", "-o", "none.so", "none.c", "-ldl"]
-    if not shutil.which("cc") or subprocess.run(compiler, cwd=folder, check=False).returncode:
+    if (
+        not shutil.which("cc")
+        or subprocess.run(compiler, cwd=folder.parent, check=False).returncode
+    ):
         pytest.skip("there is no compiler")
-    hits, *refused, same = run(WITHOUT, folder, LD_PRELOAD=str(folder / "none.so"))
+    hits, *refused, same = run(WITHOUT, folder.parent, LD_PRELOAD=str(folder.parent / "none.so"))
     assert hits.startswith("['")
     for said in refused:
         assert "its file system has no locks (No locks available)" in said
@@ -171,7 +172,7 @@ print(said(lambda: search("index")))
 
 
 def test_too_many_open_files_are_no_damage(folder):
-    said = run(MANY, folder)
+    said = run(MANY, folder.parent)
     assert any("Too many open files" in sentence for sentence in said)
     assert said[-1] == ""
     for sentence in said:
@@ -191,10 +192,10 @@ print(said(lambda: ScoreStore("secret.db")))
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="root can be another")
-def test_without_permission():
+def test_without_permission(folder):
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         base = Path(name)
-        index = ck.ItemIndex.build(TEXTS, lsa=2)
+        index = ck.ItemIndex.load(folder)
         for made in ("index", "closed", "part", "warm"):
             index.save(base / made)
         (base / "index" / "scores.db").write_bytes(b"")
@@ -232,17 +233,85 @@ print(said(lambda: ck.ItemIndex.load("index")))
 @pytest.mark.parametrize("warm", [True, False])
 def test_files_cut_in_place_end_no_process(folder, warm):
     """Reading what is mapped and gone is SIGBUS, which no Python code can catch."""
-    said = run(CUT.replace("WARM", str(warm)), folder)
+    said = run(CUT.replace("WARM", str(warm)), folder.parent)
     assert "in use: build or copy the index again" in said[1]
     assert "is damaged" in said[3]
 
 
 def test_a_damaged_manifest_costs_no_data(folder):
     """An unreadable manifest names no data folder: all were removed at the next writing."""
-    before = sorted((folder / "index").glob("data-*/*"))
-    (folder / "index" / "crossknn-index.json").write_bytes(b"{")
+    before = sorted(folder.glob("data-*/*"))
+    (folder / "crossknn-index.json").write_bytes(b"{")
     with pytest.raises(CrossknnError, match="is damaged"):
-        ck.ItemIndex.load(folder / "index")
-    with IndexFolder(folder / "index").changing():
+        ck.ItemIndex.load(folder)
+    with IndexFolder(folder).changing():
         pass
-    assert sorted((folder / "index").glob("data-*/*")) == before
+    assert sorted(folder.glob("data-*/*")) == before
+
+
+PAIR = Pairs(np.zeros(1, np.int64), np.zeros(1, np.int64))
+TEXTS = [f"text number {n} about topic {n % 7} and thing {n % 11}" for n in range(200)]
+
+
+@pytest.fixture
+def searcher(tmp_path):
+    ck.ItemIndex.build(TEXTS, lsa=4).save(tmp_path / "index")
+    index = ck.ItemIndex.load(tmp_path / "index")
+    found = ck.Searcher(index, ck.StoredScorer(ck.CrossEncoder(), index.scores))
+    found.search("topic", budget=20)
+    return found
+
+
+def child(work):
+    """What a fork's `work` says; it has 20 seconds, since what hangs hangs for ever."""
+    read, write = os.pipe()
+    if not (number := os.fork()):
+        signal.alarm(20)
+        try:
+            said = str(work())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    _, status = os.waitpid(number, 0)
+    assert status == 0
+    with os.fdopen(read) as answer:
+        return answer.read()
+
+
+def test_after_a_search(searcher):
+    assert child(lambda: searcher.search("a child", budget=20).n_calls) == "20"
+    assert child(lambda: searcher.search("a child", budget=20).n_calls) == "0"
+    assert searcher.search("a child", budget=20).n_calls == 0
+    assert searcher.index.scores.verify() == []
+
+
+WORK = {
+    "search": lambda s: s.search("a child", budget=20),
+    "rerank": lambda s: ck.rerank("a child", ["a", "b"], scorer=s.scorer.scorer),
+    "scores": lambda s: len(s.index.scores),
+    "score": lambda s: list(s.scorer.score(PAIR, ["a"], ["b"])),
+}
+
+
+def test_while_threads_search(searcher):
+    """A child that was forked during a search is refused at once: it would wait for ever."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(number, picks):
+        inside.set()
+        go_on.wait(30)
+
+    thread = threading.Thread(target=searcher.search, args=("parent",), kwargs={"on_round": wait})
+    thread.start()
+    try:
+        assert inside.wait(30)
+        answers = {name: child(partial(work, searcher)) for name, work in WORK.items()}
+    finally:
+        go_on.set()
+        thread.join()
+    for name, answer in answers.items():
+        assert answer.startswith("InputError: this process was forked while "), name
+        assert "'spawn'" in answer, name
+    assert searcher.search("parent", budget=20).n_scored == 20

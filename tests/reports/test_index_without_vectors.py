@@ -1,6 +1,10 @@
-"""An index of words alone (`--encoder none --lsa 0`): the default method and the services work."""
+"""Indexes of words alone (`--encoder none --lsa 0`), and approximate ones of few items."""
 
 import json
+import logging
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -48,16 +52,14 @@ def test_more_hits_than_calls_and_filters_and_added_items(index):
     assert search(QUERY, k=3, budget=10)[0][0].id == "new"
 
 
-def test_the_commands_over_words_alone(tmp_path, capsys):
-    items, folder = tmp_path / "items.txt", str(tmp_path / "docs")
-    items.write_text("\n".join(TEXTS))
-    assert run(["index", "build", str(items), folder, "--encoder", "none", "--lsa", "0"]) == 0
+def test_the_commands_over_words_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "items.txt").write_text("\n".join(TEXTS))
+    for line in ("build items.txt docs --encoder none --lsa 0", "info docs", "verify docs"):
+        assert run(["index", *line.split()]) == 0
     capsys.readouterr()
-    assert run(["search", folder, QUERY, "-k", "2", "--budget", "10", "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert len(answer["results"][0]["hits"]) == 2
-    assert run(["index", "info", folder]) == 0
-    assert run(["index", "verify", folder]) == 0
+    assert run(["search", "docs", QUERY, "-k", "2", "--budget", "10", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["results"][0]["hits"]) == 2
 
 
 def test_the_service_answers(index):
@@ -68,3 +70,63 @@ def test_the_service_answers(index):
         url = f"http://127.0.0.1:{port}"
         found = ask(f"{url}/search", {"query": QUERY, "k": 3, "budget": 20})
         assert len(found["results"][0]["hits"]) == 3
+
+
+faiss = pytest.mark.skipif(find_spec("faiss") is None, reason="needs faiss")
+
+
+@faiss
+@pytest.mark.parametrize(
+    ("command", "n"), [("build", 1), ("build", 15), ("prepare", 3), ("prepare", 16)]
+)
+def test_nearest_with_few_items(tmp_path, caplog, n, command):
+    """`--nearest` over 3 items ended in a traceback of faiss ("should be at least as large")."""
+    items, folder = tmp_path / "items.txt", str(tmp_path / "index")
+    items.write_text("\n".join(f"item {i} of group {i % 7}" for i in range(n)))
+    with caplog.at_level(logging.WARNING):
+        nearest = ["--nearest"] * (command == "build")
+        assert run(["index", "build", str(items), folder, *nearest]) == 0
+        if command == "prepare":
+            assert run(["index", "prepare", folder, "--nearest"]) == 0
+    said = [record for record in caplog.records if "each search is exact" in record.getMessage()]
+    assert len(said) == (n < 16)
+    k = min(n, 3)
+    index = ck.ItemIndex.load(folder)
+    assert len(ck.Searcher(index, overlap).search("group 2", k=k, budget=n)[0]) == k
+    own = ck.Searcher(index, overlap, "retrieve(retriever=dense)").search("group 2", k=k)[0]
+    exact = ck.ItemIndex.load(folder)
+    shutil.rmtree(Path(folder) / "nearest-dense", ignore_errors=True)
+    right = ck.Searcher(exact, overlap, "retrieve(retriever=dense)").search("group 2", k=k)[0]
+    assert len(own) == len(right)
+    if n < 16:
+        assert [hit.id for hit in own] == [hit.id for hit in right]
+
+
+@faiss
+@pytest.mark.parametrize("n", [1, 5, 20])
+def test_few_items_in_python_with_anchors_and_after_deletions(tmp_path, n):
+    vectors = np.random.default_rng(0).normal(size=(n, 5)).astype(np.float32)
+    texts = [f"text {i}" for i in range(n)]
+    made = {"vectors": vectors, "query_vectors": lambda q: vectors[[0] * len(q)]}
+    index = ck.ItemIndex.build([{"id": t, "text": t} for t in texts], **made)
+    ck.collect_anchors(index, ck.CallableScorer(overlap, "words"), ["text 1", "text 2"])
+    index.save(tmp_path / "index")
+    index.add_nearest()
+    assert len(ck.Searcher(index, overlap).search("text 0", k=1, budget=n)[0]) == 1
+    if n > 16:
+        index.delete(texts[4:])
+        index.compact()
+        assert len(ck.Searcher(index, overlap).search("text 0", k=4, budget=4)[0]) == 4
+
+
+@faiss
+def test_nearest_without_vectors_says_what_is_missing(tmp_path, capsys):
+    items, folder = tmp_path / "items.txt", tmp_path / "index"
+    items.write_text("one\ntwo\n")
+    line = ["index", "build", str(items), str(folder), "--encoder", "none", "--lsa", "0"]
+    assert run([*line, "--nearest"]) == 2
+    assert "--nearest needs item vectors" in capsys.readouterr().err
+    assert not folder.exists()
+    assert run(line) == 0
+    assert run(["index", "prepare", str(folder), "--nearest"]) == 2
+    assert "this index has no item vectors: build it with" in capsys.readouterr().err

@@ -21,14 +21,7 @@ from crossknn_lab.collecting import collect_matrix
 from crossknn_lab.curves import write_report
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
-TEXTS = [f"how to {verb} a {noun}" for verb in ("zip", "sort", "read") for noun in ("file", "list")]
 PRECIOUS = b"the only copy of a thesis"
-
-
-@pytest.fixture
-def folder(tmp_path):
-    ck.ItemIndex.build(TEXTS, lsa=2).save(tmp_path / "index")
-    return tmp_path / "index"
 
 
 @pytest.fixture
@@ -125,7 +118,7 @@ def test_a_hard_link_is_read_and_never_changed(folder, victim):
     path = data_file(folder)
     before = path.read_bytes()
     os.link(path, victim.with_name("backup"))
-    assert len(ck.ItemIndex.load(folder).items.texts) == len(TEXTS)
+    assert len(ck.ItemIndex.load(folder).items.texts) == 6
     with pytest.raises(
         ck.InputError, match="has hard links, through which a change would affect other files"
     ):
@@ -190,8 +183,8 @@ def test_the_links_of_the_hub_s_cache_are_followed(tmp_path):
     assert json_in(tmp_path, "tokenizer_config.json", {}) == {}
 
 
-def test_what_writes_into_a_folder_follows_no_link(tmp_path, victim):
-    index, names = ck.ItemIndex.build(TEXTS), ("page.md", "index.html", "m.npz")
+def test_what_writes_into_a_folder_follows_no_link(folder, tmp_path, victim):
+    index, names = ck.ItemIndex.load(folder), ("page.md", "index.html", "m.npz")
     for name in names:
         (tmp_path / name).symlink_to(victim)
     write_page(Page(title="A page"), tmp_path)
@@ -199,10 +192,10 @@ def test_what_writes_into_a_folder_follows_no_link(tmp_path, victim):
     for name in names:
         assert stat.S_ISREG((tmp_path / name).lstat().st_mode)
     assert victim.read_bytes() == PRECIOUS
-    folder, outside = tmp_path / "pages", tmp_path / "outside"
-    folder.mkdir()
+    pages, outside = tmp_path / "pages", tmp_path / "outside"
+    pages.mkdir()
     outside.mkdir()
-    (folder / "images").symlink_to(outside)
+    (pages / "images").symlink_to(outside)
     with pytest.raises(ck.InputError, match="is a symbolic link, but crossknn needs a folder"):
-        write_report(Page(title="A"), folder)
+        write_report(Page(title="A"), pages)
     assert not list(outside.iterdir())

@@ -1,9 +1,11 @@
 """Adapters leave users' metadata as they are: what they add begins with `crossknn_`."""
 
 import importlib
+from itertools import product
 
 import pandas as pd
 import pytest
+from adapter_helpers import overlap
 
 import crossknn as ck
 
@@ -20,10 +22,6 @@ OWN = {
 ITEMS = [
     {"id": text, "text": text} | OWN for text in ("zip a file", "sort a list", "lock a thread")
 ]
-
-
-def overlap(pairs):
-    return [len({*q.split()} & {*t.split()}) for q, t in pairs]
 
 
 @pytest.fixture
@@ -129,12 +127,6 @@ def test_haystack_a_filter_that_is_none(searcher, wrong):
         adapter.CrossknnRetriever(searcher.index, overlap, filters=wrong).run(QUERY)
 
 
-def test_pyterrier_one_qid_with_two_queries(terrier):
-    rows = {"qid": ["1", "1"], "query": ["a", "b"], "docno": ["x", "y"], "text": ["a", "b"]}
-    with pytest.raises(ck.InputError, match="the qid '1' has several queries"):
-        terrier.CrossknnReranker(overlap)(pd.DataFrame(rows | {"score": [2.0, 1.0]}))
-
-
 def test_haystack(searcher):
     pytest.importorskip("haystack")
     from haystack import Document
@@ -158,21 +150,25 @@ def test_pyterrier(searcher, terrier):
     assert ranked["crossknn_predicted"].tolist() == [False, False, True]
 
 
-@pytest.mark.parametrize("column", ["text", "query"])
-@pytest.mark.parametrize("value", [float("nan"), None, 5])
-def test_pyterrier_a_text_that_is_none(column, value, terrier):
+LACKING = [*product(("qid", "text", "query"), (float("nan"), None)), ("text", 5), ("query", 5)]
+
+
+@pytest.mark.parametrize(("column", "value"), LACKING)
+def test_pyterrier_a_row_that_lacks_a_value_is_named(terrier, searcher, column, value):
     rows = {"qid": ["7", "7"], "query": [QUERY] * 2, "docno": ["a", "b"], "text": ["x", "y"]}
     frame = pd.DataFrame(rows | {"score": [2.0, 1.0]}).astype({column: object})
     frame.loc[1, column] = value
-    with pytest.raises(ck.InputError, match=f"the {column} of row 1 is {value}: fill it"):
+    with pytest.raises(ck.InputError, match=f"the {column} of row 1 is {value}: "):
         terrier.CrossknnReranker(overlap)(frame)
+    if column != "text":
+        with pytest.raises(ck.InputError, match=f"the {column} of row 1 is {value}: "):
+            terrier.CrossknnRetriever(searcher)(frame[["qid", "query"]])
 
 
-@pytest.mark.parametrize("value", [float("nan"), None])
-def test_pyterrier_a_query_that_is_none(searcher, value, terrier):
-    topics = pd.DataFrame({"qid": ["7", "8"], "query": [QUERY, value]})
-    with pytest.raises(ck.InputError, match=r"the query of row 1 is .*: fill it"):
-        terrier.CrossknnRetriever(searcher)(topics)
+def test_pyterrier_one_qid_with_two_queries(terrier):
+    rows = {"qid": ["1", "1"], "query": ["a", "b"], "docno": ["x", "y"], "text": ["a", "b"]}
+    with pytest.raises(ck.InputError, match="the qid '1' has several queries"):
+        terrier.CrossknnReranker(overlap)(pd.DataFrame(rows | {"score": [2.0, 1.0]}))
 
 
 DOCUMENTS = [{"id": f"d{n}", "text": item["text"]} for n, item in enumerate(ITEMS)]

@@ -95,7 +95,7 @@ def filled(tmp_path):
     return path, queries, items, table
 
 
-@pytest.mark.parametrize("kind", ["flip", "zero", "cut"])
+@pytest.mark.parametrize("kind", ["flip", "noise", "zero", "cut"])
 def test_damage_is_one_sentence_or_changes_nothing(filled, kind):
     path, queries, items, table = filled
     whole = path.read_bytes()
@@ -104,6 +104,9 @@ def test_damage_is_one_sentence_or_changes_nothing(filled, kind):
         data = bytearray(whole)
         if kind == "flip":
             data[place] ^= 1 << int(rng.integers(8))
+        elif kind == "noise":
+            for at in rng.integers(len(data), size=20).tolist():
+                data[at] = rng.integers(256)
         elif kind == "zero":
             data[place : place + 512] = bytes(len(data[place : place + 512]))
         else:
@@ -114,6 +117,7 @@ def test_damage_is_one_sentence_or_changes_nothing(filled, kind):
         try:
             with ScoreStore(path) as store:
                 found = store.rows("f", queries, items)
+                store.put("f", ["new"], ["another"], ONE, [1.0])
         except InputError as error:
             said = str(error)
             assert str(path) in said
@@ -158,6 +162,10 @@ def test_other_files_are_refused_and_opening_makes_no_file(tmp_path):
     for name, statements in (("other", "CREATE TABLE t (a)"), ("old", old_format)):
         with pytest.raises(InputError, match="holds no scores of crossknn in the format 5"):
             changed(tmp_path / name, statements)
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(InputError, match="holds no scores of crossknn in the format 5"):
+            ScoreStore(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == before
     (tmp_path / "text").write_text("no database, and long enough to be none " * 9)
     with pytest.raises(InputError, match="text are damaged"):
         ScoreStore(tmp_path / "text")

@@ -79,11 +79,6 @@ def running(indexes=None, fn=None, *, keys=(), **settings):
         assert not thread.is_alive()
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 @contextmanager
 def command(folder, *options, **process_options):
     """A process of `crossknn serve` in a folder of indexes."""

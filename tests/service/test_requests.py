@@ -1,8 +1,11 @@
-"""Keys, items and other routes. `reports/test_service_bodies.py` has wrong bodies."""
+"""Keys, items, other routes and the command; wrong bodies are in `reports/test_service_bodies.py`."""
+
+import signal
+import urllib.error
 
 import pytest
 from fastapi.testclient import TestClient
-from service_helpers import TEXTS, refusal, served
+from service_helpers import QUERIES, TEXTS, ask, command, plain, refusal, served, url_of
 
 import crossknn as ck
 from crossknn.service.app import create_app
@@ -76,3 +79,21 @@ def test_items_and_indexes(shared_client):
     }
     for path, status in (("/nowhere", 404), ("/search", 405), ("/items/nobody", 404)):
         assert refusal(shared_client.get(path), status)
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_it_is_told_to_stop(indexes, tmp_path):
+    (tmp_path / "keys.txt").write_text("a-good-key\n")
+    options = ["docs", "faq", "--keys", "keys.txt", "--port", "0", "--deadline", "5s"]
+    with command(tmp_path, *options) as process:
+        url = url_of(process)
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            ask(f"{url}/search", {"query": "a"})
+        found = ask(f"{url}/search", {"query": QUERIES[0], "k": 3, "budget": 9}, "a-good-key")
+        assert [hit["id"] for hit in found["results"][0]["hits"]] == plain(
+            indexes["docs"], ck.CrossEncoder(), QUERIES[0], k=3, budget=9
+        )[0]
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=10)
+    assert "Traceback" not in said
+    assert len(ck.ItemIndex.load(tmp_path / "docs").scores) == 9  # kept, for whoever comes next

@@ -53,15 +53,6 @@ def test_more_documents_than_calls(cohere_client):
     assert fewer.meta.calls == 30
 
 
-def test_the_client_of_cohere_hears_what_is_wrong(cohere_client, port):
-    with pytest.raises(cohere.UnprocessableEntityError, match="at most 1,000"):
-        cohere_client.rerank(model="", query="a", documents=["b"] * 1001)
-    with pytest.raises(cohere.UnauthorizedError, match="API key"):
-        cohere.ClientV2("another-key", base_url=f"http://127.0.0.1:{port}").rerank(
-            model="", query="a", documents=["b"]
-        )
-
-
 @pytest.mark.parametrize("api", ["cohere", "tei"])
 def test_our_own_client_of_such_endpoints(port, api):
     options = {"probabilities": api == "cohere", "concurrency": 2, "api_key": "a-good-key"}

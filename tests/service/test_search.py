@@ -75,7 +75,6 @@ def test_a_stream_has_the_rounds_and_then_the_answer(client):
     body = {"query": QUERIES[0], "k": 3, "budget": 20}
     whole = client.post("/search", json=body | {"explain": True}).json()
     answer = client.post("/search", json=body, headers={"accept": "text/event-stream"})
-    assert answer.headers["content-type"].startswith("text/event-stream")
     blocks = [
         dict(line.split(": ", 1) for line in block.split("\n"))
         for block in answer.text.strip().split("\n\n")
@@ -90,6 +89,10 @@ def test_a_stream_has_the_rounds_and_then_the_answer(client):
     wrong = client.post("/search", json=body | {"stream": True, "filter": {"colour": "red"}})
     assert "event: error" in wrong.text
     assert "colour" in wrong.text
+    for streamed in (answer, client.post("/search", json=body | {"stream": True})):
+        assert streamed.headers["content-type"].startswith("text/event-stream")
+        assert streamed.headers["cache-control"] == "no-cache"
+        assert streamed.headers["x-accel-buffering"] == "no"  # of nginx
 
 
 def test_requests_share_batches_and_find_the_same(client, words, indexes):

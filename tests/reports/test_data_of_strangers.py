@@ -211,6 +211,6 @@ def test_a_store_whose_numbers_are_used_up(path):
         with store.table().writing() as db:
             db.execute("UPDATE items SET id = ? WHERE id = 1", (2**31 - 1,))
         with pytest.raises(StoreFullError, match="no ids are left for new texts"):
-            store.put("ce", ["other"], ["b"], Pairs([0], [0]), [1.0])
+            store.put("ce", ["other"], ["c"], Pairs([0], [0]), [1.0])
         assert store.verify(repair=True)
-        assert store.put("ce", ["other"], ["b"], Pairs([0], [0]), [1.0]) == 1
+        assert store.put("ce", ["other"], ["c"], Pairs([0], [0]), [1.0]) == 1

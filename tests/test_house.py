@@ -168,10 +168,10 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 25_300,
+    "src": 25_100,
     "train/src": 3_900,
-    "lab": 12_800,
-    "tests": 22_300,
+    "lab": 12_000,
+    "tests": 21_500,
     "train/tests": 2_400,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

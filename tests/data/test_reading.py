@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import Table, parquet
 from test_data_values import SAMPLES, write
 
 import crossknn as ck
@@ -97,9 +98,8 @@ JUDGED = [{"qid": 1, "docno": "d1", "label": 1.0}, {"qid": 1, "docno": "d2", "la
 
 
 def test_parquet_and_judgements_in_named_columns(tmp_path):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for name, records in (("items", RECORDS), ("qrels", JUDGED)):
-        pq.write_table(pa.Table.from_pylist(records), tmp_path / f"{name}.parquet")
+        parquet.write_table(Table.from_pylist(records), tmp_path / f"{name}.parquet")
     assert [*ck.read_items(tmp_path / "items.parquet").texts] == ["Oak\na tree", "the sea"]
     assert ck.read_queries(tmp_path / "items.parquet").ids == ("d1", "d2")
     write(tmp_path, {"q.jsonl": lines(*JUDGED), "q.csv": "QID,docno,label\n1,d1,1\n1,d2,0\n"})

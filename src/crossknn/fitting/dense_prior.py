@@ -134,7 +134,9 @@ def _cokriging_of(
 
 
 def _with_column(values: FloatArray, others: FloatArray, factor: FloatArray) -> FloatArray:
-    """Insert cokriging's prediction before the last columns, mean and score: -> (q, g + 1, b)."""
+    """Add cokriging's prediction as one more feature, before the last two (mean and score).
+
+    From (queries, features, items) to (queries, features + 1, items)."""
     likely = (others.astype(np.float32) @ factor.T)[:, None]
     return np.concatenate([values[:, :-2], likely, values[:, -2:]], axis=1)
 

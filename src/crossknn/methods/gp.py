@@ -156,8 +156,8 @@ class GaussianProcess(Predictor[Posteriors]):
         return Prediction(mean, std)
 
     def _predict_all(self, state: Posteriors, mean: FloatArray, std: FloatArray) -> None:
-        """Write means and deviations (m, n) of all items. All queries share one pass over the
-        items, because more rows in its matrix products cost almost nothing."""
+        """Fill `mean` and `std`, of shape (queries, items), for all items. All queries share one
+        pass over the items, because more rows in its matrix products cost almost nothing."""
         kernel, posteriors = self.model.kernel, [*state.of_query.values()]
         keep = 4 * self.n * sum(len(each.points) for each in posteriors) <= KEPT
         for start in range(0, self.n, BLOCK):

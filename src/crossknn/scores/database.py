@@ -2,8 +2,8 @@
 
 1. A killed process loses no transaction that it finished (WAL), and many processes of one host may
    read and write the file at the same time.
-2. A stranger's file runs nothing: before anything is read, its tables must be exactly those that
-   crossknn makes, with no view or trigger beside them.
+2. Opening a file from somebody else executes no code of it: before anything is read, a file is
+   refused unless it has exactly the tables that crossknn makes, and no view or trigger.
 3. Every text and every block of scores has a CRC-32, which is checked whenever it is read.
 4. Every fault is one sentence: `StoredScoresError` where scores cannot be read, `StoreFullError`
    where they cannot be written.

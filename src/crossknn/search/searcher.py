@@ -73,8 +73,9 @@ class Searcher:
     >>> results[0][0].text, results.n_calls
     ('sort a list', 2)
 
-    Threads may share a searcher, and all scorers of crossknn. To store exact scores in the index,
-    so that no pair is scored twice, use `ck.StoredScorer(scorer, index.scores)`.
+    Threads may share a searcher; all scorers of crossknn are safe for threads, too. To store exact
+    scores in the index, so that no pair is scored twice, pass `ck.StoredScorer(scorer,
+    index.scores)`.
 
     Args:
         index: The index to search.

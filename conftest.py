@@ -15,8 +15,8 @@ import hypothesis
 import pytest
 import typer.main
 
-from crossknn.scorers.onnx import OnnxModel
 from crossknn.scorers.opening import bundled_folder
+from crossknn.scorers.token_models import OnnxModel
 
 ROOT = Path(__file__).parent
 

@@ -108,7 +108,7 @@ MAY = {
     "index.nearest": "faiss maps a file that open_file has looked at",
     "index.pgvector": "a database server",
     "scores.database": "SQLite, after is_file",
-    "scorers.onnx": "after check_files",
+    "scorers.token_models": "after check_files",
     "models.folder": "after check_files",
     "crossknn_train.models.base": "after check_files; into a new folder of files.filling",
     "crossknn_train.export": "into a new folder of files.filling",

@@ -25,8 +25,9 @@ from crossknn.fitting.kriging import prior_of
 from crossknn.fitting.stopping import calibrate
 from crossknn.linalg import LARGEST, inner, usable
 from crossknn.methods.base import Method
-from crossknn.methods.kriging import Kriging, trend_retrievers
+from crossknn.methods.kriging import Kriging
 from crossknn.methods.prior import NAME as PRIOR
+from crossknn.methods.prior import trend_retrievers
 from crossknn.retrievers.base import AllScores, ArrayStore, Late, Retriever
 from crossknn.spec import Spec
 from crossknn.types import (

@@ -16,8 +16,8 @@ from crossknn.index.base import Index, lacking
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import LARGE
 from crossknn.linalg import standardised
-from crossknn.methods.kriging import leading_retriever, points_of, trend_retrievers
-from crossknn.methods.prior import NAME, Prior, stored_prior
+from crossknn.methods.kriging import points_of
+from crossknn.methods.prior import NAME, Prior, leading_retriever, stored_prior, trend_retrievers
 from crossknn.retrievers.specs import default_vectors, retriever_scores, stage_names, unfitted
 from crossknn.scores.sparse import SparseScores
 from crossknn.spec import Spec, parse

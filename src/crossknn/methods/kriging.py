@@ -41,15 +41,15 @@ from crossknn.methods.prior import (
     Prior,
     Spread,
     flat_trends,
+    leading_retriever,
     of_retriever,
     stored_prior,
+    trend_retrievers,
 )
 from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
 from crossknn.retrievers.specs import (
     AUTO,
-    HYBRID,
     default_vectors,
-    first_stage,
     open_retriever,
     stage_names,
 )
@@ -189,22 +189,6 @@ def _not_calibrated(method: Kriging, budget: int) -> Corners:
         f"{method}: target_recall is not calibrated for k={method.k} and a budget of {budget}: "
         "Searcher.search calibrates it, and so does crossknn.fitting.stopping.calibrate"
     )
-
-
-def trend_retrievers(index: Index) -> Spec:
-    """The default retrievers of the trends: `hybrid`, or one of its two if queries have no vectors
-    for the other."""
-    names = stage_names(index, HYBRID)
-    usable = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
-    return HYBRID if len(usable) in (0, len(names)) else Spec(usable[0])
-
-
-def leading_retriever(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
-    """Position in `names` of the retriever in the trend with few columns: the retriever of the
-    first batch, or else the default retriever, or else the first name."""
-    of_batch = stage_names(index, retriever)
-    leads = [*(of_batch if len(of_batch) == 1 else ()), first_stage(index), *names]
-    return next(names.index(lead) for lead in leads if lead in names)
 
 
 def gaussian_process(

@@ -28,6 +28,8 @@ from crossknn.index.base import Index
 from crossknn.linalg import standardised
 from crossknn.methods.posterior import Trend
 from crossknn.retrievers.base import DenseRetriever, Retriever, VectorStore
+from crossknn.retrievers.specs import AUTO, HYBRID, first_stage, stage_names
+from crossknn.spec import Spec
 from crossknn.types import Artifact, BoolArray, FloatArray, IntArray, Queries
 
 NAME = "kriging"
@@ -291,3 +293,19 @@ def stored_prior(index: Index) -> Prior | None:
     if artifact is None:
         return None
     return index.cache.get("prior", (artifact,), lambda: Prior.from_artifact(artifact))
+
+
+def trend_retrievers(index: Index) -> Spec:
+    """The default retrievers of the trends: `hybrid`, or one of its two if queries have no vectors
+    for the other."""
+    names = stage_names(index, HYBRID)
+    usable = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
+    return HYBRID if len(usable) in (0, len(names)) else Spec(usable[0])
+
+
+def leading_retriever(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
+    """Position in `names` of the retriever in the trend with few columns: the retriever of the
+    first batch, or else the default retriever, or else the first name."""
+    of_batch = stage_names(index, retriever)
+    leads = [*(of_batch if len(of_batch) == 1 else ()), first_stage(index), *names]
+    return next(names.index(lead) for lead in leads if lead in names)

@@ -24,9 +24,13 @@ from crossknn.models.folder import (
 from crossknn.scorers.base import Encoder, Scorer
 from crossknn.scorers.http import HttpScorer
 from crossknn.scorers.library import PredictScorer, SentenceTransformerEncoder, open_library
-from crossknn.scorers.onnx import OnnxModel
 from crossknn.scorers.plain import CallableScorer, MatrixScorer
-from crossknn.scorers.token_models import LateInteractionScorer, TokenEncoder, TokenScorer
+from crossknn.scorers.token_models import (
+    LateInteractionScorer,
+    OnnxModel,
+    TokenEncoder,
+    TokenScorer,
+)
 
 PathOrName: TypeAlias = str | Path | None
 

@@ -184,13 +184,14 @@ def test_the_links_of_the_hub_s_cache_are_followed(tmp_path):
 
 
 def test_what_writes_into_a_folder_follows_no_link(folder, tmp_path, victim):
-    index, names = ck.ItemIndex.load(folder), ("page.md", "index.html", "m.npz")
-    for name in names:
+    names = ("page.md", "index.html")
+    for name in (*names, "m.npz"):
         (tmp_path / name).symlink_to(victim)
     write_page(Page(title="A page"), tmp_path)
-    collect_matrix(tmp_path / "m.npz", index, ck.CrossEncoder(), ["zip"], replace=True)
     for name in names:
         assert stat.S_ISREG((tmp_path / name).lstat().st_mode)
+    with pytest.raises(ck.InputError, match="m.npz"):
+        collect_matrix(tmp_path / "m.npz", ck.ItemIndex.load(folder), ck.CrossEncoder(), ["zip"])
     assert victim.read_bytes() == PRECIOUS
     pages, outside = tmp_path / "pages", tmp_path / "outside"
     pages.mkdir()

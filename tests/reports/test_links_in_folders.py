@@ -190,7 +190,7 @@ def test_what_writes_into_a_folder_follows_no_link(folder, tmp_path, victim):
     write_page(Page(title="A page"), tmp_path)
     for name in names:
         assert stat.S_ISREG((tmp_path / name).lstat().st_mode)
-    with pytest.raises(ck.InputError, match="m.npz"):
+    with pytest.raises(ck.InputError, match=r"m\.npz"):
         collect_matrix(tmp_path / "m.npz", ck.ItemIndex.load(folder), ck.CrossEncoder(), ["zip"])
     assert victim.read_bytes() == PRECIOUS
     pages, outside = tmp_path / "pages", tmp_path / "outside"

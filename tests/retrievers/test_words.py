@@ -62,7 +62,7 @@ def test_top_is_the_sorted_scores_with_ties_by_position_and_nothing_unmatched():
 def test_texts_without_words():
     for query in ("cat", "!"):
         assert BM25.fit(["!", "?"]).top(Queries([query]), 5).items.size == 0
-    with pytest.raises(InputError, match="no text contains a word"):
+    with pytest.raises(InputError, match="none of the texts contains a word"):
         LSA.fit(["!", "the"])
 
 

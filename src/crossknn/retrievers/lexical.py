@@ -171,7 +171,9 @@ def tfidf_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Vocabulary, Fl
 
     number, tokens = _numbered(texts, tokenizer.split)
     if not number:
-        raise InputError("no text contains a word: give an encoder or vectors, and switch LSA off")
+        raise InputError(
+            "none of the texts contains a word: give an encoder or vectors, and switch LSA off"
+        )
     terms = sorted(number)
     place = np.empty(len(terms), np.int32)
     place[[number[term] for term in terms]] = np.arange(len(terms))

@@ -72,7 +72,7 @@ def test_a_schema_that_is_not_ours(path, statements):
 
 
 def block(start, items, scores, query=1, fingerprint="ce"):
-    """A block with the right checksum, as somebody makes it who knows how."""
+    """Return the SQL that inserts a forged block of scores, with a valid checksum."""
     head = fingerprint.encode() + struct.pack("<qq?", query, start, items is None)
     crc = zlib.crc32(scores, zlib.crc32(items or b"", zlib.crc32(head)))
     row = 1, query, start, items, scores, crc

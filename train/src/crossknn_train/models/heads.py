@@ -76,11 +76,11 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
         """Move layers from a new model's encoders into the head; by default, move nothing."""
 
     def of_queries(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return query states to compare: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        """Return query vectors to compare (b, t', d') and their mask, from (b, t, d) and (b, t)."""
         return states, mask
 
     def of_items(self, states: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return item states to store: (b, t, d) and (b, t) -> (b, t', d') and (b, t')."""
+        """Return the item vectors to store and their mask, with the shapes of `of_queries`."""
         return states, mask
 
     @abstractmethod

@@ -82,7 +82,7 @@ package:
 # Added to what the other tests use.
 .venv-test/.torch: .venv-test/$(STAMP) requirements/torch.txt
 	.venv-test/bin/python $(INSTALL) --requirement requirements/torch.txt
-	.venv-test/bin/python $(INSTALL) --editable '.[torch,ray,dev,mteb]' --editable lab --editable train
+	.venv-test/bin/python $(INSTALL) --editable '.[torch,dev,mteb]' --editable lab --editable train
 	touch $@
 
 .venv-docs/$(STAMP): pyproject.toml requirements/docs.txt

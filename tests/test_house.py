@@ -36,7 +36,6 @@ IDEAS = {
     "service.connections": "sockets and bounded connections",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
-    "scores.ray": "scoring on a cluster",
     "scores.upkeep": "the size of the store, old queries, and damage",
 }
 """Modules that one other module imports, and the idea that each of them is. Commands and methods

@@ -1,6 +1,5 @@
 """The store of scores has a limit and keeps no query's text if it is not to; learning is bounded."""
 
-import datetime
 import json
 import subprocess
 import time
@@ -90,26 +89,6 @@ def test_index_info_and_prune(used, capsys):
     assert info(capsys)["scores"] == 0
     for wrong in ([], ["--keep", "-1"]):
         assert run(["index", "prune", "i", *wrong]) == 2
-
-
-def test_before_a_day(tmp_path, monkeypatch):
-    store = ScoreStore(tmp_path / "scores.db")
-
-    class Day(datetime.date):
-        now = "2026-01-01"
-
-        @classmethod
-        def today(cls):
-            return cls.fromisoformat(cls.now)
-
-    monkeypatch.setattr("crossknn.scores.store.date", Day)
-    put(store, "a", range(2), per=5)
-    Day.now = "2026-02-01"
-    put(store, "b", range(2), per=5)
-    put(store, "a", range(1), per=9)  # new scores of an old query
-    assert store.prune(before="2025-12-31") == 0
-    assert store.prune(before="2026-01-15") == 1
-    assert sorted(store.queries("fp")) == ["a 0", "b 0", "b 1"]
 
 
 def test_private_searches_leave_no_text(used, capsys):

@@ -160,10 +160,10 @@ def test_what_is_damaged_is_refused_until_it_is_repaired(filled, damage, what, l
 def test_other_files_are_refused_and_opening_makes_no_file(tmp_path):
     old_format = "PRAGMA application_id = 2020306542; PRAGMA user_version = 1"
     for name, statements in (("other", "CREATE TABLE t (a)"), ("old", old_format)):
-        with pytest.raises(InputError, match="holds no scores of crossknn in the format 5"):
+        with pytest.raises(InputError, match="holds no scores of crossknn in the format 6"):
             changed(tmp_path / name, statements)
         before = (tmp_path / name).read_bytes()
-        with pytest.raises(InputError, match="holds no scores of crossknn in the format 5"):
+        with pytest.raises(InputError, match="holds no scores of crossknn in the format 6"):
             ScoreStore(tmp_path / name)
         assert (tmp_path / name).read_bytes() == before
     (tmp_path / "text").write_text("no database, and long enough to be none " * 9)

@@ -49,7 +49,7 @@ def collect_matrix(
 
     Args:
         path: The file, `.npz`. One of the same items and cross-encoder is overwritten.
-        index, scorer: The n items, and a cross-encoder or its name (Ray needs a name).
+        index, scorer: The n items, and a cross-encoder or its name.
         queries: The q queries, with ids, as `read_queries` takes them.
         n_anchors: So many of the first queries are anchor queries; by default half.
         qrels: Judgements, kept in the file with their grades.

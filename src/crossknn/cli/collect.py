@@ -28,10 +28,6 @@ def command(
         Path | None, Option(help="Queries to score with every item, without a fit.")
     ] = None,
     limits: o.LimitOptions,
-    ray: Annotated[
-        str | None,
-        Option(help="Score on Ray: 'local' starts it here; otherwise the address of a cluster."),
-    ] = None,
     scorer: o.ScorerOptions,
     json: o.AsJson = False,
 ) -> None:
@@ -49,16 +45,14 @@ def command(
         raise InputError("give a file of queries to score: --anchors FILE or --queries FILE")
     index = ItemIndex.load(folder)
     exact = scorer.open(workers=o.threads(limits.workers))
-    asked = scorer.scorer if ray else exact
     with progress("scoring queries", "pairs") as report:
-        shared: dict[str, Any] = {"limits": limits.limits(ray), "progress": report}
+        shared: dict[str, Any] = {"limits": limits.limits(), "progress": report}
         if anchors is not None:
-            texts = o.read_queries(anchors).texts
-            made = collect_anchors(index, asked, texts, **shared)
+            made = collect_anchors(index, exact, o.read_queries(anchors).texts, **shared)
         else:
             assert queries is not None
             texts = o.read_queries(queries).texts
-            made = collect(index.scores, asked, texts, index.items.texts, **shared)
+            made = collect(index.scores, exact, texts, index.items.texts, **shared)
     anchor_queries = index.for_scorer(exact.fingerprint).anchor_queries
     about = {"complete": made.complete, "seconds": round(made.seconds, 2), "index": str(folder)}
     answer(vars(made) | about | {"anchor_queries": len(anchor_queries)}, json)

@@ -99,7 +99,7 @@ Workers = Annotated[
     typer.Option(
         "--workers",
         min=1,
-        help="Number of scoring threads, or of Ray's processes; one per core by default.",
+        help="Number of scoring threads; one per core by default.",
     ),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace results of a different model.")]
@@ -237,16 +237,12 @@ class LimitOptions:
     deadline: Deadline = None
     workers: Workers = None
 
-    def limits(self, ray: str | None = None) -> Limits:
-        """Return the limits of a scoring run; `ray` is the address of a Ray cluster."""
+    def limits(self) -> Limits:
+        """Return the limits of a scoring run."""
         from crossknn.scores.collect import Limits
 
-        return Limits(
-            workers=threads(self.workers),
-            ray=ray,
-            max_calls=self.max_calls,
-            deadline=self.deadline,
-        )
+        workers = threads(self.workers)
+        return Limits(workers=workers, max_calls=self.max_calls, deadline=self.deadline)
 
 
 def examples(*commands: str) -> str:

@@ -45,7 +45,7 @@ def collect_anchors(
 
     Args:
         index: The n items.
-        scorer: A cross-encoder or its name (Ray needs a name).
+        scorer: A cross-encoder or its name.
         queries: Texts (k_q); they cost k_q * n scored pairs, minus those in the store.
         limits, progress: As for `collect`.
     """
@@ -57,9 +57,7 @@ def collect_anchors(
     before = _current_rows(index, opened.fingerprint)
     if before is not None and before.meta.get("added"):  # its rows lack scores of later items
         texts = [*before.arrays["queries"], *texts]
-    # On Ray every worker opens the cross-encoder by its name.
-    given = scorer if limits is not None and limits.ray else opened
-    report = collect(index.scores, given, texts, items, limits=limits, progress=progress)
+    report = collect(index.scores, opened, texts, items, limits=limits, progress=progress)
     now = _current_rows(index, opened.fingerprint)  # another process may have added rows
     old = {} if now is None or now.meta.get("added") else now.arrays
     own = dict.fromkeys(old.get("queries", ()))

@@ -1,4 +1,4 @@
-"""Collect exact scores: resumable, in parallel, on threads or on Ray.
+"""Collect exact scores: resumable, on several threads.
 
 Every batch of scores is stored at once, so an interruption costs at most the requests in flight.
 Processes that collect into the same file wait for each other, and use each other's scores.
@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,7 +31,7 @@ from crossknn.scores.store import ScoreStore
 from crossknn.types import FloatArray, IntArray, Pairs, Progress, as_count, as_positive
 
 logger = logging.getLogger(__name__)
-_BLOCK, _BLOCK_ON_RAY = 512, 64
+_BLOCK = 512
 _AT_ONCE = 65_536
 _HOPELESS = 8  # blocks in a row without any scored pair: the model is broken
 _POLL = 0.2
@@ -42,14 +42,12 @@ class Limits:
     """Resources and limits of a collection of scores.
 
     Args:
-        workers: Threads that share the scorer; with `ray`, processes that each open the model.
-        ray: Score on Ray: the address of a cluster, or "local" to start one on this machine.
+        workers: Threads that share the scorer.
         max_calls: Number of pairs to score before stopping.
         deadline: Time limit in seconds.
     """
 
     workers: int = 1
-    ray: str | None = None
     max_calls: int | None = None
     deadline: float | None = None
 
@@ -101,7 +99,7 @@ def collect(
 
     Args:
         store: The store of scores, such as `index.scores`.
-        scorer: The cross-encoder, in any form that `Searcher` accepts; for Ray its name or folder.
+        scorer: The cross-encoder, in any form that `Searcher` accepts.
         queries, items: Texts (q) and (n); pairs of equal texts are scored once.
         pairs: Positions (p,) of queries and items, scored in order; by default every query with
             every item.
@@ -112,22 +110,14 @@ def collect(
         InputError: The store is a file but the scorer has no fingerprint, or the disk is full.
         ScorerError: A score is not finite, or nothing can be scored.
     """
-    limits, source, scorer = limits or Limits(), scorer, as_scorer(scorer)
+    limits, scorer = limits or Limits(), as_scorer(scorer)
     fingerprint = fingerprint_of(scorer, store)
     _check_request(queries, items, pairs, store.table().limit)
-    opened: AbstractContextManager[Scorer] = nullcontext(scorer)
-    block_size = _BLOCK
-    if limits.ray is not None:
-        from crossknn.scores.ray import scorer_on_ray
-
-        opened = scorer_on_ray(source, fingerprint, limits.workers, limits.ray)
-        block_size = _BLOCK_ON_RAY
     run = _Collection(store, fingerprint, queries, items, limits, progress)
     with _exclusive(store.path, run.deadline):
         portions = run.portions(pairs)
         began = time.monotonic()
-        with opened as scorer:
-            run.score(scorer, portions, block_size)
+        run.score(scorer, portions)
     report = run.report
     report.seconds = time.monotonic() - began
     if run.failure and not report.scored + report.reused:
@@ -224,14 +214,11 @@ class _Collection:
         self.report.pairs = len(chosen)
         return (pairs.take(chosen[at : at + _AT_ONCE]) for at in range(0, len(chosen), _AT_ONCE))
 
-    def score(self, scorer: Scorer, portions: Iterator[Pairs], size: int) -> None:
-        """Keep every worker busy with blocks of `size` pairs. After an error or an interrupt no
-        block is started, and those in progress are waited for."""
-        blocks, running, workers = (
-            self._blocks(portions, size),
-            set[Future[None]](),
-            self.limits.workers,
-        )
+    def score(self, scorer: Scorer, portions: Iterator[Pairs]) -> None:
+        """Keep every worker busy with blocks of pairs. After an error or an interrupt no block is
+        started, and those in progress are waited for."""
+        blocks, running = self._blocks(portions), set[Future[None]]()
+        workers = self.limits.workers
         self._count(0)
         with ThreadPoolExecutor(workers, "crossknn-scoring") as pool:
             try:
@@ -250,7 +237,7 @@ class _Collection:
                 self._stop.set()
                 raise
 
-    def _blocks(self, portions: Iterator[Pairs], size: int) -> Iterator[Pairs]:
+    def _blocks(self, portions: Iterator[Pairs]) -> Iterator[Pairs]:
         """Yield pairs (b,) without a score, in order, until `max_calls` is reached."""
         left = math.inf if self.limits.max_calls is None else self.limits.max_calls
         for pairs in portions:
@@ -263,8 +250,8 @@ class _Collection:
                 self.report.stopped_by = "max_calls"
                 missing = missing.take(slice(int(left)))
             left -= len(missing)
-            for start in range(0, len(missing), size):
-                yield missing.take(slice(start, start + size))
+            for start in range(0, len(missing), _BLOCK):
+                yield missing.take(slice(start, start + _BLOCK))
 
     def _score(self, scorer: Scorer, block: Pairs) -> None:
         scored, why = 0, ""

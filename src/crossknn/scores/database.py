@@ -35,7 +35,7 @@ LARGEST_ID = 2**31 - 1
 """Upper bound of the ids of texts, which blocks store in four bytes."""
 
 _APPLICATION = 0x786B6E6E  # "xknn"
-_FORMAT = 5
+_FORMAT = 6
 _BUSY_SECONDS = 30.0
 _LONGEST_ROW = 2**27  # bytes: a block of 16 million scores
 _SCHEMA = f"""
@@ -47,7 +47,7 @@ CREATE TABLE queries (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text 
 CREATE TABLE items (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB,
     crc INTEGER NOT NULL);
 CREATE TABLE blocks (id INTEGER PRIMARY KEY, scorer INTEGER NOT NULL, query INTEGER NOT NULL,
-    day INTEGER NOT NULL, start INTEGER NOT NULL, items BLOB, scores BLOB NOT NULL,
+    start INTEGER NOT NULL, items BLOB, scores BLOB NOT NULL,
     crc INTEGER NOT NULL);
 CREATE INDEX blocks_of ON blocks (query, scorer)"""
 

@@ -14,7 +14,6 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import date
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -198,9 +197,9 @@ class ScoreTable(ScoreFile):
             row = start, items, scores[order].astype("<f4").tobytes()
             crc = block_crc(fingerprint.encode(), query, *row)
             db.execute(
-                "INSERT INTO blocks (scorer, query, day, start, items, scores, crc) "
-                f"VALUES ({_SCORER}, ?, ?, ?, ?, ?, ?)",
-                (fingerprint, query, date.today().toordinal(), *row, crc),
+                "INSERT INTO blocks (scorer, query, start, items, scores, crc) "
+                f"VALUES ({_SCORER}, ?, ?, ?, ?, ?)",
+                (fingerprint, query, *row, crc),
             )
 
     def _find(self, table: TextTable, digests: Sequence[bytes]) -> dict[bytes, int]:
@@ -344,17 +343,14 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         """Return the texts of queries that have scores and stored texts, oldest first."""
         return self.query_texts(self.query_counts(fingerprint)[0])
 
-    def prune(
-        self, *, keep: int | None = None, before: str | None = None, private: bool = False
-    ) -> int:
+    def prune(self, *, keep: int | None = None, private: bool = False) -> int:
         """Drop the scores of old queries, return the number of queries, and shrink the file.
 
         Args:
             keep: Number of queries to keep, those with the newest scores.
-            before: Drop queries whose scores were all stored before this day, such as "2026-11-30".
             private: Drop the texts of all queries, too, and keep their digests.
         """
-        return prune(self.table(), keep, before, private) if len(self) else 0
+        return prune(self.table(), keep, private) if len(self) else 0
 
     def copy_to(self, path: Path) -> None:
         """Copy all scores to a file that does not exist."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Sequence
-from datetime import date
 
 import numpy as np
 
@@ -32,16 +31,12 @@ def make_room(file: ScoreFile, db: sqlite3.Connection, limit: int) -> None:
     _drop(db, [query for query, _ in oldest[:count]])
 
 
-def prune(file: ScoreFile, keep: int | None, before: str | None, private: bool) -> int:
+def prune(file: ScoreFile, keep: int | None, private: bool) -> int:
     """Drop the scores of old queries, and return the number of queries; see `ScoreStore.prune`."""
-    first_day = 0 if before is None else date.fromisoformat(before).toordinal()
     with file.writing() as db:
         db.execute("PRAGMA secure_delete = ON")
-        rows = db.execute(
-            "SELECT query, max(day) < ? FROM blocks GROUP BY query ORDER BY max(id)", (first_day,)
-        ).fetchall()
-        excess = 0 if keep is None else max(0, len(rows) - keep)
-        dropped = [query for place, (query, old) in enumerate(rows) if old or place < excess]
+        rows = db.execute("SELECT query FROM blocks GROUP BY query ORDER BY max(id)").fetchall()
+        dropped = [] if keep is None else [query for (query,) in rows[: max(0, len(rows) - keep)]]
         _drop(db, dropped)
         if private:
             db.execute("UPDATE queries SET text = NULL WHERE text IS NOT NULL")

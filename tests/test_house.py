@@ -36,6 +36,7 @@ IDEAS = {
     "service.connections": "sockets and bounded connections",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
+    "trial.plan": "the size of a trial that fits into the minutes",
     "scores.upkeep": "the size of the store, old queries, and damage",
 }
 """Modules that one other module imports, and the idea that each of them is. Commands and methods

@@ -124,9 +124,6 @@ COMMANDS = {
     f"{COMPARE} --qrels {{}}": PATHS,
     f"{COMPARE} --scorer {{}}": URLS[:6],
     f"{COMPARE} --measures {{}}": ("nDCG@10",),
-    "estimate {}": PATHS[1:],
-    "estimate docs.index --budget {}": ("0", "-1", "x"),
-    "fit docs.index stored --store {}": PATHS,
     "fit docs.index --queries queries.txt --deadline {}": ("x", "-1s", "nan", "0m", ""),
     "{}": ("nothing", "--nothing", "sea\0rch", LONG, "search"),
 }

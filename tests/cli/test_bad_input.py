@@ -48,7 +48,6 @@ CASES = """
 2 absent.jsonl: index build absent.jsonl new.index
 2 name it with --text-field: index build body.jsonl new.index
 2 name it with --text-field: try body.jsonl
-2 name it with --text-field: estimate body.jsonl
 2 'text' or 'query': search docs.index --queries body.jsonl
 2 'body': index build docs.jsonl new.index --template {body}
 2 torch-model: index build docs.jsonl torch-model --encoder none
@@ -94,8 +93,6 @@ CASES = """
 6 another version: search newer.index topic
 6 still being written: search unfinished.index topic
 2 no scores to fit: fit docs.index stored
-2 no.db: fit docs.index stored --store no.db
-2 docs.jsonl: fit docs.index stored --store docs.jsonl
 2 cannot read: fit docs.index stored --retriever rerank(bm52
 2 did you mean als: fit docs.index alz
 2 stored: fit docs.index kriging

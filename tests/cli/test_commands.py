@@ -107,10 +107,6 @@ def test_text_output_can_be_read(build, folder, capsys):
     assert "\nauto\n" in shown  # as it was given, without all of its settings
     assert "recall of the k best items" in shown
     assert re.search(rf"^ +{N} +100\.0 \[100-100\]$", shown, re.MULTILINE)
-    assert run(["estimate", "docs.index", "--anchor-queries", "3"]) == 0
-    assert f"anchors calls: {3 * N}" in capsys.readouterr().out
-    assert run(["estimate", "docs.index"]) == 0
-    assert "anchors" not in capsys.readouterr().out
     assert run(["index", "info", "docs.index"]) == 0
     shown = capsys.readouterr().out
     assert "retrievers: bm25, lsa" in shown

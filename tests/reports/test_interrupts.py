@@ -17,9 +17,7 @@ from service_helpers import ask
 from tiny_models import jsonl
 
 import crossknn as ck
-from crossknn.cli.app import run
 from crossknn.errors import InputError
-from crossknn.scores.store import ScoreStore
 
 WORDS = ("copy", "move", "zip", "sort", "lock", "thread", "file", "list", "queue", "date", "time")
 SEARCH = ("search", "docs.index", "--queries", "queries.jsonl", "--budget", "300")
@@ -165,30 +163,6 @@ def test_the_client_of_mcp_goes(mcp_server):
     time.sleep(0.5)
     mcp_server.stdin.close()
     assert (mcp_server.wait(timeout=60), mcp_server.stderr.read()) == (0, "")
-
-
-@pytest.mark.slow
-def test_the_live_demo_answers_within_a_minute_and_goes_on_after_an_interrupt(
-    tmp_path, monkeypatch, capsys
-):
-    began, process = time.monotonic(), command(tmp_path, "demo", "--live")
-    shown = [process.stdout.readline() for _ in range(2)]
-    assert time.monotonic() - began < 60
-    assert shown[1].startswith("  1  "), shown
-    process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130, said
-    assert said.splitlines()[0].startswith("about "), said
-    assert "Stop it with Ctrl-C at any time" in said.splitlines()[0]
-    monkeypatch.chdir(tmp_path)
-    store = ScoreStore("crossknn-demo/sample-scores.db")
-    before = len(store)
-    assert before >= 50
-    assert run(["demo", "--live", "--budget", "10"]) == 0
-    out = capsys.readouterr().out
-    assert "diagnosis, R@20 of 60 judged queries: dense, kriging" in out
-    assert out.count("10 cross-encoder calls") + out.count("0 cross-encoder calls") >= 3
-    assert len(store) > before
 
 
 N, AT_ONCE, WORK = 400, 16, "work-vectors"

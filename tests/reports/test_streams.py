@@ -28,7 +28,6 @@ COMMANDS = {
     "standard input": ("search", "→.index", "-", *METHOD, "--json"),
     "collect": ("collect", "→.index", "--queries", "queries.jsonl", "--max-calls", "9"),
     "compare": ("compare", "→.index", "--queries", "queries.jsonl", "--budgets", "3", "-k", "1", "--methods", "rerank(retriever=bm25)"),
-    "estimate": ("estimate", "docs.jsonl"),
     "help": ("search", "--help"),
 }  # fmt: skip
 ONE_AFTER_ANOTHER = """

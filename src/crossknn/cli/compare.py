@@ -97,9 +97,8 @@ def command(
 ) -> None:
     """Compare methods at equal budgets: recall against exact search, and measures by --qrels.
 
-    Exact search scores every item for every query once; `crossknn estimate` predicts how long that
-    takes. The scores are stored in the index, or in --store: run the same command again to resume
-    after an interruption.
+    Exact search scores every item for every query once. The scores are stored in the index, or in
+    --store: run the same command again to resume after an interruption.
 
     Reranking and the first-stage retriever alone are always compared. With
     --qrels, a diagnosis at the end recommends keeping the retriever, reranking

@@ -62,7 +62,6 @@ def command(
     limits: o.LimitOptions,
     keep_own: o.KeepOwn = False,
     scorer: o.ScorerOptions,
-    store: o.Store = None,
     seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
@@ -82,8 +81,6 @@ def command(
     # Fitting may use all threads, but a search scores on one.
     threads = 1 if method in ("calibration", "stored") else o.threads(limits.workers)
     given = scorer.open(workers=threads)
-    if store is not None:
-        _take_scores(index, given, store)
     if method == "stored" or queries is None:
         report = _fit_stored(index, given, fitted.retriever)
     elif method in JUDGED:
@@ -158,23 +155,6 @@ def _fit_judged(
             return fit_fusion(index, scorer, depth=per or 100, limits=limits.limits(), **options)
         budget = Budget(per_query=per, deadline=limits.deadline)
         return fit_calibration(index, scorer, budget=budget, seed=seed, **options)
-
-
-def _take_scores(index: ItemIndex, scorer: Any, store: Path) -> None:
-    """Copy the scores of a store shared by several indexes into the index's own."""
-    from crossknn.fitting.fit import add_scores
-    from crossknn.scorers import as_scorer
-    from crossknn.scores.store import ScoreStore
-
-    if not store.is_file():
-        raise InputError(f"there is no file {store}: a search with  --store {store}  creates it")
-    fingerprint = as_scorer(scorer).fingerprint
-    if fingerprint is None:
-        raise InputError(
-            "--store needs the name of the model: name it with --scorer, or --endpoint-model "
-            "for a URL"
-        )
-    add_scores(index, ScoreStore(store), fingerprint)
 
 
 def _fit_stored(index: ItemIndex, scorer: Any, retriever: str | None) -> dict[str, Any]:

@@ -37,7 +37,6 @@ from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
 from crossknn.scores.sparse import SparseScores
-from crossknn.scores.store import ScoreStore
 from crossknn.spec import Spec, build, check_options, option, parse, text_of
 from crossknn.types import BoolArray, FloatArray, Pairs, Progress, Queries, Scale
 
@@ -290,19 +289,6 @@ class ALS(Factorization):
 
 
 METHODS: dict[str, type[FitMethod]] = {ALS.name: ALS}
-
-
-def add_scores(index: ItemIndex, store: ScoreStore, fingerprint: str) -> int:
-    """Copy the scores of the index's items from another store; return the number of new ones."""
-    items = index.items.texts
-    scores = store.sparse_scores(fingerprint, items)
-    if not len(scores):
-        raise InputError(
-            f"the store has no score of these items by {fingerprint}: search this index with "
-            "it first, or name the cross-encoder of the store's scores (--scorer)"
-        )
-    pairs = Pairs(scores.query, scores.item)
-    return index.scores.put(fingerprint, scores.queries, items, pairs, scores.score)
 
 
 def _among(scores: SparseScores, pairs: Pairs) -> BoolArray:

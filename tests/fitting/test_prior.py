@@ -24,7 +24,7 @@ from crossknn.fitting.learning import searched_scores
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
-from crossknn.methods.prior import Prior, stored_prior
+from crossknn.methods.prior import Prior, Spread, stored_prior
 from crossknn.scorers import CallableScorer
 from crossknn.scores.sparse import SparseScores
 from crossknn.scores.stored import StoredScorer
@@ -259,6 +259,8 @@ def test_cokriging_does_not_care_where_vectors_lie_and_how_long_they_are():
     alike, none = fit_cokriging(np.ones((4, 2)), Z[:4], np.eye(3))  # all the same
     assert np.isfinite(none).all()
     assert np.isfinite(alike(np.ones((1, 2)))).all()
+    nothing = Spread(np.zeros(2), np.eye(2)).standardised(np.zeros((1, 2)))
+    assert not any(np.any(array) for array in nothing)
 
 
 # From what searches left

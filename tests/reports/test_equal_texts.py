@@ -38,7 +38,7 @@ def test_a_budget_for_every_text_scores_every_text():
 
 
 def test_a_search_answers_all_copies_in_order_of_position():
-    texts = [OTHERS[0], SAME, OTHERS[1], SAME, OTHERS[2], SAME]
+    texts = [OTHERS[0], SAME, OTHERS[1], SAME, OTHERS[2], SAME, OTHERS[0]]
     items = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)]
     scorer = Counted()
     search = ck.Searcher(ck.ItemIndex.build(items), scorer).search
@@ -47,6 +47,7 @@ def test_a_search_answers_all_copies_in_order_of_position():
     assert found.n_calls == len({*scorer.texts}) == 4
     assert len(found[0]) == 4
     assert [hit.id for hit in search("sort a list", k=2, budget=2)[0]] == ["d1", "d3"]
+    assert [hit.id for hit in search("zip", k=2, budget=4)[0]] == ["d0", "d6"]
 
 
 def test_copies_that_a_filter_or_a_deletion_leaves_out_are_not_answered():

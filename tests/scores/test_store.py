@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossknn.errors import InputError, ScorerError
+from crossknn.scores.database import LARGEST_ID, block_crc, parsed_block
 from crossknn.scores.store import ScoreStore
 from crossknn.types import Pairs
 
@@ -155,6 +156,12 @@ def test_what_is_damaged_is_refused_until_it_is_repaired(filled, damage, what, l
     assert np.isnan(found[:, -1]).all()  # a damaged text never becomes another
     table[lost] = np.nan
     np.testing.assert_array_equal(found[:, :-1], table)
+
+
+def test_a_block_ends_at_the_largest_id():
+    for start, whole in ((LARGEST_ID - 1, True), (LARGEST_ID, False)):
+        block = b"f", 1, start, None, np.ones(2, "<f4").tobytes()
+        assert (parsed_block(*block, block_crc(*block)) is not None) == whole
 
 
 def test_other_files_are_refused_and_opening_makes_no_file(tmp_path):

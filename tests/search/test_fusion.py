@@ -11,6 +11,7 @@ from crossknn.data.queries import QuerySet
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.extend import Observed, Queries, open_retriever
 from crossknn.fitting.fusion import (
+    SCALES,
     SHRINKAGE,
     _ndcg,
     _shrunk,
@@ -232,6 +233,11 @@ def test_retrievers_are_weighed_by_what_they_find_and_their_sum_by_the_order():
         # Cross-validated, it is near; where the retrievers alone are better, they decide.
         assert max(ndcg["both"], ndcg["retrievers"]) == pytest.approx(value, abs=0.03)
         assert ndcg["both"] >= ndcg["cross-encoder"] - 0.03
+    # The scales are deviations of the sum, whatever its size.
+    fair = np.concatenate([rng.normal(size=(1, m, 20)) + 2.5 * gains, cheap])
+    weights, *_ = by_judgements(fair, pool, (gains, wide, best), np.array([6e-9, 4e-9]))
+    spread = np.tensordot(weights / fair[1:].std(axis=2).mean(axis=1), cheap, axes=1).std(axis=1)
+    assert np.isclose(spread.mean(), np.outer(SCALES, SHRINKAGE[1:]), rtol=1e-6).any()
 
 
 def test_ndcg_is_that_of_ir_measures():

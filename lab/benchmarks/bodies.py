@@ -34,7 +34,7 @@ TEXTS = [
 ORDINARY = {"query": "archives on part 5", "k": 5, "budget": 20}
 VALID: list[tuple[str, dict[str, Any]]] = [
     ("/search", ORDINARY | {"filter": {"year": {"gte": 2010}}, "explain": True, "deadline_ms": 900}),
-    ("/search", {"queries": ["threads", "files"], "budget": {"per_query": 15}, "index": "docs", "method": "axn", "stream": True}),
+    ("/search", {"queries": ["threads", "files"], "budget": {"per_query": 15}, "index": "docs", "method": "axn"}),
     ("/search", {"query": "files", "k": 2, "filter": ["d2", "d5"], "budget": {"per_query": 9}}),
     ("/v2/rerank", {"query": "files", "documents": ["one file", "two"] * 4, "top_n": 3, "budget": 5, "model": "m"}),
     (
@@ -139,14 +139,7 @@ def trial(number: int) -> dict[str, Any]:
     logged.clear()
     answer = client.post(path, content=data, headers={"content-type": "application/json"})
     verdict = "answered" if answer.status_code < 300 else "refused"
-    if "event-stream" in answer.headers["content-type"]:
-        name, told = answer.text.strip().split("\n\n")[-1].split("\n", 1)
-        told = json.loads(told.removeprefix("data: "))
-        verdict, status = (
-            ("refused", told["error"]["status"]) if name == "event: error" else ("answered", 200)
-        )
-    else:
-        told, status = answer.json(), answer.status_code
+    told, status = answer.json(), answer.status_code
     if (verdict == "refused" and not (400 <= status < 500 and told["error"]["message"])) or logged:
         verdict = "failed"
     elif (

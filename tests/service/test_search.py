@@ -1,6 +1,5 @@
 """POST /search: what it finds, how requests share batches, and what happens when pairs fail."""
 
-import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -69,30 +68,6 @@ def test_filters_budgets_and_explanations(client, indexes):
     both = [TEXTS[3]["id"], TEXTS[8]["id"]]
     named = client.post("/search", json={"query": "x", "k": 2, "filter": both})
     assert sorted(ids(named)[0]) == sorted(both)
-
-
-def test_a_stream_has_the_rounds_and_then_the_answer(client):
-    body = {"query": QUERIES[0], "k": 3, "budget": 20}
-    whole = client.post("/search", json=body | {"explain": True}).json()
-    answer = client.post("/search", json=body, headers={"accept": "text/event-stream"})
-    blocks = [
-        dict(line.split(": ", 1) for line in block.split("\n"))
-        for block in answer.text.strip().split("\n\n")
-    ]
-    events = [(block["event"], json.loads(block["data"])) for block in blocks]
-    assert [name for name, _ in events[:-1]] == ["round"] * (len(events) - 1)
-    picked = [pick["id"] for name, data in events[:-1] for pick in data["picks"][0]]
-    assert picked == [pick["id"] for pick in whole["results"][0]["trace"]]
-    assert events[-1][0] == "result"
-    found, wanted = events[-1][1], whole["results"][0]["hits"]
-    assert [h["id"] for h in found["results"][0]["hits"]] == [h["id"] for h in wanted]
-    wrong = client.post("/search", json=body | {"stream": True, "filter": {"colour": "red"}})
-    assert "event: error" in wrong.text
-    assert "colour" in wrong.text
-    for streamed in (answer, client.post("/search", json=body | {"stream": True})):
-        assert streamed.headers["content-type"].startswith("text/event-stream")
-        assert streamed.headers["cache-control"] == "no-cache"
-        assert streamed.headers["x-accel-buffering"] == "no"  # of nginx
 
 
 def test_requests_share_batches_and_find_the_same(client, words, indexes):
@@ -207,27 +182,22 @@ def test_a_full_service_says_when_to_come_again(indexes, words, monkeypatch):
         words.gate.clear()
         first = pool.submit(client.post, "/search", json={"query": "x", "k": 1, "budget": 2})
         until(lambda: client.engine._live)
-        refused = [
-            client.post("/search", json={"query": "y", "stream": stream})
-            for stream in (False, True)
-        ]
+        refused = client.post("/search", json={"query": "y"})
         words.gate.set()
         assert first.result().status_code == 200
-    for answer in refused:
-        assert answer.status_code == 429
-        assert int(answer.headers["retry-after"]) > 0
-        assert "come again" in answer.json()["error"]["message"]
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 0
+    assert "come again" in refused.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_search_ends_when_its_client_goes(indexes, words, stream):
+def test_a_search_ends_when_its_client_goes(indexes, words):
     ended = threading.Event()
 
     def fault(pairs):
         assert ended.wait(10)
 
     words.fault = fault
-    body = {"query": QUERIES[0], "k": 1, "budget": 40, "stream": stream}
+    body = {"query": QUERIES[0], "k": 1, "budget": 40}
     with running(indexes, words) as port:
         with connect(port) as connection:
             send(connection, body)
@@ -268,15 +238,12 @@ def test_who_waited_too_long_for_a_thread_hears_it(indexes, words, monkeypatch):
             pool.submit(client.post, path, json=asked)
             for path, asked in (
                 ("/search", body),
-                ("/search", body | {"stream": True}),
                 ("/v2/rerank", {"query": "y", "documents": ["z"], "deadline_ms": 50}),
             )
         ]
         time.sleep(0.2)
         words.gate.set()
         assert first.result().status_code == 200
-        plain, stream, ranked = (answer.result() for answer in late)
+        plain, ranked = (answer.result() for answer in late)
     assert plain.status_code == ranked.status_code == 429
     assert int(plain.headers["retry-after"]) > 0
-    assert "event: error" in stream.text
-    assert "come again" in stream.text

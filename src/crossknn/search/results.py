@@ -165,7 +165,7 @@ class Results:
                 for hit in self.hits[q]
             ]
             if self.trace is not None:
-                steps = ("round", "id", "approx", "std", "score")
+                steps = ("round", "id", "title", "approx", "std", "score")
                 entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in self.trace[q]]
             answers.append(entry)
         counts = ("n_calls", "n_scored", "n_failed", "truncated")

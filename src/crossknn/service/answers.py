@@ -31,8 +31,8 @@ class InvalidBodyError(HTTPException):
         self.field = field
 
 
-def error_body(failure: Exception) -> dict[str, Any]:
-    """Make the `ErrorAnswer` to a failed request; unexpected errors are logged."""
+async def answer_error(_: object, failure: Exception) -> JSONResponse:
+    """Answer a failed request by an `ErrorAnswer`; unexpected errors are logged."""
     status, message = 500, f"the service failed: {type(failure).__name__}; its log says more"
     match failure:
         case RequestValidationError(body=bytes()):
@@ -48,10 +48,4 @@ def error_body(failure: Exception) -> dict[str, Any]:
     error = {"message": visible(message)[:MAX_MESSAGE], "status": status}
     if isinstance(failure, InvalidBodyError):
         error["field"] = failure.field[:200]
-    return {"error": error}
-
-
-async def answer_error(_: object, failure: Exception) -> JSONResponse:
-    """Answer a failed request."""
-    body = error_body(failure)
-    return JSONResponse(body, body["error"]["status"], getattr(failure, "headers", None))
+    return JSONResponse({"error": error}, status, getattr(failure, "headers", None))

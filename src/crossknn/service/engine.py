@@ -25,7 +25,6 @@ from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.rerank import Reranked, rerank
 from crossknn.search.results import Results
-from crossknn.search.run import OnRound
 from crossknn.search.searcher import Budget, FreshSearcher, K, Searcher
 from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics
@@ -188,13 +187,7 @@ class Engine:
             most = f"this service gives up to {self.most_pairs:,}"
             raise InputError(f"the request asks for {pairs:,} calls; {most}")
 
-    def search(
-        self,
-        body: SearchBody,
-        arrived: float,
-        cancel: threading.Event,
-        on_round: OnRound | None = None,
-    ) -> dict[str, Any]:
+    def search(self, body: SearchBody, arrived: float, cancel: threading.Event) -> dict[str, Any]:
         """Return the answer to a request: `Results.to_dict`, whether it is `degraded`, and with
         `explain` the `first_rank` of each hit. Queries that cannot be scored, or not in time, are
         answered by the first stage."""
@@ -208,7 +201,6 @@ class Engine:
             method=body.method or self.method,
             trace=bool(body.explain),
             cancel=cancel,
-            on_round=on_round,
             fallback=True,
         )
         gone = cancel.is_set() and not self.closing

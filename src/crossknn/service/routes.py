@@ -6,26 +6,19 @@ Each route checks its request on the event loop, and does the work on a thread o
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Request, Response, Security
+from fastapi import APIRouter, Depends, Request, Response, Security
 from fastapi.security import HTTPBearer
-from fastapi.sse import format_sse_event
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 
-from crossknn.search.results import Hit
-from crossknn.service.answers import error_body
 from crossknn.service.bodies import CheckedRoute
 from crossknn.service.engine import Engine
 from crossknn.service.shapes import RerankBody, SearchBody, rerank_answer
 from crossknn.types import json_value
-
-EVENTS = "text/event-stream"
-_PICKED = ("id", "title", "approx", "std", "score", "final_score", "source")
 
 
 async def _engine(request: Request) -> Engine:
@@ -39,20 +32,11 @@ health = APIRouter()
 router = APIRouter(route_class=CheckedRoute, dependencies=[Security(HTTPBearer(auto_error=False))])
 
 
-@router.post("/search", responses={200: {"content": {EVENTS: {}}}})
-async def search(
-    body: SearchBody, request: Request, engine: Served, accept: Annotated[str, Header()] = ""
-) -> Response:
-    """The k best items by cross-encoder score, under a budget of calls.
-
-    With server-sent events, `round` follows each round, then `result` or `error` ends the stream.
-    """
-    arrived = request.state.arrived
+@router.post("/search")
+async def search(body: SearchBody, request: Request, engine: Served) -> Response:
+    """Return the k best items by cross-encoder score, under a budget of calls."""
     engine.check(body)
-    if body.stream or EVENTS in accept:
-        # Without these headers a proxy holds the events back until the search has ended.
-        unbuffered = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return StreamingResponse(_rounds(engine, body, arrived), 200, unbuffered, EVENTS)
+    arrived = request.state.arrived
     return await _answer(request, lambda cancel: engine.search(body, arrived, cancel))
 
 
@@ -139,35 +123,3 @@ async def _answer(request: Request, work: Callable[[threading.Event], Any]) -> R
 async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _rounds(engine: Engine, body: SearchBody, arrived: float) -> AsyncIterator[bytes]:
-    """Start a search, and yield its server-sent events."""
-    loop, events = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
-
-    def send(event: str, data: Any) -> None:
-        lines = format_sse_event(event=event, data_str=json.dumps(data))
-        loop.call_soon_threadsafe(events.put_nowait, lines)
-
-    def on_round(round: int, picks: list[list[Hit]]) -> None:
-        shown = [[{name: getattr(hit, name) for name in _PICKED} for hit in own] for own in picks]
-        send("round", {"round": round, "picks": shown})
-
-    def work(cancel: threading.Event) -> None:
-        try:
-            send("result", engine.search(body, arrived, cancel, on_round))
-        except Exception as failure:
-            send("error", error_body(failure))
-        loop.call_soon_threadsafe(events.put_nowait, None)
-
-    future, cancel = engine.submit(work)
-
-    async def stream() -> AsyncIterator[bytes]:
-        try:
-            while (event := await events.get()) is not None:
-                yield event
-        finally:
-            cancel.set()
-            future.cancel()  # if it waits for a thread
-
-    return stream()

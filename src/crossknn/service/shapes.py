@@ -61,7 +61,6 @@ class SearchBody(Body):
     explain: bool | None = Field(
         False, description="Add every scored item, and each hit's rank in the first stage."
     )
-    stream: bool | None = Field(False, description="Send each round as a server-sent event.")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> SearchBody:

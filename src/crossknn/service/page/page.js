@@ -2,6 +2,7 @@
 // Texts of items reach the page through textContent alone, so that none of them is read as HTML.
 
 const K = 10;
+const PAUSE = 60; // milliseconds between two rounds that are shown
 const DEPTH = 1000; // how far down the service looks for an item in the first stage's ranking
 const $ = (selector, within = document) => within.querySelector(selector);
 const form = $("#search");
@@ -47,24 +48,6 @@ async function ask(path, options = {}) {
   if (answer.status === 401) $("#key").hidden = false;
   const said = await answer.json().catch(() => null);
   throw new Refused(said?.error?.message ?? `The service answers with status ${answer.status}.`);
-}
-
-// The service writes each event as two lines, `event: NAME` and `data: JSON`, and an empty one.
-async function* events(answer) {
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  const cut = (failure) => {
-    throw failure.name === "AbortError" ? failure : new Refused("The service ended the search before it had an answer.");
-  };
-  for (let rest = ""; ; ) {
-    const { done, value } = await reader.read().catch(cut);
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    for (const part of parts) {
-      const [, event, data] = part.match(/^event: (.*)\ndata: (.*)$/);
-      yield [event, JSON.parse(data)];
-    }
-  }
 }
 
 // A filter in words, such as  lang = en, year >= 2020 ; or the service's own JSON.
@@ -135,24 +118,27 @@ function begin(place, method) {
   show(sides[place]);
 }
 
+// The answer comes at once; its rounds are shown one after the other.
 async function run(side, own) {
-  const body = { query: own.query, index: own.index, k: K, budget: own.budget, method: side.method, explain: true, stream: true };
+  const body = { query: own.query, index: own.index, k: K, budget: own.budget, method: side.method, explain: true };
   if (own.filter) body.filter = own.filter;
   const answer = await ask("/search", { method: "POST", body: JSON.stringify(body), signal: own.cancel.signal });
-  for await (const [kind, data] of events(answer)) {
+  const result = await answer.json();
+  const { hits, trace } = result.results[0];
+  for (const step of trace) step.source = step.round > 1 ? side.method : "retriever";
+  const scored = trace.filter((step) => step.score !== null);
+  for (const round of new Set(scored.map((step) => step.round))) {
     if (own !== asked) return;
-    if (kind === "error") throw new Refused(data.error.message);
-    if (kind === "round") {
-      for (const pick of data.picks[0]) if (pick.score !== null) side.picks.push({ ...pick, round: data.round });
-      side.hits = [...side.picks].sort((a, b) => b.final_score - a.final_score).slice(0, K);
-    } else {
-      side.result = data;
-      side.hits = data.results[0].hits;
-    }
+    side.picks.push(...scored.filter((step) => step.round === round));
+    side.hits = [...side.picks].sort((a, b) => b.score - a.score).slice(0, K);
     show(side);
     draw(side);
+    await new Promise((resolve) => setTimeout(resolve, PAUSE));
   }
-  if (!side.result) throw new Refused("The service ended the search without a result.");
+  if (own !== asked) return;
+  Object.assign(side, { result, hits });
+  show(side);
+  draw(side);
   side.found.setAttribute("aria-busy", "false");
 }
 
@@ -185,7 +171,7 @@ function row(side, hit, place) {
   const button = make("button", { type: "button", class: "hit", "aria-haspopup": "dialog" },
     make("span", { class: "place" }, `${place + 1}`),
     make("span", { class: "title" }, name(hit)),
-    make("span", { class: "score" }, make("span", { class: "hidden" }, "score "), score(hit.final_score)),
+    make("span", { class: "score" }, make("span", { class: "hidden" }, "score "), score(hit.final_score ?? hit.score)),
     make("span", { class: "snippet" }, snippet(hit)),
     where);
   button.addEventListener("click", () => open(side, hit));

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from crossknn.page import slug
+from crossknn_lab.page import slug
 
 if TYPE_CHECKING:
     from mkdocs.structure.files import Files

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossknn.methods import METHODS
-from crossknn.page import Page, Section
 from crossknn.spec import parse
 from crossknn_lab import score_figures
 from crossknn_lab.analysis import cur_grid, score_density
@@ -27,6 +26,7 @@ from crossknn_lab.curves import (
     styles_of,
     write_report,
 )
+from crossknn_lab.page import Page, Section
 
 LINE = {"low": [0.1, 0.2, 0.3], "high": [0.3, 0.4, 0.5]}
 SCORES = np.random.default_rng(0).normal(size=(30, 60))

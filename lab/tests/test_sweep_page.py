@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sweep_helpers import write_matrix, write_sweep
 
-from crossknn.page import Page
-from crossknn.page import Table as TableOf
 from crossknn_lab.cli import run
+from crossknn_lab.page import Page
+from crossknn_lab.page import Table as TableOf
 from crossknn_lab.sweep import run_sweep
 from crossknn_lab.sweep_file import read_sweep
 from crossknn_lab.sweep_report import in_full, percent, sweep_page

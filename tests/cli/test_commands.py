@@ -432,13 +432,9 @@ def test_each_query_is_answered_by_a_line_when_the_endpoint_is_gone(build, endpo
     assert "reached" not in said
 
 
-def test_the_demo_in_json_and_its_page(folder, capsys):
+def test_the_demo_in_json(folder, capsys):
     assert run(["demo", "--budget", "20", "--json"]) == 0
-    out, said = capsys.readouterr()
-    page = (folder / "crossknn-demo" / "index.html").read_text()
-    assert "Right items that searching found and reranking missed" in page
-    assert "crossknn-demo/index.html" in said
-    found = json.loads(out)
+    found = json.loads(capsys.readouterr().out)
     assert found["budget"] == 20
     for shares in found["shares"].values():
         assert shares["rerank the first 20"] < shares["crossknn, 20 calls"] <= 1
@@ -474,9 +470,7 @@ def test_try_ends_with_a_verdict_and_scores_no_pair_twice(folder, endpoint, caps
     out, said = capsys.readouterr()
     assert "60 items, 5 queries made of items" in said
     assert "With 20 calls for each of 5 made-up queries" in out
-    page = (folder / "crossknn-try" / "index.html").read_text()
-    for part in ("By budget", "reach: share of", "Query by query", "These queries are made up"):
-        assert part in page
+    assert "reach: share of" in out
     before = len(ck.ItemIndex.load("crossknn-try/index").scores)
     assert run([*TRY, *NAMED, *given, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -501,11 +495,8 @@ def test_try_takes_the_queries_and_judgements_of_a_beir_folder(folder, endpoint,
     assert run(mini) == 0
     out, said = capsys.readouterr()
     assert "60 items, 5 queries of mini, judged by its split test;" in said
-    page = (folder / "crossknn-try" / "index.html").read_text()
-    assert "made up" not in page
-    assert "made-up" not in page + out
-    assert "60 items, 5 queries of mini, judged by its split test; cross-encoder" in page
-    assert "The verdict is made at 10, 20, 40 calls" in page
+    assert "made-up" not in out
+    assert re.findall(r"^ *(\d+) .*%\]", out, re.MULTILINE) == ["10", "20", "40"]
     given = ["own.jsonl", *NAMED, "--queries", "mini", "--qrels", "mini/qrels/dev.tsv"]
     assert run(["try", *given, *options]) == 0
     assert "60 items, 6 queries of mini, judged by mini/qrels/dev.tsv;" in capsys.readouterr().err

@@ -18,7 +18,7 @@ DATA = {
 }
 TEXTS = ("README.md", "corpus.jsonl", "queries.jsonl", "qrels/test.tsv")
 DATA |= {f"{SAMPLE}/{name}" for name in (*TEXTS, "scores.npy", "vectors.npy")}
-DATA |= {"crossknn/py.typed", "crossknn/page.css"}
+DATA |= {"crossknn/py.typed"}
 DATA |= {
     f"crossknn/service/page/{name}" for name in ("icon.svg", "index.html", "page.css", "page.js")
 }

@@ -15,10 +15,10 @@ from crossknn.errors import CrossknnError
 from crossknn.extend import Pairs, ScoreStore
 from crossknn.index.storage import MANIFEST
 from crossknn.models.folder import check_files, json_in
-from crossknn.page import Page, write_page
 from crossknn.scorers.opening import bundled_folder
 from crossknn_lab.collecting import collect_matrix
 from crossknn_lab.curves import write_report
+from crossknn_lab.page import Page, write_page
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links need rights on Windows")
 PRECIOUS = b"the only copy of a thesis"

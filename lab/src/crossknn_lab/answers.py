@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from crossknn.errors import InputError
 from crossknn.evaluation.measures import Comparison, bootstrap, paired
-from crossknn.page import Block, Cell, Section, Table
+from crossknn.table import Cell
 from crossknn_lab.curves import Curve, curves, draw, family
 from crossknn_lab.experiment import PAPERS, Experiment
 from crossknn_lab.figures import by_data
+from crossknn_lab.page import Block, Section, Table
 from crossknn_lab.sweep_report import (
     TASK,
     ReportContext,

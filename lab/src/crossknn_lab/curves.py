@@ -24,9 +24,9 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.evaluation.measures import Estimate
 from crossknn.files import make_folder, write_file
-from crossknn.page import STYLE, Page, Section, write_page
 from crossknn.retrievers.base import KINDS
 from crossknn.spec import Spec, parse
+from crossknn_lab.page import STYLE, Page, Section, write_page
 
 Target: TypeAlias = str | Path | BinaryIO
 """A file, whose suffix sets the format, or an open file, which gets SVG."""

@@ -15,13 +15,14 @@ from crossknn.evaluation.measures import Estimate, bootstrap
 from crossknn.evaluation.outcome import truth_of
 from crossknn.evaluation.task import ACCURACY
 from crossknn.methods import parse_method
-from crossknn.page import Block, Cell, Table
+from crossknn.table import Cell
 from crossknn_lab.analysis import (
     recall_by_split,
 )
 from crossknn_lab.cells import MatrixFile
 from crossknn_lab.curves import Curve, curves, draw, labels_of
 from crossknn_lab.experiment import Experiment
+from crossknn_lab.page import Block, Table
 from crossknn_lab.replay import parts_of
 from crossknn_lab.sweep_report import CALLS, curve_of, percent
 from crossknn_lab.table import Group, Of

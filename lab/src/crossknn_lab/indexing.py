@@ -16,7 +16,6 @@ from crossknn.evaluation.outcome import outcome, truth_of
 from crossknn.evaluation.task import TaskMeasures
 from crossknn.fitting.factors import Targets, als, inner_products, per_item, per_query
 from crossknn.methods import parse_method
-from crossknn.page import Block, Table
 from crossknn.retrievers.base import ArrayStore, DenseRetriever
 from crossknn.scores.sparse import SparseScores
 from crossknn.types import FloatArray, Pairs, Queries, Scale
@@ -24,6 +23,7 @@ from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.curves import Curve, curves, draw
 from crossknn_lab.experiment import Experiment
 from crossknn_lab.figures import TASK, nearest_value
+from crossknn_lab.page import Block, Table
 from crossknn_lab.replay import judgements_of, parts_of
 from crossknn_lab.stored import StoredMatrix
 from crossknn_lab.sweep_report import percent

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from crossknn.errors import InputError
-from crossknn.page import Block, Cell, Page, Section, Table
+from crossknn.table import Cell
 from crossknn.types import Progress
 from crossknn_lab import answers, figures, indexing, score_figures
 from crossknn_lab.curves import write_report
 from crossknn_lab.experiment import PAPERS, TABLES, Experiment, Preset
+from crossknn_lab.page import Block, Page, Section, Table
 from crossknn_lab.sweep_report import environment, listed
 
 WORK = "work"

@@ -17,7 +17,7 @@ from crossknn.evaluation.measures import bootstrap, recall
 from crossknn.evaluation.outcome import truth_of
 from crossknn.linalg import inner, top_k
 from crossknn.methods import parse_method
-from crossknn.page import Block, Cell, Table
+from crossknn.table import Cell
 from crossknn.types import FloatArray, IntArray
 from crossknn_lab.analysis import (
     CurCell,
@@ -36,6 +36,7 @@ from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.curves import OTHERS, PAPER, QUIET, Target, curves, draw, picture
 from crossknn_lab.experiment import Experiment, retrievers_of
 from crossknn_lab.figures import nearest_value, point_curve, points_of
+from crossknn_lab.page import Block, Table
 from crossknn_lab.replay import parts_of
 from crossknn_lab.stored import StoredMatrix
 

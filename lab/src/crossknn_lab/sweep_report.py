@@ -17,10 +17,11 @@ from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import Comparison, Estimate
 from crossknn.evaluation.task import ACCURACY
 from crossknn.methods import method_named
-from crossknn.page import Block, Cell, Page, Section
-from crossknn.page import Table as PageTable
 from crossknn.spec import split
+from crossknn.table import Cell
 from crossknn_lab.curves import Curve, curves, draw, family, labels_of
+from crossknn_lab.page import Block, Page, Section
+from crossknn_lab.page import Table as PageTable
 from crossknn_lab.table import Group, Of, Table, compared
 
 CALLS = "cross-encoder calls per query"

@@ -75,7 +75,7 @@ def _show_hit(rank: int, hit: Hit) -> None:
 
 def _explain(trace: list[Hit]) -> None:
     """Print each round: the picked items with their predicted and exact scores."""
-    from crossknn.page import Cell, Plain, Table
+    from crossknn.table import Cell, Plain, Table
 
     rows, best, previous, highest = list[list[Cell]](), set[tuple[int, int]](), 0, float("-inf")
     for place, hit in enumerate(trace):

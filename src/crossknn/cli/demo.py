@@ -15,16 +15,10 @@ from crossknn.errors import counted
 
 FOLDER = Path("crossknn-demo")
 EPILOG = o.examples("crossknn demo", "crossknn demo --budget 100")
-_LEAD = (
-    "The queries are sentences with one marked word, the items 11,587 meanings of nouns "
-    "(WordNet 3.0). The scores of a cross-encoder with six layers are stored in the package; "
-    "the retriever is the bundled dual encoder."
-)
 
 
 def command(
     budget: Annotated[int, Option(min=1, max=1000, help="Cross-encoder calls per query.")] = 50,
-    folder: Annotated[Path, Option(help="Where the demo keeps its files.")] = FOLDER,
     json: o.AsJson = False,
 ) -> None:
     """Show what reranking misses and searching finds with equally many cross-encoder calls.
@@ -35,7 +29,6 @@ def command(
     from crossknn.sample import sample
     from crossknn.trial.result import Trial
 
-    o.check_path("--folder", folder, folder=True)
     began = time.perf_counter()
     with err.status("opening the sample"):
         data = sample()
@@ -48,7 +41,7 @@ def command(
     given = data.index, data.queries, data.scores, data.qrels
     with err.status("searching"):
         trial = Trial.run(*given, budget=budget)
-    show(trial, json, folder, "What reranking misses", _LEAD)
+    show(trial, json)
     note(f"{time.perf_counter() - began:.0f} s; next, with your own texts: crossknn try FILE")
 
 

@@ -25,7 +25,7 @@ from crossknn.types import Progress as Report
 from crossknn.types import json_value
 
 if TYPE_CHECKING:
-    from crossknn.page import Table
+    from crossknn.table import Table
 
 INTERRUPTED = (
     "interrupted; no file is damaged: run the same command again to resume with the scores "

@@ -80,9 +80,9 @@ class TrialOptions:
     encoder: Annotated[
         str, Option(help="Dual encoder: 'bundled', a model folder, a hub name or none.")
     ] = "bundled"
-    folder: Annotated[
-        Path, Option("--out", help="Folder for the index, the scores and the page.")
-    ] = Path("crossknn-try")
+    folder: Annotated[Path, Option("--out", help="Folder for the index and the scores.")] = Path(
+        "crossknn-try"
+    )
 
 
 @o.grouped
@@ -102,8 +102,8 @@ def command(
     A BEIR folder has its own queries and judgements. For other items, give --queries, or queries
     are made from the items. The command first estimates its cost. Then it encodes a sample of the
     items and scores some queries against the whole sample, to measure what reranking misses. With
-    judgements, a verdict by --measure follows. The result is also written as an HTML page. Scores
-    are kept in --out: run the same command again to resume after an interruption.
+    judgements, a verdict by --measure follows. Scores are kept in --out: run the same command again
+    to resume after an interruption.
     """
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer
@@ -139,31 +139,18 @@ def command(
             made_up=data.made_up,
             progress=report,
         )
-    about = (
-        f"{items}: {index.n:,} items, {counted(len(judged.queries), 'query')}{data.origin}; "
-        f"cross-encoder {scorer.scorer}, retriever {trial.retriever}."
-    )
-    _report(trial, options.folder, about, json)
+    show(trial, json)
+    if not json:
+        _show_verdict(trial, saved)
 
 
-def _report(trial: Trial, folder: Path, about: str, json: bool) -> None:
-    """Print the trial and its verdict, and write the page."""
-    diagnosis, verdict = trial.diagnosis, _UNJUDGED
-    if diagnosis is not None:
-        queries = counted(diagnosis.queries, "query")
-        verdict = f"By {diagnosis.measure} of {queries}: {diagnosis.sentence}"
-    show(trial, json, folder, "Does searching pay here?", f"{verdict} {about}")
-    if json:
-        return
+def _show_verdict(trial: Trial, saved: Path) -> None:
     say("")
-    if diagnosis is None:
-        say(verdict)
+    if trial.diagnosis is None:
+        say(_UNJUDGED)
     else:
-        show_diagnosis(diagnosis)
-    note(
-        f"next: crossknn compare {folder / 'index'} --queries FILE --qrels FILE, which reuses "
-        "these scores"
-    )
+        show_diagnosis(trial.diagnosis)
+    note(f"next: crossknn compare {saved} --queries FILE --qrels FILE, which reuses these scores")
 
 
 def _read(items: Path, options: TrialOptions, fields: o.FieldOptions, seed: int) -> TrialData:
@@ -236,12 +223,8 @@ def _score(
     return np.stack(rows)
 
 
-def show(trial: Trial, json: bool, folder: Path, title: str, lead: str) -> None:
-    """Write the page of a trial; print the shares, their difference, and what reranking missed."""
-    from crossknn.page import write_page
-
-    write_page(trial.page(title, lead), folder)
-    note(f"page: {folder / 'index.html'}")
+def show(trial: Trial, json: bool) -> None:
+    """Print the shares, their difference, and what reranking missed."""
     if json:
         print_json(trial.as_dict())
         return

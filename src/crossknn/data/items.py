@@ -1,7 +1,7 @@
 """The items of an index: one text each, with an id, a title and any further fields.
 
-A template makes the text of an item from its record once, on reading. The same string is scored by
-the cross-encoder, encoded, tokenized and stored, so that all use the same text.
+A template makes an item's text from its record once, on reading, so that scorer, encoder and word
+model read the same text.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ class Items:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, position: int) -> Item:
-        at = position
+    def __getitem__(self, at: int) -> Item:
         return Item(self.ids[at], self.texts[at], self.titles[at], self.extra[at])
 
     @cached_property
@@ -109,7 +108,6 @@ class Items:
 
     def take(self, positions: Sequence[int]) -> Items:
         """Select items at some positions, in this order."""
-
         alive = None if self.alive is None else self.alive[list(positions)]
         columns: dict[str, Any] = {
             name: [getattr(self, name)[position] for position in positions]
@@ -133,24 +131,17 @@ def read_items(
 ) -> Items:
     """Read items from a file, a data folder, or a container of Python (docs/how-to/data.md).
 
-    Fields that are not named are found under their usual names, in any case: `id`, `_id`, `docno`,
-    `doc_id`, `document_id`, `docid`, `passage_id` or `pid`; `title`, which may be absent; `text`.
-    All further fields are kept in `extra`, as JSON values. Ids are not changed. If the first
-    record has no id, no record may have one; the ids are then line numbers from 1 (positions
-    from 0 for Python sequences, the index of a data frame). NaN and NaT are null, and null is an
-    empty text.
+    Further fields are kept in `extra`, as JSON values. Records without ids get line numbers, from
+    1, as ids (positions, from 0, in Python sequences; the index of a data frame).
 
     Args:
         source: A file (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, or `.txt` with an item per
             line), a folder, a list of texts or records, a mapping from ids to them, or a data
             frame.
-        id_field, title_field, text_field: The fields that hold id, title and text.
+        id_field, title_field, text_field: The fields that hold id, title and text; by default the
+            usual names, such as `_id` or `docno`, in any case.
         template: How an item's text is made of its fields: `{title}`, `{text}` and any other.
         limit: Maximum number of items, from the beginning.
-
-    Raises:
-        InputError: There are no items, an id comes twice, a text is empty, or a line cannot be
-            read; the message names file and line.
     """
     if limit is not None:
         as_count(limit, "limit")

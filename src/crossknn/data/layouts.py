@@ -19,10 +19,9 @@ _ENDINGS = re.compile(r"(\.(txt|tsv|csv|jsonl|ndjson|json|xml|trec|topics|qrels|
 class DataFolder:
     """A folder in the layout of BEIR, TREC or MS MARCO (docs/how-to/data.md).
 
-    BEIR (Thakur et al. 2021) has `corpus.jsonl` and `queries.jsonl`, each maybe `.gz`, and
-    `qrels/<split>.tsv`. TREC has `collection.*`, `topics*`, `qrels*` and `run*`; MS MARCO has
-    `queries.*` in place of `topics*`. In TREC and MS MARCO each file of queries is a split; its
-    judgements and ranked lists are the files of the same name, or the only files of their kind.
+    In TREC and MS MARCO each file of queries (`topics*`, `queries.*.tsv`) is a split; its
+    judgements (`qrels*`) and ranked lists (`run*`) are the files that name the split, or the only
+    ones.
     """
 
     def __init__(self, path: Path) -> None:

@@ -102,7 +102,6 @@ def _no_judgement(place: str) -> InputError:
 
 
 def _judge(qrels: Qrels, query: str, item: str, grade: int, place: str) -> None:
-    """Add a judgement; `InputError` if the pair already has another grade."""
     if qrels.setdefault(query, {}).setdefault(item, grade) != grade:
         raise InputError(
             f"{place} judges query {query!r} and item {item!r} a second time, with another grade"
@@ -110,8 +109,7 @@ def _judge(qrels: Qrels, query: str, item: str, grade: int, place: str) -> None:
 
 
 def given_qrels(judgements: Mapping[Any, Mapping[Any, Any]]) -> Qrels:
-    """Check judgements `{query id: {item id: grade}}` from Python; return ids as texts and integer
-    grades."""
+    """Check judgements from Python; return ids as texts and integer grades."""
     qrels: Qrels = {}
     if not isinstance(judgements, Mapping):
         raise InputError(f"the judgements are {judgements!r:.80}; {_ADVICE}")
@@ -140,11 +138,8 @@ def by_position(
 
 
 def judged(qrels: Qrels, query_ids: Iterable[str]) -> list[dict[str, int]]:
-    """Return item id -> grade for each query; empty for a query without judgements.
-
-    `InputError` if no query is judged (then the ids do not match), and for a grade above
-    `LARGEST_GRADE`.
-    """
+    """Return item id -> grade for each query, {} for a query without judgements; `InputError` if
+    no query is judged, or if a grade is above `LARGEST_GRADE`."""
     rows = [qrels.get(query, {}) for query in query_ids]
     if not any(rows):
         raise InputError("the qrels judge none of the queries: do their ids agree?")
@@ -155,10 +150,8 @@ def judged(qrels: Qrels, query_ids: Iterable[str]) -> list[dict[str, int]]:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read ranked lists from a TREC run: query, Q0, item, rank, score, tag, in any order of lines.
-
-    Lists are returned sorted by score, ties by rank.
-    """
+    """Read ranked lists from a TREC run (query, Q0, item, rank, score, tag); they are returned
+    sorted by score, ties by rank."""
     lists: dict[str, dict[str, tuple[float, int]]] = {}
     for number, line in read_lines(Path(path)):
         if not line.strip():

@@ -166,12 +166,9 @@ def unmarked(text: str) -> str:
 
 
 def _topics(path: Path) -> Iterator[Record]:
-    """Read TREC topics as ir_datasets does (`ir_datasets/formats/trec.py`): the short field only.
-
-    They are XML (TREC Web, TREC-COVID), `<topics><topic number="1"><query>...`, or an older format
-    with unclosed tags (TREC 1 to 8, Robust 2004): `<top>`, then `<num> Number: 301` and `<title>
-    ...`, then `</top>`.
-    """
+    """Read the short field of TREC topics, as ir_datasets does: XML (`<topics><topic number="1">
+    <query>...`), or the older format with unclosed tags (`<top><num> Number: 301 <title> ...
+    </top>`)."""
     text = "".join(line for _, line in read_lines(path))
     if text.lstrip().startswith("<top>"):
         topics = [dict(reversed(_OLD_FIELD.findall(topic))) for topic in _OLD_TOPIC.findall(text)]
@@ -198,18 +195,9 @@ def _topic_fields(topic: ET.Element) -> dict[str, str]:
 
 
 def own_items(queries: QuerySet, item_ids: Iterable[str], qrels: Qrels | None = None) -> IntArray:
-    """Return the item that has each query's id, which is the query itself if queries are documents
-    of the corpus, as in BEIR (ArguAna, Quora).
-
-    Args:
-        queries: m queries. Queries without ids of their own are no items.
-        item_ids: Ids of the items.
-        qrels: Judgements. An item that is relevant to the query with its id is not the query
-            itself: the ids agree by chance.
-
-    Returns:
-        Positions (m,), `NO_ITEM` for a query that is no item.
-    """
+    """Return the position (m,) of the item that has each query's id, or `NO_ITEM`. It is the query
+    itself if queries are documents of the corpus, as in BEIR (ArguAna, Quora); but if it is
+    relevant to this query, the ids agree by chance, and `NO_ITEM` is returned."""
     own = np.full(len(queries), NO_ITEM, np.int64)
     if queries.numbered:
         return own

@@ -1,7 +1,4 @@
-"""Records of files and of Python containers, each with its place, such as `FILE, line 3`.
-
-The first record that cannot be read raises an error that names its place.
-"""
+"""Records of files and of Python containers, each with its place, such as `FILE, line 3`."""
 
 from __future__ import annotations
 

@@ -95,17 +95,15 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 def read_table(
     path: Path, tabs: bool, usual: Sequence[str], bare: Sequence[tuple[str, ...]]
 ) -> Fields:
-    """Yield each row's last line number and fields, of a CSV or of a TSV (`tabs`, no quotes).
-
-    Fields are named by the first row. A TSV whose first row has none of the `usual` names has no
-    header: its fields are the entry of `bare` with the same number of fields.
-    """
+    """Yield each row's last line number and fields, of a CSV or of a TSV (`tabs`, no quotes); see
+    `read_records`."""
     rows = _tsv(path) if tabs else _csv(path)
     first = next(rows, None)
     if first is None:
         return
     names: Sequence[str] = [name.strip() for name in first[1]]
-    if tabs and bare and not (has_name(names, usual) or is_header(names)):
+    named = {name.casefold() for name in names} & {*usual}
+    if tabs and bare and not (named or is_header(names)):
         rows = chain([first], rows)
         names = next((columns for columns in bare if len(columns) == len(names)), ())
         if not names:
@@ -122,11 +120,6 @@ def read_table(
                 f"{path}, line {number} has {len(row)} fields, line 1 has {len(names)}"
             )
         yield number, dict(zip(names, row, strict=True))
-
-
-def has_name(names: Sequence[str], usual: Sequence[str]) -> bool:
-    """Whether one of the usual names is among the names, in any case."""
-    return bool({name.casefold() for name in names} & {*usual})
 
 
 _ID_NAME = re.compile(

@@ -18,12 +18,12 @@ from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import Method
 from crossknn.methods.rerank import Exact
-from crossknn.page import Cell, Table
 from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
 from crossknn.scores.store import ScoreStore
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.fusion import Fusion
+from crossknn.table import Cell, Table
 from crossknn.types import FloatArray, Pairs, Progress, Queries
 
 BATCH = 64
@@ -32,8 +32,8 @@ BATCH = 64
 
 @dataclass(kw_only=True, eq=False)
 class Evaluation:
-    """Makes each search of the queries in `batches` once and keeps its outcome, for comparisons,
-    diagnoses and trials. `ks`, `depth` and `task` are as in `outcome`."""
+    """Makes each search of the queries in `batches` once, and keeps its outcome. `ks`, `depth` and
+    `task` are as in `outcome`."""
 
     batches: Sequence[QueryBatch]
     ks: Sequence[int] = ()
@@ -49,12 +49,8 @@ class Evaluation:
         fusion: Fusion | None = None,
         progress: Progress | None = None,
     ) -> Iterator[Outcome]:
-        """Yield the outcome of every method at every budget as soon as it is finished.
-
-        A method that scores no pairs has one budget, 0. With a fusion, its final scores guide the
-        search and order the answers. `progress` is called with the numbers (done, total) of pairs
-        that new searches score.
-        """
+        """Yield the outcome of every method at every budget; a method that scores no pairs has one
+        budget, 0. With a fusion, its final scores guide the search and order the answers."""
         runs = [
             (name, method, (str(method), budget, fusion is not None))
             for name, method in methods.items()
@@ -123,10 +119,6 @@ def compare(
             it out, as in BEIR.
         seed: Seed of all randomness.
         progress: Called with the numbers (done, total) of pairs to score, stored scores included.
-
-    Raises:
-        InputError: The index has deleted items, no query is judged, or a measure is unknown.
-        ScorerError: The scorer fails as a whole.
     """
     index.check_compact("a comparison")
     queries, task = query_set(queries), None
@@ -150,10 +142,8 @@ def query_batches(
     scorer: Scorer | None = None,
     exact: FloatArray | None = None,
 ) -> list[QueryBatch]:
-    """Split the m queries into batches; the first m' queries have known exact scores (m', n).
-
-    Pairs of the other queries are scored when a method asks for them, each once.
-    """
+    """Split the m queries into batches. The first m' have known exact scores (m', n); pairs of the
+    others are scored when a method asks for them, each once."""
     texts, batches = queries.texts, list[QueryBatch]()
     if scorer is not None:
         if not isinstance(scorer, StoredScorer):

@@ -33,11 +33,11 @@ from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
 from crossknn.methods.rerank import Rerank, Retrieve
-from crossknn.page import Table
 from crossknn.retrievers import specs
 from crossknn.search.fusion import Fuse, Fusion
 from crossknn.search.searcher import Searcher
 from crossknn.spec import Spec
+from crossknn.table import Table
 from crossknn.types import FloatArray, Progress, as_count
 
 FEWEST = 5
@@ -55,8 +55,7 @@ class Diagnosis:
     """A verdict on judged queries, and the figures behind it; its `str` is a table and the verdict.
 
     Attributes:
-        retriever: The retriever that is compared with reranking.
-        method: The search method that is compared with reranking.
+        retriever, method: The retriever and the search method that are compared with reranking.
         measure: The measure that decides.
         values: By budget and way to answer, the measure's value for every judged query (m,).
         reach: By budget B, the mean share (0-1) of a query's relevant items below the retriever's
@@ -145,9 +144,8 @@ def diagnose(
 ) -> Diagnosis:
     """Recommend the retriever alone, reranking or a deeper search, with or without fusion.
 
-    The retriever is the one that `method` names, or else the dual encoder, or else BM25. The
-    cross-encoder scores only pairs of judged queries that reranking and the search choose, each
-    once; the scores are stored as in `compare`.
+    Only pairs of judged queries that reranking or the search choose are scored, each once; the
+    scores are stored as in `compare`.
 
     Args:
         index: The index to search.
@@ -161,11 +159,6 @@ def diagnose(
         keep_own: Keep an item that has the query's id in the answers; BEIR leaves it out.
         seed: Seed of all randomness.
         progress: Called with the numbers (done, total) of pairs to score, stored scores included.
-
-    Raises:
-        InputError: Fewer than five queries have a relevant item in the index, a budget exceeds the
-            number of items, the measure is unknown, or `Searcher` refuses an argument.
-        ScorerError: The scorer fails as a whole.
     """
     if isinstance(queries, Sequence) and any(isinstance(query, str) for query in queries):
         raise InputError("a diagnosis needs queries with ids, such as {id: text}")
@@ -219,8 +212,7 @@ def search_ways(
 
 
 def diagnosis_of(evaluation: Evaluation, method: Method, ways: Ways) -> Diagnosis:
-    """Diagnose a search by the first measure of an evaluation, which must keep answers as long as
-    the largest budget."""
+    """Diagnose a search by an evaluation's first measure; its `depth` is the largest budget."""
     task, seed = evaluation.task, evaluation.seed
     assert task is not None
     retriever, _ = _stages(evaluation.batches[0].index, method)

@@ -40,12 +40,9 @@ class Estimate:
 
 
 def bootstrap(*sets: FloatArray, seed: int = 0, resamples: int = 2000) -> Estimate:
-    """Compute the mean of the data sets' means over queries' values (m,), with a 95% interval.
-
-    Every data set has the same weight. The interval is a percentile bootstrap that draws queries
-    within their own set, so it applies to other queries of these data sets, not to other data sets.
-    NaN values are left out; if a data set has no other values, the result is NaN.
-    """
+    """Compute the mean of the data sets' means over queries' values (m,), NaN left out, with a 95%
+    percentile bootstrap interval. It draws queries within their own set, so it applies to other
+    queries of these data sets, not to other data sets."""
     valued = [values[~np.isnan(values)] for values in map(np.asarray, sets)]
     n = sum(map(len, valued))
     if not valued or not all(map(len, valued)):

@@ -24,11 +24,8 @@ from crossknn.types import NO_ITEM, FloatArray, IntArray, Named, Pairs, Queries,
 
 @dataclass(frozen=True, eq=False)
 class QueryBatch:
-    """Queries (r) that are searched together, with their index and the source of their scores.
-
-    `score` returns the exact scores (p,) of pairs, NaN for a pair that cannot be scored; `exact`
-    are all exact scores (r, n), if known.
-    """
+    """r queries that are searched together. `score` returns exact scores (p,) of pairs, NaN for a
+    pair that cannot be scored; `exact` are all exact scores (r, n), if known."""
 
     index: Index
     queries: Queries
@@ -155,12 +152,9 @@ def outcome(
     fusion: Fusion | None = None,
     scored: Callable[[int], None] | None = None,
 ) -> Outcome:
-    """Search all queries of `batches`, m in all.
-
-    `truth` (m', max(ks)) has the exact top items of the first m' queries, by final score if there
-    is a fusion; the other queries have no recall. Answers keep as many items as `depth`, `ks` and
-    the measures of `task` need. `scored` is called with the number of pairs in each scored batch.
-    """
+    """Search all queries of `batches`, m in all. `truth` (m', max(ks)) has the exact top items of
+    the first m' queries, by final score if there is a fusion; the other queries have no recall.
+    Answers keep as many items as `depth`, `ks` and the measures of `task` need."""
     depth = max(depth, *ks, task.depth if task else 1)
     answers, calls, seconds, values = [], [], [], []
     start = index_calls = 0
@@ -222,10 +216,8 @@ def _searched(
 
 
 def truth_of(batches: Sequence[QueryBatch], k: int, fusion: Fusion | None = None) -> IntArray:
-    """Return the exact top k (m', k) of the first m' queries, whose exact scores are all known.
-
-    With a fusion it is the top k by final scores.
-    """
+    """Return the top k (m', k), by final scores if there is a fusion, of the first m' queries,
+    whose exact scores are all known."""
     best = [np.empty((0, k), np.int64)]
     for batch in batches:
         if batch.exact is not None:

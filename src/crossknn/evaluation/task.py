@@ -62,10 +62,7 @@ class Judgements:
         keep_own: bool = False,
     ) -> Judgements:
         """Make judgements from `{query id: {item id: grade}}` of m queries, or of their ids.
-
-        A query is judged if it has any grade, even 0. `keep_own` counts an item that has the
-        query's id like any other. Raises `InputError` if no query is judged.
-        """
+        `keep_own` counts an item that has the query's id like any other."""
         qrels = given_qrels(qrels)
         queries = queries if isinstance(queries, QuerySet) else QuerySet(tuple(queries), ())
         judged(qrels, queries.ids)
@@ -115,7 +112,6 @@ class TaskMeasures:
     """
 
     def __init__(self, judgements: Judgements, names: Sequence[str] = DEFAULT) -> None:
-        """Choose measures; `InputError` for an unknown one."""
         if not names:
             raise InputError(f"no measure is given; known are {', '.join(LABELLED)}")
         self.judgements = judgements

@@ -1,7 +1,4 @@
-"""The verdict on a set of judged queries: keep the retriever, rerank its items, or search deeper.
-
-verdict = verdict_of({50: {Way("retriever"): ..., Way("rerank"): ..., Way("search"): ...}})
-"""
+"""The verdict on judged queries: keep the retriever, rerank its items, or search deeper."""
 
 from __future__ import annotations
 
@@ -80,13 +77,10 @@ def verdict_of(
     """Recommend a way to answer and a budget, from the queries' values of a measure.
 
     At each budget the retriever, reranking and the search each use their better order, with or
-    without fusion. Tests, with Holm's correction, decide whether fusion improves reranking,
-    whether the search improves on reranking, and whether either improves on the retriever. The
-    search is recommended if it is clearly better than reranking and than the retriever; reranking
-    if it is clearly better than the retriever; otherwise the retriever, which scores no pairs. The
+    without fusion. The search is recommended if it is clearly better than reranking and than the
+    retriever; reranking if it is clearly better than the retriever; otherwise the retriever. The
     budget is the smallest at which the recommended way is not clearly worse than at the largest.
     The gain is over reranking without fusion or, if that is recommended, over the retriever.
-    `measure` and `retriever` are names for the sentence.
     """
     claims = {b: _claims(b, values[b], seed) for b in sorted(values)}
     advised = {b: way for b, of in claims.items() if (way := _advised(of)).kind != "retriever"}

@@ -1,9 +1,8 @@
 """Model folders: the layout of crossknn's own folders, and checks of Hugging Face folders before a
-model is loaded.
+model is loaded, without running code from them.
 
 A torch folder of crossknn is a Hugging Face folder with one of the settings files of `KINDS` and
 the head's weights; an ONNX folder has a manifest, graphs and a tokenizer (`crossknn_train.export`).
-Other models are checked by reading their files, without running code from them.
 """
 
 from __future__ import annotations
@@ -88,8 +87,7 @@ def check_files(folder: Path) -> Path:
 
 
 def read_manifest(folder: Path, kind: str) -> dict[str, Any]:
-    """Read the manifest of an ONNX folder; InputError unless the folder holds a complete model of
-    this `kind`."""
+    """Read the manifest of an ONNX folder that must hold a complete model of this `kind`."""
     if not (check_files(folder) / MANIFEST).is_file():
         raise InputError(f"{folder} is not a crossknn model folder: it has no {MANIFEST}")
     manifest: dict[str, Any] = json_in(folder, MANIFEST, {})
@@ -173,8 +171,7 @@ def existing(path_or_name: str | Path) -> Path | None:
 
 
 def snapshot(name: str, revision: str | None, allow: Sequence[str]) -> Path:
-    """Return a local folder with the matching files of a model on the hub; InputError if the hub
-    has no such model or cannot be reached."""
+    """Return a local folder with the matching files of a model on the hub."""
     with needs_extra(f"{name} is not a folder; to load it from the Hugging Face hub"):
         from huggingface_hub import snapshot_download
     patterns = {"allow_patterns": list(allow), "ignore_patterns": ["onnx/*", "openvino/*"]}
@@ -268,8 +265,7 @@ def is_bi_encoder(folder: Path) -> bool:
 
 
 def _architecture(folder: Path, name: str) -> str:
-    """Return the first architecture in a folder's configuration, or ""; InputError if the folder
-    has no configuration and is not a sentence-transformers folder."""
+    """Return the first architecture in a folder's configuration, or ""."""
     if not any((folder / file).is_file() for file in ("config.json", "modules.json")):
         raise InputError(f"{name} is not a model folder: it has neither {MANIFEST} nor config.json")
     return str((json_in(folder, "config.json", {}).get("architectures") or [""])[0])

@@ -1,4 +1,4 @@
-"""Tokenize texts for models, for both search and training, and define the interface `TokenModel`.
+"""Tokenize texts for models, in search and training; and the interface `TokenModel`.
 
 A pair is `[CLS] query [SEP] item [SEP]`. Texts that are too long are cut at the end. In entity
 linking, marked queries instead keep the text around the mention, and marked items keep the mark.
@@ -29,10 +29,8 @@ tokenizing megabytes takes seconds."""
 
 
 class Tokenizer:
-    """Converts texts to token ids, and knows the special tokens around one or two texts.
-
-    Many threads may use it: fast tokenizers are not thread-safe, so every use holds one lock.
-    """
+    """Converts texts to token ids, and knows the special tokens around one or two texts; fast
+    tokenizers are not thread-safe, so every use holds one lock."""
 
     def __init__(self, fast: Any) -> None:
         self.fast = fast
@@ -64,8 +62,7 @@ class Tokenizer:
         return next((token_id for token_id in ids if token_id is not None), 0)
 
     def ids(self, texts: Sequence[str]) -> list[IntArray | None]:
-        """Return all token ids (t,) of each text, without special tokens; None if the text is not
-        a string, or contains lone surrogates."""
+        """Return the token ids (t,) of each text, without special tokens; None for invalid text."""
         with running():
             return self._ids(texts)
 

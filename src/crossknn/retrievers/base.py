@@ -59,7 +59,7 @@ class Retriever(Protocol):
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
         """Compute approximate scores (m, c), float32, of `items` (m, c), arbitrary for `NO_ITEM`
-        (-1). Without `items`, compute all scores (m, n), which have to fit into memory."""
+        (-1); without `items`, all scores (m, n)."""
 
 
 @runtime_checkable
@@ -134,12 +134,11 @@ class DenseRetriever:
     encode: Callable[[Queries], FloatArray]
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return the items with the largest inner products; see `Retriever.top`."""
+        """See `Retriever.top`."""
         return self.items.top(self.encode(queries), count, allowed=allowed)
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
-        """Compute inner products; see `Retriever.scores`. Raises `InputError` if all items are
-        requested but the store cannot return all vectors."""
+        """Compute inner products; see `Retriever.scores`."""
         vectors, values = self.encode(queries), self.items.values
         if items is not None:
             products = np.empty(items.shape, np.float32)
@@ -154,12 +153,10 @@ class DenseRetriever:
 
 @runtime_checkable
 class LateEncoder(Protocol):
-    """A late-interaction model: compares a query's states (vectors) with the states of all its
-    candidates at once (CMC: Song et al. 2024, section 3). A score may depend on the other
-    candidates, so scores are never cached per pair, nor merged across lists of candidates.
-
-    `kind` is one of `LateKind`, or your own name; `fingerprint` identifies everything that scores
-    depend on, or is None if it is unknown; `dimensions` is the length of the items' states.
+    """A late-interaction model: compares a query's states (vectors) with those of all candidates at
+    once (CMC: Song et al. 2024, section 3). A score may depend on the other candidates, so it is
+    never cached per pair. `fingerprint` identifies what scores depend on, or is None; `dimensions`
+    is the length of the items' states.
     """
 
     @property
@@ -202,7 +199,7 @@ class AllScores(ABC):
         return scores if items is None else np.take_along_axis(scores, items, axis=1)
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return the best allowed items of each query; see `Retriever.top`."""
+        """See `Retriever.top`."""
         return top_k(mask(self.of_all(queries), None, allowed), count)
 
 
@@ -268,11 +265,9 @@ class Ranked(AllScores):
 
 
 class CandidateLists(Ranked):
-    """A retriever that returns given ranked lists of candidates, looked up by query text.
-
-    `lists` maps a query text to item ids, which are scored 1 / rank, or to pairs (id, score), each
-    id once; `ids` (n,) are the ids of all items. Other items get its lowest score, at most 0.
-    """
+    """A retriever that returns given ranked lists of candidates. `lists` maps a query text to item
+    ids, which are scored 1 / rank, or to pairs (id, score); `ids` (n,) are the ids of all items.
+    Other items get the list's lowest score, at most 0."""
 
     def __init__(self, lists: Mapping[str, RankedIds], ids: Sequence[str]) -> None:
         position = {item_id: p for p, item_id in enumerate(ids)}
@@ -332,7 +327,7 @@ class RankFusion(Ranked):
     stages: Sequence[Retriever]
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return the items with the largest sums; see `Retriever.top`."""
+        """See `Retriever.top`."""
         depth = max(count, RANKED)
         return _fused([stage.top(queries, depth, allowed).items for stage in self.stages], count)
 
@@ -385,7 +380,7 @@ class LateRetriever(Ranked):
     name: str
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return candidates by model score, then more items of the stage; see `Retriever.top`."""
+        """See `Retriever.top`."""
         candidates = self._candidates(queries, max(count, self.depth), allowed).items
         lists, below = np.split(candidates, [self.depth], axis=1)
         scores = np.full(lists.shape, -np.inf, np.float32)

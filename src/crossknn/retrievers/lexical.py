@@ -54,8 +54,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class BM25(AllScores):
-    """BM25 with k1 = 1.5, which limits the effect of repeated words, and b = 0.75, which normalizes
-    by length.
+    """BM25 with k1 = 1.5 and b = 0.75.
 
     Term t occurs in `items[starts[t]:starts[t + 1]]` with the weights at the same places. For the
     last items, `added` after the fit, `counts` (a,) are numbers of terms, and `terms` (p,) and
@@ -203,10 +202,8 @@ LSA_DIMENSIONS = 128
 
 @dataclass(frozen=True, eq=False)
 class LSA:
-    """Maps texts to unit vectors (d,) by the words that they share with the fitted items.
-
-    A text without such a word has the zero vector. `idf` (t,), `components` (t, d).
-    """
+    """Maps texts to unit vectors (d,) by the words that they share with the fitted items; a text
+    without such a word has the zero vector. `idf` (t,), `components` (t, d)."""
 
     vocabulary: Vocabulary
     idf: FloatArray
@@ -216,11 +213,8 @@ class LSA:
     def fit(
         texts: Sequence[str], tokenizer: Tokenizer = UNICODE, *, dimensions: int = LSA_DIMENSIONS
     ) -> tuple[LSA, FloatArray]:
-        """Fit the model to texts, and return the model and the vectors (n, d) of the texts.
-
-        d is `dimensions`, or less if there are fewer texts or words. Raises `InputError` if no text
-        contains a word.
-        """
+        """Fit the model to texts, and return the model and the vectors (n, d) of the texts; d is
+        `dimensions`, or less if there are fewer texts or words."""
         vocabulary, idf, weights = tfidf_of(texts, tokenizer)
         d = min(dimensions, *weights.shape)
         # On busy cores, BLAS threads waiting for each other took 15 times as long as one thread.

@@ -1,5 +1,4 @@
-"""Open retrievers by specification: names in the index, `random`, `fixed`, `hybrid(...)`, and
-late-interaction models over another retriever, such as `cmc(retriever=bm25, depth=512)`."""
+"""Open retrievers by specification, such as `bm25` or `cmc(retriever=bm25, depth=512)`."""
 
 from __future__ import annotations
 
@@ -40,15 +39,14 @@ class Searchable(Protocol):
 
     @property
     def vectors(self) -> Mapping[str, FloatArray]:
-        """Item vectors (n, d) by name, float32 or float16, perhaps memory-mapped."""
+        """Item vectors (n, d) by name, perhaps memory-mapped."""
 
     @property
     def fitted(self) -> Mapping[str, Any]:
         """The item vectors that were fitted to a cross-encoder, by name, the latest last."""
 
     def query_vectors(self, queries: Queries, name: str) -> FloatArray:
-        """Encode queries (m, d) into the space of `vectors[name]`, or raise `InputError`; the
-        result is cached in `queries.vectors`."""
+        """Encode queries (m, d) into the space of `vectors[name]`; cached in `queries.vectors`."""
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether queries can be encoded into the space of `vectors[name]`."""
@@ -89,13 +87,11 @@ class Over:
 def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retriever:
     """Open the retriever that `spec` names, such as `hybrid(bm25, dense)`.
 
-    `auto` is `fused` if a fusion was fitted, and otherwise the retriever of `first_stage`. Plain
-    `hybrid` fuses `bm25` and the unfitted vectors by rank; `fused` is the weighted sum from
-    `fit_fusion`. An index may offer its own retrievers through a method `offered(spec, seed)`.
-    `SpecError` if the index has no such retriever, or the retriever does not take the options.
+    `auto` is `fused`, the weighted sum from `fit_fusion`, if a fusion was fitted, and otherwise the
+    retriever of `first_stage`. Plain `hybrid` fuses `bm25` and the unfitted vectors by rank.
 
     Args:
-        index: The index to search.
+        index: The index; it may offer its own retrievers through a method `offered(spec, seed)`.
         spec: The retriever's name, with options in brackets.
         seed: Seed of `random`.
     """
@@ -147,10 +143,7 @@ def first_stage(index: Searchable) -> str:
 
 def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: int) -> WeightedSum:
     """Open a weighted sum of retrievers' scores, in units of the exact score; `weights` are in
-    standard deviations, by default the fitted weights.
-
-    Raises `InputError` if no fusion was fitted, or if it lacks a retriever that has a weight.
-    """
+    standard deviations, by default the fitted weights."""
     fitted = index.artifacts.get(FUSION)
     if fitted is None:
         how = "fit them with  crossknn fit INDEX fusion --queries FILE"
@@ -175,8 +168,7 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
 
 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
-    """Return the names of the retrievers that `spec` combines: for `hybrid`, perhaps `bm25` and
-    `dense`."""
+    """Return the names of the retrievers that `spec` combines."""
     if spec == Spec(FUSED) or (spec == AUTO and FUSION in index.artifacts):
         return tuple(index.artifacts[FUSION].meta["weights"])
     if spec == AUTO:
@@ -189,8 +181,8 @@ def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
 def retriever_scores(
     index: Searchable, spec: Spec, queries: Queries, seed: int
 ) -> list[FloatArray]:
-    """Compute the scores (m, n) of all items by each retriever that `spec` combines, for as many
-    queries at a time as `AT_ONCE` allows; large arrays are mapped from temporary files."""
+    """Compute the scores (m, n) of all items by each retriever that `spec` combines; large arrays
+    are mapped from temporary files."""
     retrievers = [_of_all(index, name, seed) for name in stage_names(index, spec)]
     together = max(1, AT_ONCE // index.n)
     if len(queries) <= together:
@@ -213,8 +205,8 @@ def _of_all(index: Searchable, name: str, seed: int) -> Retriever:
 
 
 def default_vectors(index: Searchable, name: str = "auto") -> str:
-    """Return the name of item vectors, or raise `InputError`; `auto` means the vectors fitted last
-    to this scorer, if queries can be encoded for them, or else `unfitted`."""
+    """Return the name of item vectors; `auto` means the vectors fitted last to this scorer, if
+    queries can be encoded for them, or else `unfitted`."""
     names = sorted(index.vectors)
     if name == "auto" and names:
         others = getattr(index, "of_others", ())  # fitted to another cross-encoder

@@ -1,8 +1,4 @@
-"""Split texts of any script into words.
-
-`words` uses only `re` and `unicodedata`: the library `regex` would add 2 MB to every installation
-for character classes that take 20 lines below.
-"""
+"""Split texts of any script into words, by `re` and `unicodedata` alone."""
 
 from __future__ import annotations
 
@@ -71,9 +67,8 @@ _SAME = dict(
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], ...]:
-    """Compile the patterns: dropped or replaced characters, digits of other scripts,
-    characters that `_WORD` does not match, words of any script, single characters, and runs of more
-    marks than a letter can have."""
+    """Compile patterns of dropped or replaced characters, digits of other scripts, characters that
+    `_WORD` does not match, words, single characters, and runs of more than `MARKS` marks."""
     marks = "".join(f"{chr(a)}-{chr(b)}" for a, b in _marks())
     letters = rf"[^\W{_DENSE}]+"
     word = rf"([{_DENSE}][{_DENSE}{marks}]*)|{letters}(?:[{marks}]+(?:{letters})?)*"

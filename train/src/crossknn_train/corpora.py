@@ -67,11 +67,7 @@ class TFIDF(AllScores):
 
 class Corpora:
     """The queries and items of several data sets, numbered together, and each query's relevant
-    items (one or more).
-
-    If queries are documents of the corpus, `own` (m,) is the item with the query's id, which is
-    never a negative of the query; otherwise it is `NO_ITEM`.
-    """
+    items. `own` (m,) is the item that is the query itself (`own_items`), never its negative."""
 
     def __init__(self, datasets: Sequence[Dataset]) -> None:
         if not any(map(len, datasets)):
@@ -143,12 +139,9 @@ def sampled(datasets: list[Dataset], count: int, seed: int) -> list[Dataset]:
 def retrieved(
     corpora: Corpora, kind: str, count: int, encoder: Encoder | None = None, seed: int = 0
 ) -> tuple[Candidates, Candidates]:
-    """Return every query's relevant items (m, p) and the best items that a retriever finds in its
-    corpus (m, count), both with the retriever's scores; cosines are multiplied by 20.
-
-    kind: the retriever, "bm25", "tfidf", "random" or "lists" (the ranked lists in the data folder);
-    any other value means `encoder`.
-    """
+    """Return every query's relevant items (m, p) and the best items of its corpus (m, count), both
+    with the scores of a retriever: "bm25", "tfidf", "random", "lists" (the ranked lists in the data
+    folder), or else `encoder`. Cosines are multiplied by 20."""
     right: list[tuple[IntArray, FloatArray]] = []
     best: list[tuple[IntArray, FloatArray]] = []
     for data, first in zip(corpora.datasets, corpora.starts, strict=False):
@@ -241,8 +234,8 @@ def _retriever(
 
 
 def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
-    """Run a model on b rows in passes of similar lengths, and return the outputs (b, ...) in the
-    order of the rows; outputs per token (b, t, d) are padded with zeros."""
+    """Run a model on b rows in passes of similar lengths; return the outputs (b, ...) in order,
+    those per token (b, t, d) padded with zeros."""
     lengths = np.array([len(row.ids) for row in rows])
     batches = list(token_batches(lengths, model.tokens_per_run))
     outputs = [run([rows[r] for r in batch]) for batch in batches]

@@ -1,9 +1,5 @@
-"""Distil a cross-encoder into a dual encoder, which learns from cross-encoder scores instead of
-labels.
-
-This is DE_DSTL (AXN A.2.1): a trained dual encoder learns from the sparse scores G with L_match
-(ANNCUR A.3), the cross-entropy between the softmax of the cross-encoder's and of the dual encoder's
-scores over a query's scored items. The cross-encoder scores as many pairs as G has entries.
+"""Distil a cross-encoder into a dual encoder, which learns from scores instead of labels: DE_DSTL
+(AXN A.2.1), a trained dual encoder that learns from sparse scores G with L_match (ANNCUR A.3).
 
 Axes: q queries, b queries of a pass, c scored items of a query, n items.
 """
@@ -43,16 +39,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Distill(FitMethod):
-    """Fit item vectors by training a dual encoder on the cross-encoder's scores.
-
-    `out` is the folder for the trained dual encoder, `start` the dual encoder to start from (by
-    default the encoder of the index's vectors), and `epochs` overrides `paper_settings`.
-    """
+    """Fit item vectors by training a dual encoder on the cross-encoder's scores. `out` is its
+    folder, `start` the dual encoder to start from, by default that of the index's vectors."""
 
     name = "distill"
     out: Path
     start: str | None = None
-    epochs: int | None = None
 
     def fit(self, task: FitTask) -> ItemVectors:
         index = task.index
@@ -65,7 +57,7 @@ class Distill(FitMethod):
             )
         student(start)
         scores, texts, began = task.sparse(), index.items.texts, time.perf_counter()
-        settings = paper_settings(task.per, self.epochs, task.seed)
+        settings = paper_settings(task.per, task.seed)
         with task.progress("distilling", "steps") as report:
             measures = distill(scores, texts, start, self.out, settings=settings, progress=report)
         seconds, encoder = time.perf_counter() - began, RememberedModel.of("dual encoder", self.out)
@@ -96,12 +88,8 @@ def distill(
     settings: TrainingSettings,
     progress: Progress | None = None,
 ) -> loop.Measures:
-    """Train the dual encoder `source` on scores of n `items`; if `folder` contains an interrupted
-    run, resume it.
-
-    Queries with fewer than two scored items are left out, and logged. Returns the measures over the
-    held-out queries.
-    """
+    """Train the dual encoder `source` on scores of n `items`, or resume the interrupted run in
+    `folder`; return the measures over the held-out queries."""
     rows, lists = scored_lists(scores)
     if left_out := len(scores.queries) - len(rows):
         logger.warning("%d train queries have fewer than two scored items: left out", left_out)
@@ -120,12 +108,11 @@ def distill(
     return fitted.best
 
 
-def paper_settings(listed: int, epochs: int | None = None, seed: int = 0) -> TrainingSettings:
-    """Return the settings of AXN A.2.1 for `listed` scored items per query: AdamW at 1e-5, steps of
-    four passes with one query each, 10 epochs for 100 items and 4 for 1000. There is one evaluation
+def paper_settings(listed: int, seed: int) -> TrainingSettings:
+    """Return the settings of AXN A.2.1 for `listed` scored items per query. There is one evaluation
     per epoch, because an evaluation encodes all items."""
     return TrainingSettings(
-        epochs=epochs or (10 if listed <= 100 else 4),
+        epochs=10 if listed <= 100 else 4,
         learning_rate=1e-5,
         batch=4,
         accumulate=4,
@@ -135,8 +122,7 @@ def paper_settings(listed: int, epochs: int | None = None, seed: int = 0) -> Tra
 
 
 def student(source: str | Path) -> DualEncoderModel:
-    """Open the dual encoder to start from, by folder or hub name: trained by crossknn-train, a
-    sentence-transformers model that pools by "mean" or "cls", or a Hugging Face encoder."""
+    """Open the dual encoder, or the Hugging Face encoder, to start from; see `trainable`."""
     folder, model = trainable(source)
     return DualEncoderModel.new(folder, DualEncoderConfig()) if model is None else model
 
@@ -153,14 +139,11 @@ def scored_lists(scores: SparseScores) -> tuple[IntArray, Candidates]:
 
 
 class DistillationTask(loop.Task):
-    """A dual encoder learns how a cross-encoder ranks the scored items of each query.
+    """A dual encoder learns how a cross-encoder ranks a query's scored items, `lists` (q, c).
 
     A tenth of the queries is held out for the papers' measures: `recall`, the mean share of a
     query's `k` best scored items that are among the `k` items nearest by the dual encoder; and
     `first`, the share of queries whose best scored item is among these `k` nearest items.
-
-    Args:
-        lists: Scored items (q, c) of each query, best first, with the cross-encoder's scores.
     """
 
     main = "recall"
@@ -225,12 +208,8 @@ class DistillationTask(loop.Task):
 
 
 def match_cross_entropy(scores: Tensor, teacher: Tensor, present: Tensor) -> Tensor:
-    """Compute L_match of ANNCUR, A.3, for scores and the teacher's scores (b, c): the mean over
-    queries of the cross-entropy of softmax(scores) against softmax(teacher).
-
-    `present` (b, c) is false at padding; every query has at least one item. The
-    minimum is the entropy of the teacher's softmax.
-    """
+    """Compute L_match of ANNCUR, A.3, for scores and the teacher's scores (b, c), `present` except
+    at padding: the mean cross-entropy of softmax(scores) against softmax(teacher)."""
     target = teacher.masked_fill(~present, float("-inf")).softmax(-1)
     log_shares = scores.masked_fill(~present, float("-inf")).log_softmax(-1)
     return -(target * log_shares.masked_fill(~present, 0.0)).sum(-1).mean()

@@ -1,7 +1,6 @@
-"""Export models to ONNX folders, which crossknn runs without torch.
+"""Export models to ONNX folders (docs/reference/formats.md), which crossknn runs without torch.
 
-`docs/reference/formats.md` describes the folders and the inputs and outputs of their graphs. Axes:
-b texts, pairs or queries, c candidates, t tokens or states of a text, d dimensions.
+Axes: b texts, pairs or queries, c candidates, t tokens or states of a text, d dimensions.
 """
 
 from __future__ import annotations
@@ -90,8 +89,7 @@ _REFUSED = (
 
 
 class Graph(NamedTuple):
-    """A torch module to export: names and dynamic axes of its inputs and outputs, example inputs
-    for tracing, and test inputs with expected outputs."""
+    """A torch module to export, with example inputs for tracing and test inputs (`given`)."""
 
     module: nn.Module
     inputs: Axes
@@ -115,23 +113,19 @@ def export_model(
     license: str = "see the model's own card",
     every_layer: bool = False,
 ) -> Path:
-    """Write a model and its head as an ONNX folder, and return the path of the folder.
-
-    Raises InputError if the model is of another kind or does not have exactly one trained output,
-    or if outputs of an exported graph differ from torch's, for example because the model does not
-    read token ids alone.
+    """Write a model and its head as an ONNX folder, and return the path of the folder; InputError
+    if outputs of an exported graph differ from torch's.
 
     Args:
         model: Folder of a model trained by crossknn-train; or folder or hub name of a
             sentence-transformers bi-encoder, whose prompts are kept, or one-label cross-encoder.
         folder: Folder to write; files of the same names are replaced.
-        kind: "cross-encoder", "dual-encoder" or "late-interaction" (such as CMC).
+        kind: "late-interaction" includes CMC.
         precision: "int8" quantizes linear layers and embedding tables (`crossknn_train.quantize`).
-            The output layers of feed-forward blocks stay in float32 unless `every_layer`, so that
-            the top items keep their ranking.
         max_length: Maximum tokens of an input; by default the model's own limit.
         license: The licence to record in the manifest.
-        every_layer: Quantize the output layers of feed-forward blocks, too.
+        every_layer: Quantize the output layers of feed-forward blocks, too; in float32 they keep
+            the ranking of the top items.
     """
     if precision not in ("float32", "int8"):
         raise InputError(f"the precision {precision!r} is unknown: use 'float32' or 'int8'")
@@ -280,8 +274,7 @@ def _outputs(module: nn.Module, arrays: Arrays) -> list[Any]:
 
 
 def _token_arrays(encoding: Encoding, texts: Sequence[tuple[str, str]], what: str) -> Arrays:
-    """Return token arrays (b, t) by name for `what`: "pairs", "queries", "items" or "texts"
-    (queries and items)."""
+    """Return token arrays (b, t) for "pairs", "queries", "items" or "texts" (both)."""
     queries, items = zip(*texts, strict=True)
     rows: list[Row | InputError] = []
     if what == "pairs":
@@ -375,8 +368,7 @@ def _trace(graph: Graph, path: Path, name: str) -> Any:
 
 
 def _check(graph: Graph, path: str, name: str) -> None:
-    """Raise InputError if outputs of an ONNX file differ from the expected outputs by more than
-    `TOLERANCE`."""
+    """Raise InputError if outputs of an ONNX file differ from the expected ones."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

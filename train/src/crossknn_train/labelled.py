@@ -1,9 +1,6 @@
-"""Train cross-encoders and dual encoders on labelled queries.
+"""Train cross-encoders (ANNCUR, A.1) and dual encoders (AXN, A.1) on labelled queries.
 
-Cross-encoders learn by softmax cross-entropy of a relevant item among irrelevant items (ANNCUR,
-A.1). Dual encoders learn from in-batch negatives, hard negatives that are mined again every epoch
-(AXN, A.1), and optionally a teacher's vectors. Axes: b queries, c items of a query or a batch, d
-dimensions.
+Axes: b queries, c items of a query or a batch, d dimensions.
 """
 
 from __future__ import annotations
@@ -108,11 +105,7 @@ class CrossEncoderTask(LabelledTask):
 
 class DualEncoderTask(LabelledTask):
     """Trains by softmax cross-entropy within a pass: every query adds a relevant item and hard
-    negatives, and the items of other queries are negatives, too.
-
-    With a teacher, the loss adds `teacher_weight` times the distance to the teacher's vectors of
-    the same texts.
-    """
+    negatives, and the items of other queries are negatives, too."""
 
     main = "mrr"
 
@@ -149,8 +142,7 @@ class DualEncoderTask(LabelledTask):
         return loss + self.settings.teacher_weight * distance
 
     def evaluate(self) -> Measures:
-        """Compute, over dev queries, accuracy, mean reciprocal rank within the 64 nearest items,
-        and the share of queries with a relevant item among them."""
+        """Compute the measures over dev queries within the 64 nearest items."""
         nearest = retrieved(self.dev, "dual-encoder", 64, TokenEncoder(self.model))[1].items
         rank = self.dev.first_ranks(nearest)
         return {**ranked(rank), "at_64": float(np.isfinite(rank).mean())}
@@ -180,10 +172,7 @@ def scale_of(model: DualEncoderModel) -> float:
 
 def distance_to_teacher(vectors: Tensor, teacher: Tensor) -> Tensor:
     """Compute the mean of 1 - cosine to the teacher's vectors, plus ten times the mean squared
-    difference of the cosines within the batch: (b, d) twice -> ().
-
-    The second part is relational distillation (Park et al. 2019) with cosines as distances.
-    """
+    difference of the cosines within the batch (Park et al. 2019): (b, d) twice -> ()."""
     with torch.autocast(vectors.device.type, enabled=False):
         own = functional.normalize(vectors.float(), dim=-1)
         taught = functional.normalize(teacher.float(), dim=-1)

@@ -97,11 +97,8 @@ class LateInteractionTask(LabelledTask):
         return softmax_near_retriever(scores, *others, self.settings.loss)
 
     def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """Compute the model's scores (b, c) float32 of queries (b,) with candidates (b, c), -inf at
-        `NO_ITEM`.
-
-        An item of several lists is encoded once; then a few queries at a time are compared.
-        """
+        """Compute scores (b, c) float32 of queries (b,) with candidates (b, c), -inf at `NO_ITEM`.
+        An item of several lists is encoded once."""
         used = np.unique(lists[lists != NO_ITEM])
         query, query_mask = self._states([corpora.queries[row] for row in rows], queries=True)
         item, item_mask = self._states([corpora.items[i] for i in used], queries=False)
@@ -149,12 +146,9 @@ def draw_list(
     settings: CandidateSettings,
     generator: np.random.Generator,
 ) -> tuple[IntArray, FloatArray]:
-    """Draw a query's training list, at most 1 + `count` items with scores: a random relevant item,
-    the best irrelevant items (the share `fixed` of `count`), and others drawn by Gumbel top-k.
-
-    Args:
-        right, wrong: relevant candidates (p,) and irrelevant candidates (depth,), best first.
-    """
+    """Draw a query's training list, at most 1 + `count` items with scores: one of the relevant
+    candidates `right` (p,), the best of the irrelevant `wrong` (depth,), the share `fixed` of
+    `count`, and others drawn by Gumbel top-k."""
     gold = [generator.integers((right.items != NO_ITEM).sum())]
     n_wrong, n_fixed = (wrong.items != NO_ITEM).sum(), round(settings.fixed * settings.count)
     chosen = np.arange(n_wrong)
@@ -175,10 +169,7 @@ def softmax_near_retriever(
 ) -> Tensor:
     """Compute the loss of CMC, eq. 5 and 8, from the model's and the retriever's scores (b, c): the
     mean over queries of weight * -log softmax of the first candidate + (1 - weight) * the KL
-    divergence of softmax(scores) and softmax(retriever).
-
-    `present` (b, c) is false at padding.
-    """
+    divergence of softmax(scores) and softmax(retriever); `present` (b, c) is false at padding."""
     present = present.to(scores.device)
     of_model = scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)
     right = -of_model[:, 0].mean()
@@ -197,8 +188,7 @@ def softmax_near_retriever(
 def tower_states(
     model: LateInteractionModel, texts: Sequence[str], *, queries: bool
 ) -> tuple[Tensor, Tensor]:
-    """Encode texts to states (n, t, d) and their mask (n, t), with gradients if they are
-    enabled."""
+    """Encode texts to states (n, t, d) and their mask (n, t)."""
     rows = checked_rows(model.encoding.texts(texts, queries=queries))
     values = in_passes(model, rows, lambda batch: model.encode(batch, queries=queries)[0])
     reads = (model.query if queries else model.item).reads

@@ -53,12 +53,8 @@ Autocast: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 
 class Task(ABC):
-    """A training task: the model, its data and its loss.
-
-    main: the measure by which checkpoints are compared (higher is better). ids: ids of the train
-    queries, for messages. signature: data and options that must be unchanged when a run is resumed,
-    like the training settings and the initial weights.
-    """
+    """A training task: the model, its data and its loss. Checkpoints are compared by the measure
+    `main` (higher is better); `signature` are the data and options of a run that is resumed."""
 
     main: str
     model: Any
@@ -85,10 +81,8 @@ class Task(ABC):
 
 @dataclass
 class State:
-    """The state of a run: number of steps done, and the best dev measures, their step and weights.
-
-    seconds: time since the run was started or last resumed.
-    """
+    """The state of a run: number of steps done, the best dev measures, their step and weights, and
+    the seconds since the run was started or last resumed."""
 
     signature: str
     step: int = 0

@@ -63,11 +63,8 @@ _TABLE_BODY = """Table (table, scale, ids) => (y) {
 
 
 def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.ModelProto:
-    """Copy an ONNX model in float32, with linear layers and embedding tables in int8.
-
-    Linear layers are MatMul nodes with a constant right side. A layer whose weight's name contains
-    a text of `keep_float` stays in float32.
-    """
+    """Copy an ONNX model in float32, with linear layers (MatMul nodes with a constant right side)
+    and embedding tables in int8, except weights whose names contain a text of `keep_float`."""
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     matrices = {
         name: tensor

@@ -78,17 +78,8 @@ def marked_query(left: str, mention: str, right: str) -> str:
 def read_labelled(
     folder: str | Path, split: str = "train", *, lists: bool = False
 ) -> list[Dataset]:
-    """Read a split of a data folder (docs/how-to/data.md): one data set, or one per domain.
-
-    Queries without a relevant item are left out. `InputError` for a missing or duplicate label, a
-    relevant item outside the corpus, a mention that is not in its document, or missing ranked
-    lists.
-
-    Args:
-        folder: The folder.
-        split: The split of the queries, such as "train".
-        lists: Also read the ranked lists of candidates in the folder.
-    """
+    """Read a split of a data folder (docs/how-to/data.md), perhaps with its ranked `lists` of
+    candidates: one data set, or one per domain. Queries without a relevant item are left out."""
     path = existing(as_path(folder, "the folder"))
     place = f"{path}, split {split}"
     if (path / "documents").is_dir():

@@ -44,11 +44,8 @@ S = TypeVar("S", bound=Settings)
 
 
 class DataSettings(Settings):
-    """The data to train on: folders that `read_labelled` accepts, and their splits.
-
-    dev_folder: folder of the dev queries, by default `folder`. dev_queries: maximum number of dev
-    queries, drawn at random.
-    """
+    """The data to train on: folders that `read_labelled` accepts, and their splits. At most
+    `dev_queries` of the dev queries are used, drawn at random."""
 
     folder: Folders
     dev_folder: Folders | None = None
@@ -77,9 +74,8 @@ class NegativesSettings(_Drawn):
 
     count: negatives per query in a step (63 in ANNCUR, A.1), drawn from the `depth` nearest items
     after the first `skip`, which may be relevant without a label. encoder: dual encoder that ranks
-    the items (a folder, a hub name or "bundled"); a dual encoder in training ranks them itself.
-    dev_candidates: number of candidates, from the encoder or TF-IDF, that a checkpoint ranks for
-    each dev query.
+    the items; a dual encoder in training ranks them itself. dev_candidates: candidates, from the
+    encoder or TF-IDF, that a checkpoint ranks for each dev query.
     """
 
     kind: Literal["random", "tfidf", "dual-encoder"] = "dual-encoder"
@@ -119,11 +115,8 @@ class TrainingSettings(Settings):
 
 
 class RunSettings(Settings):
-    """Settings that all kinds of models share.
-
-    encoder: folder or hub name of the model to start from. model: settings of the new model, the
-    fields of its config.
-    """
+    """Settings that all kinds of models share: `encoder` is the folder or hub name of the model to
+    start from, `model` has the fields of the new model's config."""
 
     encoder: str
     data: DataSettings
@@ -138,9 +131,8 @@ class CrossEncoderSettings(RunSettings):
 
 
 class DualEncoderSettings(RunSettings):
-    """Settings for training a dual encoder. Besides labels, it can learn the vectors and
-    similarities of a `teacher` (a folder, a hub name or "bundled"; see
-    `labelled.distance_to_teacher`)."""
+    """Settings for training a dual encoder, which may also learn the vectors and similarities of a
+    `teacher` (`labelled.distance_to_teacher`)."""
 
     teacher: str | None = None
     teacher_weight: NonNegativeFloat = 1.0
@@ -152,13 +144,9 @@ class CandidateSettings(_Drawn):
     """The candidates with which a late-interaction model is trained (CMC, 3.2 and C).
 
     retriever: "bm25", "tfidf", a dual encoder (a folder, a hub name or "bundled"), "random", or
-    "lists", the ranked lists in the data folder (TREC runs).
-    count: negatives of a query in a step. fixed: share of the negatives that are the retriever's
-        best.
-    sampling: how other negatives are drawn, without replacement, from the `depth` best negatives:
-    "score", in proportion to exp(the retriever's score) (eq. 6 and 7), or "uniform", as in the
-    paper's code.
-    dev_candidates: number of the retriever's items that a checkpoint ranks for each dev query.
+    "lists", the ranked lists in the data folder (TREC runs). fixed: share of the `count` negatives
+    that are the retriever's best. sampling: how others are drawn from the `depth` best: "score", in
+    proportion to exp(the retriever's score) (eq. 6 and 7), or "uniform", as in the paper's code.
     """
 
     retriever: str
@@ -201,12 +189,8 @@ def read_settings(
     relative_to: Path | None = None,
     given: Mapping[str, str] | None = None,
 ) -> S:
-    """Read settings of `kind` from a TOML file; a missing setting has its default.
-
-    relative_to: the base of relative paths, by default the folder of the file. given: settings that
-    the file may omit but not contradict. Raises an InputError that names the file and the unknown,
-    missing or invalid setting.
-    """
+    """Read settings of `kind` from a TOML file; `relative_to` is the base of relative paths, by
+    default the file's folder, and `given` are settings that the file may omit."""
     if not path.is_file():
         raise InputError(f"there is no settings file {path}")
     try:

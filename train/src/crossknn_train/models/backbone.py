@@ -28,8 +28,7 @@ _LIKE_BERT = ("bert", "electra", *_OFFSET)
 
 def open_backbone(source: str | Path, *, marked: bool = False) -> tuple[Any, Tokenizer]:
     """Open the encoder of a folder or hub name, without its pooler, and its fast tokenizer; with
-    `marked` the marks become tokens. Raises InputError if encoder or tokenizer cannot be loaded, or
-    weights are missing."""
+    `marked` the marks become tokens."""
     from transformers import AutoModel
     from transformers.utils import logging
 
@@ -128,8 +127,7 @@ def masked_mean(states: Tensor, mask: Tensor) -> Tensor:
 
 
 def position_limit(config: Any) -> int:
-    """Return the maximum number of tokens for which an encoder with this configuration has
-    positions."""
+    """Return the maximum number of tokens for which an encoder has positions."""
     positions = int(getattr(config, "max_position_embeddings", 512) or 512)
     return positions - 2 if config.model_type in _OFFSET else positions
 

@@ -35,12 +35,9 @@ ITEM_TOWER = "item"
 class TorchModel(nn.Module):  # type: ignore[misc]
     """A torch model that `save_pretrained` writes and `from_pretrained` opens; a `TokenModel`.
 
-    It computes in float32 unless the caller uses autocast, and serves one caller at a time.
-
-    Subclasses set SETTINGS, the name of their settings file; Config, a dataclass with `marked`,
-    `query_length`, `item_length` and, for cross-encoders, `max_length`; and n_towers. With 1 tower
-    the attribute `encoder` is the encoder; with 2 towers the attributes `query` and `item` are the
-    towers, one object if the config has `shared`.
+    It computes in float32 unless the caller uses autocast, and serves one caller at a time. With 1
+    tower the attribute `encoder` is the encoder; with 2 towers `query` and `item` are the towers,
+    one object if the config has `shared`.
     """
 
     SETTINGS: ClassVar[str]
@@ -148,10 +145,8 @@ class TorchModel(nn.Module):  # type: ignore[misc]
             return cls.Config(**content)
 
     def save_pretrained(self, folder: str | Path, card: str | None = None) -> Path:
-        """Write encoders, head, settings and a model card (README.md), and return the folder.
-
-        The settings are written last, because without them the folder is not a model.
-        """
+        """Write encoders, head, a model card (README.md) and, last, the settings, without which the
+        folder is not a model; return the folder."""
         from safetensors.torch import save_file
 
         folder = Path(folder)

@@ -113,8 +113,7 @@ def _at(states: Tensor, where: Tensor) -> Tensor:
 
 
 class InteractionHead(nn.Module):  # type: ignore[misc]
-    """Adds four features of a pair's token states and word matches to a linear layer on the [CLS]
-    state.
+    """Adds four features of a pair, with learned weights, to a linear layer on the [CLS] state:
 
     - cosine of the mean state of the query's tokens and the mean state of the item's tokens;
     - lexical, as a weighted mean and as a sum over query tokens: the token's learned weight times a
@@ -123,12 +122,7 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
     - late: the mean, with the same weights, of each query token's largest cosine to a state of the
       item (ColBERT's MaxSim, Khattab and Zaharia 2020).
 
-    The score is a learned weighted sum of the features plus the linear layer, whose weights start
-    at zero.
-
-    Args:
-        dimensions: d. vocabulary: v; every token starts with the weight 1.
-        special: ids of the tokens that belong to neither text ([CLS], [SEP], [PAD]).
+    `special` are the ids of the tokens that belong to neither text ([CLS], [SEP], [PAD]).
     """
 
     def __init__(self, dimensions: int, vocabulary: int, special: Sequence[int]) -> None:
@@ -201,11 +195,8 @@ class CrossEncoderModel(TorchModel):
 
     @classmethod
     def new(cls, source: str | Path, config: CrossEncoderConfig) -> Self:
-        """Make an untrained cross-encoder from the encoder of a folder or hub name.
-
-        If the folder is a cross-encoder that `save_pretrained` wrote with the same kind of head,
-        the head is copied, too.
-        """
+        """Make an untrained cross-encoder from the encoder of a folder or hub name, and copy its
+        head if it has one of the same kind."""
         encoder, tokenizer = open_backbone(source, marked=config.marked)
         model = cls([encoder], tokenizer, config)
         folder = Path(source)
@@ -242,8 +233,7 @@ def _separator(tokenizer: Tokenizer) -> int:
 
 
 def _outside(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the ids of tokens that belong to neither text of a pair: special tokens, padding,
-    marks."""
+    """Return the ids of tokens that belong to neither text of a pair."""
     if [kind for ids, kind in tokenizer.pair.pieces if ids is None] != [0, 1]:
         raise InputError(
             "'interaction' needs a tokenizer with token type 0 for queries, 1 for items"

@@ -96,8 +96,7 @@ class DualEncoderModel(TorchModel):
 
 def trainable(source: str | Path) -> tuple[Path, DualEncoderModel | None]:
     """Return the local folder of a model, and its dual encoder or None. A dual encoder comes from
-    crossknn-train, or is a sentence-transformers model that pools by "mean" or "cls"; InputError
-    for other sentence-transformers models, ONNX folders and "bundled"."""
+    crossknn-train, or is a sentence-transformers model that pools by "mean" or "cls"."""
     folder = None if str(source) == "bundled" else model_folder(source)
     if folder is None or (folder / MANIFEST).is_file():
         raise InputError(

@@ -36,13 +36,9 @@ CHUNK = 256
 
 
 class Head(nn.Module, ABC):  # type: ignore[misc]
-    """Computes the scores of each query's candidates. Each paper has a subclass, whose options are
-    keyword arguments.
-
-    query_reads, item_reads: whether the head reads a text's vector or its token states. joint:
-    whether a candidate's score depends on the other candidates. dimensions: length of the states
-    from `of_items`, which an index stores.
-    """
+    """Computes the scores of each query's candidates; the options are keyword arguments. `joint`:
+    whether a candidate's score depends on the other candidates. `dimensions`: length of the states
+    from `of_items`, which an index stores."""
 
     query_reads: ClassVar[Reads] = "vector"
     item_reads: ClassVar[Reads] = "vector"
@@ -85,10 +81,8 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
 
     @abstractmethod
     def forward(self, query: Tensor, mask: Tensor, items: Tensor, item_mask: Tensor) -> Tensor:
-        """Compute scores (b, c), -inf for padding, which are items without tokens.
-
-        The arguments are states and masks (True: a token) of queries, (b, t_q, d) and (b, t_q), and
-        of their candidates, (b, c, t_i, d) and (b, c, t_i).
+        """Compute scores (b, c) from states and masks (True: a token) of queries, (b, t_q, d) and
+        (b, t_q), and of candidates, (b, c, t_i, d) and (b, c, t_i); -inf for those without tokens.
         """
 
 
@@ -98,8 +92,7 @@ def in_full(states: Tensor) -> torch.autocast:
 
 
 def listed(scores: Tensor, item_mask: Tensor) -> Tensor:
-    """Return scores (b, c) float32, with -inf for items without a token in their mask (b, c,
-    t_i)."""
+    """Return scores (b, c) float32, -inf for items without a token in their mask (b, c, t_i)."""
     return scores.float().masked_fill(~item_mask.any(-1), float("-inf"))
 
 

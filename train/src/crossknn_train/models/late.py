@@ -97,12 +97,8 @@ class LateInteractionModel(TorchModel):
 
     @classmethod
     def new(cls, source: str | Path, config: LateInteractionConfig) -> Self:
-        """Make an untrained model from a folder or hub name of torch weights.
-
-        A dual encoder, trained here or by sentence-transformers, gives the towers and the pooling
-        (unless the config names a pooling); a Hugging Face encoder gives both towers. A
-        late-interaction model with the same settings is copied with its head.
-        """
+        """Make an untrained model from the towers and the pooling of a dual encoder, or from a
+        Hugging Face encoder. A late-interaction model with the same settings is copied."""
         folder, start = trainable(source)
         if (folder / cls.SETTINGS).is_file():
             model = cls.from_pretrained(folder)
@@ -128,8 +124,7 @@ class LateInteractionModel(TorchModel):
         return model
 
     def outputs(self, rows: Sequence[Row], *, queries: bool) -> tuple[Tensor, Tensor]:
-        """Return states (b, t, d) of queries to compare, or of items to store, and their mask
-        (b, t)."""
+        """Return states (b, t, d) of queries to compare, or of items to store, and their mask."""
         of = self.head.of_queries if queries else self.head.of_items
         result: tuple[Tensor, Tensor] = of(*self.encode(rows, queries=queries))
         return result

@@ -1,9 +1,8 @@
 """Read and write files of crossknn's folders safely, refusing links and special files.
 
-A folder may come from a stranger, and a symbolic link in it could redirect a read or write to any
-file of the user. So paths below the folder are opened without following links, and checks are made
-on the opened file, not on its name. New files get random names and are renamed when complete, so
-that a kill or a power cut damages no file. Only one process at a time writes into a folder.
+A symbolic link in a stranger's folder could redirect a read or write to any file of the user. So
+paths are opened without following links, and the opened file is checked, not its name. New files
+are renamed when complete, so that a kill or a power cut damages no file.
 """
 
 from __future__ import annotations
@@ -67,8 +66,8 @@ def _refused(path: Path, mode: int, wanted: str = "regular file") -> InputError:
 
 @contextmanager
 def _parent(folder: Path, name: str) -> Iterator[tuple[int | None, str]]:
-    """Open the folder that holds `name`, following no link below `folder`. Return its descriptor
-    and the file's name, or None and the path if the system has no descriptors of folders."""
+    """Open the folder that holds `name`, following no link below `folder`; return its descriptor
+    and the file's name, or None and the path on Windows."""
     parts = PurePath(name).parts
     if not parts or PurePath(name).is_absolute() or ".." in parts:
         raise InputError(f"{name!r} is not a valid file name in {folder}")
@@ -94,11 +93,8 @@ def _parent(folder: Path, name: str) -> Iterator[tuple[int | None, str]]:
 
 
 def open_file(folder: Path, name: str, mode: Mode = "rb") -> BufferedIOBase:
-    """Open the file `name` (such as `data-x/ids.npy`) in one of crossknn's folders.
-
-    The folder itself may be a link that its user made. Raises `InputError` if the file is a link,
-    device, pipe or folder, or if a file to be changed has hard links; other errors are `open`'s.
-    """
+    """Open the file `name` (such as `data-x/ids.npy`) in one of crossknn's folders; `InputError` if
+    it is a link, device, pipe or folder, or if a file to be changed has hard links."""
     with _parent(folder, name) as (handle, last):
         try:
             mode_before = os.stat(last, dir_fd=handle, follow_symlinks=False).st_mode
@@ -211,7 +207,7 @@ def write_file(folder: Path, name: str, data: bytes) -> None:
 @contextmanager
 def filling(folder: Path) -> Iterator[Path]:
     """Make a temporary folder for libraries that write files themselves; at the end its files are
-    moved to `folder`, which is created if needed. No link in `folder` is followed."""
+    moved to `folder`, following no link there."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch)
@@ -245,11 +241,8 @@ def npz_arrays(
     keys: Collection[str] | None = None,
     prefixes: tuple[str, ...] = (),
 ) -> dict[str, NDArray[Any]]:
-    """Read selected arrays of an open `.npz` file; `InputError` if the file is invalid.
-
-    A file of a few kilobytes may decompress to gigabytes. So the arrays may take at most `SURPLUS`
-    bytes plus `RATIO` times the file's size.
-    """
+    """Read selected arrays of an open `.npz` file. A file of a few kilobytes may decompress to
+    gigabytes, so they may take at most `SURPLUS` bytes plus `RATIO` times the file's size."""
     try:
         room = SURPLUS + RATIO * os.fstat(file.fileno()).st_size
         with zipfile.ZipFile(file) as archive:
@@ -289,11 +282,8 @@ class LockedError(InputError):
 def exclusive_lock(
     folder: Path, name: str | None = None, *, wait: bool = False, what: str = "scores"
 ) -> Iterator[None]:
-    """Let one process at a time write into an existing folder; readers need no lock.
-
-    With a `name`, the lock is this file, and only processes that use it exclude each other. Raises
-    `LockedError` if another process is writing `what` and `wait` is false.
-    """
+    """Let one process at a time write into an existing folder, or only those that use the lock file
+    `name`; `LockedError` if another process is writing `what` and `wait` is false."""
     if os.name == "nt":
         yield
         return
@@ -360,8 +350,8 @@ def digest(texts: Iterable[str]) -> str:
 
 
 def scratch(shape: tuple[int, ...], dtype: Any = np.float32) -> NDArray[Any]:
-    """Make a new array. A large array is mapped from an unnamed temporary file, so that the system
-    may free its memory pages. Raise `InputError` if the disk has no room for it."""
+    """Make a new array; a large one is mapped from an unnamed temporary file, whose memory pages
+    the system may free."""
     size = np.dtype(dtype).itemsize * math.prod(shape)
     if size < SCRATCH:
         return np.empty(shape, dtype)

@@ -60,11 +60,8 @@ def solvable() -> Iterator[None]:
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Count a search or scoring, which holds locks; `InputError` if the process was forked in one.
-
-    The child of `os.fork` has its parent's memory but only the thread that forked. A lock that
-    another thread held at that moment is never released in the child, which would wait forever.
-    """
+    """Count a search or scoring, which holds locks; `InputError` if the process was forked in one:
+    a lock that another thread held at that moment is never released in the child."""
     if _lost:
         raise InputError(
             f"this process was forked while {_lost} searches or scorings ran in its parent, "
@@ -83,9 +80,8 @@ def running() -> Iterator[None]:
 def one_thread(cells: int = 0) -> Iterator[None]:
     """Compute matrix products on one thread inside the context, unless `cells` (m x n) is large.
 
-    The threads of a matrix product keep spinning for some milliseconds afterwards, which takes a
-    core from the scorer: a search over 10,000 items lost a third of its time that way. The limit
-    holds for the whole process until every thread has left the context.
+    The threads of a matrix product keep spinning for some milliseconds, which takes a core from the
+    scorer: a search over 10,000 items lost a third of its time. The limit holds for the process.
     """
     global _inside, _before
     if cells > _SMALL:
@@ -186,11 +182,8 @@ def mask(scores: FloatArray, exclude: IntArray | None, allowed: BoolArray | None
 
 
 def least_squares(vectors: FloatArray, scores: FloatArray, rcond: float) -> FloatArray:
-    """Compute the minimum-norm u with vectors @ u ~ scores: (b, d), (b,) -> (d,) float64.
-
-    Singular values below `rcond` times the largest are dropped. The problem is solved on the matrix
-    V itself, because V'V would have the square of its condition number.
-    """
+    """Compute the minimum-norm u with vectors @ u ~ scores: (b, d), (b,) -> (d,) float64, without
+    singular values below `rcond` times the largest. V'V would square the condition number."""
     u, *_ = np.linalg.lstsq(vectors.astype(np.float64), scores.astype(np.float64), rcond=rcond)
     return u
 
@@ -226,7 +219,7 @@ def available_threads() -> int:
 
 def check_mapped(values: Any) -> None:
     """Raise `IndexFormatError` if an array is mapped from a file that has become shorter, because
-    reading it would kill the process. A file cut between the check and the read goes unnoticed."""
+    reading it would kill the process."""
     while isinstance(values, np.ndarray):
         values = values.base
     if isinstance(values, memoryview):

@@ -27,11 +27,8 @@ FOLDER = bundled_folder("sample")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sample:
-    """An index of n items, m queries with their relevance judgements, and all scores (m, n).
-
-    The index has BM25 word weights and the bundled dual encoder's vectors; `scorer` looks up the
-    stored scores, and refuses other queries and items.
-    """
+    """An index of n items, m queries with their relevance judgements, and all scores (m, n), which
+    `scorer` looks up; it refuses other queries and items."""
 
     index: ItemIndex
     queries: QuerySet

@@ -122,8 +122,7 @@ def build(spec: Spec, kinds: Mapping[str, type[T]], kind: str) -> T:
 
 
 def text_of(name: str, configuration: Any, *, full: bool = False) -> str:
-    """Return the specification of a configuration: its options that differ from their defaults, or
-    all options if `full`."""
+    """Return the specification of a configuration, with default options only if `full`."""
     options = [
         f"{f.name}={str(getattr(configuration, f.name)).lower()}"
         for f in fields(configuration)
@@ -144,8 +143,7 @@ def option(default: T, *, least: float, most: float = math.inf) -> T:
 
 
 def check_options(name: str, configuration: Any) -> None:
-    """Convert the options of a frozen dataclass to their types, text to a spec and an int to a
-    float; `SpecError` for a wrong type or a number out of bounds."""
+    """Convert the options of a frozen dataclass to their types, in place."""
     hints = _hints(type(configuration))  # type: ignore[arg-type]
     for each in fields(configuration):
         if (value := getattr(configuration, each.name)) is each.default:

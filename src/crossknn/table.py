@@ -13,7 +13,7 @@ Cell: TypeAlias = str | int | float | None
 """A table cell: text, a formatted number, or nothing."""
 
 _BAR, _LONG = 20, 100
-"""Number of characters of a bar, and the maximum of a user's text."""
+"""Number of characters of a bar, and of a user's text that is shown."""
 
 
 class Plain(str):

@@ -110,7 +110,7 @@ class States:
 
     @property
     def counts(self) -> IntArray:
-        """(n,) number of states of each text."""
+        """Number (n,) of states of each text."""
         return np.diff(self.starts)
 
     def take(self, start: int, stop: int) -> States:

@@ -61,7 +61,7 @@ class Items:
         titles: Titles (n), "" for an item without one.
         extra: Further fields (n) of each item, by name.
         template: The template that made the texts from fields.
-        alive: (n,) False for deleted items, whose ids are unknown; None if no item is deleted.
+        alive: Mask (n,), false for deleted items; None if no item is deleted.
     """
 
     ids: Sequence[str]

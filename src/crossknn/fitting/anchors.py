@@ -116,7 +116,8 @@ def _current_rows(index: ItemIndex, own: str | None) -> Artifact | None:
 def _scales(
     index: ItemIndex, rows: FloatArray, queries: Sequence[str]
 ) -> dict[str, tuple[float, float]]:
-    """Return (alpha, beta) for each of the index's unfitted vectors; "center" only centers."""
+    """Return the parameters (alpha, beta) of `Scale` for each of the index's unfitted vectors, and
+    as "center" those that only subtract the mean."""
     mean, std = _moments(np.asarray(row) for row in rows)
     scales = {"center": (mean, 1.0)}
     for name in (name for name in index.vectors if name not in index.fitted):

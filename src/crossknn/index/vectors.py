@@ -181,7 +181,7 @@ class ItemVectors:
     """Item vectors (n, d) of an index, either original or fitted to a cross-encoder.
 
     Args:
-        values: (n, d) float32 or float16.
+        values: The vectors (n, d), float32 or float16.
         encoder: The dual encoder that makes query vectors.
         method: The fitting method; None for unfitted vectors.
         base: Name of the unfitted vectors that the fit started from.

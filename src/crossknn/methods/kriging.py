@@ -297,7 +297,7 @@ class PointStore:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, r + d + 1)"""
+        """Numbers of items and of columns: (n, r + d + 1)."""
         return len(self.column), self.factor.shape[1] + self.items.shape[1] + 1
 
     def __len__(self) -> int:

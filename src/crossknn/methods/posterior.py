@@ -110,7 +110,7 @@ class Trend(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Assumptions about a query's scores before any is known.
+    """Assumptions about a query's scores before any pair is scored.
 
     w is the average of the estimates of the `trends`, which is the average of their predictions,
     because these are linear in w. With r = scores - offset - h w, the amplitude is that of maximum

@@ -192,8 +192,8 @@ class Prior:
     """A prior, and a description of the data that it was fitted to.
 
     Args:
-        factor: (n, r), whose inner products are the covariances of the items' residuals.
-        mean: (n,) the items' mean scores, centered.
+        factor: Factor (n, r), whose inner products are the covariances of items' residuals.
+        mean: Mean scores (n,) of the items, centered.
         trends: Models of weights for the columns 1, the retrievers, cokriging if there is any, and
             the mean.
         variance: Mean square of the residuals.

@@ -68,7 +68,7 @@ class VectorStore(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, d)"""
+        """Numbers of items and of dimensions: (n, d)."""
 
     @property
     def values(self) -> FloatArray | None:
@@ -104,7 +104,7 @@ class ArrayStore:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, d)"""
+        """Numbers of items and of dimensions: (n, d)."""
         n, d = self.values.shape
         return n, d
 

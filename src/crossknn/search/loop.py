@@ -112,7 +112,7 @@ class Search:
 
     @property
     def n_scored(self) -> IntArray:
-        """(m,) number of distinct pairs with an exact score."""
+        """Number (m,) of distinct pairs with an exact score, for each query."""
         return np.count_nonzero(~np.isnan(self._state.picks.scores), axis=1)
 
     @property
@@ -122,7 +122,7 @@ class Search:
 
     @property
     def stopped(self) -> BoolArray:
-        """Mask (m,) of the queries that `Plan.stop` or `end` ended with budget left."""
+        """Mask (m,) of the queries that were ended, by `Plan.stop` or `end`, with budget left."""
         return self._state.stopped.copy()
 
     @property
@@ -224,12 +224,12 @@ class Search:
         return chosen.where(~np.isnan(chosen.scores))
 
     def _room(self, state: RoundState, scored: IntArray) -> IntArray:
-        """(m,) number of new items that each query may still score."""
+        """Number (m,) of new items that each query may still score."""
         reachable = np.minimum(self.budget, self.available - state.failed)
         return np.where(state.stopped, 0, reachable - scored)
 
     def _wanted(self, state: RoundState) -> IntArray:
-        """(m,) number of new items that each query scores in this round."""
+        """Number (m,) of new items that each query scores in this round."""
         target = self._targets[min(state.number, len(self._targets)) - 1]
         room = self._room(state, state.scored)
         return np.minimum(np.maximum(target - state.scored, 0), room)

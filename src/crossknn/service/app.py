@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crossknn import __version__
 from crossknn.errors import CrossknnError
-from crossknn.service.answers import ErrorAnswer, answer_error
+from crossknn.service.bodies import ErrorAnswer, answer_error
 from crossknn.service.connections import BoundedServer
 from crossknn.service.engine import Engine
 from crossknn.service.routes import health, router
@@ -78,11 +78,9 @@ def serve(
 
 
 class Guard:
-    """Checks the API key of a request, limits its body, and counts the request when it ends.
-
-    The connection of a refused request stays open, because a client that is still sending its body
-    would otherwise be reset before reading the reason.
-    """
+    """Checks the API key of a request, limits its body, and counts the request when it ends. The
+    connection of a refused request stays open, so that a client that still sends its body reads
+    the reason."""
 
     def __init__(self, app: ASGIApp, engine: Engine, keys: Sequence[bytes]) -> None:
         self.app, self.engine, self.keys = app, engine, keys

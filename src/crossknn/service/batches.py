@@ -35,11 +35,8 @@ _POLL = 0.1  # seconds between two checks of deadline and scores by a waiting se
 
 
 class _PendingCall(Call):
-    """The pairs that a search waits for.
-
-    An answer is positions (b,) and their scores (b,), None if these pairs could not be scored, or
-    the error. The search reads the answers when `ready` is set.
-    """
+    """The pairs that a search waits for. An answer is positions (b,) and their scores (b,), None if
+    they could not be scored, or the error; it is read when `ready` is set."""
 
     def __init__(
         self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], deadline: Deadline
@@ -78,8 +75,7 @@ class _PendingCall(Call):
 
 
 class _Batch:
-    """Pairs of several calls that are scored together: for each pair the number of its call (b,),
-    and its position in that call (b,)."""
+    """b pairs of several calls that are scored together."""
 
     def __init__(self, shares: Mapping[_PendingCall, Sequence[int] | IntArray]) -> None:
         self.calls = [*shares]
@@ -163,7 +159,7 @@ class SharedScorer:
         time_left: float | None = None,
         cancel: threading.Event | None = None,
     ) -> Iterator[tuple[IntArray, FloatArray]]:
-        """Yields (positions (b,), scores (b,)) as they come; see `Scorer.score`."""
+        """See `Scorer.score`."""
         return self._stream(_PendingCall(pairs, queries, items, Deadline(time_left, cancel)))
 
     def _stream(self, call: _PendingCall) -> Iterator[tuple[IntArray, FloatArray]]:
@@ -213,7 +209,6 @@ class SharedScorer:
         return _Batch(shares)
 
     def _request(self, waiting: list[_PendingCall]) -> dict[_PendingCall, list[int]]:
-        """Return pairs of one query."""
         call = min(waiting, key=lambda call: call.running)
         query, unassigned, most = call.pairs.query, call.unassigned, self.per_request or 1
         taken = [unassigned.popleft()]
@@ -238,7 +233,6 @@ class SharedScorer:
         return {call: positions for call, positions in taken.items() if positions}
 
     def _score(self, batch: _Batch) -> None:
-        """Score a batch, and give its calls their scores or the error."""
         began = time.perf_counter()
         failure: ScorerError | None = None
         try:
@@ -265,7 +259,6 @@ class SharedScorer:
 
 
 def _for_one(failure: ScorerError, call: _PendingCall, positions: IntArray) -> ScorerError:
-    """Make the error for a call whose pairs at these positions were not scored."""
     kind = NothingScoredError if isinstance(failure, NothingScoredError) else ScorerError
     error, queries = kind(str(failure)), np.unique(call.pairs.query[positions])
     error.query = int(queries[0]) if len(queries) == 1 else None

@@ -1,25 +1,30 @@
-"""Request bodies: limited in size before they are parsed, then parsed and validated on threads, so
-that no body blocks the event loop."""
+"""Request bodies, which are limited, parsed and validated on threads, so that none blocks the event
+loop; and answers to failed requests."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
-from crossknn.errors import wrong_field
-from crossknn.service.answers import InvalidBodyError
+from crossknn.errors import CrossknnError, InputError, visible, wrong_field
+
+logger = logging.getLogger(__name__)
 
 MAX_COUNTS = {"texts": 100_000, "keys": 10_000, "values": 1_100_000}
 """Limits of a body; keys are texts, too. 1,000 documents with 1,024-dimensional vectors fit."""
 MAX_ERRORS = 100  # errors read from pydantic: one for each type that a field may have
+MAX_MESSAGE = 2000  # characters
 
 
 class CheckedRoute(APIRoute):
@@ -42,8 +47,7 @@ class CheckedRoute(APIRoute):
 
 
 def read_body(raw: bytes, model: type[BaseModel]) -> BaseModel:
-    """Parse a body as its model. Raises 413 if it has too many values, 400 if it is not JSON, and
-    422 for a wrong field."""
+    """Parse a body as its model; HTTP errors 413 (too large), 400 (not JSON), 422 (wrong field)."""
     check_size(raw)
     try:
         given = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_object)
@@ -84,3 +88,37 @@ def check_size(raw: bytes) -> None:
         if counts[name] > most:
             message = f"the body has more than {most:,} {name}: send less at once"
             raise HTTPException(413, message)
+
+
+class ErrorAnswer(BaseModel):
+    """What went wrong: `message`, `status`, and the name of a wrong `field`."""
+
+    error: dict[str, Any]
+
+
+class InvalidBodyError(HTTPException):
+    """Raised for a wrong field, with a sentence about it."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(422, message)
+        self.field = field
+
+
+async def answer_error(_: object, failure: Exception) -> JSONResponse:
+    """Answer a failed request by an `ErrorAnswer`; unexpected errors are logged."""
+    status, message = 500, f"the service failed: {type(failure).__name__}; its log says more"
+    match failure:
+        case RequestValidationError(body=bytes()):
+            status, message = 415, "send the body as JSON: Content-Type: application/json"
+        case RequestValidationError():
+            status, message = 422, "the body is missing"
+        case HTTPException():
+            status, message = failure.status_code, str(failure.detail)
+        case CrossknnError():
+            status, message = 422 if isinstance(failure, InputError) else 503, str(failure)
+        case _:
+            logger.error("a request failed", exc_info=failure)
+    error = {"message": visible(message)[:MAX_MESSAGE], "status": status}
+    if isinstance(failure, InvalidBodyError):
+        error["field"] = failure.field[:200]
+    return JSONResponse({"error": error}, status, getattr(failure, "headers", None))

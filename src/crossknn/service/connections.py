@@ -35,10 +35,7 @@ _ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}  # errors: no such address h
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Open sockets on all addresses of a host name; with port 0 all get the same free port.
-
-    Raises `AddressError` if the name is unknown, or none of its addresses can be used.
-    """
+    """Open sockets on all addresses of a host name; with port 0 all get the same free port."""
     sockets, failure = list[socket.socket](), OSError(errno.EADDRNOTAVAIL, "")
     with ExitStack() as opened:
         try:

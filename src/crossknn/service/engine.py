@@ -1,7 +1,4 @@
-"""Run many searches at once, each on its own thread, with one scorer (`crossknn.service.batches`).
-
-The time of a request is measured from its arrival, on the monotonic clock.
-"""
+"""Run many searches at once, each on its own thread, with one scorer."""
 
 from __future__ import annotations
 
@@ -96,7 +93,7 @@ class Engine:
         return StoredScorer(self.shared, index.scores, required=False, every=_STORED)
 
     def described(self) -> dict[str, Any]:
-        """Return what the service offers, for its page; call it outside the event loop."""
+        """Return what the service offers, for its page."""
         indexes = []
         for name in self._served:
             index = self.searcher(name).index
@@ -130,13 +127,11 @@ class Engine:
         return next(iter(self._served)) if name is None else name
 
     def searcher(self, name: str | None) -> Searcher:
-        """Return the searcher of an index, which is opened again if its folder has changed; call it
-        outside the event loop."""
+        """Return the searcher of an index, opened again if its folder has changed."""
         return self._served[self.name_of(name)].now()
 
     def problems(self) -> list[str]:
-        """Return the problems of indexes that other processes have changed; call it outside the
-        event loop."""
+        """Return the problems of indexes that other processes have changed."""
         for served in self._served.values():
             served.now()
         return [served.problem for served in self._served.values() if served.problem]
@@ -221,9 +216,8 @@ class Engine:
     def rerank(
         self, body: RerankBody, arrived: float, cancel: threading.Event, *, shown: bool
     ) -> tuple[Reranked, bool]:
-        """Order documents, and return them with their texts if `shown`, and whether the answer is
-        degraded (see `_degraded`). Scores are not stored, because the documents belong to no
-        index."""
+        """Order documents, with their texts if `shown`; also return whether the answer is degraded.
+        Scores are not stored, because the documents belong to no index."""
         began = time.monotonic()
         budget = budget_of(body.budget, body.deadline_ms, self.budget)
         documents = [
@@ -246,9 +240,8 @@ class Engine:
         return ranked, degraded
 
     def _in_time(self, budget: Budget, arrived: float, hits: int = 0) -> Budget:
-        """Return the budget with the seconds that are left for the search, less the time to write
-        an answer with this many hits. Raises `busy` if the request has waited so long that its
-        answer would be late."""
+        """Return the budget with the seconds left for the search, less the time to write an answer;
+        raise `busy` if the request has waited so long that its answer would be late."""
         ends, now = self._ends(budget, arrived), time.monotonic()
         limit, left = ends - arrived, ends - now
         if left < min(_MIN_SECONDS, limit / 2):

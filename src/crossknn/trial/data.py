@@ -96,12 +96,9 @@ def read_trial(
 
 
 def questions_from(items: Items, count: int, seed: int = 0) -> TrialData:
-    """Make up to `count` queries from the items themselves, for want of real ones.
-
-    A query is an item's title or, if the title has fewer than two words, its first sentence. The
-    item keeps the remaining text, eight words or more, and is the query's right answer. Raises
-    `InputError` if fewer than five items have enough text.
-    """
+    """Make up to `count` queries from the items themselves, for want of real ones. A query is an
+    item's title or, if the title has fewer than two words, its first sentence. The item keeps the
+    remaining text, eight words or more, and is the query's right answer."""
     texts, queries = list(items.texts), dict[str, str]()
     for position in np.random.default_rng(seed).permutation(len(texts)).tolist():
         text, title = texts[position], items.titles[position].strip()

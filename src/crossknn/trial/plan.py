@@ -52,12 +52,9 @@ def texts_per_second(encoder: str, texts: Sequence[str]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The size of a trial: `queries` are scored against all `items`; `judged` queries count in the
-    verdict, and those that are not scored against all items cost at most `verdict_pairs` more.
-
-    The verdict is made at `budgets`: half, once and twice the requested budget. `complete` says
-    whether all requested items and queries fit into the time.
-    """
+    """The size of a trial: `queries` are scored against all `items`, and `judged` queries count in
+    the verdict, which is made at half, once and twice the requested budget. `complete` says whether
+    all requested items and queries fit into the time."""
 
     items: int
     queries: int
@@ -84,9 +81,8 @@ class Plan:
         n_queries: int,
         budget: int,
     ) -> Plan:
-        """Choose as many items, and then as many of `n_queries`, as fit into the time; `InputError`
-        if they are too few. If the verdict uses more queries than are scored against every item,
-        half of the time is kept for the verdict."""
+        """Choose as many items, and then as many of `n_queries`, as fit into the time. If the
+        verdict uses more queries than that, half of the time is kept for the verdict."""
         fewest = min(ENOUGH, judged, n_queries)
         whole = 60 * minutes
         for_exact = whole * (0.5 if judged > n_queries else 1.0)

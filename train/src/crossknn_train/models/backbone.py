@@ -190,10 +190,10 @@ def run_layer(layer: Any, read: Tensor, states: Tensor, mask: Tensor) -> Tensor:
 
 
 def in_heads(states: Tensor, count: int) -> Tensor:
-    """(b, p, d) -> (b, h, p, d / h)."""
+    """Split states by attention head: (b, p, d) -> (b, h, p, d / h)."""
     return states.unflatten(2, (count, -1)).transpose(1, 2)
 
 
 def join_heads(states: Tensor) -> Tensor:
-    """(b, h, p, d / h) -> (b, p, d)."""
+    """Join the states of attention heads: (b, h, p, d / h) -> (b, p, d)."""
     return states.transpose(1, 2).flatten(2)

@@ -81,7 +81,7 @@ class ClsHead(nn.Module):  # type: ignore[misc]
         nn.init.zeros_(self.out.bias)
 
     def forward(self, states: Tensor, *inputs: Tensor) -> Tensor:
-        """(b, t, d) -> (b,)."""
+        """Compute scores from token states: (b, t, d) -> (b,)."""
         first = states[:, 0]
         if self.dense is not None:
             first = torch.tanh(self.dense(first))
@@ -100,7 +100,7 @@ class EmbHead(nn.Module):  # type: ignore[misc]
         self.places, self.scale = tuple(places), scale
 
     def forward(self, states: Tensor, input_ids: Tensor, *inputs: Tensor) -> Tensor:
-        """(b, t, d) and (b, t) -> (b,)."""
+        """Compute scores from token states and ids: (b, t, d), (b, t) -> (b,)."""
         read = [_at(states, input_ids == token) for token in self.places]
         query = (read[0] + read[1]) / 2 if len(read) > 1 else states[:, 0]
         return (query * read[-1]).sum(-1) * self.scale
@@ -139,7 +139,7 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
     def forward(
         self, states: Tensor, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     ) -> Tensor:
-        """(b, t, d) and (b, t) three times -> (b,)."""
+        """Compute scores from token states (b, t, d) and three token arrays (b, t) -> (b,)."""
         text = attention_mask.bool()
         for token in self.special:
             text = text & (input_ids != token)
@@ -205,7 +205,7 @@ class CrossEncoderModel(TorchModel):
         return model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        """(b, t) three times -> raw scores (b,)."""
+        """Compute raw scores of pairs: three token arrays (b, t) -> (b,)."""
         given = input_ids, attention_mask, token_type_ids
         last = states(self.encoder, *given, self.positions(token_type_ids))
         scores: Tensor = self.head(last, *given)

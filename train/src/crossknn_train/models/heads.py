@@ -157,7 +157,7 @@ class Layer(nn.Module):  # type: ignore[misc]
         nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
-        """(b, s, d) and the bias (b, 1, 1, s) of the keys -> (b, s, d)."""
+        """Compute the layer: states (b, s, d), bias of the keys (b, 1, 1, s) -> (b, s, d)."""
         query, key, value = (in_heads(y, self.heads) for y in self.in_proj(x).chunk(3, dim=2))
         if torch.jit.is_tracing():  # ONNX has no operator for the call below
             n_rows = (bias[0, 0, 0] <= 0).sum()

@@ -74,7 +74,6 @@ CASES = """
 2 8 printable: serve docs.index --keys short.txt
 2 nonsense: serve docs.index --method nonsense
 2 not a duration: serve docs.index --deadline soon
-2 docs.jsonl is a file: demo --folder docs.jsonl
 2 torch-model: index build docs.jsonl torch-model
 2 did you mean rerank: serve --offer rerankk
 2 give 30 or less: try docs.jsonl --budget 70

@@ -47,8 +47,8 @@ def read_qrels(
     """Read judgements: a query, an item, and a grade, which is a whole number (or `1.0`).
 
     TREC lines have four columns, the second of which is ignored; a table of three columns, as in
-    BEIR, may have a header. CSV, JSON and Parquet name them: `query-id` (`query_id`, `qid`),
-    `corpus-id` (`doc_id`, `docno`), `score` (`relevance`, `label`, `grade`).
+    BEIR, may have a header. In CSV, JSON and Parquet the fields are named `query-id` (`query_id`,
+    `qid`), `corpus-id` (`doc_id`, `docno`) and `score` (`relevance`, `label`, `grade`).
 
     Args:
         path: The file; or a data folder (docs/how-to/data.md), or a mapping

@@ -130,7 +130,7 @@ class Replayed:
 
     @property
     def calls(self) -> int:
-        """Return how many cross-encoder calls were made to compute the data read."""
+        """Return how many cross-encoder calls it cost to make the data that the search has read."""
         index, read = self._index, self._read
         anchors = index.anchors if "anchors" in read else None
         pairs = [a.meta.get("pairs", 0) for name, a in index.artifacts.items() if name in read]

@@ -274,9 +274,11 @@ class Factorization(FitMethod):
 
 @dataclass(frozen=True, kw_only=True)
 class ALS(Factorization):
-    """Alternating least squares, regularised towards the initial vectors with `strength`. An added
-    coordinate holds the item's average score; queries have `bias` there, in lengths of a query's
-    vector, and a `bias` of 0 omits it."""
+    """Alternating least squares, regularised towards the initial vectors with `strength`.
+
+    Vectors get one more coordinate. An item's is its average score; a query's is `bias` times the
+    length of the query's vector. With `bias` 0 there is no such coordinate.
+    """
 
     name = "als"
     strength: float = option(0.3, least=1e-9)

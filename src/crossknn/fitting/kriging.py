@@ -111,7 +111,8 @@ def _of_anchors(
     cheap: Sequence[FloatArray] | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """Fit to the anchors in `rows`, or to all; `cheap` are the retrievers' scores of all."""
+    """Fit to the anchor queries at the positions `rows`, by default to all. `cheap` are the
+    retrievers' scores (k_q, n) of all anchor queries."""
     assert index.anchors is not None
     queries, (vectors, space) = index.anchors.queries, _space(index)
     prior = fit_dense(

@@ -1,8 +1,8 @@
 """Calibrate kriging's `target_recall` on the anchor queries.
 
-A search's estimates of its own recall (`expected_recall`) are slightly too high. So each anchor is
-searched with the prior of the other anchors, and the estimated and actual recalls give the estimate
-at which a search must stop to reach a target.
+A search's estimates of its own recall (`expected_recall`) are slightly too high. Calibration
+searches each anchor query with a prior fitted to the others, compares estimated with actual recall,
+and finds the estimate at which a search must stop to reach the target.
 
 Axes: m searches, t rounds, n items.
 """

@@ -363,7 +363,7 @@ def check_part(key: str, part: Artifact, n: int) -> None:
 def check_positions(values: Any, n: int) -> IntArray:
     """Return the array (a,) if it holds positions of n items, or raise `ValueError`."""
     if values.ndim != 1 or values.dtype.kind not in "iu" or ((values < 0) | (values >= n)).any():
-        raise ValueError(f"they are not positions of {n} items")
+        raise ValueError(f"the positions are not those of {n} items")
     positions: IntArray = values
     return positions
 

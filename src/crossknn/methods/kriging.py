@@ -201,10 +201,10 @@ def gaussian_process(
 ) -> GaussianProcess:
     """Make kriging's predictor, linear in the scores of the retrievers `stages`.
 
-    With a prior it is also linear in cokriging and the items' mean scores, and an item's point has
-    the prior's factors before its vector. Without a prior, the query counts as observed if it has a
-    vector. Without `vectors` all items have the same point, and only the retrievers distinguish
-    them.
+    With a prior it is also linear in the predictions of cokriging and in the items' mean scores,
+    and an item's point is the prior's factors followed by its vector. Without a prior, the query
+    counts as observed if it has a vector. Without `vectors` all items have the same point, and only
+    the retrievers distinguish them.
     """
     one_place = ArrayStore(np.zeros((index.n, 1), np.float32))
     store: VectorStore = one_place if vectors is None else index.store(vectors)

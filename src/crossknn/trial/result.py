@@ -26,7 +26,7 @@ from crossknn.table import Cell, Plain, Share, Table
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, Queries
 
 K = 10
-"""Number of exact neighbours of a query that are counted in an answer."""
+"""Of a query's exact best items, so many are looked for in an answer."""
 
 RETURNED = 20
 """Maximum number of items in an answer."""

@@ -45,6 +45,7 @@ class Distill(FitMethod):
     name = "distill"
     out: Path
     start: str | None = None
+    epochs: int | None = None
 
     def fit(self, task: FitTask) -> ItemVectors:
         index = task.index
@@ -57,7 +58,7 @@ class Distill(FitMethod):
             )
         student(start)
         scores, texts, began = task.sparse(), index.items.texts, time.perf_counter()
-        settings = paper_settings(task.per, task.seed)
+        settings = paper_settings(task.per, task.seed, self.epochs)
         with task.progress("distilling", "steps") as report:
             measures = distill(scores, texts, start, self.out, settings=settings, progress=report)
         seconds, encoder = time.perf_counter() - began, RememberedModel.of("dual encoder", self.out)
@@ -108,11 +109,11 @@ def distill(
     return fitted.best
 
 
-def paper_settings(listed: int, seed: int) -> TrainingSettings:
+def paper_settings(listed: int, seed: int, epochs: int | None) -> TrainingSettings:
     """Return the settings of AXN A.2.1 for `listed` scored items per query. There is one evaluation
     per epoch, because an evaluation encodes all items."""
     return TrainingSettings(
-        epochs=10 if listed <= 100 else 4,
+        epochs=epochs or (10 if listed <= 100 else 4),
         learning_rate=1e-5,
         batch=4,
         accumulate=4,

@@ -190,7 +190,7 @@ def read_settings(
     given: Mapping[str, str] | None = None,
 ) -> S:
     """Read settings of `kind` from a TOML file; `relative_to` is the base of relative paths, by
-    default the file's folder, and `given` are settings that the file may omit."""
+    default the file's folder. The file may repeat the settings `given`, but not contradict them."""
     if not path.is_file():
         raise InputError(f"there is no settings file {path}")
     try:

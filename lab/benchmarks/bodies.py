@@ -34,8 +34,8 @@ TEXTS = [
 ORDINARY = {"query": "archives on part 5", "k": 5, "budget": 20}
 VALID: list[tuple[str, dict[str, Any]]] = [
     ("/search", ORDINARY | {"filter": {"year": {"gte": 2010}}, "explain": True, "deadline_ms": 900}),
-    ("/search", {"queries": ["threads", "files"], "budget": {"per_query": 15}, "index": "docs", "method": "axn"}),
-    ("/search", {"query": "files", "k": 2, "filter": ["d2", "d5"], "budget": {"per_query": 9}}),
+    ("/search", {"query": ["threads", "files"], "budget": 15, "index": "docs", "method": "axn"}),
+    ("/search", {"query": "files", "k": 2, "filter": ["d2", "d5"], "budget": 9}),
     ("/v2/rerank", {"query": "files", "documents": ["one file", "two"] * 4, "top_n": 3, "budget": 5, "model": "m"}),
     (
         "/v1/rerank",

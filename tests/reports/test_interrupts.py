@@ -124,7 +124,7 @@ def test_a_service_is_interrupted_while_it_searches(folder, impatient):
 
     def search():
         with suppress(OSError):
-            ask(f"{url}/search", {"queries": queries, "budget": {"per_query": 500}})
+            ask(f"{url}/search", {"query": queries, "budget": 500})
 
     asking = threading.Thread(target=search)
     asking.start()

@@ -219,7 +219,7 @@ QUERIES = [
     for n in range(25)
     for verb, noun in (("zip", "file"), ("sort", "list"), ("draw", "page"), ("lock", "folder"))
 ]
-BATCH = {"queries": QUERIES, "k": 5, "budget": 10}
+BATCH = {"query": QUERIES, "k": 5, "budget": 10}
 
 
 class Slow:
@@ -305,7 +305,7 @@ def test_a_thousand_long_documents(quick):
 
 def test_the_text_of_all_queries_has_a_limit(quick):
     long = "word " * 6000
-    answer = quick.post("/search", json={"queries": [long] * 100, "k": 1})
+    answer = quick.post("/search", json={"query": [long] * 100, "k": 1})
     assert answer.status_code == 413
     assert "3,000,000 characters" in answer.json()["error"]["message"]
     assert quick.post("/search", json={"query": long, "k": 1, "budget": 1}).status_code == 200

@@ -27,7 +27,7 @@ from crossknn.service import engine
 
 @pytest.mark.parametrize("method", ["auto", "rerank", "retrieve", "axn"])
 def test_items_are_those_of_the_searcher(client, indexes, method):
-    body = {"queries": QUERIES, "k": 5, "budget": 12, "method": method, "index": "docs"}
+    body = {"query": QUERIES, "k": 5, "budget": 12, "method": method, "index": "docs"}
     answer = client.post("/search", json=body)
     assert answer.status_code == 200
     assert not answer.json()["degraded"]
@@ -36,7 +36,7 @@ def test_items_are_those_of_the_searcher(client, indexes, method):
 
 def test_a_target_recall_needs_anchors_and_nothing_else(indexes):
     docs, scorer = indexes["docs"], ck.CallableScorer(Words(), "words")
-    body = {"query": QUERIES[0], "k": 2, "budget": {"per_query": 15, "target_recall": 0.1}}
+    body = {"query": QUERIES[0], "k": 2, "budget": 15, "target_recall": 0.1}
     with served({"docs": docs}, Words()) as client:
         refused = client.post("/search", json=body)
         assert refused.status_code == 422
@@ -51,7 +51,7 @@ def test_filters_budgets_and_explanations(client, indexes):
     body = {
         "query": QUERIES[0],
         "k": 3,
-        "budget": {"per_query": 9},
+        "budget": 9,
         "filter": {"lang": "en", "year": {"gte": 2010}},
         "explain": True,
     }

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -25,7 +24,7 @@ from crossknn.search.results import Results
 from crossknn.search.searcher import Budget, FreshSearcher, K, Searcher
 from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics
-from crossknn.service.shapes import RerankBody, SearchBody, budget_of
+from crossknn.service.shapes import RerankBody, SearchBody
 
 T = TypeVar("T")
 
@@ -170,8 +169,7 @@ class Engine:
             raise HTTPException(413, f"{most}: send fewer at once")
         if (hits := (body.k or K) * n_queries) > MAX_HITS:
             raise InputError(f"the request asks for {hits:,} hits; an answer holds {MAX_HITS:,}")
-        budget = budget_of(body.budget, None, self.budget)
-        self.check_pairs((budget.per_query or 0) * n_queries)
+        self.check_pairs((body.budget or self.budget) * n_queries)
         if body.method is not None and body.method not in self.methods:
             hint = nearest(body.method, self.methods)
             raise InputError(f"the method {body.method!r:.80} is not offered here: {hint}")
@@ -187,11 +185,10 @@ class Engine:
         `explain` the `first_rank` of each hit. Queries that cannot be scored, or not in time, are
         answered by the first stage."""
         began, searcher = time.monotonic(), self.searcher(body.index)
-        budget = budget_of(body.budget, body.deadline_ms, self.budget)
         results = searcher.search(
             body.texts,
             body.k,
-            self._in_time(budget, arrived, (body.k or K) * len(body.texts)),
+            self._in_time(body, arrived, (body.k or K) * len(body.texts)),
             filter=body.filter,
             method=body.method or self.method,
             trace=bool(body.explain),
@@ -202,7 +199,7 @@ class Engine:
         degraded = _degraded(results)
         self.metrics.search(results, began - arrived, degraded=degraded and not gone)
         answer = {"degraded": degraded} | results.to_dict()
-        left = self._ends(budget, arrived) - time.monotonic()
+        left = self._ends(body, arrived) - time.monotonic()
         if body.explain and left > 0 and not gone:
             first = searcher.search(
                 body.texts, DEPTH, Budget(deadline=left), method="retrieve", filter=body.filter
@@ -218,17 +215,16 @@ class Engine:
     ) -> tuple[Reranked, bool]:
         """Order documents, with their texts if `shown`; also return whether the answer is degraded.
         Scores are not stored, because the documents belong to no index."""
-        began = time.monotonic()
-        budget = budget_of(body.budget, body.deadline_ms, self.budget)
+        began, most = time.monotonic(), body.budget or self.budget
         documents = [
             each if isinstance(each, str) else each.model_dump(exclude_none=True)
             for each in body.texts or body.documents or ()
         ]
-        at_once = budget.deadline is None and len(documents) <= (budget.per_query or 0)
+        at_once = body.deadline_ms is None and len(documents) <= most
         ranked = rerank(
             body.query,
             documents,
-            self._in_time(budget, arrived),
+            self._in_time(body, arrived),
             scorer=self.shared,
             top_k=body.top_n,
             return_documents=shown,
@@ -239,10 +235,10 @@ class Engine:
         self.metrics.search(ranked.results, began - arrived, degraded=degraded)
         return ranked, degraded
 
-    def _in_time(self, budget: Budget, arrived: float, hits: int = 0) -> Budget:
+    def _in_time(self, body: SearchBody | RerankBody, arrived: float, hits: int = 0) -> Budget:
         """Return the budget with the seconds left for the search, less the time to write an answer;
         raise `busy` if the request has waited so long that its answer would be late."""
-        ends, now = self._ends(budget, arrived), time.monotonic()
+        ends, now = self._ends(body, arrived), time.monotonic()
         limit, left = ends - arrived, ends - now
         if left < min(_MIN_SECONDS, limit / 2):
             raise busy(
@@ -250,11 +246,15 @@ class Engine:
                 "before its search could begin: come again, or with a longer deadline"
             )
         answering = min(_ANSWER_SECONDS + hits * _HIT_SECONDS, left / 3)
-        return replace(budget, deadline=left - answering)
+        return Budget(
+            per_query=body.budget or self.budget,
+            target_recall=getattr(body, "target_recall", None),
+            deadline=left - answering,
+        )
 
-    def _ends(self, budget: Budget, arrived: float) -> float:
+    def _ends(self, body: SearchBody | RerankBody, arrived: float) -> float:
         """Return when a request must be answered."""
-        return arrived + min(budget.deadline or np.inf, self.deadline)
+        return arrived + min((body.deadline_ms or np.inf) / 1000, self.deadline)
 
 
 def _degraded(results: Results) -> bool:

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from scipy.special import expit
 
 from crossknn.search.rerank import Reranked
-from crossknn.search.searcher import Budget
 
 MAX_K = 1000
 MAX_DOCUMENTS = 1000
@@ -31,25 +30,19 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class BudgetBody(Body):
-    """Limits of a search: `per_query` cross-encoder calls per query; with `target_recall` a query
-    ends when its expected recall of its true top k reaches that share."""
-
-    per_query: Positive | None = None
-    target_recall: Annotated[float, Field(gt=0, le=1)] | None = None
-
-
 class SearchBody(Body):
-    """A search: a `query` or several `queries`, and limits of its cost."""
+    """A search for one or several queries, and limits of its cost."""
 
-    query: Text | None = Field(None, examples=["how do I open a zip file"])
-    queries: Annotated[list[Text], Field(min_length=1, max_length=100)] | None = None
+    query: Text | Annotated[list[Text], Field(min_length=1, max_length=100)] = Field(
+        examples=["how do I open a zip file"]
+    )
     index: Name | None = Field(None, description="Name of an index; by default the first.")
     k: Annotated[int, Field(ge=1, le=MAX_K)] | None = Field(
         None, description="Items to return for each query; by default 10."
     )
-    budget: Positive | BudgetBody | None = Field(
-        None, description="Cross-encoder calls for each query."
+    budget: Positive | None = Field(None, description="Cross-encoder calls for each query.")
+    target_recall: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None, description="A query ends when it expects to have this share of its true top k."
     )
     method: Text | None = Field(None, description="A method that GET /indexes lists.")
     deadline_ms: DeadlineMs | None = Field(
@@ -62,27 +55,10 @@ class SearchBody(Body):
         False, description="Add every scored item, and each hit's rank in the first stage."
     )
 
-    @model_validator(mode="after")
-    def _one_of_both(self) -> SearchBody:
-        if (self.query is None) == (self.queries is None):
-            raise ValueError("give either query or queries")
-        return self
-
     @property
     def texts(self) -> list[str]:
         """All queries."""
-        return self.queries or [self.query or ""]
-
-
-def budget_of(given: int | BudgetBody | None, deadline_ms: float | None, per_query: int) -> Budget:
-    """Make the library's budget; `per_query` calls by default."""
-    if not isinstance(given, BudgetBody):
-        given = BudgetBody(per_query=given)
-    return Budget(
-        per_query=given.per_query or per_query,
-        target_recall=given.target_recall,
-        deadline=None if deadline_ms is None else deadline_ms / 1000,
-    )
+        return [self.query] if isinstance(self.query, str) else self.query
 
 
 # Reranking of given documents: docs.cohere.com/reference/rerank, api.jina.ai/redoc, infinity's and

@@ -177,39 +177,39 @@ def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str
     deepest = max(places, key=len)
     own = [error for error, place in zip(errors, places, strict=True) if place == deepest]
     where = ".".join(map(_shown, deepest)) if deepest else "the body"
-    if said := [_said(error) for error in own if error["type"] not in _NOUNS]:
-        return where, f"{where}{said[0]}"
+    if others := [error for error in own if error["type"] not in _NOUNS]:
+        return where, f"{where}{_predicate(others[0])}"
     nouns = " or ".join(dict.fromkeys(_NOUNS[error["type"]] for error in own))
     return where, f"{where} must be {nouns}, not {_beginning(own[0].get('input'))}"
 
 
-def _shown(part: int | str) -> str:
-    name = str(part)  # other names are quoted and cut
+def _shown(field: int | str) -> str:
+    name = str(field)  # other names are quoted and cut
     return name if re.fullmatch(r"[\w-]{1,80}", name) else json.dumps(name[:80])
 
 
 def _beginning(value: object, most: int = 60) -> str:
     """Format the beginning of a value as JSON."""
-    said = ""
-    for part in json.JSONEncoder(default=str).iterencode(value):
-        if len(said := said + part) > most:
-            return f"{said[: most - 3]}..."
-    return said
+    text = ""
+    for token in json.JSONEncoder(default=str).iterencode(value):
+        if len(text := text + token) > most:
+            return f"{text[: most - 3]}..."
+    return text
 
 
 def _place(error: Mapping[str, Any], given: object) -> tuple[int | str, ...]:
     """Return the fields that lead to an error, without the names of types between them."""
     place, here = list[int | str](), given
-    for part in error["loc"]:
-        if (isinstance(here, Mapping) and part in here) or (
-            isinstance(here, list) and isinstance(part, int) and part < len(here)
+    for name in error["loc"]:
+        if (isinstance(here, Mapping) and name in here) or (
+            isinstance(here, list) and isinstance(name, int) and name < len(here)
         ):
-            here = here[part]
-            place.append(part)
+            here = here[name]
+            place.append(name)
     return (*place, *error["loc"][-1:]) if error["type"] == "missing" else tuple(place)
 
 
-def _said(error: Mapping[str, Any]) -> str:
+def _predicate(error: Mapping[str, Any]) -> str:
     kind = error["type"]
     if kind in _LIMITS:
         limits = {
@@ -217,5 +217,5 @@ def _said(error: Mapping[str, Any]) -> str:
             for name, limit in error["ctx"].items()
         }
         return _LIMITS[kind].format(**limits)
-    said = str(error["msg"]).removeprefix("Value error, ")
-    return _FIXED.get(kind, f": {said[:1].lower()}{said[1:]}")
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return _FIXED.get(kind, f": {message[:1].lower()}{message[1:]}")

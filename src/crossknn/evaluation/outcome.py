@@ -203,9 +203,9 @@ def _searched(
 
     def score(pairs: Pairs) -> FloatArray:
         nonlocal scoring
-        asked = time.perf_counter()
+        started = time.perf_counter()
         scores = batch.score(pairs)
-        scoring += time.perf_counter() - asked
+        scoring += time.perf_counter() - started
         if scored is not None:
             scored(len(pairs))
         return scores

@@ -41,8 +41,8 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
         try:
             if not host.strip():
                 raise OSError("the host is empty")
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            for family, address in dict.fromkeys((entry[0], entry[4]) for entry in entries):
                 try:
                     server = socket.create_server((address[0], port, *address[2:]), family=family)
                 except OSError as error:

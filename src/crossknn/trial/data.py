@@ -85,8 +85,9 @@ def read_trial(
             split = DataFolder(place).split(None)
             judged = read_qrels(place, split=split)
             origin = f" of {place}, judged by its split {split}"
-        asked = read_queries(place, split=split)
-        return TrialData(items=items, queries=asked, qrels=judged, origin=origin)
+        return TrialData(
+            items=items, queries=read_queries(place, split=split), qrels=judged, origin=origin
+        )
     if queries is not None:
         judged = None if qrels is None else read_qrels(qrels)
         return TrialData(items=items, queries=read_queries(queries), qrels=judged)

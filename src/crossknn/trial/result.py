@@ -141,8 +141,8 @@ class Trial:
             differences = {right: self.gain} | differences
         changes = [f"{of} by {gain}{doubt(gain)}" for of, gain in differences.items()]
         kind = " made-up" if self.made_up else ""
-        asked = len(self.queries)
-        queries = f"each of {asked:,}{kind} queries" if asked > 1 else f"one{kind} query"
+        m = len(self.queries)
+        queries = f"each of {m:,}{kind} queries" if m > 1 else f"one{kind} query"
         return (
             f"With {counted(self.budget, 'call')} for {queries}, searching instead of reranking "
             f"changes the share {', and '.join(changes)}."

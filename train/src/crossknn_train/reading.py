@@ -139,14 +139,14 @@ def _world(path: Path, domain: str, mentions: Sequence[Record]) -> Dataset:
     in_context = _as_processed(mentions) if processed else _placed(mentions, documents)
     queries = queries_from(Records(str(path), in_context))
     items = items_from(Records(str(path), documents), ITEM_TEMPLATE, allow_empty=True)
-    known, qrels = set(items.ids), Qrels()
+    item_ids, qrels = set(items.ids), Qrels()
     for query, mention in zip(queries.ids, mentions, strict=True):
         label: object = mention.fields.get("label_id")
         if not processed:
             label = mention.text("label_document_id")
         elif type(label) is int and 0 <= label < len(items):
             label = items.ids[label]
-        if not isinstance(label, str) or label not in known:
+        if not isinstance(label, str) or label not in item_ids:
             raise InputError(
                 f"{mention.place} has the label {label!r}, which is none of the {len(items)} "
                 f"items of {domain}"

@@ -108,7 +108,6 @@ class _Tools:
         return self._answer(results, filtered=bool(filter))
 
     def _answer(self, results: Results, *, filtered: bool) -> dict[str, Any]:
-        """Return the hits that fit into an answer, and a note on what is missing."""
         hits, note = [self._entry(hit) for hit in results[0]], self._searcher.problem
         if results.stopped_by not in ("budget", "target"):
             note = f"the best hits so far: stopped by {results.error or results.stopped_by}"

@@ -60,7 +60,6 @@ Tokenizer = Annotated[
 
 
 @app.command(
-    "build",
     epilog=o.examples(
         "crossknn index build docs.jsonl docs.index",
         "zcat docs.jsonl.gz | crossknn index build - docs.index --encoder none",
@@ -110,7 +109,6 @@ def build(
 
 
 @app.command(
-    "prepare",
     epilog=o.examples(
         "crossknn index prepare docs.index --nearest",
         "crossknn index prepare docs.index --late models/cmc",
@@ -147,7 +145,6 @@ def prepare(
 
 
 @app.command(
-    "insert",
     epilog=o.examples(
         "crossknn index insert docs.index new.jsonl",
         "crossknn index insert docs.index changed.jsonl --replace",
@@ -177,7 +174,6 @@ def insert(
 
 
 @app.command(
-    "delete",
     epilog=o.examples(
         "crossknn index delete docs.index 17 42", "crossknn index delete docs.index --ids gone.txt"
     ),
@@ -199,10 +195,7 @@ def delete(
         index.delete(given)
 
 
-@app.command(
-    "compact",
-    epilog=o.examples("crossknn index compact docs.index", "crossknn index compact d.index --json"),
-)
+@app.command()
 def compact(folder: o.Folder, json: o.AsJson = False) -> None:
     """Rewrite an index without its deleted items, and fit its word models again.
 
@@ -213,10 +206,7 @@ def compact(folder: o.Folder, json: o.AsJson = False) -> None:
         index.compact()
 
 
-@app.command(
-    "info",
-    epilog=o.examples("crossknn index info docs.index", "crossknn index info d.index --json"),
-)
+@app.command()
 def info(folder: o.Folder, json: o.AsJson = False) -> None:
     """Show what an index contains: items, retrievers, vectors and exact scores."""
     from crossknn.fitting.learning import FIRST_FIT
@@ -243,7 +233,6 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
 
 
 @app.command(
-    "prune",
     epilog=o.examples(
         "crossknn index prune docs.index --keep 10000",
         "crossknn index prune docs.index --private",
@@ -274,10 +263,7 @@ def prune(
     _print({"index": str(folder), "dropped_queries": dropped, **_store(index)}, json)
 
 
-@app.command(
-    "verify",
-    epilog=o.examples("crossknn index verify docs.index", "crossknn index verify d.index --repair"),
-)
+@app.command()
 def verify(
     folder: o.Folder,
     repair: Annotated[
@@ -296,7 +282,7 @@ def verify(
 
 @contextmanager
 def _changing(folder: Path, json: bool) -> Iterator[ItemIndex]:
-    """Open an index, let the caller change it, and print its summary."""
+    """Let the caller change an index, and print its summary."""
     from crossknn.index.item_index import ItemIndex
 
     began, index = time.perf_counter(), ItemIndex.load(folder)
@@ -344,7 +330,6 @@ def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
 
 
 def _store(index: ItemIndex) -> dict[str, Any]:
-    """Summarize the store of exact scores."""
     sizes = index.scores.sizes()
     return {
         "scores": sizes["scores"],

@@ -134,12 +134,8 @@ AsJson = Annotated[
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Let a command take groups of options, in which each field of a dataclass parameter is an
-    option.
-
-    Typer reads options from a function's signature, so the group's fields replace the group in the
-    signature that Typer sees.
-    """
+    """Let a command take dataclasses whose fields are options: Typer, which reads options from a
+    function's signature, sees the fields in their place."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []
@@ -191,7 +187,7 @@ class ScorerOptions:
     ] = None
 
     def open(self, *, workers: int = 1) -> Scorer:
-        """Open the cross-encoder for this many threads, which share it and the machine's cores."""
+        """Open the cross-encoder for this many threads, which share the machine's cores."""
         from crossknn.scorers.opening import CrossEncoder
 
         given: dict[str, Any] = {}
@@ -251,8 +247,7 @@ def examples(*commands: str) -> str:
 
 
 def fuse_of(text: str) -> str | dict[str, float]:
-    """Parse weights by retriever such as `dense=0.75,bm25=0.5`; `auto` and `none` are returned as
-    they are.
+    """Parse weights by retriever; `auto` and `none` are returned as they are.
 
     >>> fuse_of("dense=0.75, bm25=0.5")
     {'dense': 0.75, 'bm25': 0.5}
@@ -269,17 +264,15 @@ def fuse_of(text: str) -> str | dict[str, float]:
 
 
 def threads(workers: int | None) -> int:
-    """Return the number of scoring threads: as requested, or one per core."""
+    """Return the number of scoring threads, by default one per core."""
     from crossknn.linalg import available_threads
 
     return workers or available_threads()
 
 
 def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStore:
-    """Open the store of exact scores: the file `path`, or else the index's own.
-
-    Scores of a scorer without a fingerprint are kept only in memory.
-    """
+    """Open the store of exact scores: the file `path`, or else the index's own; in memory for a
+    scorer without a fingerprint."""
     from crossknn.scores.store import ScoreStore
 
     if scorer.fingerprint is not None:
@@ -298,10 +291,7 @@ def typed(texts: Sequence[str]) -> list[str]:
 
 
 def source(path: Path) -> Any:
-    """Return the input for readers: the file, or for `-` standard input, a JSON array or lines.
-
-    Lines that begin with `{` are JSON objects, all others are texts.
-    """
+    """Return the file, or for `-` standard input: a JSON array, or lines of objects or texts."""
     if str(path) != STDIN:
         return path
     try:

@@ -1,8 +1,5 @@
-"""Print answers to standard output; notes, progress bars and errors to standard error.
-
-Lines are wrapped to the width of a terminal, but not in files and pipes. A character that the
-stream's encoding lacks is replaced.
-"""
+"""Print answers to standard output; notes, progress bars and errors to standard error. Lines are
+wrapped for a terminal only; characters that the stream's encoding lacks are replaced."""
 
 from __future__ import annotations
 
@@ -108,8 +105,7 @@ def note(text: str) -> None:
 
 
 def show_table(table: Table) -> None:
-    """Print a table with its column heads in grey, and its explanation below it. A last column of
-    texts is cut at the edge of the terminal."""
+    """Print a table; a last column of texts is cut at the edge of the terminal."""
     best = {row for row, _ in table.best}
     for place, line in enumerate(table.lines(), start=-1):
         is_bold = place in best or (place >= 0 and len(table.rows[place]) == 1)

@@ -45,8 +45,7 @@ def parts_of(
     tokenizer: Tokenizer,
     progress: Progress | None,
 ) -> dict[str, Any]:
-    """Make the vectors and word models of a new index, whose `folder` may hold an older index; see
-    `ItemIndex.build`."""
+    """Make the vectors and word models of a new index; see `ItemIndex.build`."""
     n, parts, given = len(items), dict[str, Any](), dict(vectors)
     encoded: Any = None if encoder is None else given.pop(DUAL_ENCODER, None)
     for name, values in given.items():
@@ -76,9 +75,9 @@ def parts_over(
     folder: IndexFolder | None,
     encoder: GivenModel | None,
     encode: EncodeQueries | None,
-    seed: int,
 ) -> Parts:
     """Make the parts of an index whose items stay in a database; see `ItemIndex.over`."""
+    items = items_in(store, texts)
     model = None if encoder is None else RememberedModel.of("dual encoder", encoder)
     n, d = store.shape
     if model is not None and model.dimensions != d:
@@ -92,14 +91,13 @@ def parts_over(
         build, parts = _parts_beside(folder, store, build)
     parts = {f"vectors/{name}": ItemVectors(values=values, encoder=model)} | parts
     given = {} if encode is None else {name: encode}
-    return Parts(items_in(store, texts), drawn(n, seed), parts, build, given, folder)
+    return Parts(items, drawn(n), parts, build, given, folder)
 
 
 def _parts_beside(
     folder: IndexFolder, store: DatabaseStore, build: str
 ) -> tuple[str, dict[str, Artifact]]:
-    """Open, or create, the folder that stores fits and scores of items in a database; return its
-    build and its parts."""
+    """Open or create the folder of fits of items in a database; return its build and parts."""
     meta = {"n": store.shape[0], "ids": zlib.crc32(np.ascontiguousarray(store.keys).tobytes())}
     if not (folder.path / MANIFEST).exists():
         folder.write({_ITEMS_OF_STORE: Artifact(meta, {})}, build)
@@ -116,8 +114,7 @@ def _parts_beside(
 
 
 def check_name(name: str, what: str) -> None:
-    """Raise `InputError` for a name that a method's specification cannot contain, or in which it
-    has another meaning."""
+    """Raise `InputError` for a name that a method's specification would read as another."""
     if not name.isidentifier() or name in _TAKEN:
         raise InputError(f"{what} cannot be named {name!r}; use another name")
 
@@ -129,13 +126,12 @@ def by_name(given: Any, default_name: str) -> dict[str, Any]:
     return dict(given) if isinstance(given, Mapping) else {default_name: given}
 
 
-def drawn(n: int, seed: int) -> IntArray:
+def drawn(n: int) -> IntArray:
     """Draw anchor items at random: positions of items."""
-    return np.random.default_rng(seed).permutation(n)[:N_ANCHOR_ITEMS]
+    return np.random.default_rng(0).permutation(n)[:N_ANCHOR_ITEMS]
 
 
 def _previous(folder: IndexFolder) -> Parts | None:
-    """Read the index that is to be replaced; None if it cannot be read."""
     try:
         previous = Parts.read(folder, {})
     except IndexFormatError:

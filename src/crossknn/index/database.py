@@ -1,23 +1,18 @@
 """Items whose vectors, texts and fields stay in a database.
 
-A database identifies items by ids, but a search by positions. So all ids are read once, in the
-order in which the database returns them. Vectors are cached for a while, because every round of a
-search needs the vectors of all items scored so far. Items that are added to the database later
-appear once the store is opened again.
-
+A search identifies items by position, so all ids are read once; later items appear once the store
+is opened again. Vectors are cached, because every round needs those of all items scored so far.
 Axes: m queries, n items, d dimensions.
 """
 
 from __future__ import annotations
 
-import copy
-import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -33,8 +28,6 @@ from crossknn.types import (
     IntArray,
     is_missing,
 )
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Id: TypeAlias = int | str
@@ -54,15 +47,11 @@ _MASKS = 16  # masks of filters that are kept
 
 
 class DatabaseStore(ABC):
-    """A database that holds items with their vectors and searches them; a `VectorStore`.
-
-    A subclass implements the requests to one kind of database. `keys` (n,) are the ids of the
-    items, integers or bytes, by position; `name` names the store in messages.
-    """
+    """A `VectorStore` in a database, whose requests a subclass implements. `keys` (n,) are the ids
+    of the items, integers or bytes, by position; `name` names the store in messages."""
 
     whole = WHOLE
-    """Maximum number of items whose vectors are all read into memory, for methods that predict the
-    scores of all items."""
+    """Maximum number of items whose vectors are all read, to predict the scores of all items."""
     errors: tuple[type[Exception], ...] = (OSError,)
     """Exceptions that the database's client raises when a request fails."""
     filters = False
@@ -73,27 +62,17 @@ class DatabaseStore(ABC):
             raise InputError(f"{name} holds no vectors: add some first")
         self.name, self._numbers = name, all(isinstance(key, int) for key in ids)
         self._whole_numbers = np.int64 if self._numbers and min(ids) < 0 else np.uint64  # type: ignore[operator]
-        self._hold(self._as_keys(ids), dimensions)
+        self.keys, self.shape = self._as_keys(ids), (len(ids), dimensions)
+        self._order = np.argsort(self.keys, kind="stable")
+        self._recent_vectors = Recent[FloatArray](partial(self._of, vectors=True))
+        self._recent_records = Recent[Mapping[str, Any]](partial(self._of, vectors=False))
+        self._masks = dict[str, tuple[Condition, BoolArray]]()
         same = self.keys[self._order[1:]] == self.keys[self._order[:-1]]
         if same.any():
             twice = self.id(int(self._order[int(same.argmax())]))
             raise InputError(
                 f"{name} has the id {twice!r} more than once: give every item its own id"
             )
-
-    def _hold(self, keys: Any, dimensions: int) -> None:
-        self.keys, self.shape = keys, (len(keys), dimensions)
-        self._order = np.argsort(keys, kind="stable")
-        self._recent_vectors = Recent[FloatArray](partial(self._of, vectors=True))
-        self._recent_records = Recent[Mapping[str, Any]](partial(self._of, vectors=False))
-        self._masks = dict[str, tuple[Condition, BoolArray]]()
-
-    def without(self, left_out: BoolArray) -> Self:
-        """Return the store without the items for which the mask `left_out` (n,) is true."""
-        made = copy.copy(self)
-        made.__dict__.pop("_all", None)
-        made._hold(self.keys[~left_out], self.shape[1])
-        return made
 
     @abstractmethod
     def _search(
@@ -196,8 +175,7 @@ class DatabaseStore(ABC):
         return self._recent_records(items)
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
-        """Return the mask (n,) of the items that meet conditions, as evaluated by the database; the
-        result is cached (see `ItemIndex.allowed`)."""
+        """Return the mask (n,) of the items that meet conditions, as the database finds them."""
         condition = parse_filter(conditions)
         if (asked := self._masks.get(key := repr(condition))) is not None:
             return asked[1]
@@ -297,35 +275,24 @@ _ADVICE = (
 )
 
 
-def having_text(store: DatabaseStore, texts: str | TextsOf) -> DatabaseStore:
-    """Leave out the items whose field `texts` is null or missing, with a warning."""
+def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
+    """Return the items of a store. `texts` is the field that holds their texts, or a function from
+    ids to texts; a null text becomes an empty text, which no search scores."""
     if not isinstance(store, DatabaseStore):
         raise InputError(
             f"{store!r:.80} is not a database of items: give a QdrantStore or PgVectorStore"
         )
-    if callable(texts):
-        return store
-    if not isinstance(texts, str):
-        raise InputError(f"texts= is {texts!r:.80}: {_ADVICE}")
-    try:
-        lacking = store.allowed({texts: None})
-    except InputError:
-        lacking = np.ones(store.shape[0], np.bool_)
-    if lacking.all():
-        hint = nearest(texts, store.records([0])[0])
-        raise InputError(f"{store.name} has no text in a field {texts!r} ({hint}): {_ADVICE}")
-    if not lacking.any():
-        return store
-    count, example = counted(int(lacking.sum()), "item"), store.id(int(np.argmax(lacking)))
-    message = "%s: left out %s without a text in %r, such as %r"
-    logger.warning(message, store.name, count, texts, example)
-    return store.without(lacking)
-
-
-def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
-    """Return the items of a store. `texts` is the field that holds their texts, or a function from
-    ids to texts; a null text becomes an empty text."""
     n = store.shape[0]
+    if not callable(texts):
+        if not isinstance(texts, str):
+            raise InputError(f"texts= is {texts!r:.80}: {_ADVICE}")
+        try:
+            has_text = not store.allowed({texts: None}).all()
+        except InputError:
+            has_text = False
+        if not has_text:
+            hint = nearest(texts, store.records([0])[0])
+            raise InputError(f"{store.name} has no text in a field {texts!r} ({hint}): {_ADVICE}")
 
     def ids(items: Sequence[int]) -> list[str]:
         return [str(store.id(item)) for item in items]

@@ -37,8 +37,8 @@ T = TypeVar("T")
 Scalar: TypeAlias = str | bool | float
 Kind: TypeAlias = Literal["text", "truth value", "number"]
 FEW, MOST_FIELDS, MOST_CHARACTERS = 10_000, 64, 64
-"""A field gets a column in the folder only if the index has `FEW` items or more, the field is among
-the `MOST_FIELDS` most common, and distinct values take at most `MOST_CHARACTERS` per item."""
+"""A folder of `FEW` items or more keeps columns of the `MOST_FIELDS` most common fields whose
+distinct values take at most `MOST_CHARACTERS` per item."""
 MOST_CONDITIONS, MOST_VALUES, MOST_DEPTH = 1000, 100_000, 50
 """Limits on the size of a filter; a longer filter should list values of a field instead."""
 _BOUNDS = ("gt", "gte", "lt", "lte")
@@ -137,8 +137,7 @@ def kind_of(value: object) -> Kind | None:
 
 
 def field_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Make the columns that a folder keeps of the most common fields, except fields with long
-    texts (see `docs/reference/formats.md`)."""
+    """Make the columns that a folder keeps of common fields (see `docs/reference/formats.md`)."""
     common = Counter(key for record in records for key in record).most_common(MOST_FIELDS)
     columns, kept = dict[str, Any](), list[str]()
     for name, column in Fields(records).read([name for name, _ in common], 0).items():

@@ -1,9 +1,5 @@
-"""The index: items, their vectors and retrievers, and the results of fits to them.
-
-`building` makes the immutable contents, `Parts`, from items; an `IndexFolder` writes and reads
-them; methods read them through `IndexView`. `ItemIndex` replaces its parts at each change, so that
-a running search keeps the parts it began with. Axes: m queries, n items, d dimensions.
-"""
+"""The index: items, their vectors and retrievers, and fits. Each change replaces its parts, so that
+a running search keeps those it began with. Axes: m queries, n items, d dimensions."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from crossknn.errors import IndexFormatError, InputError, counted
 from crossknn.files import is_file
 from crossknn.index import building, updates
 from crossknn.index.columns import refusing
-from crossknn.index.database import DatabaseStore, TextsOf, having_text
+from crossknn.index.database import DatabaseStore, TextsOf
 from crossknn.index.filters import FEW, field_columns
 from crossknn.index.nearest import CENTROIDS, write_lists
 from crossknn.index.parts import DUAL_ENCODER, GIVEN, Parts, fingerprint_of, n_items, new_build
@@ -69,7 +65,6 @@ class ItemIndex(IndexView):
         lsa: int | None = None,
         bm25: bool = True,
         tokenizer: str | Callable[[str], Sequence[str]] = UNICODE.name,
-        seed: int = 0,
         folder: str | Path | None = None,
         progress: Progress | None = None,
     ) -> ItemIndex:
@@ -86,10 +81,9 @@ class ItemIndex(IndexView):
             bm25: Fit BM25.
             tokenizer: "unicode", which reads every script, "whitespace", or a function from a text
                 to its words or its name, "package.module:function". Queries get the same tokenizer.
-            seed: Seed that draws `anchor_items`.
-            folder: Save the index there. An index in this folder is replaced: exact scores stay and
-                unchanged texts are not encoded again, but anchors and fits are dropped, with a
-                warning. A stopped build resumes.
+            folder: Save the index there. Of an index in this folder, exact scores and vectors of
+                unchanged texts are kept, but anchors and fits are dropped, with a warning. A
+                stopped build resumes.
             progress: Called with (items encoded, items to encode).
         """
         place, split = None if folder is None else IndexFolder(folder), as_tokenizer(tokenizer)
@@ -107,8 +101,7 @@ class ItemIndex(IndexView):
             progress=progress,
         )
         encode = building.by_name(query_vectors, GIVEN)
-        order = building.drawn(len(items), seed)
-        index = cls(Parts(items, order, parts, new_build(), encode))
+        index = cls(Parts(items, building.drawn(len(items)), parts, new_build(), encode))
         if place is not None:
             index.save(place.path)
         return index
@@ -122,16 +115,15 @@ class ItemIndex(IndexView):
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
         tokenizer: Callable[[str], Sequence[str]] | str | None = None,
     ) -> ItemIndex:
-        """Open a saved index, memory-mapped; each block of bytes is checked when it is first read,
-        and models are opened at the first query.
+        """Open a saved index, memory-mapped; models are opened at the first query.
 
         Args:
             folder: The folder that `save` or `crossknn index build` wrote.
             encoder: The dual encoder that made the vectors, if its folder has moved; or several
                 models by the names of their vectors or states. `save` stores the new path.
             query_vectors: As in `build`.
-            tokenizer: The function that the index was built with, or its name; for safety, a
-                function that only the index names is never imported.
+            tokenizer: The function that the index was built with; for safety, a function that only
+                the index names is never imported.
         """
         place = IndexFolder(folder)
         stamp = place.stamp()  # before reading the index, which may be replaced meanwhile
@@ -159,11 +151,9 @@ class ItemIndex(IndexView):
         folder: str | Path | None = None,
         encoder: GivenModel | None = None,
         query_vectors: EncodeQueries | None = None,
-        seed: int = 0,
     ) -> ItemIndex:
-        """Make an index whose items (vectors, texts and fields) stay in a database.
-
-        Fits that need all vectors read them all into memory.
+        """Make an index whose items (vectors, texts and fields) stay in a database; fits that need
+        all vectors read them into memory.
 
         Args:
             store: The database, such as `QdrantStore`.
@@ -172,17 +162,13 @@ class ItemIndex(IndexView):
             encoder: The dual encoder that made the vectors, which are then named "dense"; without
                 it they are named "vectors".
             query_vectors: Function from query texts (m) to vectors (m, d).
-            seed: Seed that draws `anchor_items`.
         """
-        store, place = having_text(store, texts), None if folder is None else IndexFolder(folder)
-        return cls(building.parts_over(store, texts, place, encoder, query_vectors, seed), store)
+        place = None if folder is None else IndexFolder(folder)
+        return cls(building.parts_over(store, texts, place, encoder, query_vectors), store)
 
     def save(self, folder: str | Path) -> None:
-        """Write the index in one atomic step to `folder`, which must be new, empty or an index.
-
-        Exact scores in the folder stay there. Functions for query vectors and retrievers that were
-        added with `add_retriever` are not saved.
-        """
+        """Write the index in one atomic step to `folder`, which must be new, empty or an index, and
+        keeps its exact scores. Functions for query vectors and your retrievers are not saved."""
         self._check_own_items()
         place, scores = IndexFolder(folder), self.scores
         parts = self._parts.stored()
@@ -197,8 +183,7 @@ class ItemIndex(IndexView):
         self.__dict__.pop("_scores", None)
 
     def reloaded(self) -> ItemIndex:
-        """Load the current version of the folder, with the models, functions and retrievers that
-        this index has in memory."""
+        """Load the current version of the folder, with this index's models and retrievers."""
         assert self._parts.folder is not None
         stamp = self.stamp_now()
         parts = Parts.read(self._parts.folder, self._parts.encode)
@@ -215,11 +200,8 @@ class ItemIndex(IndexView):
         replace: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        """Add items in one atomic step, also in the index's folder.
-
-        Vectors, word models and fits are extended to the new items (see `crossknn.index.updates`);
-        retrievers added with `add_retriever` are dropped. Running searches, and other processes
-        that have loaded the index, keep the old items.
+        """Add items in one atomic step, also in the index's folder, and extend vectors, word models
+        and fits to them. Your retrievers are dropped. Running searches keep the old items.
 
         Args:
             items: As in `build`, read with the index's template. Each item should have an id.
@@ -238,8 +220,8 @@ class ItemIndex(IndexView):
             self._parts.folder.remove_work()
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Delete items in one atomic step, also in the index's folder; an unknown id changes
-        nothing. Positions stay as they are until `compact`; no search returns deleted items."""
+        """Delete items in one atomic step; an unknown id changes nothing. Positions stay as they
+        are until `compact`."""
         if isinstance(ids, str):
             raise InputError(f"the ids to delete are the text {ids!r:.80}: give a list of ids")
         ids = list(dict.fromkeys(ids))
@@ -248,7 +230,7 @@ class ItemIndex(IndexView):
 
     def compact(self) -> None:
         """Rewrite the index without its deleted items, in one atomic step, and fit its word models
-        again. Searches go on meanwhile, so this can run in a thread; changes to items wait."""
+        again. Searches go on meanwhile; changes to items wait."""
         if not len(self):
             raise InputError("every item of the index is deleted: add items, then compact it")
         with refusing("a part"):  # of a folder from a stranger
@@ -280,7 +262,7 @@ class ItemIndex(IndexView):
         Args:
             name: The name.
             fitted: The fitted vectors.
-            replace: Replace vectors of this name that were fitted to the same cross-encoder.
+            replace: Replace this name's vectors of the same cross-encoder.
         """
         self.check_free(name)
         names = [own for own in self.vectors if own not in self.fitted]
@@ -329,13 +311,11 @@ class ItemIndex(IndexView):
     def add_nearest(
         self, name: str | None = None, rows: Any = None, *, progress: Progress | None = None
     ) -> str:
-        """Build an approximate index of item vectors for later searches, in the index's folder.
-        Return its name. It saves time from 200,000 items on, and needs the extra `faiss`.
-
-        With fewer than 16 items nothing is built, a warning is logged, and search stays exact.
+        """Build an approximate index of item vectors in the index's folder, and return its name. It
+        saves time from 200,000 items on, needs the extra `faiss` and 16 items.
 
         Args:
-            name: Name of the vectors, by default the unfitted vectors; or name of the method that
+            name: Name of the vectors, by default the unfitted vectors; or of the method that
                 searches `rows`.
             rows: Vectors (n, p) to index instead of the index's own.
             progress: Called with (items done, n).
@@ -358,7 +338,7 @@ class ItemIndex(IndexView):
         return name
 
     def put_artifact(self, name: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
-        """Store the result of a fit, also in the folder of the index, replacing an older result.
+        """Store or replace the result of a fit, also in the folder of the index.
 
         Args:
             name: Name of the artifact.
@@ -375,13 +355,11 @@ class ItemIndex(IndexView):
         self._put({f"artifacts/{name}": Artifact(meta, dict(arrays))})
 
     def newest(self, kind: str, name: str) -> Artifact | None:
-        """Read a part from the folder, where another process may have stored a newer one, by its
-        kind ("vectors", "artifacts", ...) and name."""
+        """Read a part from the folder, where another process may have stored a newer one."""
         parts = (self if self._origin is None else self._origin)._parts
         return replace(parts, scorers=self._parts.scorers).newest(kind, name)
 
     def _put(self, parts: Mapping[str, Any], made_of: Parts | None = None) -> None:
-        """Add parts, or drop parts given as None, unless the items have changed meanwhile."""
         made_of = made_of or self._parts
         with self._lock:  # in one step: searches in other threads see all of it or nothing
             if self._origin is not None:

@@ -1,13 +1,9 @@
-"""Approximate search by inner product for large corpora: faiss finds candidates, and exact vectors
-rescore them.
+"""Approximate search by inner product: faiss finds candidates, and exact vectors rescore them.
 
-faiss keeps an inverted file with product quantization (Jegou et al. 2011): items are in 4 sqrt(n)
-lists by their nearest centroid, and each pair of vector components is coded in four bits, for which
-processors have fast table lookups (Andre et al. 2017). A search reads the lists of the nearest
-centroids. `lab/benchmarks/codes.py` at 8a8705d compares this with other kinds of indexes. The
-folder `nearest-<vectors>` may be deleted and built again.
-
-Axes: m queries, n items, c candidates, d dimensions.
+An inverted file with product quantization (Jegou et al. 2011): items are in 4 sqrt(n) lists by
+their nearest centroid, each pair of vector components in four bits (fast table lookups, Andre et
+al. 2017). `lab/benchmarks/codes.py` at 8a8705d compares other kinds of indexes. The folder
+`nearest-<vectors>` may be deleted. Axes: m queries, n items, c candidates, d dimensions.
 """
 
 from __future__ import annotations
@@ -66,8 +62,7 @@ class FaissStore:
     """Vectors (n, d) searched through faiss; a `VectorStore`."""
 
     def __init__(self, rows: Any, lists: Any, *, rescored: bool = True) -> None:
-        """Search `rows` through the faiss index `lists`. Without `rescored`, candidates keep the
-        approximate scores of their codes."""
+        """Without `rescored`, candidates keep the approximate scores of their codes."""
         self.rows, self._lists, self._rescored = rows, lists, rescored
         self.shape: tuple[int, int] = (len(rows), rows.shape[1])
 
@@ -106,7 +101,6 @@ class FaissStore:
     def _candidates(
         self, vectors: FloatArray, wanted: int, n_excluded: int, allowed: BoolArray | None
     ) -> tuple[FloatArray, IntArray]:
-        """Return approximate scores and items, both (m, c), padded with `NO_ITEM`."""
         import faiss
 
         n, n_lists = self.shape[0], self._lists.nlist
@@ -127,8 +121,6 @@ class FaissStore:
         scores: FloatArray | None,
         exclude: IntArray | None,
     ) -> Candidates:
-        """Return the best candidates (m, c), by `scores` or else by exact inner products; ties by
-        position."""
         rows = []
         for q, candidates in enumerate(items):
             kept = candidates != NO_ITEM
@@ -147,14 +139,19 @@ class FaissStore:
 
 
 def items_read(n: int, lists: int, wanted: int = 0, extra: int = 0) -> float:
-    """How many of n items in `lists` to read for `wanted` items if `extra` items are excluded."""
+    """Return how many of n items to read for `wanted` items if `extra` items are excluded."""
     least = max(PROBES * n / lists, READ * max(1.0, extra / SCORED))
     return min(max(least, SURPLUS * wanted), n)
 
 
 def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> None:
-    """Build the lists of vectors (n, d), float32 or float16, in `folder`; if the folder has lists
-    of the first vectors, insert the others. `progress` is called with (items in the lists, n)."""
+    """Build the lists of vectors (n, d), or insert those that the lists in `folder` lack.
+
+    Args:
+        folder: The folder of the lists.
+        rows: The vectors, float32 or float16.
+        progress: Called with (items in the lists, n).
+    """
     with needs_extra("approximate search", "faiss"):
         import faiss
 
@@ -225,8 +222,7 @@ def _read(folder: Path, rows: Any) -> Any:
 
 
 def _fingerprint(rows: Any, count: int) -> str:
-    """Compute a fingerprint of the first `count` vectors from 64 of these vectors and, if they are
-    in a file, its checksums."""
+    """Digest 64 of the first `count` vectors and, if they are in a file, its checksums."""
     some = rows[np.unique(np.linspace(0, count - 1, 64).astype(np.int64))]
     files = getattr(rows, "files", ())
     sums = [file.digest(count * some[0].nbytes) for file in files]
@@ -240,8 +236,7 @@ def _about(rows: Any, count: int) -> dict[str, Any]:
 
 
 def _count_listed(folder: Path, rows: Any) -> int | None:
-    """Return how many of the first rows are in the lists of `folder`; None if they are lists of
-    other vectors."""
+    """Return how many of the first rows are in the lists; None if these are of other vectors."""
     if not is_file(folder, _FILE):
         return None
     try:

@@ -1,16 +1,8 @@
-"""The contents of an index, as one immutable value: items, and parts with names such as
-`vectors/dense`.
-
-    vectors/dense      item vectors, original or fitted                 `ItemVectors`
-    words/bm25         word models                                      BM25, LSA
-    late/cmc           states of late-interaction models                `LateStates`
-    artifacts/anchors  results of fits and of collecting                `Artifact`
-
-A part is read from the folder when it is first needed. A part that was made with a cross-encoder's
-scores is stored once per cross-encoder, under `kind/name-<digest of the fingerprint>`.
-
-Axes: n items, d dimensions.
-"""
+"""The contents of an index, as one immutable value: items, and parts such as `vectors/dense`
+(`ItemVectors`), `words/bm25` (BM25, LSA), `late/cmc` (`LateStates`), `artifacts/anchors`
+(`Artifact`), each read from the folder when it is first needed. A part that was made with a
+cross-encoder's scores is stored once per cross-encoder, under `kind/name-<digest of the
+fingerprint>`. Axes: n items, d dimensions."""
 
 from __future__ import annotations
 
@@ -50,8 +42,7 @@ WORDS: Mapping[str, Any] = {"bm25": BM25, LSA_NAME: LSA}
 
 ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
 COLUMNS = (f"artifacts/{ANCHORS}",)
-"""Artifacts with values per item: one row of these arrays, or one column of the array `scores`.
-After items are added, exact scores are not used until they are collected for these items, too."""
+"""Artifacts with values per item: one row of these arrays, or one column of the array `scores`."""
 
 _OF_SCORERS = "artifacts/", "vectors/"
 """Kinds of parts that may belong to one cross-encoder, because they were made with its scores."""
@@ -71,11 +62,10 @@ class Parts:
     Args:
         anchor_items: Positions of items, in a random order.
         held: The other parts by key, either opened or as stored.
-        build: Random name that changes when the index is built anew.
         encode: Functions that make query vectors, by the names of the vectors.
         added: The user's retrievers, by name.
-        scorers: Fingerprints of the cross-encoders whose parts are visible, by default all parts;
-            None in the set stands for an unknown cross-encoder.
+        scorers: Fingerprints of the cross-encoders whose parts are visible, by default all; None
+            stands for an unknown cross-encoder.
     """
 
     items: Items
@@ -90,7 +80,6 @@ class Parts:
 
     @classmethod
     def read(cls, folder: IndexFolder, encode: Mapping[str, EncodeQueries]) -> Parts:
-        """Read the parts of a folder."""
         return cls.of(*folder.read(), encode, folder)
 
     @classmethod
@@ -125,7 +114,6 @@ class Parts:
         return cls(items, anchor_items, others, build, encode, folder)
 
     def stored(self) -> dict[str, Artifact]:
-        """Return the artifacts of all parts, as they are stored."""
         parts = {key: as_artifact(part, key) for key, part in self.held.items()}
         columns = {**columns_of(self.items), "anchor_items": np.asarray(self.anchor_items)}
         return parts | {"items": Artifact({"template": self.items.template}, columns)}
@@ -195,13 +183,11 @@ class Parts:
         return Named(self.names(kind), lambda name: get(self.open(kind, name)))
 
     def newest(self, kind: str, name: str) -> Artifact | None:
-        """Read a part from the folder, where another process may have stored a newer part."""
         held = self.held if self.folder is None else self.folder.read(self.build)[1]
         key = self.keys_among(held).get(f"{kind}/{name}")
         return None if key is None else as_artifact(held[key], key)
 
     def same_items(self, other: Parts) -> bool:
-        """Whether both have the same items at the same positions."""
         ours, theirs = self.items, other.items
         return ours is theirs or all(
             len(one) == len(two) and all(map(eq, one, two))
@@ -242,7 +228,7 @@ def plain(key: str) -> str:
 
 
 def n_items(key: str, meta: Mapping[str, Any], arrays: Mapping[str, Any]) -> int | None:
-    """Return the number of items of an artifact, None if it has no values per item."""
+    """Return the number of items in an artifact; None if it has no values per item."""
     if plain(key) in COLUMNS and "scores" in arrays:
         return int(np.shape(arrays["scores"])[1]) + int(meta.get("added", 0))
     return next((len(arrays[name]) for name in ROWS.get(plain(key), ()) if name in arrays), None)
@@ -257,18 +243,15 @@ def fingerprint_of(part: Any) -> str | None:
 
 
 def as_artifact(part: Any, key: str) -> Artifact:
-    """Convert a part to an artifact whose `meta` is JSON."""
     made = part if isinstance(part, Artifact) else part.artifact()
     return Artifact(parse_json(as_json(made.meta, plain(key))), made.arrays)
 
 
 def unknown(what: str, name: str, known: Collection[str]) -> InputError:
-    """Make the error for a name that the index does not have."""
     return InputError(f"the index has no {what} {name!r} ({nearest(name, known)})")
 
 
 def _full_key(key: str, part: Any) -> str:
-    """Return `kind/name`, with the digest of the part's cross-encoder if it has one."""
     scorer = fingerprint_of(part) if key.startswith(_OF_SCORERS) else None
     return plain(key) if scorer is None else f"{plain(key)}-{text_digest(scorer).hex()[:12]}"
 
@@ -286,8 +269,7 @@ _COLUMNS: Mapping[str, str] = {
     "artifacts/kriging": "factor:Nr:f mean:N:f",
     "artifacts/calibration": "weights:3:f at:b:f chance:b:f top:e:f found:e:f",
 }
-"""The columns of each part, by kind or key: name, axes, and the kinds of NumPy types (texts if
-omitted). n is the number of items, N the number of items when a fit was made."""
+"""The columns of each part: name, axes (n items, N items of a fit), kinds of types (or texts)."""
 
 
 def _text(value: Any) -> bool:
@@ -343,9 +325,8 @@ def check_meta(meta: Mapping[str, Any]) -> None:
 
 
 def check_part(key: str, part: Artifact, n: int) -> None:
-    """Raise `ValueError` or `LookupError` if a stored part of an index of n items lacks a column or
-    has a column of the wrong type. Parts in memory were checked when they were made."""
-    if not isinstance(part.arrays, StoredColumns):
+    """Raise `ValueError` or `LookupError` for a missing or wrong column of an index of n items."""
+    if not isinstance(part.arrays, StoredColumns):  # parts in memory were checked when made
         return
     kind, columns = key.partition("/")[0], part.arrays.data
     for name in _REQUIRED.get(key, ()):
@@ -371,7 +352,6 @@ def check_positions(values: Any, n: int) -> IntArray:
 def _check_column(
     name: str, column: StoredArray | StoredTexts, axes: str, kinds: str, sizes: dict[str, int]
 ) -> None:
-    """Raise `ValueError` for a wrong type or length; new axes are added to `sizes`."""
     if isinstance(column, StoredTexts) == bool(kinds):
         raise ValueError(f"{name} are {'texts' if kinds else 'numbers'}")
     shape = (len(column),) if isinstance(column, StoredTexts) else column.shape

@@ -28,8 +28,7 @@ where attrelid = to_regclass({}) and attnum > 0 and not attisdropped order by at
 
 
 class _Column(NamedTuple):
-    """The name and schema of a column's type, the type in SQL with its dimensions, and the table's
-    schema and name."""
+    """The name and schema of a column's type, the type with its dimensions, and the table."""
 
     type: str
     type_schema: str
@@ -102,8 +101,7 @@ class PgVectorStore(DatabaseStore):
             super().__init__(self.name, ids, self._dimensions(declared=about.mod > 0))
 
     def _columns(self, table: str) -> dict[str, _Column]:
-        """Return the columns of a table, whose name is read literally, with or without a schema, or
-        as SQL would parse it: `Docs`, `sales.Docs`, `sales."Docs"`."""
+        """The name is read literally, `Docs` or `sales.Docs`, or as SQL does: `sales."Docs"`."""
         dots = [at for at, letter in enumerate(table) if letter == "."]
         written = [*((table[:at], table[at + 1 :]) for at in dots), (table,), None]
         for parts in written:

@@ -1,18 +1,8 @@
-"""An index on disk: a folder of plain files that changes in one atomic step.
-
-    crossknn-index.json      the manifest: the parts, their files, the files' lengths and checksums
-    data-<token>/            the files of one commit; bytes named in a manifest never change
-    nearest-<name>/          approximate indexes of vectors (see `nearest`)
-    work-<name>/             vectors or states of the items encoded so far (see `work`)
-    scores.db                exact scores (see `crossknn.scores`)
-
-An index consists of named parts (`items`, `vectors/dense`, ...). A part is an `Artifact`: metadata
-in JSON, and columns, which are arrays (`.npy`) or texts (one UTF-8 file with uint64 offsets).
+"""An index on disk, a folder that changes in one atomic step; see `docs/reference/formats.md`.
 
 Why readers need no lock: a commit fills a new data folder, or appends rows after the bytes that the
-manifest names, and then replaces the manifest, which is the only atomic step. Data folders that the
-new manifest does not name are removed. A reader that opened the index earlier keeps the bytes of
-the old manifest, because they are memory-mapped and POSIX keeps a mapped file that is removed.
+manifest names, and then replaces the manifest, which is the only atomic step. A reader that opened
+the index earlier keeps its bytes, because POSIX keeps a mapped file that is removed.
 """
 
 from __future__ import annotations
@@ -62,14 +52,13 @@ _OURS = re.compile(r"(data|work|nearest)-[\w-]+|" + re.escape(SCORES) + r".*|.*\
 
 
 class Growth(NamedTuple):
-    """Rows to append to the columns of a part (a new column starts with these rows), and the part's
-    new `meta`."""
+    """Rows to append to the columns of a part, and its new `meta`."""
 
     meta: Mapping[str, Any]
     rows: Mapping[str, Any]
 
     def of(self, part: Artifact) -> Artifact:
-        """Append the rows to the part in memory."""
+        """Append the rows in memory."""
         arrays: dict[str, Any] = dict(part.arrays)
         for name, rows in self.rows.items():
             before = arrays.get(name)
@@ -87,7 +76,7 @@ class IndexFolder:
         self.path = as_path(path, "the folder of the index")
 
     def stamp(self) -> tuple[int, int, int] | None:
-        """Return a value that changes with every new manifest; None if there is no manifest."""
+        """Return a value that changes with every new manifest; None without a manifest."""
         try:
             state = (self.path / MANIFEST).stat()
         except OSError:
@@ -131,22 +120,20 @@ class IndexFolder:
         return manifest
 
     def read(self, build: str | None = None) -> tuple[str, dict[str, Artifact]]:
-        """Return the name of the build and all parts, memory-mapped. If the index is replaced
-        meanwhile, it is read again."""
+        """Return the name of the build and all parts, memory-mapped."""
         while True:
             manifest = self.manifest(build)
             try:
                 parts = {key: self._open(part, key) for key, part in manifest["parts"].items()}
                 return manifest["build"], parts
-            except IndexFormatError:
+            except IndexFormatError:  # unless the index was replaced meanwhile
                 if self.manifest()["checksum"] == manifest["checksum"]:
                     raise
 
     def write(
         self, parts: Mapping[str, Artifact | None], build: str, *, keep: bool = False
     ) -> None:
-        """Write parts and make them the index in one atomic step; after an error the folder, which
-        may be new, stays as it was.
+        """Write parts in one atomic step; after an error the folder stays as it was, or absent.
 
         Args:
             parts: Parts by key; None drops a part.
@@ -175,15 +162,10 @@ class IndexFolder:
                     f"{path} is not an index and not empty (it holds {foreign[0]!r}), so it is not "
                     "replaced; choose another folder"
                 )
-        if any(part.is_file() for part in (path, *path.parents)):
-            raise InputError(
-                f"the index {path} cannot be written: a component of this path is a file"
-            )
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the lock under which one process and thread changes the index; readers need no lock.
-        At the end, files that the manifest does not name are removed."""
+        """Hold the lock of changes; at the end, remove files that the manifest does not name."""
         with exclusive_lock(self.path, wait=True):
             try:
                 yield
@@ -196,7 +178,7 @@ class IndexFolder:
         build: str,
         keep: str | None = None,
     ) -> None:
-        """Write parts as `write` does, while the caller holds the lock of `changing`.
+        """Write parts under the lock of `changing`, and keep the other parts of the build `keep`.
 
         Args:
             parts: Parts by key; a `Growth` appends rows to an existing part, None drops it.
@@ -210,12 +192,13 @@ class IndexFolder:
             data.mkdir()
             try:
                 for key, part in parts.items():
-                    if isinstance(part, Growth):
-                        columns = before[key]["columns"]
-                        grown_files += [entry for column in columns.values() for entry in column]
-                        written[key] = self._grow(data, key, part, columns)
-                    elif part is not None:
-                        written[key] = _write(data, key, part)
+                    with _refusing_surrogates(key):
+                        if isinstance(part, Growth):
+                            columns = before[key]["columns"]
+                            grown_files += [e for column in columns.values() for e in column]
+                            written[key] = self._grow(data, key, part, columns)
+                        elif part is not None:
+                            written[key] = _write(data, key, part)
                 sync(data)
             except BaseException:
                 for entry in grown_files:  # free the space on a full disk
@@ -253,15 +236,13 @@ class IndexFolder:
     def _grow(
         self, data: Path, key: str, part: Growth, columns: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Append rows to columns of a part, or write new columns; return its manifest entry."""
         before = self._open({"meta": {}, "columns": columns}).arrays.data  # type: ignore[attr-defined]
         new = {name: rows for name, rows in part.rows.items() if name not in before}
         entries = dict(columns) | _write(data, key, Artifact({}, new))["columns"]
         for name in part.rows.keys() & before.keys():
             rows, column = part.rows[name], before[name]
             if isinstance(column, StoredTexts):
-                with _refusing_surrogates(key, name):
-                    entries[name] = append_texts(self.path, columns[name], rows)
+                entries[name] = append_texts(self.path, columns[name], rows)
             else:
                 [entry] = columns[name]
                 rows = np.asarray(rows, column.dtype).reshape(-1, *column.shape[1:])
@@ -279,15 +260,13 @@ class IndexFolder:
             ) from error
 
     def _remove_unused(self) -> None:
-        """Remove data folders that the manifest does not name; remove nothing if the manifest
-        cannot be read."""
         remove_parts(self.path)
         try:
             manifest = read_file(self.path, MANIFEST)
             parse_json(manifest)
         except FileNotFoundError:
             manifest = b""
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # all data folders would be removed
             return
         for data in self.path.glob("data-*"):
             if data.name.encode() not in manifest and not data.is_symlink():
@@ -330,24 +309,21 @@ def checksum_of(manifest: Mapping[str, Any]) -> int:
 
 
 @contextmanager
-def _refusing_surrogates(key: str, name: str) -> Iterator[None]:
+def _refusing_surrogates(key: str) -> Iterator[None]:
     try:
         yield
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{key}: {name} contain half a surrogate pair, which is not valid text: "
-            f"{error.object!r:.80}"
+            f"{key} contain half a surrogate pair, which is not valid text: {error.object!r:.80}"
         ) from None
 
 
 def _write(data: Path, key: str, part: Artifact) -> dict[str, Any]:
-    """Write the columns of a part and return its manifest entry."""
     columns = dict[str, list[dict[str, Any]]]()
     for name, values in part.arrays.items():
         path = f"{data.name}/{key.replace('/', '.')}.{name}"
         if not isinstance(values, np.ndarray | np.generic | StoredArray):
-            with _refusing_surrogates(key, name):
-                columns[name] = write_texts(data.parent, f"{path}.utf8", values)
+            columns[name] = write_texts(data.parent, f"{path}.utf8", values)
         elif values.dtype.hasobject:
             raise InputError(f"{key}: {name} is an array of Python objects, which cannot be stored")
         else:

@@ -1,17 +1,8 @@
 """Add and delete items without building the index again.
 
-An added item gets the next position. A deleted item keeps its position until the index is
-compacted. An update deletes the item and adds it again. New items extend parts as follows:
-
-    vectors     by the encoder or LSA's map of texts; your own vectors are given with the items
-    BM25        with the idf and the average length of the items to which it was fitted
-    fitted      vectors, and rows of kriging's prior, by ridge regression on the unfitted item
-                vectors, trained on the items of the fit
-    anchors     stay as they are; exact scores are not used until collected for the new items
-
-The field `added` of each fit counts the items that were added after the fit.
-
-Axes: n items, k new items, d dimensions, r values of an item.
+An added item gets the next position; a deleted one keeps its position until the index is compacted.
+BM25 keeps its idf and average length. Fitted vectors and kriging's prior are extended by ridge
+regression on the unfitted vectors. Axes: n items, k new items, d dimensions, r values of an item.
 """
 
 from __future__ import annotations
@@ -96,8 +87,7 @@ def growth(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Growth]:
-    """Return the rows that k `new` items add to each part of an index; `given` are the user's own
-    vectors (k, d) of the new items, by name."""
+    """Return the rows that k `new` items add to each part; `given` are their own vectors (k, d)."""
     items, opened = parts.items, parts.all_opened()
     old = [items.position(i) for i in new.ids if i in items]
     if old and not replace:
@@ -150,8 +140,8 @@ def _fitted_rows(key: str, part: Any, n: int, k: int, predictor: _Predictor) -> 
 def regression(
     old: FloatArray | None, new: FloatArray | None, k: int, n: int
 ) -> Callable[[FloatArray], FloatArray]:
-    """Fit a ridge regression on vectors, and return the function that predicts values of the new
-    items, (k, r) or (k,), from values of old items, (n or more, r) or (n or more,).
+    """Fit a ridge regression on vectors, and return the function from values of old items,
+    (n or more, r) or (n or more,), to values of the new items, (k, r) or (k,).
 
     X are the vectors of the first n `old` items, or of `LEARN_FROM` of these items, and Y their
     values, both centred. The prediction is mean Y + (new - mean X) (X'X + ridge I)^-1 X'Y, or mean
@@ -183,8 +173,7 @@ def regression(
 
 
 def compacted(parts: Parts) -> dict[str, Artifact]:
-    """Return the parts of an index without its deleted items, in the same order; each array is made
-    on demand. BM25 is fitted to the remaining items."""
+    """Return the parts without deleted items, BM25 fitted again; each array is made on demand."""
     items, order = parts.items, np.asarray(parts.anchor_items)
     n = len(items)
     alive = np.ones(n, np.bool_) if items.alive is None else items.alive

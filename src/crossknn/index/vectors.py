@@ -1,8 +1,5 @@
-"""Item vectors of an index, original or fitted to a cross-encoder; states of items from
-late-interaction models; and the models that made vectors and states.
-
-Axes: m queries, n items, s states, c input dimensions, d output dimensions.
-"""
+"""Item vectors, original or fitted to a cross-encoder; states of late-interaction models; and the
+models that made them. Axes: m queries, n items, s states, c input and d output dimensions."""
 
 from __future__ import annotations
 
@@ -45,8 +42,7 @@ class RememberedModel:
 
     @classmethod
     def of(cls, kind: ModelKind, given: GivenModel, name: str | None = None) -> RememberedModel:
-        """Wrap a model that is given as an object, folder or hub name. `name` names its vectors or
-        states, by default "dense" or a late-interaction model's kind."""
+        """Wrap a model; its vectors or states are named "dense" or by its kind, if not `name`."""
         source, model = _open(kind, given)
         name = name or ("dense" if kind == "dual encoder" else model.kind)
         return cls(kind, name, source, model.fingerprint, model.dimensions, model)
@@ -94,8 +90,7 @@ class RememberedModel:
     def encode(
         self, texts: Sequence[str], progress: Progress | None, folder: Path | None
     ) -> States:
-        """Encode n items; a dual encoder makes one row of `values` per item. If the index has a
-        `folder`, it keeps finished batches until all items are encoded."""
+        """Encode n items; the index's `folder` keeps finished batches until all are encoded."""
         if folder is None or self.fingerprint is None or not len(texts):
             return self._encode(texts, progress)
         model = [self.fingerprint, str(self.dimensions)]
@@ -207,7 +202,7 @@ class ItemVectors:
     added: int = 0
 
     def checked(self, n: int, own: Mapping[str, ItemVectors], name: str) -> ItemVectors:
-        """Check that the vectors match n items and that `base` is in `own`, and return them."""
+        """Check that the vectors match n items and that `base` is among the index's `own`."""
         what = f"the vectors {name!r}"
         values = check_vectors(self.values, n, None, what, half=True)
         source = None if self.encoder is None else self.encoder.dimensions
@@ -224,7 +219,7 @@ class ItemVectors:
         return replace(self, values=values)
 
     def artifact(self) -> Artifact:
-        """Convert to an artifact, as stored in the index."""
+        """Convert to a stored artifact."""
         arrays: dict[str, Any] = {"values": self.values}
         names = "method", "base", "fingerprint", "cost", "details"
         meta = {name: getattr(self, name) for name in names} | {"map": self.map.kind}
@@ -267,8 +262,7 @@ class LateStates(NamedTuple):
 def check_vectors(
     values: FloatArray, rows: int, dimensions: int | None, what: str, *, half: bool = False
 ) -> FloatArray:
-    """Check that vectors (rows, d) are finite, and return them as float32 (with `half`, float16
-    stays); `InputError` otherwise."""
+    """Return finite vectors (rows, d) as float32, or float16 with `half`, or raise `InputError`."""
     try:
         vectors = np.asarray(values)
     except ValueError:

@@ -1,7 +1,4 @@
-"""The part of an index that methods, retrievers and fits read (`crossknn.index.base.Index`).
-
-Axes: m queries, n items, d dimensions.
-"""
+"""What methods, retrievers and fits read of an index. Axes: m queries, n items, d dimensions."""
 
 from __future__ import annotations
 
@@ -84,8 +81,7 @@ class IndexView:
         return self.n if alive is None else int(alive.sum())
 
     def check_compact(self, what: str) -> None:
-        """Raise `InputError` if the index has deleted items, which the operation `what` would
-        read."""
+        """Raise `InputError` if the index has deleted items, which `what` would read."""
         if len(self) < self.n:
             raise InputError(
                 f"{what} reads every item, but {self.n - len(self)} items are deleted: compact "
@@ -93,11 +89,8 @@ class IndexView:
             )
 
     def snapshot(self) -> Self:
-        """Return the index in its current state; later additions and deletions do not change it.
-
-        Results of fits to the snapshot are stored in this index, too; `InputError` if its items
-        have changed by then.
-        """
+        """Return the index in its current state, which later additions and deletions do not change;
+        results of fits are stored in both, unless the items have changed by then."""
         if self.folder is None:
             _ = self._scores  # one store for both
         made = copy(self)
@@ -105,12 +98,8 @@ class IndexView:
         return made
 
     def for_scorer(self, fingerprint: str | None) -> Self:
-        """Return a `snapshot` with the fits and scores of one cross-encoder, given its
-        `scorer.fingerprint` (None for an unknown cross-encoder).
-
-        Vectors that were fitted to other cross-encoders (`of_others`) remain available by name, but
-        are never chosen by default.
-        """
+        """Return a `snapshot` with the fits of one cross-encoder, by its `scorer.fingerprint` or
+        None; vectors fitted to others (`of_others`) are never chosen by default."""
         made = self.snapshot()
         made._parts = replace(made._parts, scorers=frozenset({fingerprint, None}))
         return made
@@ -127,8 +116,7 @@ class IndexView:
             return check_positions(np.asarray(self._parts.anchor_items), len(self.items))
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
-        """Return the mask (n,) of the items whose fields meet conditions, such as `{"lang": "en"}`;
-        see `crossknn.index.filters`. The first filter on a field reads the records."""
+        """Return the mask (n,) of the items that meet conditions; see `crossknn.index.filters`."""
         if self.database is not None:
             return self.database.allowed(conditions)
         condition = parse_filter(conditions)
@@ -138,8 +126,7 @@ class IndexView:
 
     @property
     def scores(self) -> ScoreStore:
-        """The store of exact scores, in the index's folder if it has one; use it with
-        `StoredScorer(scorer, index.scores)`."""
+        """The store of exact scores: `StoredScorer(scorer, index.scores)` uses it."""
         return self._scores
 
     @cached_property
@@ -147,13 +134,12 @@ class IndexView:
         return ScoreStore(None if self.folder is None else self.folder / SCORES)
 
     def verify(self, *, repair: bool = False) -> list[str]:
-        """Check every file against its checksums, and return one sentence per damaged file.
-        `repair` removes damaged exact scores, which searches then compute again."""
+        """Check all files, and return one sentence per damaged file; `repair` removes damaged exact
+        scores, which searches then compute again."""
         place = self._parts.folder
         return [] if place is None else damages(place.read()[1]) + self.scores.verify(repair=repair)
 
     def stamp_now(self) -> tuple[int, int, int] | None:
-        """Return the `stamp` of the folder's current version; None without a folder."""
         place = self._parts.folder
         return None if place is None else place.stamp()
 
@@ -170,7 +156,7 @@ class IndexView:
 
     @property
     def of_others(self) -> frozenset[str]:
-        """Names of vectors fitted to other cross-encoders than the fingerprint of `for_scorer`."""
+        """Names of vectors fitted to other cross-encoders than that of `for_scorer`."""
         parts, names = self._parts, self._parts.names("vectors")
         if not parts.scorers:
             return frozenset()
@@ -228,8 +214,8 @@ class IndexView:
         return () if artifact is None else artifact.arrays["queries"]
 
     def scale(self, name: str) -> Scale | None:
-        """Return the map of exact scores to the scale of inner products with the vectors `name`, if
-        it was learned from the anchors or a fit, or None."""
+        """Return the map of exact scores to the scale of inner products with `vectors[name]`, if a
+        fit has learned it."""
         if name in self.fitted:
             return None if name in self.of_others else self.fitted[name].scale
         anchors = self.artifacts.get(ANCHORS)
@@ -280,8 +266,7 @@ class IndexView:
         return None
 
     def store(self, name: str) -> VectorStore:
-        """Return the store that searches the item vectors `name`: the approximate index if
-        `ItemIndex.add_nearest` has built one, or else exact search."""
+        """Return the approximate index of the item vectors `name`, or else exact search."""
         values: Any = self._parts.open("vectors", name).values
         if isinstance(values, DatabaseStore):
             return values
@@ -289,8 +274,8 @@ class IndexView:
         return self.cache.get(key, (self.items,), lambda: self._open_store(name))
 
     def lists(self, name: str, rows: Any = None) -> FaissStore | None:
-        """Return the approximate index of the item vectors `name`, or of `rows` (n, p) under that
-        name, without rescoring by exact vectors. None if `add_nearest` has not built it."""
+        """Return the approximate index of the vectors `name`, or of `rows` (n, p) under that name,
+        without rescoring by exact vectors; None if `add_nearest` has not built it."""
         rows = self._rows(name) if rows is None else rows
         lists = self._approximate(name, rows)
         return None if lists is None else FaissStore(rows, lists, rescored=False)
@@ -308,7 +293,6 @@ class IndexView:
         return ArrayStore(self.vectors[name])
 
     def _rows(self, name: str) -> Any:
-        """Return the vectors `name` row by row, memory-mapped if there is a folder."""
         rows = self._parts.open("vectors", name).values
         if self._parts.folder is None or isinstance(rows, StoredArray):
             return rows
@@ -323,8 +307,7 @@ class IndexView:
         return self.cache.get(("lists", name), (rows,), lambda: open_lists(folder, rows))
 
     def _folder_of_lists(self, name: str) -> Path | None:
-        """Return the folder of an approximate index; it differs for vectors of the same name that
-        belong to different cross-encoders."""
+        # Vectors of the same name may belong to different cross-encoders, so the key is used.
         keys = (self._parts.keys.get(f"{kind}/{name}") for kind in ("vectors", "artifacts"))
         key = next((key.partition("/")[2] for key in keys if key is not None), name)
         return None if self.folder is None else self.folder / f"nearest-{key}"

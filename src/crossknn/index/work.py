@@ -1,5 +1,4 @@
-"""Vectors and states of finished batches, stored while items are encoded so that a stopped run can
-resume.
+"""Vectors and states of finished batches, stored so that a stopped encoding can resume.
 
 A work folder has a file `<key>-<token>.npz` for each batch of b texts: their digests (b, 16), their
 numbers of rows (b,), and the rows (s, d). The key identifies the model; other files are removed.
@@ -49,7 +48,7 @@ def encode_kept(
         model: Texts that identify the model.
         texts: The texts (n).
         encode: Returns the states of a batch of texts.
-        progress: Called with (distinct texts encoded so far, distinct texts in all).
+        progress: Called with (distinct texts encoded, distinct texts in all).
     """
     key = digest(model)
     with translate_os_errors(work, "vectors"):
@@ -98,7 +97,6 @@ def _finished(work: Path, key: str) -> dict[str, _Counts]:
 
 
 def _joined(work: Path, files: Mapping[str, _Counts], digests: Sequence[bytes]) -> States:
-    """Read the rows of all files into one array, in the order of the texts."""
     counts = {name: count for each in files.values() for name, count in each.items()}
     starts = np.append(0, np.cumsum([counts[name] for name in digests]))
     places = defaultdict[bytes, list[int]](list)

@@ -7,17 +7,11 @@ export PYTHONDONTWRITEBYTECODE =
 JOBS ?= 2
 # Share of the slow tests that is run, drawn by seed: none, a tenth in CI, all in a campaign.
 SLOW ?= 0
-# Where `make serve` listens.
-PORT ?= 8000
 
-.PHONY: demo serve test test-torch test-all campaign campaign-tenth lint docs docs-examples package clean
+.PHONY: demo test test-torch test-all campaign campaign-tenth lint docs docs-examples package clean
 
 demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
-
-# The service and its page at http://127.0.0.1:$(PORT), over the sample in the package.
-serve: .venv-serve/$(STAMP)
-	.venv-serve/bin/crossknn serve --port $(PORT)
 
 # One thread in each of the processes: more would wait for each other.
 test: .venv-test/$(STAMP)
@@ -67,12 +61,6 @@ package:
 	.venv-demo/bin/python -m pip install .
 	touch $@
 
-.venv-serve/$(STAMP): pyproject.toml $(shell find src -type f)
-	$(PYTHON) -m venv --clear .venv-serve
-	.venv-serve/bin/python -m pip install --upgrade pip
-	.venv-serve/bin/python -m pip install '.[serve]'
-	touch $@
-
 .venv-test/$(STAMP): pyproject.toml lab/pyproject.toml train/pyproject.toml
 	$(PYTHON) -m venv --clear .venv-test
 	.venv-test/bin/python $(INSTALL) --editable '.[dev]' --editable lab
@@ -91,4 +79,4 @@ package:
 	touch $@
 
 clean:
-	rm -rf .venv-demo .venv-serve .venv-test .venv-package build dist crossknn-demo
+	rm -rf .venv-demo .venv-test .venv-package build dist crossknn-demo

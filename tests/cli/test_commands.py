@@ -15,7 +15,6 @@ from tiny_models import jsonl, save_beir
 import crossknn as ck
 from crossknn.cli import app as application
 from crossknn.cli.app import run
-from crossknn.cli.demo import sample_index
 
 TOPICS = ("archives", "threads", "files", "strings", "queues")
 N = 40
@@ -442,15 +441,6 @@ def test_the_demo_in_json(folder, capsys):
     assert found["budget"] == 20
     for shares in found["shares"].values():
         assert shares["rerank the first 20"] < shares["crossknn, 20 calls"] <= 1
-
-
-def test_without_an_index_the_sample_is_served(folder):
-    saved = sample_index(folder / "demo")
-    [hits] = ck.Searcher(ck.ItemIndex.load(saved), ck.CrossEncoder()).search(
-        "a sharp tool for paper", k=3, budget=10
-    )
-    assert len(hits) == 3
-    assert sample_index(folder / "demo") == saved
 
 
 def own_texts(folder, n=60):

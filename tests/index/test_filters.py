@@ -50,8 +50,6 @@ def meets(record, condition):
             return any(alike(v, wanted) and v == wanted for v in values(name))
         if "not" in wanted:
             return not said(name, wanted["not"])
-        if "any" in wanted:
-            return said(name, wanted["any"])
         compare = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
         return any(
             all(alike(v, bound) and compare[how](v, bound) for how, bound in wanted.items())

@@ -194,13 +194,6 @@ def test_ids_of_any_type(odd, postgres, type, ids):
     assert found(store, filter=[str(ids[1])]) == [str(ids[1])]
 
 
-def test_numbers_that_json_lacks_are_null(odd):
-    rows = [(i, "x", price, "[1,2]") for i, price in enumerate(("NaN", "Infinity", "2.5"))]
-    store = odd("id int, body text, price float8, embedding vector(2)", *rows)
-    assert [record["price"] for record in store.records([0, 1, 2])] == [None, None, 2.5]
-    assert store.allowed({"price": None}).tolist() == [True, True, False]
-
-
 def test_vectors_of_several_lengths_are_refused(odd):
     with pytest.raises(InputError, match="dimensions, and others"):
         odd("id int, body text, embedding vector", (0, "a", "[1,2]"), (1, "b", "[1,2,3]"))

@@ -13,7 +13,6 @@ from crossknn.cli.output import err, note, say
 from crossknn.cli.trial import show
 from crossknn.errors import counted
 
-FOLDER = Path("crossknn-demo")
 EPILOG = o.examples("crossknn demo", "crossknn demo --budget 100")
 
 
@@ -43,15 +42,3 @@ def command(
         trial = Trial.run(*given, budget=budget)
     show(trial, json)
     note(f"{time.perf_counter() - began:.0f} s; next, with your own texts: crossknn try FILE")
-
-
-def sample_index(folder: Path) -> Path:
-    """Return the index of the sample in a folder; it is saved if it does not exist."""
-    from crossknn.index.storage import MANIFEST
-    from crossknn.sample import sample
-
-    saved = folder / "sample.index"
-    if not (saved / MANIFEST).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        sample().index.save(saved)
-    return saved

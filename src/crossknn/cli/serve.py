@@ -11,7 +11,6 @@ import typer
 from typer import Option
 
 from crossknn.cli import options as o
-from crossknn.cli.demo import FOLDER, sample_index
 from crossknn.cli.output import note
 from crossknn.errors import InputError, needs_extra
 from crossknn.files import read_given
@@ -23,11 +22,9 @@ EPILOG = o.examples(
     "crossknn serve docs.index faq.index --host 0.0.0.0 --keys keys.txt --deadline 2s",
 )
 Folders = Annotated[
-    list[Path] | None,
+    list[Path],
     typer.Argument(
-        metavar="INDEX...",
-        help="Index folders, the first for requests that name none; without one, the "
-        "sample in the package, as in `crossknn demo`.",
+        metavar="INDEX...", help="Index folders, the first for requests that name none."
     ),
 ]
 Keys = Annotated[
@@ -40,7 +37,7 @@ Keys = Annotated[
 
 @o.grouped
 def command(
-    folders: Folders = None,
+    folders: Folders,
     *,
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on.")] = 8000,
@@ -85,12 +82,12 @@ def command(
         app.serve(served, sockets, keys=api_keys, local=not api_keys and host in app.LOCAL)
 
 
-def _open(folders: list[Path] | None) -> dict[str, Any]:
+def _open(folders: list[Path]) -> dict[str, Any]:
     """Open indexes, named by their folders."""
     from crossknn.index.item_index import ItemIndex
 
     indexes: dict[str, Any] = {}
-    for folder in folders or [sample_index(FOLDER)]:
+    for folder in folders:
         name = folder.resolve().name
         if name in indexes:
             raise InputError(f"two indexes are called {name!r}: rename one of their folders")

@@ -1,7 +1,7 @@
 """Conditions on the fields of items, and the items that meet them.
 
     {"lang": "en"}                         the field is this text, number or truth value
-    {"lang": ["en", "de"]}                 one of these values, also as {"lang": {"any": [...]}}
+    {"lang": ["en", "de"]}                 one of these values
     {"year": {"gte": 2020, "lt": 2024}}    between bounds: gt, gte, lt, lte
     {"lang": {"not": "en"}}                the field has not this value, or is missing
     {"lang": None}                         the field is missing, null or an empty list
@@ -304,14 +304,12 @@ def _condition(name: str, asked: Any) -> Condition:
     if isinstance(asked, Mapping):
         if [*asked] == ["not"]:
             return Group("not", (_condition(name, asked["not"]),))
-        if [*asked] == ["any"] and isinstance(asked["any"], list | tuple):
-            return _condition(name, asked["any"])
         kinds = {kind_of(value) for value in asked.values()}
         if asked and set(asked) <= {*_BOUNDS} and kinds in ({"number"}, {"text"}):
             return Between(name, {bound: _plain(asked[bound], name) for bound in asked})
         raise InputError(
             f"the filter asks {asked!r:.80} of {name!r}: give {', '.join(_BOUNDS)} with "
-            "numbers or texts, any with a list, or not"
+            "numbers or texts, or not"
         )
     values = asked if isinstance(asked, list | tuple) else [asked]
     if not values or any(value is not None and kind_of(value) is None for value in values):

@@ -15,9 +15,8 @@ from crossknn.types import FloatArray
 
 _WIDEST = 1000  # maximum number of items that pgvector's HNSW index returns
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
-_TEXTS, _FLOATS = ("text", "varchar", "bpchar"), ("float4", "float8", "numeric")
+_TEXTS = "text", "varchar", "bpchar"
 _HELD = "from {table} where {vector} is not null"
-_RECORD = "(select {fields})"
 _COLUMNS = """
 select attname, typname, t.nspname, format_type(atttypid, -1), atttypmod, n.nspname, relname
 from pg_attribute join pg_class c on c.oid = attrelid join pg_namespace n on n.oid = relnamespace
@@ -154,14 +153,8 @@ class PgVectorStore(DatabaseStore):
         some, given = "from {table} where {id} = any({}::{ids}[])", self._sql.Literal([*ids])
         if vectors:
             return dict(self._rows(f"select {{key}}, {{vector}}::real[] {some}", given))
-        one = f"(select * {some}) as entry, lateral {_RECORD} as one"
-        records = dict(self._rows(f"select {{key}}, to_jsonb(one.*) from {one}", given))
-        floats = [name for name, type in self._fields.items() if type in _FLOATS]
-        for record in records.values():  # NaN and infinity, which JSON expresses as texts
-            for name in floats:
-                if isinstance(record[name], str):
-                    record[name] = None
-        return records
+        one = f"(select * {some}) as entry, lateral (select {{fields}}) as one"
+        return dict(self._rows(f"select {{key}}, to_jsonb(one.*) from {one}", given))
 
     def _check_field(self, field: str) -> None:
         if field not in self._fields and field.split(".")[0] not in self._fields:
@@ -188,11 +181,7 @@ class PgVectorStore(DatabaseStore):
             return sql("{} is null").format(self._sql.Identifier(column))  # long texts stay unread
         held = sql("to_jsonb({}) #> {}").format(self._sql.Identifier(column), literal(path))
         if isinstance(leaf, Missing):
-            # Numbers that JSON cannot express are null in records, too.
-            none = ", '\"NaN\"', '\"Infinity\"', '\"-Infinity\"'" * (
-                self._fields[column] in _FLOATS
-            )
-            return sql(f"coalesce({{}} in ('null', '[]'{none}), true)").format(held)
+            return sql("coalesce({} in ('null', '[]'), true)").format(held)
         if isinstance(leaf, Between):
             tests = [f"@ {_SIGNS[bound]} ${bound}[*]" for bound in leaf.bounds]
             given: dict[str, Any] = {bound: [value] for bound, value in leaf.bounds.items()}

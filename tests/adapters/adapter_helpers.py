@@ -67,15 +67,20 @@ class LangChain:
         vector_of = (lambda text: embedding(text).tolist()) if vectors else lambda text: None
         given = [self.write(item, vector_of(item["text"])) for item in texts]
         answers = self.reranked(given, vector_of(QUERY), scorer, k, budget)
-        assert all([*self.metadata(document)] == ["of"] for document in given)  # as they were
+        for item, document in zip(texts, given, strict=True):  # as they were
+            assert self.metadata(document) == self.own(item)
         return [self.read(answer) for answer in answers]
 
     def reranked(self, given, query_vector, scorer, k, budget):
         options = {"scorer": scorer, "top_n": k, "budget": budget}
         return self.adapter.CrossknnReranker(**options).compress_documents(given, QUERY)
 
+    def own(self, item):
+        """Metadata of a document."""
+        return {"of": item["id"]} | item.get("own", {})
+
     def write(self, item, vector):
-        return self.adapter.Document(item["text"], id=item["id"], metadata={"of": item["id"]})
+        return self.adapter.Document(item["text"], id=item["id"], metadata=self.own(item))
 
     def read(self, given):
         score = given.metadata["crossknn_score"]
@@ -98,7 +103,8 @@ class LlamaIndex(LangChain):
         return reranker.postprocess_nodes(given, bundle)
 
     def write(self, item, vector):
-        metadata = {"metadata": {"of": item["id"]}, "excluded_embed_metadata_keys": ["of"]}
+        own = self.own(item)
+        metadata = {"metadata": own, "excluded_embed_metadata_keys": [*own]}
         fields = {"id_": item["id"], "text": item["text"], "embedding": vector}
         return self.adapter.NodeWithScore(node=self.adapter.TextNode(**fields, **metadata))
 
@@ -121,7 +127,7 @@ class Haystack(LangChain):
         return ranker.run(QUERY, given, None, query_vector)["documents"]
 
     def write(self, item, vector):
-        fields = {"id": item["id"], "content": item["text"], "meta": {"of": item["id"]}}
+        fields = {"id": item["id"], "content": item["text"], "meta": self.own(item)}
         return self.adapter.Document(**fields, embedding=vector)
 
     def read(self, given):
@@ -158,7 +164,7 @@ class PyTerrier(LangChain):
         return Document(given["docno"], given["text"], given["score"], marks)
 
     def metadata(self, document):
-        return ["of"]  # documents are rows of a frame, which is copied
+        return {"of": document["of"]}  # documents are rows of a frame, which is copied
 
 
 FRAMEWORKS = [LangChain, LlamaIndex, Haystack, PyTerrier]

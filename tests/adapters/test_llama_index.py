@@ -41,6 +41,7 @@ def test_a_reranker_reads_what_the_search_has_scored(searcher):
     assert not {"crossknn_predicted", "crossknn_retrieval_score", "title"} & {
         line.split(":")[0] for line in shown.split("\n")
     }
+    assert "crossknn_" not in again[0].node.get_content(metadata_mode=MetadataMode.EMBED)
 
 
 def test_it_retrieves_beside_others_and_reranks_what_has_a_query(searcher):

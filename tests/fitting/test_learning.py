@@ -172,7 +172,7 @@ def test_the_command_line_learns_after_its_answers(tmp_path, capsys):
     assert "nothing learned yet" in info()
     assert search(1)
     said = info()
-    assert "learned from 31 queries, 620 scores" in said
+    assert "kriging: queries 31, pairs 620" in said
     assert not search(1)
     assert search(10)
-    assert "learned from 42 queries, 840 scores" in info()
+    assert "kriging: queries 42, pairs 840" in info()

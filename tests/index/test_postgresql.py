@@ -117,7 +117,6 @@ def test_a_filter_means_the_same_in_a_column_of_json(named, condition):
         ('"Sales"."Docs"', '"Sales"."Docs"'),
         ('"Sales".docs', "Sales.docs"),
         ('"my.docs"', "my.docs"),
-        ('"my.schema"."my.docs"', "my.schema.my.docs"),
         ('"a ""b"" {c} %s"', 'a "b" {c} %s'),
         ('"select"', "select"),
         ('"文書"', "文書"),

@@ -2,6 +2,7 @@
 and `fit fusion` never leaves weights that order worse than the retrievers alone."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -154,8 +155,9 @@ def test_a_cross_encoder_that_knows_nothing(world, tmp_path, capsys):
     assert run(["index", "info", str(tmp_path / "i")]) == 0
     said = capsys.readouterr().out
     assert "from the cross-encoder callable:noise:" in said
-    assert "fusion: lsa " in said
-    assert "in which the retrievers decide the order; nDCG@10 retrievers " in said
+    assert re.search(
+        "fusion: .*weights lsa .*ndcg retrievers .*note the retrievers order better", said
+    )
     assert run(["index", "info", str(tmp_path / "i"), "--json"]) == 0
     kept = json.loads(capsys.readouterr().out)["cross_encoders"]["callable:noise"]
     assert "note" in kept["fusion"]

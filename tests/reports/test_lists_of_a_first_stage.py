@@ -62,7 +62,7 @@ def test_an_index_that_has_learned(folder, capsys):
     texts = [f"{w} {i}" for w in ("trees", "rivers") for i in range(16)]
     assert run(["search", "i", *texts, "--budget", "20"]) == 0
     assert run(["index", "info", "i"]) == 0
-    assert "learned from 32 queries" in capsys.readouterr().out
+    assert "kriging: queries 32, pairs 640" in capsys.readouterr().out
     method, (one, _), _ = searched(capsys)
     assert one == {f"d{i}" for i in range(40, 48)}
     assert "mean=" not in method

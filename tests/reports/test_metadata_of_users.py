@@ -5,7 +5,7 @@ from itertools import product
 
 import pandas as pd
 import pytest
-from adapter_helpers import overlap
+from adapter_helpers import Haystack, LangChain, LlamaIndex, overlap
 
 import crossknn as ck
 
@@ -35,49 +35,24 @@ def searcher():
     return ck.Searcher(ck.ItemIndex.build(ITEMS, lsa=2), overlap)
 
 
-def check(found, scores=True):
-    """Every document has what the user gave; two of three were scored, the last was not."""
-    assert len(found) == 3
-    for metadata in found:
-        assert {name: metadata[name] for name in OWN} == OWN
-        assert all(name.startswith("crossknn_") for name in {*metadata} - {*OWN})
-    assert [metadata.get("crossknn_predicted", False) for metadata in found] == [False, False, True]
-    assert not scores or all("crossknn_score" in metadata for metadata in found)
-
-
-def test_langchain(searcher):
-    pytest.importorskip("langchain_core")
-    from langchain_core.documents import Document
-
-    from crossknn.adapters import langchain as adapter
-
-    retriever = adapter.CrossknnRetriever(searcher=searcher, budget=2)
-    check([document.metadata for document in retriever.invoke(QUERY)])
-    documents = [Document(item["text"], metadata=OWN) for item in ITEMS]
-    for _ in range(2):  # of which the second reads what the first wrote
-        reranker = adapter.CrossknnReranker(scorer=overlap, budget=2)
-        documents = reranker.compress_documents(documents, QUERY)
-        check([document.metadata for document in documents])
-    whole = adapter.CrossknnReranker(scorer=overlap).compress_documents(documents, QUERY)
-    assert not any("crossknn_predicted" in document.metadata for document in whole)
-
-
-def test_llama_index(searcher):
-    pytest.importorskip("llama_index.core")
-    from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
-
-    from crossknn.adapters import llama_index as adapter
-
-    retriever = adapter.CrossknnRetriever(searcher, budget=2)
-    check([node.metadata for node in retriever.retrieve(QUERY)], scores=False)
-    nodes = [NodeWithScore(node=TextNode(text=item["text"], metadata=OWN)) for item in ITEMS]
-    reranker = adapter.CrossknnRerank(scorer=overlap, budget=2, keep_retrieval_score=True)
-    found = reranker.postprocess_nodes(nodes, query_str=QUERY)
-    check([node.metadata for node in found], scores=False)
-    assert all("crossknn_retrieval_score" in node.metadata for node in found)
-    for node in found:  # neither an encoder nor a language model reads what is ours
-        for mode in MetadataMode.EMBED, MetadataMode.LLM:
-            assert "crossknn_" not in node.node.get_content(metadata_mode=mode)
+@pytest.mark.parametrize("framework", [LangChain, LlamaIndex, Haystack])
+def test_what_documents_have_is_left_as_it_is(framework, searcher):
+    """Two of three are scored; a second reranker reads what the first has written."""
+    called = framework()
+    texts = [item | {"own": OWN} for item in ITEMS]
+    for documents in (
+        called.retrieve(searcher, budget=2),
+        called.rerank(overlap, budget=2, texts=texts),
+    ):
+        for document in documents:
+            assert {name: document.metadata[name] for name in OWN} == OWN
+            more = {*document.metadata} - {*OWN, "of"}
+            assert all(name.startswith("crossknn_") for name in more)
+        predicted = [document.metadata.get("crossknn_predicted", False) for document in documents]
+        assert predicted == [False, False, True]
+    marked = [item | {"own": OWN | {"crossknn_predicted": True}} for item in ITEMS]
+    again = called.rerank(overlap, texts=marked)
+    assert not any("crossknn_predicted" in document.metadata for document in again)
 
 
 def langchain_reranker():
@@ -125,19 +100,6 @@ def test_haystack_a_filter_that_is_none(searcher, wrong):
     adapter = pytest.importorskip("crossknn.adapters.haystack")
     with pytest.raises(ck.InputError, match="is no filter: give a mapping, field, operator"):
         adapter.CrossknnRetriever(searcher.index, overlap, filters=wrong).run(QUERY)
-
-
-def test_haystack(searcher):
-    pytest.importorskip("haystack")
-    from haystack import Document
-
-    from crossknn.adapters import haystack as adapter
-
-    found = adapter.CrossknnRetriever(searcher.index, overlap, budget=2).run(QUERY)["documents"]
-    check([document.meta for document in found], scores=False)
-    documents = [Document(content=item["text"], meta=OWN) for item in ITEMS]
-    found = adapter.CrossknnRanker(overlap, budget=2).run(QUERY, documents)["documents"]
-    check([document.meta for document in found], scores=False)
 
 
 def test_pyterrier(searcher, terrier):

@@ -13,8 +13,8 @@ import typer
 from typer import Argument, Option
 
 from crossknn.cli import options as o
-from crossknn.cli.output import answer, note, print_json, progress, say
-from crossknn.errors import InputError, MissingExtraError, counted
+from crossknn.cli.output import answer, note, plain, print_json, progress, say
+from crossknn.errors import InputError, MissingExtraError
 from crossknn.index.nearest import CENTROIDS, LARGE
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 OF_SCORERS = "anchors", "kriging", "fusion", "calibration"
 """Artifacts that belong to one cross-encoder."""
+SHOWN = "queries", "pairs", "n_anchor_queries", "weights", "ndcg", "note", "ece", "added"
+"""Their metadata that `crossknn index info` shows."""
 
 app = typer.Typer(help="Build, extend, inspect and verify an index.", no_args_is_help=True)
 
@@ -226,8 +228,9 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
     _print(_summary(index, folder))
     for name, view in views.items():
         say(f"from the cross-encoder {name or 'without a name'}:")
-        for line in _fits(view):
-            say(f"  {line}")
+        for kind, fit in view.artifacts.items():
+            about = {key: fit.meta[key] for key in SHOWN if fit.meta.get(key)}
+            say(f"  {kind}: {plain(about)}")
     if not index.each("kriging") and index.vectors:
         say(f"nothing learned yet: learning needs the scores of {FIRST_FIT} searched queries")
 
@@ -338,23 +341,3 @@ def _store(index: ItemIndex) -> dict[str, Any]:
         "store_mb": round(sizes["bytes"] / 2**20, 1),
         "store_limit_mb": sizes["limit"] // 2**20,
     }
-
-
-def _fits(view: ItemIndex) -> Iterator[str]:
-    """Describe the fits of one cross-encoder, one line each."""
-    if view.anchor_queries:
-        yield f"{counted(len(view.anchor_queries), 'query')} scored with every item"
-    if (prior := view.artifacts.get("kriging")) is not None and not prior.meta["n_anchor_queries"]:
-        yield f"learned from {prior.meta['queries']:,} queries, {prior.meta['pairs']:,} scores"
-    if (fusion := view.artifacts.get("fusion")) is not None:
-        meta = fusion.meta
-        weights = ", ".join(f"{name} {weight:.2g}" for name, weight in meta["weights"].items())
-        line = f"fusion: {weights}, of {meta['queries']} queries"
-        if meta.get("ndcg"):
-            line += ", in which the retrievers decide the order" if "note" in meta else ""
-            ndcg = ", ".join(f"{way} {value:.3f}" for way, value in meta["ndcg"].items())
-            line += f"; nDCG@10 {ndcg}"
-        yield line
-    if (calibration := view.artifacts.get("calibration")) is not None:
-        meta = calibration.meta
-        yield f"calibration: of {meta['queries']} queries, expected error {meta['ece']:.3f}"

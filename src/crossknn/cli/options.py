@@ -102,7 +102,6 @@ Workers = Annotated[
         help="Number of scoring threads; one per core by default.",
     ),
 ]
-Replace = Annotated[bool, typer.Option("--replace", help="Replace results of a different model.")]
 Method = Annotated[
     str,
     typer.Option(

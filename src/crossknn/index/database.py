@@ -86,8 +86,8 @@ class DatabaseStore(ABC):
         """Read the vectors or the records of items, by id."""
 
     @abstractmethod
-    def _check_field(self, field: str) -> None:
-        """Raise `InputError` if no item has the field."""
+    def _fields_like(self, field: str) -> Iterable[str] | None:
+        """Return None if an item has the field, and else the fields of some items."""
 
     @abstractmethod
     def _matching(self, condition: Condition) -> Iterable[Id]:
@@ -181,12 +181,12 @@ class DatabaseStore(ABC):
             return asked[1]
         for field in fields_of(condition):
             # A database accepts no text with half a surrogate pair.
-            if any("\ud800" <= character <= "\udfff" for character in field):
-                raise InputError(
-                    f"the filter names {field!r}, but no item of {self.name} has this field"
-                )
+            is_text = not any("\ud800" <= character <= "\udfff" for character in field)
             with self.answering():
-                self._check_field(field)
+                names = self._fields_like(field) if is_text else ()
+            if names is not None:
+                lacks = f"no item of {self.name} has this field ({nearest(field, names)})"
+                raise InputError(f"the filter names {field!r}, but {lacks}")
         mask = np.zeros(self.shape[0] + 1, np.bool_)  # the last entry stands for unknown items
         with self.answering():
             mask[self.positions([*self._matching(condition)])] = True
@@ -253,7 +253,7 @@ class Column(Sequence[T]):
     """A field (n,) of all items, such as their texts, that is read on demand."""
 
     def __init__(self, n: int, read: Callable[[Sequence[int]], Sequence[T]]) -> None:
-        self._n, self._of = n, read
+        self._n, self.fetch = n, read
 
     def __len__(self) -> int:
         return self._n
@@ -265,9 +265,6 @@ class Column(Sequence[T]):
     def __iter__(self) -> Iterator[T]:
         for start in range(0, self._n, _BLOCK):
             yield from self.fetch(range(start, min(start + _BLOCK, self._n)))
-
-    def fetch(self, items: Sequence[int]) -> Sequence[T]:
-        return self._of(items)
 
 
 _ADVICE = (

@@ -101,9 +101,7 @@ class PgVectorStore(DatabaseStore):
 
     def _columns(self, table: str) -> dict[str, _Column]:
         """The name is read literally, `Docs` or `sales.Docs`, or as SQL does: `sales."Docs"`."""
-        dots = [at for at, letter in enumerate(table) if letter == "."]
-        written = [*((table[:at], table[at + 1 :]) for at in dots), (table,), None]
-        for parts in written:
+        for parts in (table.split(".", 1), [table], None):
             with suppress(self._psycopg.ProgrammingError, self._psycopg.DataError, UnicodeError):
                 name = self._sql.Identifier(*parts).as_string() if parts else table
                 if rows := self._rows(_COLUMNS, self._sql.Literal(name)):
@@ -156,12 +154,8 @@ class PgVectorStore(DatabaseStore):
         one = f"(select * {some}) as entry, lateral (select {{fields}}) as one"
         return dict(self._rows(f"select {{key}}, to_jsonb(one.*) from {one}", given))
 
-    def _check_field(self, field: str) -> None:
-        if field not in self._fields and field.split(".")[0] not in self._fields:
-            raise InputError(
-                f"the filter names {field!r}, but {self.name} has no such column "
-                f"({nearest(field, self._fields)})"
-            )
+    def _fields_like(self, field: str) -> Iterable[str] | None:
+        return None if {field, field.split(".")[0]} & {*self._fields} else self._fields
 
     def _matching(self, condition: Condition) -> Iterable[Id]:
         sql = self._sql.SQL

@@ -116,14 +116,12 @@ class QdrantStore(DatabaseStore):
                 raise InputError(f"the point {key} of {self.name} has no vector: give it one")
         return by_id
 
-    def _check_field(self, field: str) -> None:
+    def _fields_like(self, field: str) -> Iterable[str] | None:
         empty = self._models.FieldCondition(key=field, is_empty=True)
-        if not self._page(self._models.Filter(must_not=[empty]), 1)[0]:
-            sample = self._page(None, _SAMPLE, payload=True)[0]
-            hint = nearest(field, {key for point in sample for key in point.payload or {}})
-            raise InputError(
-                f"the filter names {field!r}, but no item of {self.name} has this field ({hint})"
-            )
+        if self._page(self._models.Filter(must_not=[empty]), 1)[0]:
+            return None
+        sample = self._page(None, _SAMPLE, payload=True)[0]
+        return {key for point in sample for key in point.payload or {}}
 
     def _matching(self, condition: Condition) -> Iterable[Id]:
         return self._ids(self._filter(condition))

@@ -38,24 +38,17 @@ class CompareOptions:
     """Queries, methods, budgets and measures of the comparison."""
 
     queries: Annotated[Path, Option(help="File of queries, BEIR folder, or - for standard input.")]
-    qrels: Annotated[
-        Path | None, Option(help="Relevance judgements, for --measures and the diagnosis.")
-    ] = None
+    qrels: Annotated[Path | None, Option(help="Judgements, for measures and the diagnosis.")] = None
     budgets: Annotated[str, Option(help="Numbers of pairs per query, separated by commas.")] = (
         "50,100,200"
     )
     methods: Annotated[str, Option(help="Methods to compare, separated by commas.")] = METHODS
     k: o.Neighbours = None
     measures: Annotated[
-        str | None,
-        Option(
-            help="Measures, as ir-measures names them; the diagnosis uses the first. By default "
-            "nDCG@10, R@10, R@20, R@100, RR@10."
-        ),
+        str | None, Option(help="Measures of ir-measures; the diagnosis uses the first (nDCG@10).")
     ] = None
     no_exact: Annotated[
-        bool,
-        Option("--no-exact", help="Skip exact search and report only --measures; needs --qrels."),
+        bool, Option("--no-exact", help="Skip exact search, and report only --measures.")
     ] = False
     keep_own: o.KeepOwn = False
     lists: o.Lists = None

@@ -24,15 +24,11 @@ JUDGED = "fusion", "calibration"
 """Fits that need judgements, and make no item vectors."""
 
 _METHOD = (
-    "What to fit. als (also with options, as 'als(sweeps=10)'): item vectors. stored: kriging's "
-    "prior, from the scores in the index, without cross-encoder calls. fusion: weights of "
-    "retriever scores that are added to exact scores. calibration: probabilities of relevance, "
-    "from --qrels."
+    "als or 'als(sweeps=10)': item vectors. stored: kriging's prior, from the scores in the index. "
+    "fusion: weights of retriever scores. calibration: probabilities of relevance, from --qrels."
 )
 _PER = "Items to score per query (100 if not given); with --strategy i queries per item (5)."
-_RETRIEVER = (
-    "Retriever that selects the items of strategy q; for stored, those that predict exact scores."
-)
+_RETRIEVER = "Retriever of the items to score; for stored, of those that predict exact scores."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +63,9 @@ def command(
 ) -> None:
     """Fit an index to exact scores of training queries, for use by later searches.
 
-    Fitted item vectors and kriging's prior give searches a higher recall under the same budget. A
-    fusion orders results by a final score: the exact score plus weighted retriever scores. A
-    calibration adds the probability that a hit is relevant.
-
-    Exact scores are stored in the index batch by batch: run the same command
-    again to resume after an interruption. No pair is scored twice.
+    Fitted item vectors and kriging's prior give searches a higher recall under the same budget.
+    Exact scores are stored in the index: run the same command again to resume after an
+    interruption.
     """
     from crossknn.index.item_index import ItemIndex
 

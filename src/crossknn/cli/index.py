@@ -28,35 +28,23 @@ SHOWN = "queries", "pairs", "n_anchor_queries", "weights", "ndcg", "note", "ece"
 app = typer.Typer(help="Build, extend, inspect and verify an index.", no_args_is_help=True)
 
 Items = Annotated[
-    Path,
-    Argument(
-        metavar="ITEMS",
-        help="File of items (JSON lines, CSV, TSV or one text per line), BEIR folder, or - for "
-        "standard input.",
-    ),
+    Path, Argument(metavar="ITEMS", help="JSON lines, CSV, TSV, text, a BEIR folder, or - (stdin).")
 ]
 Nearest = Annotated[
     bool | None,
-    Option(
-        "--nearest/--no-nearest",
-        help="Build an approximate index of the vectors (extra faiss), which makes searches "
-        "of large corpora fast; by default for 200,000 items or more.",
-    ),
+    Option(help="Approximate index of the vectors (extra faiss); by default from 200,000 items."),
 ]
 Encoder = Annotated[
-    str,
-    Option(help="Dual encoder of the item vectors: 'bundled', a folder, a hub name, or none."),
+    str, Option(help="Dual encoder of the item vectors: 'bundled', a folder, a hub name, or none.")
 ]
 Lsa = Annotated[
-    int | None,
-    Option(min=0, help="Dimensions of LSA vectors, 0 for none; 128 if there is no encoder."),
+    int | None, Option(min=0, help="LSA dimensions, 0 for none; by default 128 without an encoder.")
 ]
 Tokenizer = Annotated[
     str,
     Option(
-        help="Tokenizer that splits texts into words: 'unicode', which reads every script, "
-        "'whitespace', or a Python function, 'package.module:function', which searches need in "
-        "the environment variable CROSSKNN_TOKENIZER."
+        help="'unicode' (every script), 'whitespace', or your 'package.module:function', which "
+        "searches need in the environment variable CROSSKNN_TOKENIZER."
     ),
 ]
 
@@ -119,22 +107,17 @@ def build(
 def prepare(
     folder: o.Folder,
     nearest: Annotated[
-        bool, Option("--nearest", help="Build an approximate index of the vectors (extra faiss).")
+        bool, Option("--nearest", help="Approximate index of the vectors (extra faiss).")
     ] = False,
     late: Annotated[
-        str | None,
-        Option(
-            help="Encode all items with this late-interaction model (CMC, Poly-encoder, ...): a "
-            "folder made by `crossknn-train run`, or its ONNX export."
-        ),
+        str | None, Option(help="Late-interaction model: a folder of `crossknn-train run`.")
     ] = None,
     json: o.AsJson = False,
 ) -> None:
     """Add an approximate index, or items encoded by a late-interaction model, to the index.
 
-    Run the same command again to resume after an interruption. A
-    late-interaction model reranks the candidates of another retriever, for
-    example with --method "rerank(retriever=cmc(retriever=bm25))".
+    Run the same command again to resume. Searches name the model in --method
+    "rerank(retriever=cmc(retriever=bm25))".
     """
     if not (late or nearest):
         raise InputError("nothing to add was named: give --nearest or --late MODEL")
@@ -165,9 +148,7 @@ def insert(
 ) -> None:
     """Add ITEMS to an index, or replace some, without building it again.
 
-    Running searches are not affected; later searches include the new items. Fits
-    are extended to the new items through their vectors, and `crossknn index info`
-    shows how many items came after each fit.
+    Running searches are not affected. Fits are extended to the new items.
     """
     with _changing(folder, json) as index:
         new = fields.read(items, template=index.items.template)
@@ -199,11 +180,7 @@ def delete(
 
 @app.command()
 def compact(folder: o.Folder, json: o.AsJson = False) -> None:
-    """Rewrite an index without its deleted items, and fit its word models again.
-
-    Searches go on meanwhile; adding and deleting waits. If the command is
-    killed, the index is unchanged.
-    """
+    """Rewrite an index without its deleted items, while searches go on."""
     with _changing(folder, json) as index:
         index.compact()
 
@@ -251,11 +228,9 @@ def prune(
     ] = False,
     json: o.AsJson = False,
 ) -> None:
-    """Drop stored scores of old queries, and free their disk space.
+    """Drop stored scores of old queries, which searches compute again when needed.
 
-    Searches compute dropped scores again when needed. Without this command, the
-    store takes at most 2 GB (CROSSKNN_STORE_LIMIT, in MB): the oldest queries are
-    dropped for new ones.
+    The store takes at most 2 GB (CROSSKNN_STORE_LIMIT, in MB) in any case.
     """
     from crossknn.index.item_index import ItemIndex
 

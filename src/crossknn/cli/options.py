@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from crossknn.errors import InputError
 from crossknn.files import parse_json
@@ -39,97 +39,43 @@ def duration(text: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|[smh]?)", text.strip())
     if match is None or not float(match[1]):
-        raise typer.BadParameter(f"{text!r} is not a duration: write it as 500ms, 90s, 30m or 2h")
+        raise BadParameter(f"{text!r} is not a duration: write it as 500ms, 90s, 30m or 2h")
     return float(match[1]) * _UNITS[match[2]]
 
 
 Folder = Annotated[
-    Path, typer.Argument(metavar="INDEX", help="Index folder, made by `crossknn index build`.")
+    Path, Argument(metavar="INDEX", help="Index folder, made by `crossknn index build`.")
 ]
 Store = Annotated[
-    Path | None,
-    typer.Option(
-        "--store",
-        help="File of exact scores, which several indexes can share; by default each index has "
-        "its own.",
-    ),
+    Path | None, Option(help="File of exact scores that indexes share; else each has its own.")
 ]
 Lists = Annotated[
     Path | None,
-    typer.Option(
-        "--lists",
-        help="TREC run of your own candidates: searches begin with them, and --method names them "
-        "as the retriever 'lists'.",
-    ),
+    Option(help="TREC run of your own candidates, the retriever 'lists' of --method."),
 ]
 Neighbours = Annotated[
-    str | None,
-    typer.Option(
-        "-k", "--k", help="Values of k for recall@k, separated by commas; 1,10,100 by default."
-    ),
+    str | None, Option("-k", "--k", help="Values of k for recall@k; 1,10,100 by default.")
 ]
 Deadline = Annotated[
     float | None,
-    typer.Option(
-        "--deadline",
-        parser=duration,
-        metavar="DURATION",
-        help="Stop after this time: 500ms, 90s, 30m, 2h.",
-    ),
+    Option(parser=duration, metavar="DURATION", help="Stop after 500ms, 90s, 30m or 2h."),
 ]
 Private = Annotated[
-    bool,
-    typer.Option(
-        "--private",
-        help="Store digests of queries instead of their texts; the index cannot learn from "
-        "such queries.",
-    ),
+    bool, Option("--private", help="Store digests of queries, not texts, and learn nothing.")
 ]
 KeepOwn = Annotated[
-    bool,
-    typer.Option(
-        "--keep-own",
-        help="Keep an item that has the query's id in run files and measures; as in BEIR it "
-        "is left out by default, because it is the query itself if queries are documents "
-        "of the corpus.",
-    ),
+    bool, Option("--keep-own", help="Keep an item that has its query's id; BEIR leaves it out.")
 ]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        min=1,
-        help="Number of scoring threads; one per core by default.",
-    ),
-]
+Workers = Annotated[int | None, Option(min=1, help="Scoring threads; one per core by default.")]
 Method = Annotated[
-    str,
-    typer.Option(
-        "--method",
-        help="Search method, with its options in brackets: auto, 'rerank(retriever=bm25)', "
-        "'axn(rounds=5)', ...",
-    ),
+    str, Option(help="Search method, such as auto, 'rerank(retriever=bm25)' or 'axn(rounds=5)'.")
 ]
 Fused = Annotated[
-    str,
-    typer.Option(
-        "--fuse",
-        help="Weights of the retriever scores that are added to exact scores: auto (fitted by "
-        "`crossknn fit INDEX fusion`, if that was run), none, or for example dense=0.75,bm25=0.5.",
-    ),
+    str, Option(help="Weights of retriever scores: auto (fitted), none, or dense=0.75,bm25=0.5.")
 ]
-PerQuery = Annotated[
-    int,
-    typer.Option(
-        "--budget",
-        help="Maximum number of query-item pairs to score per query, including stored scores.",
-    ),
-]
-Seed = Annotated[int, typer.Option("--seed", help="Random seed.")]
-AsJson = Annotated[
-    bool,
-    typer.Option("--json", help="Print JSON instead of text (keys: the docs' page 'Formats')."),
-]
+PerQuery = Annotated[int, Option(help="Most pairs to score per query, stored scores included.")]
+Seed = Annotated[int, Option(help="Random seed.")]
+AsJson = Annotated[bool, Option("--json", help="Print JSON (keys: the docs' page 'Formats').")]
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -163,26 +109,14 @@ class ScorerOptions:
     """Options that select the cross-encoder."""
 
     scorer: Annotated[
-        str,
-        typer.Option(
-            help="Cross-encoder: 'bundled', a model folder (ONNX or sentence-transformers), a "
-            "Hugging Face hub name, or the URL of a /rerank endpoint."
-        ),
+        str, Option(help="Cross-encoder: 'bundled', a model folder, a hub name, or a /rerank URL.")
     ] = "bundled"
     endpoint_model: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the model to request from the endpoint; without it no scores are stored."
-        ),
+        str | None, Option(help="Model of the endpoint; without it no scores are stored.")
     ] = None
     scorer_option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Option of the cross-encoder; can be given several times. Endpoints take api "
-            "(cohere, tei), probabilities, timeout, retries, batch, concurrency and proxy; "
-            "models take max_length.",
-        ),
+        Option(metavar="KEY=VALUE", help="Options, such as max_length=256; of URLs: timeout=5."),
     ] = None
 
     def open(self, *, workers: int = 1) -> Scorer:
@@ -210,9 +144,9 @@ class ScorerOptions:
 class FieldOptions:
     """Options that name the fields of a record with an item's id, title and text."""
 
-    id_field: Annotated[str | None, typer.Option(help="Field that holds the id.")] = None
-    title_field: Annotated[str | None, typer.Option(help="Field that holds the title.")] = None
-    text_field: Annotated[str | None, typer.Option(help="Field that holds the text.")] = None
+    id_field: Annotated[str | None, Option(help="Field that holds the id.")] = None
+    title_field: Annotated[str | None, Option(help="Field that holds the title.")] = None
+    text_field: Annotated[str | None, Option(help="Field that holds the text.")] = None
 
     def read(self, path: Path, **options: Any) -> Items:
         """Read the items of a file, or of standard input for `-`."""
@@ -225,10 +159,7 @@ class FieldOptions:
 class LimitOptions:
     """Options that limit cross-encoder calls and time."""
 
-    max_calls: Annotated[
-        int | None,
-        typer.Option(min=1, help="Stop after this many cross-encoder calls."),
-    ] = None
+    max_calls: Annotated[int | None, Option(min=1, help="Stop after so many scored pairs.")] = None
     deadline: Deadline = None
     workers: Workers = None
 

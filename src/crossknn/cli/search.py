@@ -33,11 +33,7 @@ Explain = Annotated[
     bool, Option("--explain", help="Show every scored item with its round and predicted score.")
 ]
 Learn = Annotated[
-    bool,
-    Option(
-        help="Fit the index to the scores of past searches: after 30 queries, then whenever the "
-        "scores have grown by a tenth."
-    ),
+    bool, Option(help="Fit the index to past searches, after 30 queries and each tenth more.")
 ]
 
 
@@ -55,16 +51,12 @@ class QuestionOptions:
     ] = None
     budget: o.PerQuery = 100
     target_recall: Annotated[
-        float | None,
-        Option(help="With kriging: stop a query when its expected recall reaches this (0-1)."),
+        float | None, Option(help="With kriging: stop at this expected recall (0-1).")
     ] = None
     deadline: o.Deadline = None
     filter: Annotated[
         str | None,
-        Option(
-            help="Search only these items: a file of ids, one per line, or conditions on their "
-            'fields as JSON, such as \'{"lang": "en", "year": {"gte": 2020}}\'.'
-        ),
+        Option(help='Search only these items: a file of ids, or conditions, \'{"lang": "en"}\'.'),
     ] = None
 
     def read(self, texts: list[str]) -> QuerySet:
@@ -111,14 +103,12 @@ def command(
     """Find the k best items by cross-encoder score, under a budget of cross-encoder calls.
 
     Exact scores are stored in the index, or in --store, and never computed
-    twice. The index learns from its stored scores, which gives later searches
-    a higher recall.
+    twice. The index learns from them, which gives later searches a higher
+    recall.
 
-    If `crossknn fit` has fitted a fusion, results are ordered by a final score:
-    the exact score plus weighted retriever scores (--fuse none turns this off).
-    If it has fitted a calibration, each hit shows its probability of relevance.
-    A retriever alone, such as --method 'cmc(retriever=bm25)', makes no
-    cross-encoder calls and returns its own scores.
+    If `crossknn fit` has fitted a fusion, results are ordered by the exact score
+    plus weighted retriever scores; after a calibration, each hit shows its
+    probability of relevance.
     """
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer

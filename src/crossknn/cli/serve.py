@@ -28,10 +28,7 @@ Folders = Annotated[
     ),
 ]
 Keys = Annotated[
-    Path | None,
-    Option(
-        help=f"File of API keys, one per line; by default those in the variable {KEYS_VARIABLE}."
-    ),
+    Path | None, Option(help=f"File of API keys, one per line; else those in {KEYS_VARIABLE}.")
 ]
 
 
@@ -43,14 +40,11 @@ def command(
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     keys: Keys = None,
     budget: o.PerQuery = 100,
-    most_pairs: Annotated[
-        int, Option(min=1, help="Maximum number of cross-encoder calls per request.")
-    ] = 10_000,
+    most_pairs: Annotated[int, Option(min=1, help="Most calls per request.")] = 10_000,
     deadline: o.Deadline = "10s",  # type: ignore[assignment]
     method: o.Method = DEFAULT,
     offer: Annotated[
-        list[str] | None,
-        Option(help="Another method that requests may name; can be given several times."),
+        list[str] | None, Option(help="Another method that requests may name; repeatable.")
     ] = None,
     scorer: o.ScorerOptions,
     private: o.Private = False,

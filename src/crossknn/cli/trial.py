@@ -41,45 +41,23 @@ class TrialOptions:
     """Options for the data, the size and the measure of a trial."""
 
     queries: Annotated[
-        Path | None,
-        Option(
-            help="Your queries, or a BEIR folder; by default those of the BEIR folder ITEMS, "
-            "or queries made from the items."
-        ),
+        Path | None, Option(help="Your queries; else those of the BEIR folder, or made from items.")
     ] = None
     qrels: Annotated[
-        Path | None,
-        Option(
-            help="Judgements: item ids by query id; by default those of the BEIR folder that "
-            "has the queries."
-        ),
+        Path | None, Option(help="Judgements: item ids by query id; else those of the BEIR folder.")
     ] = None
     budget: Annotated[
-        int,
-        Option(
-            min=1,
-            help="Cross-encoder calls for each query; the verdict is also made at half and at "
-            "twice this budget.",
-        ),
+        int, Option(min=1, help="Cross-encoder calls per query; half and twice as many, too.")
     ] = 50
     n_queries: Annotated[
         int, Option(min=5, help="Number of queries to score against every item.")
     ] = 20
     max_items: Annotated[int, Option(min=100, help="Use a sample of this many items.")] = 10_000
     minutes: Annotated[
-        float,
-        Option(
-            min=0.1,
-            help="Choose the numbers of items and queries (at least eight scored against "
-            "every item) to fit into this time.",
-        ),
+        float, Option(min=0.1, help="Use as many items and queries as fit into this time.")
     ] = 10.0
-    measure: Annotated[str, Option(help="Measure used for the verdict, with judgements.")] = (
-        "nDCG@10"
-    )
-    encoder: Annotated[
-        str, Option(help="Dual encoder: 'bundled', a model folder, a hub name or none.")
-    ] = "bundled"
+    measure: Annotated[str, Option(help="Measure of the verdict, with judgements.")] = "nDCG@10"
+    encoder: Annotated[str, Option(help="Dual encoder: a folder, a hub name or none.")] = "bundled"
     folder: Annotated[Path, Option("--out", help="Folder for the index and the scores.")] = Path(
         "crossknn-try"
     )
@@ -99,11 +77,9 @@ def command(
 ) -> None:
     """Test on your own texts whether searching with your cross-encoder pays, and at which budget.
 
-    A BEIR folder has its own queries and judgements. For other items, give --queries, or queries
-    are made from the items. The command first estimates its cost. Then it encodes a sample of the
-    items and scores some queries against the whole sample, to measure what reranking misses. With
-    judgements, a verdict by --measure follows. Scores are kept in --out: run the same command again
-    to resume after an interruption.
+    The command first says what it will cost. Then it encodes a sample of the items and scores some
+    queries against the whole sample, to measure what reranking misses. With judgements, a verdict
+    by --measure follows. Run the same command again to resume after an interruption.
     """
     from crossknn.index.item_index import ItemIndex
     from crossknn.scores.stored import StoredScorer

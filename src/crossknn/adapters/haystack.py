@@ -1,8 +1,5 @@
-"""Haystack: a retriever over an index, and a ranker that scores under a budget.
-
-Pipelines can be saved if indexes and scorers are given by name. `budget` is a number of pairs, or a
-mapping with the fields of `Budget`.
-"""
+"""Haystack: a retriever over an index, and a ranker that scores under a budget, a number of pairs
+or a mapping of `Budget`. Pipelines can be saved if indexes and scorers are given by name."""
 
 from __future__ import annotations
 
@@ -26,13 +23,9 @@ _FILTER = f"field, operator ({', '.join(_OPERATORS)}) and value, or AND, OR, NOT
 
 @component
 class CrossknnRetriever:
-    """Searches an index. A document has the item's id, text, fields and final score, and
-    `crossknn_predicted` in its meta if it was not scored.
-
-    `index` is a folder, opened at the first `run`, or an `ItemIndex`; `scorer` and `method` are as
-    in `Searcher`; `top_k` documents are returned, by default 10; `filters` are conditions in
-    Haystack's form, for queries without their own filters.
-    """
+    """Searches an index, or its folder, which is opened at the first `run`. `scorer` and `method`
+    are as in `Searcher`; `filters` have Haystack's form. A document that was not scored has
+    `crossknn_predicted` in its meta."""
 
     def __init__(
         self,
@@ -53,8 +46,7 @@ class CrossknnRetriever:
     def run(
         self, query: str, filters: dict[str, Any] | None = None, top_k: int | None = None
     ) -> dict[str, Any]:
-        """Return the documents of a query, the best first; `filters` and `top_k` replace the
-        retriever's settings."""
+        """Return the best documents first; `filters` and `top_k` replace the settings."""
         if self._searcher is None:
             index = ItemIndex.load(self.index) if isinstance(self.index, str) else self.index
             self._searcher = Searcher(index, self.scorer, self.method)
@@ -94,13 +86,9 @@ def filter_of(conditions: Mapping[str, Any]) -> dict[str, Any]:
 
 @component
 class CrossknnRanker:
-    """Orders documents by `ck.rerank`. Scores are raw logits, and a document that was not scored
-    has `crossknn_predicted` in its meta. If all documents have embeddings, these help to choose
-    which documents to score.
-
-    `scorer` is as in `Searcher`, by default the bundled cross-encoder; `top_k` documents are
-    returned, and `budget` documents are scored, by default all.
-    """
+    """Orders documents by `ck.rerank`, with raw logits as scores. If all documents have embeddings,
+    these help to choose which `budget` documents to score (by default all). A document that was
+    not scored has `crossknn_predicted` in its meta."""
 
     def __init__(
         self,
@@ -118,8 +106,7 @@ class CrossknnRanker:
         top_k: int | None = None,
         query_embedding: list[float] | None = None,
     ) -> dict[str, Any]:
-        """Return the documents, the best first; `top_k` replaces the ranker's setting, and
-        `query_embedding` comes from the encoder of the documents' embeddings."""
+        """Return the best documents first; `query_embedding` is by the documents' encoder."""
         documents = list_of(Document, documents or [])
         ranked = rerank_documents(
             query,

@@ -20,11 +20,8 @@ with needs_extra("crossknn.adapters.langchain", "langchain"):
 
 
 class CrossknnRetriever(BaseRetriever):
-    """Searches an index. Documents have the item's id, and in their metadata its title and fields,
-    `crossknn_score`, and `crossknn_predicted` if the document was not scored.
-
-    `k`, `budget` and `filter` are as in `Searcher.search`; `invoke` takes all its options.
-    """
+    """Searches an index; `invoke` takes all options of `Searcher.search`. Metadata have title and
+    fields, `crossknn_score`, and `crossknn_predicted` if the document was not scored."""
 
     searcher: Searcher
     k: int | None = None
@@ -53,12 +50,8 @@ def _documents(results: Results) -> list[Document]:
 
 
 class CrossknnReranker(BaseDocumentCompressor):
-    """Orders documents by `ck.rerank`. Their metadata get `crossknn_score`, a raw logit, and
-    `crossknn_predicted` if the document was not scored.
-
-    `scorer` is as in `Searcher`, by default the bundled cross-encoder; `top_n` documents are
-    returned, and `budget` documents are scored, by default all.
-    """
+    """Orders documents by `ck.rerank`, of which `budget` are scored (by default all). Metadata get
+    `crossknn_score`, a raw logit, and `crossknn_predicted` if the document was not scored."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 

@@ -19,13 +19,8 @@ _OURS = [PREDICTED, RETRIEVAL_SCORE]  # hidden from encoders and language models
 
 
 class CrossknnRetriever(BaseRetriever):
-    """Searches an index. A node has the item's id, text and final score; its metadata are the title
-    and fields, and `crossknn_predicted` if the node was not scored. Like this search, a reranker
-    reads the text alone.
-
-    `similarity_top_k` nodes are returned, by default 10; `budget` and `filter` are as in
-    `Searcher.search`, and `options` go to LlamaIndex's `BaseRetriever`.
-    """
+    """Searches an index; `options` go to LlamaIndex's `BaseRetriever`. Metadata are the title and
+    fields, and `crossknn_predicted` if the node was not scored; rerankers read the text alone."""
 
     def __init__(
         self,
@@ -62,14 +57,9 @@ def _nodes(results: Results) -> list[NodeWithScore]:
 
 
 class CrossknnRerank(BaseNodePostprocessor):
-    """Orders nodes by `ck.rerank`. Scores are raw logits, and a node that was not scored has
-    `crossknn_predicted` in its metadata. If all nodes have embeddings, these help to choose which
-    nodes to score.
-
-    `scorer` is as in `Searcher`, by default the bundled cross-encoder; `top_n` nodes are returned,
-    and `budget` nodes are scored, by default all; `keep_retrieval_score` keeps the retriever's
-    score as `crossknn_retrieval_score`.
-    """
+    """Orders nodes by `ck.rerank`, with raw logits as scores. If all nodes have embeddings, these
+    help to choose which `budget` nodes to score (by default all). A node that was not scored has
+    `crossknn_predicted` in its metadata; `keep_retrieval_score` adds `crossknn_retrieval_score`."""
 
     scorer: Any = None
     top_n: int | None = None

@@ -71,7 +71,7 @@ class CrossknnSearch:
             queries: Queries with `id`, `text` and optionally `instruction`.
             top_k: Number of documents per query.
             top_ranked: In reranking tasks, the ids of each query's documents.
-            options: Further arguments of MTEB, which are ignored.
+            options: Ignored.
         """
         if not self._corpus:
             raise InputError("there is no corpus: call index before search")
@@ -101,7 +101,6 @@ class CrossknnSearch:
 
 
 def _new_id(row: Mapping[str, Any], ids: Mapping[str, Any]) -> str:
-    """Return the id of a document or query; `InputError` unless it is a text and new."""
     name = row.get("id")
     if not isinstance(name, str) or name in ids:
         raise InputError(f"the id {name!r:.80} is no text, or is given twice: give each its own")
@@ -109,7 +108,6 @@ def _new_id(row: Mapping[str, Any], ids: Mapping[str, Any]) -> str:
 
 
 def _name(model: Any) -> str:
-    """Return a name that distinguishes a scorer or an encoder from others."""
     if isinstance(model, str | Path):
         return str(model)
     names = getattr(model, "fingerprint", None), getattr(model, "name", None)

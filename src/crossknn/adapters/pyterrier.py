@@ -21,12 +21,8 @@ _ADDED = ["docno", "score", "rank", f"{PREFIX}iteration", "text"]
 
 
 class CrossknnRetriever(pt.Transformer):
-    """Searches an index: queries in, results out.
-
-    It adds the columns `docno`, `score` (the final score), `rank` from 0, `crossknn_iteration` (the
-    round in which the item was chosen, from 0), and `text`. `num_results` items are returned per
-    query, by default 10; `budget` and `filter` are as in `Searcher.search`.
-    """
+    """Searches an index; adds the columns `docno`, `score` (the final score), `rank` and
+    `crossknn_iteration` (the round in which the item was chosen) from 0, and `text`."""
 
     def __init__(
         self,
@@ -62,13 +58,9 @@ class CrossknnRetriever(pt.Transformer):
 
 
 class CrossknnReranker(pt.Transformer):
-    """Orders results by `ck.rerank`, scoring `budget` results of each query, by default all.
-
-    Results need a column of texts, `text_field`. If they have `doc_vec` and `query_vec`, as
-    pyterrier_dr names them, the vectors help to choose which results to score. `crossknn_predicted`
-    marks results that were not scored. `scorer` is as in `Searcher`, such as
-    `as_scorer(transformer)`; by default the bundled cross-encoder.
-    """
+    """Orders results by `ck.rerank`, scoring `budget` results of each query, by default all; marks
+    the others as `crossknn_predicted`. If results have `doc_vec` and `query_vec`, as pyterrier_dr
+    names them, the vectors help to choose which to score."""
 
     def __init__(
         self,
@@ -114,8 +106,7 @@ class CrossknnReranker(pt.Transformer):
 
 
 def _check(frame: pd.DataFrame, *columns: str) -> None:
-    """Refuse rows without a query id, which grouping would drop, or without a text, which joins may
-    leave."""
+    """Refuse rows without a query id, which grouping would drop, or without a text."""
     wrong = {"qid": frame["qid"].isna()}
     wrong |= {c: [not isinstance(text, str) for text in frame[c]] for c in columns}
     for name, rows in wrong.items():

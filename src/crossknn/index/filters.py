@@ -325,18 +325,17 @@ def _condition(name: str, asked: Any) -> Condition:
 
 def _plain(value: Any, field: str) -> Scalar:
     plain = value.item() if isinstance(value, np.generic) else value
-    if isinstance(plain, str):
-        if "\0" in plain or any("\ud800" <= character <= "\udfff" for character in plain):
-            raise InputError(
-                f"the filter compares {field!r} with {plain!r:.80}: give a text without NUL and "
-                "without half a surrogate pair"
-            )
-        return plain
     try:
-        plain = plain if isinstance(plain, int) else float(plain)
-        finite = math.isfinite(plain)
+        if isinstance(plain, str):
+            is_valid = not any("\ud800" <= c <= "\udfff" or c == "\0" for c in plain)
+        else:
+            plain = plain if isinstance(plain, int) else float(plain)
+            is_valid = math.isfinite(plain)
     except OverflowError:
-        finite = False
-    if not finite:
-        raise InputError(f"the filter compares {field!r} with infinity or a number above 1e308")
+        is_valid = False
+    if not is_valid:
+        raise InputError(
+            f"the filter compares {field!r} with what no store holds: give a number up to 1e308, "
+            "or a text without NUL and without half a surrogate pair"
+        )
     return plain

@@ -10,6 +10,8 @@ from typer import Option
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, progress
 from crossknn.errors import InputError
+from crossknn.index.item_index import ItemIndex
+from crossknn.scores.collect import collect
 
 EPILOG = o.examples(
     "crossknn collect docs.index --anchors train-queries.jsonl --max-calls 100000",
@@ -38,8 +40,6 @@ def command(
     resume after an interruption: no pair is scored twice.
     """
     from crossknn.fitting.anchors import collect_anchors
-    from crossknn.index.item_index import ItemIndex
-    from crossknn.scores.collect import collect
 
     if (anchors is None) == (queries is None):
         raise InputError("give a file of queries to score: --anchors FILE or --queries FILE")

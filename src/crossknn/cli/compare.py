@@ -14,17 +14,23 @@ from crossknn.cli import options as o
 from crossknn.cli.lists import add_lists, using_lists
 from crossknn.cli.output import note, print_json, progress, say, show_table
 from crossknn.cli.trial import show_diagnosis
+from crossknn.data.qrels import read_qrels
+from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
+from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method, parse_method, parse_methods
+from crossknn.methods.rerank import Exact, Rerank
+from crossknn.retrievers.specs import first_stage
+from crossknn.scores.collect import Limits, exact_scores
+from crossknn.scores.stored import StoredScorer
+from crossknn.search.fusion import Fusion
+from crossknn.search.searcher import Searcher
+from crossknn.spec import text_of
+from crossknn.types import FloatArray
 
 if TYPE_CHECKING:
-    from crossknn.data.queries import QuerySet
     from crossknn.evaluation.compare import Evaluation
     from crossknn.evaluation.task import TaskMeasures
-    from crossknn.index.item_index import ItemIndex
-    from crossknn.scores.stored import StoredScorer
-    from crossknn.search.fusion import Fusion
-    from crossknn.types import FloatArray
 
 EPILOG = o.examples(
     "crossknn compare docs.index --queries queries.jsonl -k 10",
@@ -62,7 +68,6 @@ class CompareOptions:
 
     def task(self, queries: QuerySet, index: ItemIndex) -> TaskMeasures | None:
         """Make the measures; problems with the judgements are reported before scoring."""
-        from crossknn.data.qrels import read_qrels
         from crossknn.evaluation.task import DEFAULT as MEASURES
         from crossknn.evaluation.task import Judgements, TaskMeasures, measure_names
 
@@ -98,10 +103,6 @@ def command(
     or searching deeper.
     """
     from crossknn.evaluation.compare import Evaluation, query_batches, table_of
-    from crossknn.index.item_index import ItemIndex
-    from crossknn.scores.stored import StoredScorer
-    from crossknn.search.searcher import Searcher
-    from crossknn.spec import text_of
 
     options.check()
     methods, budgets = parse_methods(options.methods), o.numbers(options.budgets, "budgets")
@@ -155,8 +156,6 @@ def _exact(
     stored: StoredScorer, queries: QuerySet, index: ItemIndex, workers: int | None
 ) -> FloatArray:
     """Collect the exact scores (m, n) of all pairs."""
-    from crossknn.scores.collect import Limits, exact_scores
-
     limits, texts = Limits(workers=o.threads(workers)), (queries.texts, index.items.texts)
     with progress("exact search", "pairs") as report:
         return exact_scores(stored.store, stored.scorer, *texts, limits=limits, progress=report)
@@ -172,9 +171,6 @@ def _searched(
 
     If there is a fusion, methods search with it, and exact search is by its final scores, too.
     """
-    from crossknn.methods.rerank import Exact
-    from crossknn.retrievers.specs import first_stage
-
     index = evaluation.batches[0].index
     stage = first_stage(index)
     names = [f"retrieve(retriever={stage})", f"rerank(retriever={stage})"]
@@ -199,7 +195,6 @@ def _diagnose(
 ) -> None:
     """Diagnose the last method that searches, or else the default; print why if that fails."""
     from crossknn.evaluation.diagnosis import check_enough, diagnosis_of, search_ways
-    from crossknn.methods.rerank import Exact, Rerank
 
     if evaluation.task is None:
         return

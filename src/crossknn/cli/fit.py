@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, progress
+from crossknn.data.qrels import read_qrels
 from crossknn.errors import InputError, nearest
-
-if TYPE_CHECKING:
-    from crossknn.index.item_index import ItemIndex
+from crossknn.index.item_index import ItemIndex
+from crossknn.scores.collect import fingerprint_of
+from crossknn.search.searcher import Budget
+from crossknn.spec import parse
 
 EPILOG = o.examples(
     "crossknn fit docs.index als --queries train-queries.jsonl --deadline 30m",
@@ -67,8 +69,6 @@ def command(
     Exact scores are stored in the index: run the same command again to resume after an
     interruption.
     """
-    from crossknn.index.item_index import ItemIndex
-
     _check(method, queries, qrels, fitted)
     index = ItemIndex.load(folder)
     # Fitting may use all threads, but a search scores on one.
@@ -91,7 +91,6 @@ def command(
 def _check(method: str, queries: Path | None, qrels: Path | None, fitted: VectorOptions) -> None:
     """Raise `InputError` for options that exclude each other."""
     from crossknn.fitting.fit import METHODS
-    from crossknn.spec import parse
 
     known = (*METHODS, *JUDGED, "stored")
     if method not in known and (named := parse(method).name) not in METHODS:
@@ -112,8 +111,6 @@ def _check(method: str, queries: Path | None, qrels: Path | None, fitted: Vector
 
 
 def _qrels(path: Path | None) -> Any:
-    from crossknn.data.qrels import read_qrels
-
     return None if path is None else read_qrels(path)
 
 
@@ -140,7 +137,6 @@ def _fit_judged(
     """Fit a fusion or a calibration, and return its report."""
     from crossknn.fitting.calibration import fit_calibration
     from crossknn.fitting.fusion import fit_fusion
-    from crossknn.search.searcher import Budget
 
     with progress("scoring", "pairs") as report:
         options = options | {"progress": report}
@@ -153,7 +149,6 @@ def _fit_judged(
 def _fit_stored(index: ItemIndex, scorer: Any, retriever: str | None) -> dict[str, Any]:
     """Fit kriging's prior to the scores in the index, and return its report."""
     from crossknn.fitting.learning import fit_from_store
-    from crossknn.scores.collect import fingerprint_of
 
     fingerprint_of(scorer, index.scores)  # no scores were stored for one without a name
     with progress("fitting kriging's prior", "steps") as report:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -15,10 +15,8 @@ from typer import Argument, Option
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, plain, print_json, progress, say
 from crossknn.errors import InputError, MissingExtraError
+from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import CENTROIDS, LARGE
-
-if TYPE_CHECKING:
-    from crossknn.index.item_index import ItemIndex
 
 OF_SCORERS = "anchors", "kriging", "fusion", "calibration"
 """Artifacts that belong to one cross-encoder."""
@@ -75,8 +73,6 @@ def build(
     If INDEX exists already, it is replaced. Vectors of unchanged texts and all
     exact scores are kept.
     """
-    from crossknn.index.item_index import ItemIndex
-
     _check_nearest(nearest)
     if nearest and encoder == "none" and lsa == 0:
         raise InputError("--nearest needs item vectors: give an --encoder, or --lsa 128")
@@ -189,7 +185,6 @@ def compact(folder: o.Folder, json: o.AsJson = False) -> None:
 def info(folder: o.Folder, json: o.AsJson = False) -> None:
     """Show what an index contains: items, retrievers, vectors and exact scores."""
     from crossknn.fitting.learning import FIRST_FIT
-    from crossknn.index.item_index import ItemIndex
 
     index = ItemIndex.load(folder)
     made = [artifact for name in OF_SCORERS for artifact in index.each(name)]
@@ -232,8 +227,6 @@ def prune(
 
     The store takes at most 2 GB (CROSSKNN_STORE_LIMIT, in MB) in any case.
     """
-    from crossknn.index.item_index import ItemIndex
-
     if keep is None and not private:
         raise InputError("nothing to prune was named: give --keep N or --private")
     index = ItemIndex.load(folder)
@@ -250,8 +243,6 @@ def verify(
     json: o.AsJson = False,
 ) -> None:
     """Check all files of an index against their checksums; exit with code 6 if any is damaged."""
-    from crossknn.index.item_index import ItemIndex
-
     damages = ItemIndex.load(folder).verify(repair=repair)
     answer({"index": str(folder), "damages": damages, "repaired": repair}, json)
     if damages:
@@ -261,8 +252,6 @@ def verify(
 @contextmanager
 def _changing(folder: Path, json: bool) -> Iterator[ItemIndex]:
     """Let the caller change an index, and print its summary."""
-    from crossknn.index.item_index import ItemIndex
-
     began, index = time.perf_counter(), ItemIndex.load(folder)
     yield index
     _answer(index, folder, json, began)

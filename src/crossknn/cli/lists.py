@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from crossknn.cli.output import note
+from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
-
-if TYPE_CHECKING:
-    from crossknn.data.queries import QuerySet
-    from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import Method
+from crossknn.index.item_index import ItemIndex
+from crossknn.methods import Method
+from crossknn.methods.kriging import FIRST_BATCH, Kriging
+from crossknn.methods.prior import stored_prior
+from crossknn.retrievers.base import CandidateLists
+from crossknn.retrievers.specs import AUTO, HYBRID, first_stage, stage_names
+from crossknn.spec import Spec
+from crossknn.types import NO_ITEM, Queries
 
 
 def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> None:
     """Add the candidates of a TREC run as the retriever `lists`."""
-    from crossknn.retrievers.base import CandidateLists
-
     if path is None:
         return
     if queries is None:
@@ -34,12 +36,6 @@ def using_lists(
     Lists shorter than the first batch are filled up by the default retriever. Kriging also uses the
     lists' scores in its trends, unless the index has a prior, whose queries had no lists.
     """
-    from crossknn.methods.kriging import FIRST_BATCH, Kriging
-    from crossknn.methods.prior import stored_prior
-    from crossknn.retrievers.specs import AUTO, HYBRID, first_stage, stage_names
-    from crossknn.spec import Spec
-    from crossknn.types import NO_ITEM, Queries
-
     if getattr(method, "retriever", None) != AUTO:
         if "lists" not in str(method):
             note(

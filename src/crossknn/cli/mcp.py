@@ -7,7 +7,10 @@ import os
 
 from crossknn.cli import options as o
 from crossknn.cli.output import INTERRUPTED, note
-from crossknn.methods import DEFAULT
+from crossknn.index.item_index import ItemIndex
+from crossknn.methods import DEFAULT, parse_method
+from crossknn.scores.stored import StoredScorer
+from crossknn.search.searcher import Budget, Searcher
 
 EPILOG = o.examples(
     "crossknn mcp docs.index",
@@ -30,10 +33,6 @@ def command(
     reads one text. Exact scores are stored in the index.
     """
     from crossknn.adapters.mcp import create_server
-    from crossknn.index.item_index import ItemIndex
-    from crossknn.methods import parse_method
-    from crossknn.scores.stored import StoredScorer
-    from crossknn.search.searcher import Budget, Searcher
 
     limits, chosen = Budget(per_query=budget, deadline=deadline), parse_method(method)
     index = ItemIndex.load(folder)

@@ -11,20 +11,22 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from typer import Argument, BadParameter, Option
 
+from crossknn.data.items import Items, read_items
+from crossknn.data.queries import QuerySet
+from crossknn.data.queries import read_queries as read_query_set
+from crossknn.data.text_files import read_lines
 from crossknn.errors import InputError
 from crossknn.files import parse_json
+from crossknn.index.item_index import ItemIndex
+from crossknn.linalg import available_threads
 from crossknn.scorers.base import Scorer
-
-if TYPE_CHECKING:
-    from crossknn.data.items import Items
-    from crossknn.data.queries import QuerySet
-    from crossknn.index.item_index import ItemIndex
-    from crossknn.scores.collect import Limits
-    from crossknn.scores.store import ScoreStore
+from crossknn.scorers.opening import CrossEncoder
+from crossknn.scores.collect import Limits
+from crossknn.scores.store import ScoreStore
 
 Result = TypeVar("Result")
 STDIN = "-"
@@ -121,8 +123,6 @@ class ScorerOptions:
 
     def open(self, *, workers: int = 1) -> Scorer:
         """Open the cross-encoder for this many threads, which share the machine's cores."""
-        from crossknn.scorers.opening import CrossEncoder
-
         given: dict[str, Any] = {}
         for option in self.scorer_option or []:
             key, _, text = option.partition("=")
@@ -150,8 +150,6 @@ class FieldOptions:
 
     def read(self, path: Path, **options: Any) -> Items:
         """Read the items of a file, or of standard input for `-`."""
-        from crossknn.data.items import read_items
-
         return read_items(source(path), **vars(self), **options)
 
 
@@ -165,8 +163,6 @@ class LimitOptions:
 
     def limits(self) -> Limits:
         """Return the limits of a scoring run."""
-        from crossknn.scores.collect import Limits
-
         workers = threads(self.workers)
         return Limits(workers=workers, max_calls=self.max_calls, deadline=self.deadline)
 
@@ -195,16 +191,12 @@ def fuse_of(text: str) -> str | dict[str, float]:
 
 def threads(workers: int | None) -> int:
     """Return the number of scoring threads, by default one per core."""
-    from crossknn.linalg import available_threads
-
     return workers or available_threads()
 
 
 def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStore:
     """Open the store of exact scores: the file `path`, or else the index's own; in memory for a
     scorer without a fingerprint."""
-    from crossknn.scores.store import ScoreStore
-
     if scorer.fingerprint is not None:
         return index.scores if path is None else ScoreStore(path)
     if path is not None:
@@ -238,8 +230,6 @@ def source(path: Path) -> Any:
 
 def read_ids(path: Path) -> list[str]:
     """Read ids, one per line and unchanged, from a text file or from standard input for `-`."""
-    from crossknn.data.text_files import read_lines
-
     lines = sys.stdin if str(path) == STDIN else (line for _, line in read_lines(path))
     if ids := [line.rstrip("\r\n") for line in lines if line.strip()]:
         return ids
@@ -248,9 +238,7 @@ def read_ids(path: Path) -> list[str]:
 
 def read_queries(path: Path, limit: int | None = None) -> QuerySet:
     """Read the queries of a file, or of standard input for `-`."""
-    from crossknn.data.queries import read_queries as read
-
-    return read(source(path), limit=limit)
+    return read_query_set(source(path), limit=limit)
 
 
 def numbers(text: str, what: str) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -13,16 +13,15 @@ from crossknn.cli import options as o
 from crossknn.cli.answers import show
 from crossknn.cli.lists import add_lists, using_lists
 from crossknn.cli.output import note, progress
+from crossknn.data.queries import QuerySet, own_items, read_queries
 from crossknn.errors import CrossknnError, InputError
 from crossknn.files import parse_json
+from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, parse_method
-
-if TYPE_CHECKING:
-    from crossknn.data.queries import QuerySet
-    from crossknn.index.item_index import ItemIndex
-    from crossknn.scores.stored import StoredScorer
-    from crossknn.search.results import Results
-    from crossknn.search.searcher import Searcher
+from crossknn.scores.stored import StoredScorer
+from crossknn.search.results import Results
+from crossknn.search.searcher import Budget, Searcher
+from crossknn.types import NO_ITEM
 
 EPILOG = o.examples(
     'crossknn search docs.index "how do I unzip a file" --budget 100 --explain',
@@ -61,8 +60,6 @@ class QuestionOptions:
 
     def read(self, texts: list[str]) -> QuerySet:
         """Read the queries from the command line or a file."""
-        from crossknn.data.queries import read_queries
-
         if bool(texts) == (self.queries is not None):
             raise InputError("give queries either as arguments or with --queries FILE")
         if self.queries is None and texts != [o.STDIN]:
@@ -110,10 +107,6 @@ def command(
     plus weighted retriever scores; after a calibration, each hit shows its
     probability of relevance.
     """
-    from crossknn.index.item_index import ItemIndex
-    from crossknn.scores.stored import StoredScorer
-    from crossknn.search.searcher import Searcher
-
     chosen = parse_method(method)
     o.check_path("--run", run)
     queries, index = question.read(query or []), ItemIndex.load(folder)
@@ -155,10 +148,6 @@ def _search(
     json: bool,
 ) -> Results:
     """Search, print the answers, and write them to the file."""
-    from crossknn.data.queries import own_items
-    from crossknn.search.searcher import Budget
-    from crossknn.types import NO_ITEM
-
     k, wanted, one_more = question.k, question.k, False
     recall = question.target_recall
     limits = Budget(per_query=question.budget, deadline=question.deadline, target_recall=recall)

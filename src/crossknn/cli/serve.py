@@ -14,6 +14,7 @@ from crossknn.cli import options as o
 from crossknn.cli.output import note
 from crossknn.errors import InputError, needs_extra
 from crossknn.files import read_given
+from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, parse_method
 
 KEYS_VARIABLE = "CROSSKNN_SERVE_KEYS"
@@ -78,8 +79,6 @@ def command(
 
 def _open(folders: list[Path]) -> dict[str, Any]:
     """Open indexes, named by their folders."""
-    from crossknn.index.item_index import ItemIndex
-
     indexes: dict[str, Any] = {}
     for folder in folders:
         name = folder.resolve().name

@@ -13,18 +13,20 @@ from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import err, note, out, print_json, progress, say, show_table
+from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError, counted
+from crossknn.index.item_index import ItemIndex
+from crossknn.scorers.base import Scorer
+from crossknn.scores.collect import Limits, exact_scores
+from crossknn.scores.store import ScoreStore
+from crossknn.scores.stored import StoredScorer
+from crossknn.types import FloatArray
 
 if TYPE_CHECKING:
-    from crossknn.data.queries import QuerySet
     from crossknn.evaluation.diagnosis import Diagnosis
-    from crossknn.index.item_index import ItemIndex
-    from crossknn.scorers.base import Scorer
-    from crossknn.scores.store import ScoreStore
     from crossknn.trial.data import TrialData
     from crossknn.trial.plan import Plan
     from crossknn.trial.result import Trial
-    from crossknn.types import FloatArray
 
 EPILOG = o.examples(
     "crossknn try scifact/    # a BEIR folder, with its own queries and judgements",
@@ -81,8 +83,6 @@ def command(
     queries against the whole sample, to measure what reranking misses. With judgements, a verdict
     by --measure follows. Run the same command again to resume after an interruption.
     """
-    from crossknn.index.item_index import ItemIndex
-    from crossknn.scores.stored import StoredScorer
     from crossknn.trial.result import Trial
 
     o.check_path("--out", options.folder, folder=True)
@@ -181,7 +181,6 @@ def _score(
     """Score queries against every item, one after the other, until the time `until`; as many as can
     show a clear difference are scored in any case."""
     from crossknn.evaluation.diagnosis import ENOUGH
-    from crossknn.scores.collect import Limits, exact_scores
 
     n, m, limits = index.n, len(queries), Limits(workers=o.threads(None))
     rows: list[FloatArray] = []

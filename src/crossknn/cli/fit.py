@@ -77,7 +77,8 @@ def command(
     if method == "stored" or queries is None:
         report = _fit_stored(index, given, fitted.retriever)
     elif method in JUDGED:
-        options: dict[str, Any] = {"queries": o.read_queries(queries), "qrels": _qrels(qrels)}
+        judged = None if qrels is None else read_qrels(qrels)
+        options: dict[str, Any] = {"queries": o.read_queries(queries), "qrels": judged}
         options["keep_own"] = keep_own
         report = _fit_judged(index, given, method, per, limits, seed, options)
     else:
@@ -108,10 +109,6 @@ def _check(method: str, queries: Path | None, qrels: Path | None, fitted: Vector
         )
     if method == "calibration" and qrels is None:
         raise InputError("calibration needs relevance judgements: give --qrels FILE")
-
-
-def _qrels(path: Path | None) -> Any:
-    return None if path is None else read_qrels(path)
 
 
 def _fit_vectors(

@@ -95,23 +95,24 @@ def growth(
             f"the index already has an item {items.ids[old[0]]!r}: give another id, or replace "
             "it (replace=True, --replace)"
         )
-    own = [key[8:] for key, part in opened.items() if _is_own_vectors(key, part)]
+    vectors = {key[8:]: part for key, part in opened.items() if key.startswith("vectors/")}
+    own = [name for name, part in vectors.items() if part.method is None]
     if unknown := sorted(set(given) - set(own)):
         raise InputError(
             f"vectors are given for {unknown[0]!r}, but the user's own vectors in the index "
             f"are {', '.join(own) or 'none'}"
         )
     place = None if parts.folder is None else parts.folder.path
-    vectors = {name: _vectors(opened, name, new, given, progress, place) for name in own}
+    new_vectors = {name: _vectors(opened, name, new, given, progress, place) for name in own}
     base = unfitted(IndexView(parts))
     old_base = None if base is None else opened[f"vectors/{base}"].values
-    predictor = cache(partial(regression, old_base, vectors.get(base or ""), len(new)))
+    predictor = cache(partial(regression, old_base, new_vectors.get(base or ""), len(new)))
 
     deleted = {"deleted": np.array(old, np.int64)} if old else {}
     grown = {"items": Growth({"template": items.template}, columns_of(new) | deleted)}
     for key, part in opened.items():
-        if key.removeprefix("vectors/") in vectors and key.startswith("vectors/"):
-            grown[key] = Growth(part.artifact().meta, {"values": vectors[key[8:]]})
+        if key.startswith("vectors/") and key[8:] in new_vectors:
+            grown[key] = Growth(part.artifact().meta, {"values": new_vectors[key[8:]]})
         elif (rows := _fitted_rows(key, part, len(items), len(new), predictor)) is not None:
             grown[key] = rows
         elif isinstance(part, BM25):
@@ -206,10 +207,6 @@ def compacted(parts: Parts) -> dict[str, Artifact]:
         by_name = unchanged | taken
         compact[key] = Artifact(meta, Named(list(arrays), partial(_called, by_name)))
     return compact
-
-
-def _is_own_vectors(key: str, part: Any) -> bool:
-    return key.startswith("vectors/") and part.method is None
 
 
 def _vectors(

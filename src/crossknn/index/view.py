@@ -164,15 +164,10 @@ class IndexView:
         return frozenset(n for n in names if fingerprint_of(held[n]) not in parts.scorers)
 
     @property
-    def matchers(self) -> list[str]:
-        """Word models that can serve as retrievers."""
-        return [name for name in self._parts.names("words") if name != LSA_NAME]
-
-    @property
     def retrievers(self) -> Mapping[str, Retriever]:
-        """Retrievers without vectors: `matchers`, and the user's own from `add_retriever`."""
-        added = self._parts.added
-        names = dict.fromkeys([*self.matchers, *added])
+        """Retrievers without vectors: BM25, and the user's own from `add_retriever`."""
+        added, words = self._parts.added, self._parts.names("words")
+        names = dict.fromkeys([*(name for name in words if name != LSA_NAME), *added])
         return Named(names, lambda name: added.get(name) or self._parts.open("words", name))
 
     @property

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -217,30 +213,3 @@ def test_a_missing_extra_names_the_command_that_installs_it(folder, capsys, monk
     monkeypatch.setattr("crossknn.cli.index.find_spec", lambda name: None)
     assert run(["index", "build", "docs.jsonl", "new.index", "--nearest"]) == 5
     assert "--nearest needs an extra: run  pip install 'crossknn[faiss]'" in capsys.readouterr().err
-
-
-def crossknn(where: Path, *arguments: str, **how):
-    """Start a process of its own in `where`."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "crossknn", *arguments],
-        cwd=where,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Python would keep bytecode that a full disk has cut, too.
-        env=os.environ | {"COLUMNS": "200", "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-        **how,
-    )
-
-
-def test_a_full_disk_leaves_nothing_half_written(folder):
-    def cap():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
-
-    before = _names(folder)
-    building = ["index", "build", "docs.jsonl", "full.index", "--encoder", "none"]
-    process = crossknn(folder, *building, preexec_fn=cap)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode != 0
-    assert "cannot be written: File too large; nothing was changed" in said
-    assert len(said.strip().splitlines()) == 1
-    assert _names(folder) == before

@@ -281,7 +281,7 @@ def test_all_items_above_a_score(build, command, capsys):
     assert f"reaches 99: the best score is {best[0]:.2f}" in capsys.readouterr().out
 
 
-def test_a_filter_a_deadline_and_lists(build, command, folder):
+def test_a_filter_and_a_deadline(build, command, folder):
     build()
     (folder / "ids.txt").write_text("d1\nd6\nd11\n")
     options = ("--filter", "ids.txt", "--deadline", "1m")
@@ -293,16 +293,6 @@ def test_a_filter_a_deadline_and_lists(build, command, folder):
     assert run(["index", "build", "tagged.jsonl", "tagged.index", "--encoder", "none"]) == 0
     (found,) = command("search", "tagged.index", "about", "--filter", '{"part": {"gte": 8}}')
     assert {h["id"] for h in found["results"][0]["hits"]} == {"t8", "t9"}
-    runs = "q0 Q0 d9 1 3.5 mine\nq0 Q0 d4 2 3.0 mine\nq1 Q0 d7 1 1.0 mine\n"
-    (folder / "run.txt").write_text(runs)
-    (folder / "two.jsonl").write_text('{"id": "q0", "text": "a"}\n{"id": "q1", "text": "b"}\n')
-    (found,) = command(
-        *("search", "docs.index", "--queries", "two.jsonl", "--lists", "run.txt"),
-        *("--method", "rerank(retriever=lists)", "-k", "2", "--budget", "2"),
-    )
-    first, second = ({h["id"] for h in r["hits"]} for r in found["results"])
-    assert first == {"d9", "d4"}
-    assert "d7" in second
 
 
 def test_the_page_of_formats_has_the_keys_of_an_answer(build, command):

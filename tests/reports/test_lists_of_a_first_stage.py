@@ -38,7 +38,9 @@ def test_without_a_method(folder, capsys):
     assert "mean=hybrid(bm25, lsa, lists)" in method
 
 
-@pytest.mark.parametrize("method", ["rerank", "auto(rounds=3)", "axn(blend=0)"])
+@pytest.mark.parametrize(
+    "method", ["rerank", "rerank(retriever=lists)", "auto(rounds=3)", "axn(blend=0)"]
+)
 def test_with_a_method_that_names_no_retriever(folder, capsys, method):
     _, (one, _), _ = searched(capsys, "--method", method)
     assert len(one & {f"d{i}" for i in range(40, 52)}) == min(len(one), 12)

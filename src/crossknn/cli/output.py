@@ -46,10 +46,6 @@ class _Stream(Console):
         size = super().size
         return size if self.file.isatty() else ConsoleDimensions(_WHOLE, size.height)
 
-    def status(self, *args: Any, **how: Any) -> Any:
-        spinner = "dots" if self.encoding.startswith("utf") else "line"
-        return super().status(*args, **{"spinner": spinner} | how)
-
 
 out = _Stream()
 err = _Stream(stderr=True)

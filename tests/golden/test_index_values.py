@@ -12,6 +12,7 @@ from recorded import check, plain
 import crossknn as ck
 from crossknn.data.items import read_items
 from crossknn.fitting.anchors import collect_anchors
+from crossknn.index import building
 from crossknn.retrievers.base import CandidateLists
 from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import as_scorer
@@ -82,14 +83,14 @@ def exact(pairs):
 
 
 @pytest.fixture
-def index():
+def index(monkeypatch):
+    monkeypatch.setattr(building, "drawn", np.random.default_rng(3).permutation)
     made = ck.ItemIndex.build(
         read_items(RECORDS, template="{title} ({year})\n{text}"),
         encoder=MODELS["dense"],
         vectors={"own": OWN},
         query_vectors={"own": own_vectors},
         lsa=16,
-        seed=3,
     )
     made.add_late(MODELS["cmc"])
     collect_anchors(made, as_scorer(exact), TRAIN)

@@ -98,6 +98,7 @@ CASES = """
 2 model: FIT --endpoint-model m
 2 fingerprint: FIT --scorer URL/nan
 2 --queries: fit docs.index als
+2 --endpoint-model: fit docs.index stored --scorer URL/few
 2 leave --queries out: fit docs.index stored --queries queries.txt
 2 makes no item vectors: fit docs.index fusion --queries queries.txt --name x
 2 makes no item vectors: fit docs.index calibration --queries queries.txt --strategy i

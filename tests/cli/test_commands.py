@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -110,20 +108,6 @@ def test_text_output_can_be_read(build, folder, capsys):
     shown = capsys.readouterr().out
     assert "retrievers: bm25, lsa" in shown
     assert "nothing learned yet: learning needs the scores of 30 searched queries" in shown
-
-
-def test_standard_input_is_read_and_standard_output_can_be_piped(folder, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO((folder / "docs.jsonl").read_text()))
-    assert run(["index", "build", "-", "piped.index", "--encoder", "none", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["items"] == N
-    monkeypatch.setattr(sys, "stdin", io.StringIO("about threads\nabout files\n"))
-    assert run(["search", "piped.index", "-", *BM25, "--budget", "10", "--json"]) == 0
-    printed = capsys.readouterr()
-    assert [r["query"] for r in json.loads(printed.out)["results"]] == [
-        "about threads",
-        "about files",
-    ]
-    assert printed.err == ""
 
 
 @pytest.mark.slow

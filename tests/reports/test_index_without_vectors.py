@@ -1,6 +1,5 @@
 """Indexes of words alone (`--encoder none --lsa 0`), and approximate ones of few items."""
 
-import json
 import logging
 import shutil
 from importlib.util import find_spec
@@ -50,26 +49,6 @@ def test_more_hits_than_calls_and_filters_and_added_items(index):
     assert search(QUERY, k=3, budget=10)[0][0].id == "new"
     index.compact()
     assert search(QUERY, k=3, budget=10)[0][0].id == "new"
-
-
-def test_the_commands_over_words_alone(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "items.txt").write_text("\n".join(TEXTS))
-    for line in ("build items.txt docs --encoder none --lsa 0", "info docs", "verify docs"):
-        assert run(["index", *line.split()]) == 0
-    capsys.readouterr()
-    assert run(["search", "docs", QUERY, "-k", "2", "--budget", "10", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["results"][0]["hits"]) == 2
-
-
-def test_the_service_answers(index):
-    pytest.importorskip("fastapi")
-    from service_helpers import Words, ask, running
-
-    with running({"docs": index}, Words()) as port:
-        url = f"http://127.0.0.1:{port}"
-        found = ask(f"{url}/search", {"query": QUERY, "k": 3, "budget": 20})
-        assert len(found["results"][0]["hits"]) == 3
 
 
 faiss = pytest.mark.skipif(find_spec("faiss") is None, reason="needs faiss")

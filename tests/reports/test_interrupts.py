@@ -22,7 +22,7 @@ from crossknn.errors import InputError
 WORDS = ("copy", "move", "zip", "sort", "lock", "thread", "file", "list", "queue", "date", "time")
 SEARCH = ("search", "docs.index", "--queries", "queries.jsonl", "--budget", "300")
 MOMENTS = random.Random(42)
-"""Draws when interrupts come; those of the slow test come from the same, later."""
+"""Draws when interrupts come."""
 
 IN_PYTHON = """
 import crossknn as ck
@@ -79,16 +79,6 @@ def check(process, moment):
 @pytest.mark.parametrize("moment", [MOMENTS.uniform(0.2, 2.5) for _ in range(3)])
 def test_a_search_is_interrupted_while_it_starts_and_while_it_scores(folder, moment):
     check(command(folder, *SEARCH), moment)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "times"),
-    [(SEARCH, 50), (("collect", "docs.index", "--queries", "queries.jsonl"), 10)],
-)
-def test_a_command_is_interrupted_many_times(folder, arguments, times):
-    for _ in range(times):
-        check(command(folder, *arguments), MOMENTS.uniform(0.1, 3))
 
 
 def when_scored(folder, process, more=30):

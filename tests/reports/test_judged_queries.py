@@ -161,13 +161,3 @@ def test_a_cross_encoder_that_knows_nothing(world, tmp_path, capsys):
     assert run(["index", "info", str(tmp_path / "i"), "--json"]) == 0
     kept = json.loads(capsys.readouterr().out)["cross_encoders"]["callable:noise"]
     assert "note" in kept["fusion"]
-
-
-def test_a_cross_encoder_that_helps(world):
-    index, queries, qrels = world
-    right = {(q, index.items.texts[40 + p]) for p, q in enumerate(queries.texts)}
-    scorer = ck.CallableScorer(lambda pairs: [4.0 * (p in right) for p in pairs], "right")
-    fit = ck.fit_fusion(index, scorer, queries, qrels)
-    assert "note" not in fit
-    assert max(fit["weights"].values()) < 10
-    assert fit["ndcg"]["both"] >= fit["ndcg"]["retrievers"]

@@ -133,11 +133,6 @@ def test_functions_one_after_the_other():
         del scorer, found  # so that the next may have its place in memory
 
 
-def test_an_endpoint_without_a_name_has_no_scores_to_fit_to(learned, endpoint, capsys):
-    assert run(["fit", learned, "stored", "--scorer", endpoint]) == 2
-    assert "--endpoint-model" in capsys.readouterr().err
-
-
 TOPICS = ("archives", "threads", "files", "strings", "queues", "dates")
 TEXTS = [f"part {i} on {TOPICS[i % 6]} and {TOPICS[i // 6 % 6]}" for i in range(72)]
 QUERIES = [f"about {one} or {two}" for one in TOPICS for two in TOPICS[:2]]

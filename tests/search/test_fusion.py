@@ -169,6 +169,7 @@ def test_weights_go_where_judgements_say_and_stay_at_the_shipped_ones_where_they
     assert best.text == queries.texts[0]
     gold = ck.CallableScorer(lambda pairs: [float(q == t) for q, t in pairs], "gold")
     trusted = fit_fusion(index, gold, queries, judged(index, queries))
+    assert "note" not in trusted
     assert trusted["weights"] == {"lsa": 0, "bm25": pytest.approx(0.5)}
 
 

@@ -9,7 +9,6 @@ import pytest
 from synthetic import matrix
 
 import crossknn as ck
-from crossknn.cli.answers import show
 from crossknn.errors import InputError
 from crossknn.fitting.stopping import rehearsals
 
@@ -45,14 +44,6 @@ def test_hits_are_the_scored_items_that_reach_it(searcher, method, k):
         assert found.best_scores[q] == max(hit.score for hit in scored)
 
 
-def test_a_threshold_above_all_scores_is_said_in_a_sentence(searcher, capsys):
-    found = searcher.search("odd", budget=20, min_score=99)
-    assert found[0] == []
-    show(found, json=False)
-    said = f"no scored item reaches 99: the best score is {found.best_scores[0]:.2f}"
-    assert said in capsys.readouterr().out
-
-
 def test_no_rehearsal_knows_the_query_that_it_searches():
     index = matrix(anchors=20)
     method = ck.parse_method("kriging(retriever=dense)")
@@ -69,18 +60,6 @@ def test_no_rehearsal_knows_the_query_that_it_searches():
         np.testing.assert_array_equal(trend.precision, known.precision)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"min_score": float("nan")}, "min_score is nan"),
-        ({"min_score": "3"}, "min_score is '3'"),
-        (
-            {"min_score": 3, "budget": ck.Budget(target_recall=0.9)},
-            "target_recall refers to the top k",
-        ),
-        ({"min_score": 3, "k": 0}, "k is 0"),
-    ],
-)
-def test_bad_input_is_said_in_a_sentence(searcher, options, sentence):
-    with pytest.raises(InputError, match=sentence):
-        searcher.search("odd", **options)
+def test_a_target_recall_does_not_go_with_a_score(searcher):
+    with pytest.raises(InputError, match="target_recall refers to the top k"):
+        searcher.search("odd", budget=ck.Budget(target_recall=0.9), min_score=3)

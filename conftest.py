@@ -69,6 +69,17 @@ def pytest_addoption(parser):
     parser.addoption("--slow-seed", default="0", help="draws that share")
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Where tests that need torch are left out, files of such tests alone are not even imported."""
+    if config.getoption("markexpr") == "not torch":
+        if ROOT / "train" / "tests" in collection_path.parents:
+            return True
+        if collection_path.suffix == ".py":
+            mark = "\npytestmark = pytest.mark.torch\n"
+            return mark in collection_path.read_text(encoding="utf-8") or None
+    return None
+
+
 def pytest_collection_modifyitems(config, items):
     """Leave slow tests out but for a share drawn by seed, unless a test is named by its id."""
     share, seed = config.getoption("--slow-share"), config.getoption("--slow-seed")

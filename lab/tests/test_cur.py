@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from fitting import test_fit as ours
 from fitting.test_fit import TRAIN, N, world  # noqa: F401
-from sklearn.linear_model import RidgeCV
 
 from crossknn.errors import InputError
 from crossknn.fitting.fit import fit
@@ -70,6 +69,8 @@ def test_maps_are_scikit_learns_ridge_regression_with_a_penalty_for_each_dimensi
     queries = rng.normal(size=(a, d)) + 1
     wanted = queries @ rng.normal(size=(d, 9)) + 3 * rng.normal(size=(a, 9)) * np.arange(9) + 2
     penalties = PENALTIES * np.square(queries).sum(axis=1).mean()
+    from sklearn.linear_model import RidgeCV  # a second to import
+
     theirs = RidgeCV(penalties, alpha_per_target=True).fit(queries, wanted)
     assert len(set(theirs.alpha_)) > 2
     found = ridge_map(queries, wanted)

@@ -9,16 +9,21 @@ from adapter_helpers import QUERY, TEXTS, overlap
 
 import crossknn as ck
 
-pytest.importorskip("haystack")
-
-from haystack import Document, Pipeline
-from haystack.core.errors import SerializationError
-from haystack.errors import FilterError
-from haystack.utils.filters import document_matches_filter
-
-from crossknn.adapters.haystack import CrossknnRanker, CrossknnRetriever, filter_of
-
 BUNDLED = {"method": "rerank(retriever=lsa)", "budget": 6}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported():
+    """Where it is used: that takes two seconds."""
+    global Document, Pipeline, SerializationError, FilterError, document_matches_filter
+    global CrossknnRanker, CrossknnRetriever, filter_of
+    pytest.importorskip("haystack")
+    from haystack import Document, Pipeline
+    from haystack.core.errors import SerializationError
+    from haystack.errors import FilterError
+    from haystack.utils.filters import document_matches_filter
+
+    from crossknn.adapters.haystack import CrossknnRanker, CrossknnRetriever, filter_of
 
 
 @pytest.fixture

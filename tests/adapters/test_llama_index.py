@@ -9,15 +9,20 @@ from adapter_helpers import QUERY, overlap
 
 import crossknn as ck
 
-pytest.importorskip("llama_index.core")
 
-from llama_index.core import Settings
-from llama_index.core.llms import MockLLM
-from llama_index.core.query_engine import RetrieverQueryEngine
-from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
-from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
+@pytest.fixture(scope="module", autouse=True)
+def imported():
+    """Where it is used: that takes two seconds."""
+    global Settings, MockLLM, RetrieverQueryEngine, ResponseMode, get_response_synthesizer
+    global MetadataMode, NodeWithScore, QueryBundle, TextNode, CrossknnRerank, CrossknnRetriever
+    pytest.importorskip("llama_index.core")
+    from llama_index.core import Settings
+    from llama_index.core.llms import MockLLM
+    from llama_index.core.query_engine import RetrieverQueryEngine
+    from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
+    from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 
-from crossknn.adapters.llama_index import CrossknnRerank, CrossknnRetriever
+    from crossknn.adapters.llama_index import CrossknnRerank, CrossknnRetriever
 
 
 def test_a_reranker_reads_what_the_search_has_scored(searcher):

@@ -13,8 +13,13 @@ from adapter_helpers import overlap
 
 import crossknn as ck
 
-mcp = pytest.importorskip("mcp")
-server_of = pytest.importorskip("crossknn.adapters.mcp")
+
+@pytest.fixture(scope="module", autouse=True)
+def imported():
+    """Where it is used: that takes two seconds."""
+    global mcp, server_of
+    mcp = pytest.importorskip("mcp")
+    server_of = pytest.importorskip("crossknn.adapters.mcp")
 
 
 def ask(searcher, *calls, budget=None):
@@ -89,7 +94,7 @@ def test_the_tools_are_described_and_change_nothing(searcher):
 def test_answers_are_short_enough_and_long_texts_come_in_parts(letter):
     long = "".join(f"{letter * 9}{n % 10}" for n in range(6000))
     texts = [{"id": f"{n}-{'i' * 4000}", "text": long} for n in range(20)]
-    index = ck.ItemIndex.build(texts, lsa=0)
+    index = ck.ItemIndex.build(texts, lsa=0, bm25=False)
     searcher = ck.Searcher(index, overlap, "rerank(retriever=random)")
     name = texts[0]["id"]
     [found], _ = ask(searcher, ("search", {"query": "1", "k": 20}))

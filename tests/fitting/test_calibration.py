@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.isotonic import IsotonicRegression
 
 import crossknn as ck
 from crossknn.errors import InputError
@@ -116,6 +115,8 @@ def test_judgements_that_cannot_be_fitted_to_are_said_in_a_sentence(index, qrels
 def test_rising_curves_are_scikit_learns(pairs):
     values, found = np.array(pairs, np.float64).T
     found = found > 0
+    from sklearn.isotonic import IsotonicRegression  # a second to import
+
     theirs = IsotonicRegression(out_of_bounds="clip").fit(values, found)
     at, height = isotonic(values, found)
     np.testing.assert_array_equal(at, theirs.X_thresholds_)

@@ -2,10 +2,10 @@
 
 import json
 import uuid
+from importlib import import_module
 
 import numpy as np
 import pytest
-from qdrant_client import QdrantClient, models
 
 import crossknn as ck
 
@@ -21,9 +21,14 @@ FEW = np.array([[1, 0], [0, 1], [1, 1], [0.5, 0.2], [0.3, 1]], np.float32)
 """Vectors of up to five items, whose ids are 0, 1, ..."""
 
 
-def collection(vectors=VECTORS, payloads=PAYLOADS, ids=IDS, distance=models.Distance.DOT):
+def qdrant():
+    """Qdrant's client library, which takes a second to import: only where it is used."""
+    return import_module("qdrant_client")
+
+
+def collection(vectors=VECTORS, payloads=PAYLOADS, ids=IDS, distance="Dot"):
     """Items in a collection `docs` of Qdrant's client."""
-    client = QdrantClient(":memory:")
+    client, models = qdrant().QdrantClient(":memory:"), qdrant().models
     parameters = models.VectorParams(size=vectors.shape[1], distance=distance)
     client.create_collection("docs", vectors_config=parameters)
     rows = zip(ids, vectors.tolist(), payloads, strict=False)

@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-from database_helpers import FEW, IDS, PAYLOADS, VECTORS, D, N, collection
+from database_helpers import FEW, IDS, PAYLOADS, VECTORS, D, N, collection, qdrant
 from index_helpers import FormulaScorer
-from qdrant_client import QdrantClient, models
 
 import crossknn as ck
 from crossknn.errors import InputError, StoreError
@@ -31,7 +30,7 @@ def test_a_filter_goes_to_the_database_as_it_is(docs):
 
 
 def test_cosine_collections_have_unit_vectors():
-    store = ck.QdrantStore(collection(distance=models.Distance.COSINE), "docs", exact=True)
+    store = ck.QdrantStore(collection(distance="Cosine"), "docs", exact=True)
     unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
     np.testing.assert_allclose(store.vectors(np.arange(5)), unit[:5], rtol=1e-5)
     query = 3 * VECTORS[:1]
@@ -93,7 +92,7 @@ def test_a_mistake_of_ours_is_no_failure_of_the_database(docs, monkeypatch):
 
 
 def test_a_server_that_is_not_there():
-    client = QdrantClient("http://127.0.0.1:9", check_compatibility=False)
+    client = qdrant().QdrantClient("http://127.0.0.1:9", check_compatibility=False)
     with pytest.raises(StoreError, match=r"'docs' failed: .*Connection refused"):
         ck.QdrantStore(client, "docs")
 
@@ -101,7 +100,7 @@ def test_a_server_that_is_not_there():
 def test_points_that_come_and_go():
     client = collection(FEW)
     store = ck.QdrantStore(client, "docs", exact=True)
-    client.upsert("docs", [models.PointStruct(id=10**6, vector=[100.0] * 2, payload={})])
+    client.upsert("docs", [qdrant().models.PointStruct(id=10**6, vector=[100.0] * 2, payload={})])
     assert (store.top(np.ones((1, 2), np.float32), 5).items != NO_ITEM).all()
     client.delete("docs", [0])
     with pytest.raises(StoreError, match=r"no longer has the item 0: open the store again"):
@@ -123,9 +122,11 @@ def allowed(client, condition):
 
 def lacking(client):
     """A search over points of which one lacks the vector of a name."""
-    client.create_collection("two", {"a": models.VectorParams(size=2, distance="Dot")})
+    client.create_collection("two", {"a": qdrant().models.VectorParams(size=2, distance="Dot")})
     points = [({"a": [1.0, 0.0]}, PAYLOADS[0]), ({}, PAYLOADS[1])]
-    rows = [models.PointStruct(id=i, vector=v, payload=p) for i, (v, p) in enumerate(points)]
+    rows = [
+        qdrant().models.PointStruct(id=i, vector=v, payload=p) for i, (v, p) in enumerate(points)
+    ]
     client.upsert("two", rows)
     store = ck.QdrantStore(client, "two", vector="a", exact=True)
     store.vectors(np.array([0, 1]))
@@ -153,7 +154,7 @@ def lacking(client):
 )
 def test_what_cannot_be_is_said_in_one_sentence(make, said):
     client = collection(FEW)
-    for name, distance in (("empty", models.Distance.DOT), ("far", models.Distance.EUCLID)):
-        client.create_collection(name, models.VectorParams(size=2, distance=distance))
+    for name, distance in (("empty", "Dot"), ("far", "Euclid")):
+        client.create_collection(name, qdrant().models.VectorParams(size=2, distance=distance))
     with pytest.raises(InputError, match=said):
         make(client)

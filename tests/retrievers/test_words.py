@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.utils.extmath import randomized_svd
 
 from crossknn.errors import InputError
 from crossknn.retrievers.base import Retriever
@@ -68,6 +66,9 @@ def test_texts_without_words():
 
 @pytest.mark.parametrize("n", [30, 300])  # fewer and more texts than words
 def test_weights_and_their_decomposition_are_scikit_learns(n):
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.utils.extmath import randomized_svd
+
     rng = np.random.default_rng(n)
     texts = [" ".join(f"w{w}" for w in rng.zipf(1.5, 12) if w < 200) for _ in range(n)] + ["the"]
     theirs = TfidfVectorizer(analyzer=words_of, sublinear_tf=True)

@@ -3,10 +3,7 @@
 from collections import Counter
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from schemathesis import GenerationMode
-from schemathesis.checks import positive_data_acceptance
 from service_helpers import TEXTS, Words, served
 
 KEY = {"Authorization": "Bearer a-good-key"}
@@ -18,6 +15,15 @@ KNOWN = {
     "k": 3,
 }
 """What a schema cannot say: the names of this service."""
+
+
+@pytest.fixture(autouse=True)
+def imported():
+    """Where it is used: that takes two seconds."""
+    global schemathesis, GenerationMode, positive_data_acceptance
+    import schemathesis
+    from schemathesis import GenerationMode
+    from schemathesis.checks import positive_data_acceptance
 
 
 def with_known_names(case):

@@ -1,6 +1,5 @@
 """Reranking of given documents, asked by the clients of others."""
 
-import cohere
 import numpy as np
 import pytest
 from service_helpers import QUERIES, TEXTS, Words, refusal, running
@@ -25,6 +24,8 @@ def port():
 
 @pytest.fixture
 def cohere_client(port):
+    import cohere  # a second to import
+
     return cohere.ClientV2("a-good-key", base_url=f"http://127.0.0.1:{port}")
 
 

@@ -1,22 +1,21 @@
 """Output and input of any encoding, and into a pipe: whole lines, no noise when a reader leaves."""
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from tiny_models import jsonl
 
 import crossknn as ck
+from crossknn.cli import output
+from crossknn.cli.app import run
 
 TEXT = "→ ★ “the naïve arrow” shows the way, and these are eight words more of it"
-ENCODINGS = {
-    "cp1252": {"PYTHONIOENCODING": "cp1252"},
-    "ascii": {"PYTHONIOENCODING": "ascii"},
-    "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    "C.UTF-8": {"LC_ALL": "C"},
-}
+C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 METHOD = ("--method", "rerank(retriever=bm25)", "--budget", "3")
 COMMANDS = {
     "build": ("index", "build", "docs.jsonl", "built.index", "--encoder", "none"),
@@ -40,16 +39,12 @@ for command in json.loads(sys.argv[1]):
 """Words are decoded as Python decodes those of a command line."""
 
 
-def python(folder, *arguments, encoding="C.UTF-8", data=None):
-    known = {name: value for name, value in os.environ.items() if not name.startswith("LC_")}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=known | ENCODINGS[encoding],
-        input=data,
-        capture_output=True,
-        timeout=120,
-    )
+def streams(monkeypatch, encoding, data=b""):
+    """Standard input and output of this encoding; returns what is written on the second."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding, write_through=True))
+    return written
 
 
 @pytest.fixture(scope="module")
@@ -62,36 +57,51 @@ def folder(tmp_path_factory):
     return where
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_every_command_reads_utf8_and_shows_what_its_stream_can_show(folder, encoding):
-    done = python(
-        *(folder, "-c", ONE_AFTER_ANOTHER, json.dumps([*COMMANDS.values()])),
-        encoding=encoding,
-        data="\ufeff→ ★ arrow\n".encode(),
-    )
-    assert done.returncode == 0, done.stderr
-    codec = {"cp1252": "cp1252", "C.UTF-8": "utf-8"}.get(encoding, "ascii")
-    assert "Traceback" not in done.stderr.decode(codec)
-    _, *printed = done.stdout.decode(codec).split("=====\n")
-    shown = dict(zip(COMMANDS, printed, strict=True))
-    arrow = "→" if encoding == "C.UTF-8" else "->"
+def in_c_locale(folder, data):
+    """What all commands print in a process of its own, whose words and file names are ASCII too."""
+    line = [sys.executable, "-c", ONE_AFTER_ANOTHER, json.dumps([*COMMANDS.values()])]
+    more = {"cwd": folder, "env": os.environ | C_LOCALE, "input": data, "timeout": 120}
+    done = subprocess.run(line, capture_output=True, **more)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("codec", ["ascii", "cp1252", "utf-8"])
+def test_every_command_reads_utf8_and_shows_what_its_stream_can_show(folder, codec, monkeypatch):
+    data = "\ufeff→ ★ arrow\n".encode()
+    if codec == "ascii":
+        printed = in_c_locale(folder, data)
+    else:
+        monkeypatch.chdir(folder)
+        written = streams(monkeypatch, codec, data)
+        for command in COMMANDS.values():
+            print("=====")
+            assert run([*command]) == 0, command
+        printed = written.getvalue()
+    _, *parts = printed.decode(codec).split("=====\n")
+    shown = dict(zip(COMMANDS, parts, strict=True))
+    arrow = "→" if codec == "utf-8" else "->"
     assert f"{arrow}1  round 1" in shown["hit"]
     assert ("naive" if codec == "ascii" else "naïve") in shown["hit"]
     for name, query in (("typed", "“naïve” →"), ("standard input", "→ ★ arrow")):
         assert json.loads(shown[name])["results"][0]["query"] == query
 
 
-def test_bars_fall_back_to_ascii(folder):
-    shown = python(folder, "-m", "crossknn", "demo", encoding="C").stdout.decode("ascii")
+def test_bars_fall_back_to_ascii(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = streams(monkeypatch, "ascii")
+    assert run(["demo"]) == 0
+    shown = written.getvalue().decode("ascii")
     assert "###." in shown
     assert "the [shot] buzzed past his ear" in shown
 
 
-def test_standard_input_of_another_encoding_is_refused(folder):
-    command = ("-m", "crossknn", "search", "→.index", "-")
-    done = python(folder, *command, data="café".encode("latin-1"))
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.startswith(b"crossknn: standard input is not UTF-8")
+def test_standard_input_of_another_encoding_is_refused(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    written = streams(monkeypatch, "utf-8", "café".encode("latin-1"))
+    assert run(["search", "→.index", "-"]) == 2
+    assert written.getvalue() == b""
+    assert capsys.readouterr().err.startswith("crossknn: standard input is not UTF-8")
 
 
 LONG = "a text of many words that no terminal has the room to show in a single line " * 4
@@ -122,15 +132,32 @@ def start(long_lines, command, **how):
     )
 
 
+def assert_quiet(errors):
+    notes = ("next: ", "page: ", "not finished: ")
+    assert [line for line in errors.splitlines() if not line.startswith(notes)] == []
+
+
 @pytest.mark.parametrize("command", PIPED)
-def test_a_reader_that_leaves_ends_a_command_quietly(long_lines, command):
+def test_a_reader_that_leaves_ends_a_command_quietly(long_lines, command, monkeypatch, capsys):
     """As `crossknn ... | head -1` does, which has often left by the time that all is printed."""
+    monkeypatch.setattr(output.out, "quiet", False)  # Rich is, once a reader has left
+    monkeypatch.chdir(long_lines)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with suppress(BrokenPipeError), open(writing, "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert run(command.split()) == 0
+    assert_quiet(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", [SEARCH, "--help"])
+def test_a_process_whose_reader_leaves_ends_quietly(long_lines, command):
+    """Python itself writes what is left when it ends."""
     process = start(long_lines, command)
     process.stdout.close()
     errors = process.stderr.read()
     assert process.wait(timeout=120) == 0, errors
-    notes = ("next: ", "page: ", "not finished: ")
-    assert [line for line in errors.splitlines() if not line.startswith(notes)] == []
+    assert_quiet(errors)
 
 
 def test_a_reader_of_both_streams_leaves(long_lines):
@@ -141,19 +168,19 @@ def test_a_reader_of_both_streams_leaves(long_lines):
     assert process.wait(timeout=120) == 0
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_closed_stream_is_as_good_as_an_empty_one(long_lines, number):
-    process = start(long_lines, SEARCH, preexec_fn=lambda: os.close(number))
+@pytest.mark.parametrize("numbers", [(0, 1), (2,)])
+def test_closed_streams_are_as_good_as_empty_ones(long_lines, numbers):
+    process = start(long_lines, SEARCH, preexec_fn=lambda: [os.close(n) for n in numbers])
     _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, "")
 
 
-def test_a_full_disk_is_said(long_lines):
-    with open("/dev/full", "wb") as full:
-        process = start(long_lines, SEARCH, stdout=full)
-        errors = process.communicate(timeout=120)[1]
-    assert process.returncode == 1
-    assert errors == "crossknn: no space is left to write the output\n"
+def test_a_full_disk_is_said(long_lines, monkeypatch, capsys):
+    monkeypatch.chdir(long_lines)
+    with suppress(OSError), open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert run(SEARCH.split()) == 1
+    assert capsys.readouterr().err == "crossknn: no space is left to write the output\n"
 
 
 def test_lines_in_a_pipe_are_whole(long_lines):

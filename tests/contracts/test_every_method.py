@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -24,7 +26,13 @@ def pytest_generate_tests(metafunc):
 
 def matrix_for(spec, **options):
     """A matrix with what the spec needs."""
-    return aligned_matrix(**options) if spec in ALIGNED_METHODS else matrix(**options)
+    return made(spec in ALIGNED_METHODS, **options)
+
+
+@cache
+def made(aligned, **options):
+    """The same for all specs: nothing writes to a matrix, and its prior is fitted once."""
+    return aligned_matrix(**options) if aligned else matrix(**options)
 
 
 def test_the_suite_covers_every_registered_method():

@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 from contracts.test_every_method import pytest_generate_tests  # noqa: F401
 from golden.cases import TEXT_QUERIES as QUERIES
-from golden.cases import N, add_item_scores, corpus, overlap
+from golden.cases import N, with_a_copy
 from synthetic import METHODS
 
 import crossknn as ck
-from crossknn.fitting.anchors import collect_anchors
-from crossknn.index.vectors import ItemVectors
-from crossknn.scores.collect import exact_scores
-from crossknn.scores.store import ScoreStore
-from crossknn.types import Scale
 
 BUDGET, SPECS = 8, METHODS
 
 
-@pytest.fixture(scope="module", params=["callable", "fitted", "bundled"])
-def setting(request, tmp_path_factory):
-    """(index with everything that methods need, a copy, scorer, its scores: stored, as (m, n))."""
-    scorer = (
-        ck.CrossEncoder() if request.param == "bundled" else ck.CallableScorer(overlap, "words")
-    )
-    index = ck.ItemIndex.build(corpus(), encoder="bundled", lsa=8)
-    folder = tmp_path_factory.mktemp("text") / "words.index"
-    index.save(folder)
-    collect_anchors(index, scorer, ["copy a file", "merge lists", "find a path", "parse a string"])
-    add_item_scores(index, scorer, np.arange(0, N, 12))
-    if request.param == "fitted":
-        moved = index.vectors["dense"] + np.float32(0.01) * index.vectors["dense"][::-1]
-        options = {"method": "als", "base": "dense", "scale": Scale(alpha=1.0, beta=0.1)}
-        fitted = ItemVectors(values=moved, fingerprint=scorer.fingerprint, **options)
-        index.add_fitted("mf", fitted)
-    store = ScoreStore()
-    exact = exact_scores(store, scorer, QUERIES, index.items.texts)
-    ck.ItemIndex.load(folder).save(folder.with_name("copy.index"))
-    index, copy = map(ck.ItemIndex.load, (folder, folder.with_name("copy.index")))
-    return index, copy, scorer, store, exact
+@pytest.fixture(params=["callable", "fitted", "bundled"])
+def setting(request):
+    return with_a_copy(request.param)
 
 
 def test_the_budget_is_spent_on_exact_scores_and_a_copy_answers_the_same(spec, setting):

@@ -9,6 +9,7 @@ import re
 import zlib
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from late_helpers import WordStates, vector
@@ -304,6 +305,33 @@ def bundled_index():
     index = ck.ItemIndex.build(corpus(), encoder="bundled")
     collect_anchors(index, scorer, ANCHOR_TEXTS[:4])
     return index, scorer
+
+
+@cache
+def scratch():
+    """A folder of this process, which goes when it ends."""
+    return TemporaryDirectory()
+
+
+@cache
+def with_a_copy(kind):
+    """(index with everything that methods need, a copy, scorer, its scores: stored, as (m, n))."""
+    scorer = ck.CrossEncoder() if kind == "bundled" else ck.CallableScorer(overlap, "words")
+    index = ck.ItemIndex.build(corpus(), encoder="bundled", lsa=8)
+    folder = Path(scratch().name) / kind
+    index.save(folder)
+    collect_anchors(index, scorer, ["copy a file", "merge lists", "find a path", "parse a string"])
+    add_item_scores(index, scorer, np.arange(0, N, 12))
+    if kind == "fitted":
+        moved = index.vectors["dense"] + np.float32(0.01) * index.vectors["dense"][::-1]
+        options = {"method": "als", "base": "dense", "scale": Scale(alpha=1.0, beta=0.1)}
+        fitted = ItemVectors(values=moved, fingerprint=scorer.fingerprint, **options)
+        index.add_fitted("mf", fitted)
+    store = ScoreStore()
+    exact = exact_scores(store, scorer, TEXT_QUERIES, index.items.texts)
+    copied = folder.with_name(f"{kind} copied")
+    ck.ItemIndex.load(folder).save(copied)
+    return ck.ItemIndex.load(folder), ck.ItemIndex.load(copied), scorer, store, exact
 
 
 def cases():

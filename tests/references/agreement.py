@@ -11,6 +11,7 @@ from inspect import signature
 from pathlib import Path
 
 import numpy as np
+from golden.cases import matrix
 from synthetic import run
 
 from crossknn.spec import Spec, parse
@@ -24,7 +25,7 @@ MATRICES = "medquad-two", "wordnet-artifact"
 ROUNDS, BUDGETS = (3, 5, 10), (30, 60, 120)
 CUT = 1e-4
 QUERIES = int(os.environ.get("CROSSKNN_REFERENCE_QUERIES", "1"))
-"""Test queries of each matrix; `make campaign` takes thirty."""
+"""Test queries of each matrix; `make campaign` takes thirty, and all items and anchors."""
 PART = dict(zip(ROUNDS, reversed(BUDGETS), strict=True)) if QUERIES == 1 else {}
 """Of one query, the budget that each number of rounds is tried with; else all are."""
 
@@ -105,7 +106,7 @@ def _plain(value):
 
 @cache
 def stored(name: str) -> StoredMatrix:
-    return StoredMatrix.load(DATA / f"{name}.npz")
+    return matrix(name.split("-")[0]) if QUERIES == 1 else StoredMatrix.load(DATA / f"{name}.npz")
 
 
 @cache

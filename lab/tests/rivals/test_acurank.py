@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from references.agreement import batches_of, cheap_scores, stored
+from references.agreement import DATA, batches_of
 from references.problem import Problem
 from rival_references.acurank import n_uncertain as by_reference
 from scipy.special import ndtr
@@ -15,6 +15,7 @@ from synthetic import matrix, run
 import crossknn as ck
 from crossknn.retrievers.base import ItemPriors
 from crossknn_lab.rivals.acurank import level
+from crossknn_lab.stored import StoredMatrix
 
 BUDGET, BATCH, TESTS = 120, 12, 20
 
@@ -33,12 +34,13 @@ def test_with_equal_budgets_it_is_reranking(retriever):
 @pytest.mark.parametrize(("uncertain", "tolerance", "k"), [(10, 0.05, 10), (1, 0.05, 5)])
 def test_queries_end_where_the_reference_says(name, uncertain, tolerance, k):
     """Query by query, the same items in the same number of batches, more than three at times."""
-    data, rounds = stored(name), []
+    data, rounds = StoredMatrix.load(DATA / f"{name}.npz"), []
+    vectors, queries = (a.astype(np.float64) for a in (data.dense_items, data.dense_queries))
     spec = f"acurank(retriever=dense, batch={BATCH}, uncertain={uncertain}, tolerance={tolerance}, k={k})"
     picks = run(spec, data, BUDGET, tests=TESTS).picks()
     for query in range(TESTS):
         row = data.n_anchors + query
-        problem = Problem(retriever=cheap_scores(name)["dense"][row])
+        problem = Problem(retriever=vectors @ queries[row])
         batches = batches_of(picks, query, data.scores[row].astype(np.float64))
         asked = {"k": k, "tolerance": tolerance, "candidates": max(100, BUDGET)}
         ends = [

@@ -18,7 +18,7 @@ TEXTS = [
     "threading.Lock() A lock object; acquire and release it around shared data.",
     "json.dumps(obj) Serialize an object to a JSON formatted string.",
     "list.sort() Sort the list in place.",
-    *(f"Unrelated thing number {i}." for i in range(25)),
+    *(f"Unrelated thing number {i}." for i in range(10)),
 ]
 REST = "It is described at length, in a text of more than eight words."
 
@@ -37,12 +37,12 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr("crossknn.trial.plan.SECONDS", 0.1)
     records = {
         "docs": [{"id": f"item-{i}", "text": f"{text} {REST}"} for i, text in enumerate(TEXTS)],
-        "queries": [{"id": f"q{i}", "text": text[-30:]} for i, text in enumerate(TEXTS[:20])],
+        "queries": [{"id": f"q{i}", "text": text[-30:]} for i, text in enumerate(TEXTS[:6])],
         "train-queries": [{"id": "t1", "text": "sort a list"}],
     }
     for name, rows in records.items():
         Path(f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    judged = "".join(f"q{i}\t0\titem-{i}\t1\n" for i in range(20))
+    judged = "".join(f"q{i}\t0\titem-{i}\t1\n" for i in range(6))
     Path("qrels.tsv").write_text(judged)
     return tmp_path
 

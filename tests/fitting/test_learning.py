@@ -19,6 +19,9 @@ from crossknn.scorers import CallableScorer
 from crossknn.scores.collect import exact_scores
 from crossknn.scores.stored import StoredScorer
 
+QUICK = "rerank(retriever=vectors)"
+"""Scores as many pairs of a query as any other method, at once."""
+
 
 @pytest.fixture
 def library(monkeypatch):
@@ -40,7 +43,7 @@ def test_the_first_searches_are_learned_from_when_there_are_enough_of_them(libra
 
 def test_it_is_learned_again_when_the_scores_have_grown_by_a_tenth(library):
     index = library.index()
-    library.search(index, 0, FIRST_FIT, "axn")
+    library.search(index, 0, FIRST_FIT, QUICK)
     learn(index, library.scorer)
     library.search(index, 30, 32, "axn")
     assert not is_due(index, library.scorer)
@@ -51,7 +54,7 @@ def test_it_is_learned_again_when_the_scores_have_grown_by_a_tenth(library):
 def test_an_index_with_ten_anchors_or_more_is_fitted_to_them_alone(library):
     index = library.index()
     collect_anchors(index, library.scorer, library.texts(0, 10))
-    library.search(index, 10, 10 + FIRST_FIT, "axn")
+    library.search(index, 10, 10 + FIRST_FIT, QUICK)
     assert not is_due(index, library.scorer)
 
 
@@ -66,7 +69,7 @@ def test_queries_scored_with_every_item_are_the_truth_of_a_comparison_and_not_le
 def test_anchors_of_another_cross_encoder_are_never_mixed_with_what_is_learned(library):
     index = library.index()
     collect_anchors(index, CallableScorer(library.score, "other"), library.texts(0, 4))
-    library.search(index, 10, 10 + FIRST_FIT, "axn")
+    library.search(index, 10, 10 + FIRST_FIT, QUICK)
     assert learn(index, library.scorer).queries == FIRST_FIT
     assert stored_prior(index.for_scorer(library.scorer.fingerprint)).n_anchor_queries == 0
     assert stored_prior(index.for_scorer("other")) is None
@@ -84,7 +87,7 @@ def test_an_index_whose_queries_have_no_vectors_learns_what_its_words_can_tell(l
 def test_a_saved_index_keeps_what_was_learned_and_when(library, tmp_path):
     index = library.index()
     index.save(tmp_path / "index")
-    library.search(index, 0, FIRST_FIT, "auto")
+    library.search(index, 0, FIRST_FIT, QUICK)
     learn(index, library.scorer)
     again = ItemIndex.load(tmp_path / "index", query_vectors=library.vectors_of)
     assert stored_prior(again).stored == FIRST_FIT * 25
@@ -95,7 +98,7 @@ def test_it_is_learned_in_the_background_once_while_searches_go_on(library, monk
     index, begun, goes_on = library.index(), threading.Event(), threading.Event()
     learner = Learner(index, library.scorer)
     assert not learner.notice()
-    library.search(index, 0, FIRST_FIT, "auto")
+    library.search(index, 0, FIRST_FIT, QUICK)
 
     def slow(*args):
         begun.set()
@@ -116,7 +119,7 @@ def test_it_is_learned_in_the_background_once_while_searches_go_on(library, monk
 
 def test_nothing_is_learned_of_items_that_changed_meanwhile(library, monkeypatch, caplog):
     index = library.index()
-    library.search(index, 0, FIRST_FIT, "auto")
+    library.search(index, 0, FIRST_FIT, QUICK)
     learner, fit = Learner(index, library.scorer), learning.fit_prior
 
     def slow(*args, **options):
@@ -134,7 +137,7 @@ def test_nothing_is_learned_of_items_that_changed_meanwhile(library, monkeypatch
 
 def test_what_cannot_be_learned_from_is_said_and_searches_go_on(library, monkeypatch, caplog):
     index = library.index()
-    library.search(index, 0, FIRST_FIT, "auto")
+    library.search(index, 0, FIRST_FIT, QUICK)
 
     def full(*args, **options):
         raise InputError("the disk is full")

@@ -62,7 +62,8 @@ def test_short_lists(folder, capsys):
 
 def test_an_index_that_has_learned(folder, capsys):
     texts = [f"{w} {i}" for w in ("trees", "rivers") for i in range(16)]
-    assert run(["search", "i", *texts, "--budget", "20"]) == 0
+    quick = ("--method", "rerank(retriever=bm25)", "--budget", "10")
+    assert run(["search", "i", *texts, *quick]) == 0
     assert run(["index", "info", "i"]) == 0
     assert "kriging: queries 32, pairs 640" in capsys.readouterr().out
     method, (one, _), _ = searched(capsys)

@@ -13,6 +13,7 @@ from crossknn.fitting.kriging import fit_prior
 from crossknn.fitting.learning import FIRST_FIT, learn
 
 WORDS = [f"word{w}" for w in range(30)]
+BM25 = ("--method", "rerank(retriever=bm25)")
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def learned(tmp_path_factory):
     (folder / "items.txt").write_text("\n".join(" ".join(rng.choice(WORDS, 8)) for _ in range(60)))
     index, texts = str(folder / "i"), [" ".join(rng.choice(WORDS, 3)) for _ in range(FIRST_FIT)]
     assert run(["index", "build", str(folder / "items.txt"), index, "--encoder", "none"]) == 0
-    assert run(["search", index, *texts, "--budget", "20"]) == 0
+    assert run(["search", index, *texts, *BM25, "--budget", "10"]) == 0
     assert ck.ItemIndex.load(index).artifacts
     return index
 
@@ -37,7 +38,8 @@ def learned(tmp_path_factory):
 def test_search_with_an_endpoint_after_thirty_searches(learned, endpoint, capsys):
     texts = [f"word1 word{q}" for q in range(FIRST_FIT)]
     named = ["--scorer", endpoint, "--endpoint-model", "theirs", "--budget", "20"]
-    assert run(["search", learned, *texts, *named]) == 0
+    assert run(["search", learned, *texts[:2], *named]) == 0
+    assert run(["search", learned, *texts[2:], *named, *BM25]) == 0
     assert "fitting the index to past searches" in capsys.readouterr().err
     index = ck.ItemIndex.load(learned)
     assert len(index.each("kriging")) == 2
@@ -60,7 +62,7 @@ def test_serve_with_another_scorer(learned):
 def test_what_was_learned_is_used_again_after_a_swap():
     library = Library()
     index = library.index()
-    library.search(index, 0, FIRST_FIT, "auto")
+    library.search(index, 0, FIRST_FIT, "rerank(retriever=vectors)")
     learn(index, library.scorer)
     before = library.search(index, 150, 155, "auto")
     other = ck.CallableScorer(lambda pairs: [-x for x in library.score(pairs)], "other")

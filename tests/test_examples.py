@@ -42,7 +42,10 @@ def test_every_example_is_tried_and_listed():
     assert all(f"`{script}.py`" in readme for script in scripts)
 
 
-@pytest.mark.parametrize("name", SAYS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.slow] * (n == "learn_from_use")) for n in SAYS],
+)
 def test_an_example(name, monkeypatch, capsys, request):
     route = {"endpoint": "/rerank", "service_client": ""}.get(name)
     if name == "vectors_in_qdrant":

@@ -119,7 +119,17 @@ def test_pages_that_run_elsewhere_are_there():
     assert all((DOCS.parent / place).exists() for place in ELSEWHERE.values())
 
 
-@pytest.mark.parametrize("book", sorted((DOCS / "tutorials").glob("*.ipynb")), ids=lambda p: p.stem)
+SLOW = ("search-your-documents",)
+"""It scores a thousand pairs."""
+
+
+@pytest.mark.parametrize(
+    "book",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW))
+        for path in sorted((DOCS / "tutorials").glob("*.ipynb"))
+    ],
+)
 def test_a_tutorial_runs_from_top_to_bottom(book, tmp_path, monkeypatch, capsys):
     if "database" in book.stem:
         pytest.importorskip("qdrant_client")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
 from contracts.test_every_method import (  # noqa: F401
     pytest_generate_tests,
     test_a_full_budget_is_exact_search,
@@ -13,13 +14,13 @@ from contracts.test_every_method import (  # noqa: F401
     test_the_budget_is_spent_exactly_and_nothing_twice,
 )
 from contracts.test_every_method_on_text import (  # noqa: F401
-    setting,
     test_a_filter_that_allows_nothing_is_an_empty_answer,
     test_the_budget_is_spent_on_exact_scores_and_a_copy_answers_the_same,
 )
 from contracts.test_nothing_shared import (  # noqa: F401
     test_a_plan_reads_the_exact_scores_that_it_says,
 )
+from golden.cases import with_a_copy
 
 from crossknn.spec import parse
 
@@ -43,6 +44,12 @@ SPECS = (
     "refit(retriever=dense, normalize=first)",
 )
 """One spec at least of every rival and of every option that changes the flow."""
+
+
+@pytest.fixture(params=["callable", "fitted"])
+def setting(request):
+    """No method sees which scorer there is: the bundled one has scored for the methods' contracts."""
+    return with_a_copy(request.param)
 
 
 def test_the_suite_covers_every_rival():

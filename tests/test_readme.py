@@ -18,9 +18,10 @@ TEXTS = [
     "threading.Lock() A lock object; acquire and release it around shared data.",
     "json.dumps(obj) Serialize an object to a JSON formatted string.",
     "list.sort() Sort the list in place.",
-    *(f"Unrelated thing number {i}." for i in range(10)),
+    *(f"Unrelated thing number {i}." for i in range(20)),
 ]
 REST = "It is described at length, in a text of more than eight words."
+"""With it, an item can answer a made-up query: the first ten have it."""
 
 
 README = (ROOT / "README.md").read_text()
@@ -36,7 +37,10 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("crossknn.trial.plan.SECONDS", 0.1)
     records = {
-        "docs": [{"id": f"item-{i}", "text": f"{text} {REST}"} for i, text in enumerate(TEXTS)],
+        "docs": [
+            {"id": f"item-{i}", "text": f"{text} {REST}" if i < 10 else text}
+            for i, text in enumerate(TEXTS)
+        ],
         "queries": [{"id": f"q{i}", "text": text[-30:]} for i, text in enumerate(TEXTS[:6])],
         "train-queries": [{"id": "t1", "text": "sort a list"}],
     }

@@ -69,13 +69,8 @@ def build(**given):
         (lambda i: i.add_late(WordStates(), "own"), "something named 'own': use another name"),
         (lambda i: i.add_late(WordStates(), "no name"), "cannot be named 'no name'"),
         (lambda i: i.add_late(object()), "is not a late-interaction model: give a model"),
-        (lambda _: build(vectors=np.ones((3, 2))), r"have the shape \(3, 2\); it must be \(2, d\)"),
-        (lambda _: build(vectors=np.array([[1.0], [np.nan]])), "'vectors': row 1 contains a NaN"),
-        (lambda _: build(vectors=[[1.0], [1.0, 2.0]]), "rows of different lengths"),
         (lambda _: build(vectors={"dense": np.ones((2, 2))}), "cannot be named 'dense'"),
-        (lambda _: build(vectors=np.array([["x"], ["y"]])), "are an array of .*: give numbers"),
         (lambda _: build(query_vectors={"own": len}), "query_vectors names 'own'"),
-        (lambda _: build(encoder=object()), "is not a dual encoder: give a model"),
     ],
 )
 def test_what_is_not_there_or_does_not_fit_is_named_and_changes_nothing(ask, sentence):

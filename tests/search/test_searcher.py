@@ -10,7 +10,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import crossknn as ck
@@ -66,17 +65,6 @@ def test_a_deadline_stops_between_batches_with_the_best_so_far(index):
     assert 2 <= results.n_scored < 50
     assert len(results[0]) == min(5, results.n_scored)
     assert results.seconds < 1
-
-
-def test_one_item_that_cannot_be_scored_is_replaced(index):
-    def picky(pairs):
-        if any("item 7 " in text for _, text in pairs):
-            raise ValueError("cannot read item 7")
-        return length(pairs)
-
-    results = ck.Searcher(index, picky, "exact").search("odd", k=50, budget=50)
-    assert results.n_failed == 1
-    assert len(results[0]) == 49
 
 
 @pytest.mark.parametrize(("bad", "stopped_by"), [(2, "budget"), (3, "scorer")])
@@ -163,12 +151,7 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"k": 0}, "k is 0; it must be 1 or more"),
-        ({"budget": 0}, "budget is 0; it must be 1 or more"),
-        ({"filter": ["id1", "nobody"]}, "no item with the id 'nobody'"),
-        ({"filter": np.ones(3, np.bool_)}, r"the filter has shape \(3,\)"),
         ({"method": "axm"}, "did you mean axn"),
-        ({"filter": "id1"}, "the filter is 'id1'; give conditions, a list of ids"),
         ({"budget": ck.Budget(target_recall=0.9)}, "axn cannot estimate its recall"),
     ],
 )
@@ -184,22 +167,9 @@ def test_what_is_no_index_and_no_scorer(index):
         ck.Searcher(index, None).search("odd")
 
 
-def test_anchor_scores_of_another_cross_encoder_are_refused_by_name(index):
-    mine = ck.CallableScorer(length, "mine")
-    anchored = ck.ItemIndex.build(TEXTS, lsa=4)
-    collect_anchors(anchored, mine, ["even", "odd one"])
-    assert ck.Searcher(anchored, mine, "adacur(retriever=bm25)").search("odd", budget=10)
-    other = ck.Searcher(anchored, ck.CallableScorer(length, "other"), "adacur(retriever=bm25)")
-    with pytest.raises(InputError, match=r"mine.*other"):
-        other.search("odd", budget=10)
-    assert other.search("odd", budget=10, method="axn(retriever=bm25, normalize=first)")
-
-
 def test_importing_is_light():
-    code = (
-        "import sys, crossknn; heavy = {'torch', 'onnxruntime', 'sklearn', 'scipy', 'rich', 'typer'};"
-        "print(sorted((heavy | {'bm25s'}) & set(sys.modules)))"
-    )
+    heavy = "torch onnxruntime sklearn scipy rich typer bm25s tokenizers urllib3 transformers"
+    code = f"import sys, crossknn.scorers; print(sorted({{*{heavy.split()}}} & {{*sys.modules}}))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
 
@@ -215,12 +185,6 @@ def test_results_are_a_line_and_a_run_of_the_queries_ids(results, tmp_path):
     assert float(lines[0].split()[4]) == pytest.approx(results[0][0].score)
     with pytest.raises(InputError, match="cannot be written"):
         results.to_run(tmp_path)
-
-
-def test_a_run_refuses_ids_with_blanks(search, tmp_path):
-    blank = search.search({"my query": "odd"}, k=1, budget=2)
-    with pytest.raises(InputError, match="has blanks in its id"):
-        blank.to_run(tmp_path / "run.txt")
 
 
 def test_a_target_is_the_methods_and_for_the_k_that_is_wanted():

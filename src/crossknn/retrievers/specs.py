@@ -107,8 +107,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
         stage = open_retriever(index, over.retriever, seed)
         return LateRetriever(stage, *index.late[name], over.depth, name)
     if name == "auto":
-        default = FUSED if FUSION in index.artifacts else first_stage(index)
-        return open_retriever(index, default, seed)
+        return open_retriever(index, _default(index), seed)
     have = {*index.retrievers, *index.vectors, "random", "fixed", "hybrid", FUSED}
     if name not in have:
         raise SpecError(
@@ -169,12 +168,9 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
     """Return the names of the retrievers that `spec` combines."""
-    if spec == Spec(FUSED) or (spec == AUTO and FUSION in index.artifacts):
+    spec = _default(index) if spec == AUTO else spec
+    if spec == Spec(FUSED):
         return tuple(index.artifacts[FUSION].meta["weights"])
-    if spec == AUTO:
-        return (first_stage(index),)
-    if spec == HYBRID:
-        return _rank_fused(index)
     return tuple(map(str, _stages(index, spec) if spec.name == "hybrid" else (spec,)))
 
 
@@ -242,17 +238,18 @@ def need_query_vectors(index: Searchable, name: str, method: str) -> str:
     return name
 
 
+def _default(index: Searchable) -> Spec:
+    return Spec(FUSED if FUSION in index.artifacts else first_stage(index))
+
+
 def _stages(index: Searchable, spec: Spec) -> tuple[Spec, ...]:
+    """Return the retrievers that `hybrid` combines, by default `bm25` and the unfitted vectors."""
     if wrong := [str(given) for given in spec.args if not isinstance(given, Spec)]:
         raise SpecError(f"retriever {str(spec)!r}: {wrong[0]} is not a retriever")
-    return cast(tuple[Spec, ...], spec.args) or tuple(map(Spec, _rank_fused(index)))
-
-
-def _rank_fused(index: Searchable) -> tuple[str, ...]:
-    """Return the retrievers of plain `hybrid`: `bm25` and the unfitted vectors."""
-    vectors = unfitted(index)
-    words = ("bm25",) if "bm25" in index.retrievers else ()
-    names = words if vectors is None else (*words, vectors)
+    if spec.args:
+        return cast(tuple[Spec, ...], spec.args)
+    words = "bm25" if "bm25" in index.retrievers else None
+    names = [name for name in (words, unfitted(index)) if name is not None]
     if not names:
         raise InputError("hybrid needs an index with bm25 or with item vectors")
-    return names
+    return tuple(map(Spec, names))

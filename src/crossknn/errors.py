@@ -133,24 +133,18 @@ def visible(text: str) -> str:
 
 _NOUNS = {
     "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
     "float_type": "a number",
-    "float_parsing": "a number",
     "finite_number": "a finite number",
     "string_type": "a text",
     "bool_type": "true or false",
-    "bool_parsing": "true or false",
     "list_type": "a list",
     "dict_type": "an object",
     "model_type": "an object",
-    "model_attributes_type": "an object",
 }
 _LIMITS = {
     "greater_than_equal": " must be {ge} or more",
     "greater_than": " must be more than {gt}",
     "less_than_equal": " must be {le} or less",
-    "less_than": " must be less than {lt}",
     "literal_error": " must be {expected}",
     "string_too_long": " may have at most {max_length} characters",
     "too_long": " may have at most {max_length} entries",

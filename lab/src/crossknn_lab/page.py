@@ -1,7 +1,8 @@
 """Pages: sections of paragraphs and tables, as Markdown and as one HTML file.
 
 Texts (paragraphs, captions, list items, cells) may contain `code`, **bold** and [links](address);
-everything else is shown unchanged. The HTML is made from the Markdown; it loads nothing, and suits light and dark screens and printing.
+everything else is shown unchanged. The HTML loads nothing, and suits light and dark screens and
+printing.
 """
 
 from __future__ import annotations

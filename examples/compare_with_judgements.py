@@ -23,5 +23,5 @@ _, *outcomes = ck.compare(
 for one in outcomes:
     name = f"{one.method:28} {one.budget:4} calls"
     print(
-        f"{name}: own top 10 {one.recall[10].mean():.3f}, right in 20 {one.task['R@20'].mean():.3f}"
+        f"{name}: recall@10 {one.recall[10].mean():.3f}, right in 20 {one.task['R@20'].mean():.3f}"
     )

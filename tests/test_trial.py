@@ -80,7 +80,7 @@ def test_a_single_query_and_a_single_call_without_judgements(sample):
     trial = Trial.run(sample.index, sample.queries.take([0]), sample.scores[:1], budget=1)
     assert trial.sentence.startswith("With 1 call for one query, searching")
     table = trial.table()
-    assert table.head == ["", "own top 10 found"]
+    assert table.head == ["", "exact top 10 found"]
     assert [row[0] for row in table.rows] == [
         "rerank the first 1",
         "crossknn, 1 call",

@@ -96,11 +96,11 @@ def test_an_unclear_verdict_says_how_many_queries_would_tell(mean):
     few = ways(budgets=[20], m=20, **plain(0.5, mean, 0.4))[20]
     said = verdict_of({20: few}).sentence
     assert "until more queries are judged: nothing is proven better, and it costs no calls;" in said
-    [found] = re.findall(r"about (\d+) judged queries would tell \(20 now", said)
+    [found] = re.findall(r"about (\d+) judged queries will decide \(20 now", said)
     times = -(-int(found) // 20)  # the same differences, so many times
     many = verdict_of({20: {way: np.tile(values, times) for way, values in few.items()}})
     assert many.way == RERANK
-    assert "would tell" not in many.sentence
+    assert "will decide" not in many.sentence
     if times > 2:
         half = verdict_of({20: {way: np.tile(values, times // 2) for way, values in few.items()}})
         assert half.way == RETRIEVER

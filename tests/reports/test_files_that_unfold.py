@@ -97,7 +97,7 @@ def test_a_gzip_file_that_unfolds_to_gigabytes(tmp_path, name):
         for number in range(200):
             file.write(b'{"id": "d%d", "text": "' % number + b"word " * 100_000 + b'"}\n')
     read = ck.read_items if name.startswith("corpus") else ck.read_queries
-    with pytest.raises(ck.InputError, match="unfolds to more than 200 times its size"):
+    with pytest.raises(ck.InputError, match="decompresses to more than 200 times its size"):
         read(tmp_path / name)
 
 

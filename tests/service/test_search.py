@@ -187,7 +187,7 @@ def test_a_full_service_says_when_to_come_again(indexes, words, monkeypatch):
         assert first.result().status_code == 200
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) > 0
-    assert "come again" in refused.json()["error"]["message"]
+    assert "try again later" in refused.json()["error"]["message"]
 
 
 def test_a_search_ends_when_its_client_goes(indexes, words):

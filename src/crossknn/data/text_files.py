@@ -18,7 +18,7 @@ from crossknn.files import SURPLUS, open_given
 
 LONGEST = 2**28
 """Maximum number of bytes in a line."""
-MOST_UNFOLDED = 200
+MAX_EXPANSION = 200
 """Maximum ratio of a `.gz` file's unpacked to its packed size; texts have 3 to 10."""
 Fields: TypeAlias = Iterator[tuple[int, dict[str, object]]]
 """Line number and fields of each record."""
@@ -62,7 +62,7 @@ def _byte_lines(path: Path) -> Iterator[bytes]:
     with open_given(path) as raw:
         file: Any = raw
         if path.suffix.lower() == ".gz" or file.peek(2)[:2] == _GZIP:
-            most = SURPLUS + MOST_UNFOLDED * os.fstat(file.fileno()).st_size
+            most = SURPLUS + MAX_EXPANSION * os.fstat(file.fileno()).st_size
             file = gzip.GzipFile(fileobj=file)
         while line := file.readline(LONGEST + 1):
             size += len(line)
@@ -70,8 +70,8 @@ def _byte_lines(path: Path) -> Iterator[bytes]:
                 raise InputError(f"{path} has a line of more than {LONGEST >> 20} MB: is it text?")
             if size > most:
                 raise InputError(
-                    f"{path} unfolds to more than {MOST_UNFOLDED} times its size: if you trust "
-                    "it, unpack it first (gunzip)"
+                    f"{path} decompresses to more than {MAX_EXPANSION} times its size: if you "
+                    "trust it, unpack it first (gunzip)"
                 )
             # Old Macs, and their Excel, end lines with a carriage return alone.
             is_mac = size == len(line) and b"\r" in line and not line.endswith(b"\n")

@@ -136,8 +136,6 @@ class TaskMeasures:
         scores tie. `scored` (r, b) are all items with an exact score, by default the answers.
         """
         rows = self.judgements.rows[start : start + len(items)]
-        if len(rows) < len(items):
-            raise InputError(f"{len(items)} answers, but judgements of only {len(rows)} queries")
         items = self.judgements.seen(items, start)
         values = self._ranked(rows, items) if self._measures else {}
         judged = np.array([bool(row) for row in rows], np.bool_)

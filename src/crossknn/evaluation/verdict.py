@@ -177,7 +177,7 @@ def _more_queries(way: Way, claims: Sequence[Claim], n: int) -> list[str]:
     ]
     if needed:
         enough = math.ceil(max(*needed, n + 1) / 10) * 10
-        clauses.append(f"if it stays so, about {enough:,} judged queries would tell ({n} now)")
+        clauses.append(f"if this goes on, about {enough:,} judged queries will decide ({n} now)")
     if n < (fewest := fewest_queries(len(claims))):
         clauses.append(f"with {n} queries no difference can be clear: judge {fewest} or more")
     return clauses

@@ -38,7 +38,7 @@ _ANSWER_SECONDS, _HIT_SECONDS = 0.06, 5e-5  # per answer and per hit on busy cor
 _STORED = 0.2  # seconds in which the batches of a call are stored together
 
 
-def busy(message: str = "the service has more requests than it takes: come again") -> HTTPException:
+def busy(message: str = "the service has too many requests: try again later") -> HTTPException:
     """Make the error for a request that the client may send again later."""
     return HTTPException(429, message, {"Retry-After": "1"})
 
@@ -243,7 +243,7 @@ class Engine:
         if left < min(_MIN_SECONDS, limit / 2):
             raise busy(
                 f"{now - arrived:.2f} s of the {limit:.4g} s that the request may take had passed "
-                "before its search could begin: come again, or with a longer deadline"
+                "before its search could begin: try again later, or with a longer deadline"
             )
         answering = min(_ANSWER_SECONDS + hits * _HIT_SECONDS, left / 3)
         return Budget(

@@ -155,7 +155,7 @@ class Trial:
             "crossknn": f"crossknn, {counted(self.budget, 'call')}",
             "exact": f"all {self.index.n:,} scored",
         }
-        shares = {f"own top {self.k} found": self.neighbours}
+        shares = {f"exact top {self.k} found": self.neighbours}
         if self.gain is not None:
             shares = {"right items found": self.returned} | shares
         rows: list[list[Cell]] = [

@@ -168,8 +168,9 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
     """Return the names of the retrievers that `spec` combines."""
-    spec = _default(index) if spec == AUTO else spec
-    if spec == Spec(FUSED):
+    if spec == AUTO and (default := _default(index)) != FUSED:
+        return (default,)
+    if spec in (AUTO, Spec(FUSED)):
         return tuple(index.artifacts[FUSION].meta["weights"])
     return tuple(map(str, _stages(index, spec) if spec.name == "hybrid" else (spec,)))
 
@@ -238,8 +239,8 @@ def need_query_vectors(index: Searchable, name: str, method: str) -> str:
     return name
 
 
-def _default(index: Searchable) -> Spec:
-    return Spec(FUSED if FUSION in index.artifacts else first_stage(index))
+def _default(index: Searchable) -> str:
+    return FUSED if FUSION in index.artifacts else first_stage(index)
 
 
 def _stages(index: Searchable, spec: Spec) -> tuple[Spec, ...]:

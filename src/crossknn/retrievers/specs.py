@@ -107,7 +107,8 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
         stage = open_retriever(index, over.retriever, seed)
         return LateRetriever(stage, *index.late[name], over.depth, name)
     if name == "auto":
-        return open_retriever(index, _default(index), seed)
+        default = FUSED if FUSION in index.artifacts else first_stage(index)
+        return open_retriever(index, default, seed)
     have = {*index.retrievers, *index.vectors, "random", "fixed", "hybrid", FUSED}
     if name not in have:
         raise SpecError(
@@ -168,10 +169,12 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
     """Return the names of the retrievers that `spec` combines."""
-    if spec == AUTO and (default := _default(index)) != FUSED:
-        return (default,)
-    if spec in (AUTO, Spec(FUSED)):
+    if spec == Spec(FUSED) or (spec == AUTO and FUSION in index.artifacts):
         return tuple(index.artifacts[FUSION].meta["weights"])
+    if spec == AUTO:
+        return (first_stage(index),)
+    if spec == HYBRID:
+        return _rank_fused(index)
     return tuple(map(str, _stages(index, spec) if spec.name == "hybrid" else (spec,)))
 
 
@@ -239,18 +242,17 @@ def need_query_vectors(index: Searchable, name: str, method: str) -> str:
     return name
 
 
-def _default(index: Searchable) -> str:
-    return FUSED if FUSION in index.artifacts else first_stage(index)
-
-
 def _stages(index: Searchable, spec: Spec) -> tuple[Spec, ...]:
-    """Return the retrievers that `hybrid` combines, by default `bm25` and the unfitted vectors."""
     if wrong := [str(given) for given in spec.args if not isinstance(given, Spec)]:
         raise SpecError(f"retriever {str(spec)!r}: {wrong[0]} is not a retriever")
-    if spec.args:
-        return cast(tuple[Spec, ...], spec.args)
-    words = "bm25" if "bm25" in index.retrievers else None
-    names = [name for name in (words, unfitted(index)) if name is not None]
+    return cast(tuple[Spec, ...], spec.args) or tuple(map(Spec, _rank_fused(index)))
+
+
+def _rank_fused(index: Searchable) -> tuple[str, ...]:
+    """Return the retrievers of plain `hybrid`: `bm25` and the unfitted vectors."""
+    vectors = unfitted(index)
+    words = ("bm25",) if "bm25" in index.retrievers else ()
+    names = words if vectors is None else (*words, vectors)
     if not names:
         raise InputError("hybrid needs an index with bm25 or with item vectors")
-    return tuple(map(Spec, names))
+    return names

@@ -40,10 +40,11 @@ def test_half_precision_is_never_copied_whole():
     assert peak < items.size * 4 / 2
 
 
-def test_small_products_take_one_thread_until_all_have_left():
-    def threads():
-        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+def threads():
+    return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
 
+
+def test_small_products_take_one_thread_until_all_have_left():
     with threadpool_limits(2, "blas"):
         first, second = one_thread(1000), one_thread(1000)
         with one_thread(1 << 30):
@@ -57,9 +58,6 @@ def test_small_products_take_one_thread_until_all_have_left():
 
 
 def test_every_thread_can_take_one_thread():
-    def threads():
-        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
-
     def inside():
         with one_thread(1000):
             return threads()

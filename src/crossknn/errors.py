@@ -159,9 +159,9 @@ _FIXED = {
 
 
 def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str, str]:
-    """Return the wrong field of a `given` object, and a sentence about it, from pydantic's errors.
-    If a field may have several types, pydantic reports an error for each: the deepest error belongs
-    to the intended type; if no type fits, all types are named.
+    """The wrong field of a `given` object, and a sentence about it, from pydantic's errors. If a
+    field may have several types, the deepest error belongs to the intended one; if none fits, all
+    are named.
 
     >>> error = {"type": "int_type", "loc": ("k", "constrained-int"), "input": "5"}
     >>> wrong_field([error], {"k": "5"})

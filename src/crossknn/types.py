@@ -81,8 +81,7 @@ class Observed:
     """The items of m queries that were scored so far, and their exact scores.
 
     Args:
-        items: Positions (m, b) of the scored items, in the order in which they were scored.
-        scores: Exact scores (m, b) of these items.
+        items, scores: Positions (m, b) of the scored items, in this order, and their exact scores.
         counts: Numbers (m,) of scored items; what follows in a row is padding.
     """
 
@@ -149,8 +148,8 @@ class Queries:
 
     Args:
         texts: m texts.
-        vectors: Vectors (m, d) by name, cached here so that each query is encoded once.
-        states: States by name, for late-interaction models, cached in the same way.
+        vectors, states: Vectors (m, d) and states of late-interaction models, by name, cached here
+            so that each query is encoded once.
     """
 
     texts: Sequence[str]
@@ -221,9 +220,9 @@ class Ranking:
     """Ranked items, up to k for each of m queries: all arrays are (m, k), padded as in `PADDING`.
 
     `rounds` is the round (from 1) in which an item was chosen for scoring, `approx` the score
-    predicted for it then (in round 1, the retriever's score), and `std` the standard deviation of
-    `approx`, NaN if unknown. `added` are the retrievers' scores that a fusion adds to the exact
-    `scores`. If a retriever ranks alone, `scores` and `approx` are its scores, and `rounds` are 0.
+    predicted for it then (in round 1, the retriever's), and `std` its standard deviation, NaN if
+    unknown. `added` are the retrievers' scores that a fusion adds to the exact `scores`. If a
+    retriever ranks alone, `scores` and `approx` are its scores, and `rounds` are 0.
     """
 
     items: IntArray
@@ -337,8 +336,8 @@ def is_missing(value: object) -> bool:
 
 
 def json_value(value: object) -> Any:
-    """Convert a value to JSON. Missing values and infinite or too long numbers become null. Numbers
-    stay numbers, sequences and sets become lists, and other values text (dates in ISO 8601).
+    """Convert a value to JSON. Missing, infinite and too long numbers become null, sequences and
+    sets lists, and other values text (dates in ISO 8601).
 
     >>> json_value({1: np.float32(0.5), "at": date(2020, 2, 1), "x": [float("inf"), Decimal("7")]})
     {'1': 0.5, 'at': '2020-02-01', 'x': [None, 7]}

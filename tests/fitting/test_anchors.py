@@ -86,7 +86,7 @@ def test_a_scorer_without_a_name_serves_an_index_in_memory_once():
     index = ItemIndex.build(corpus(5), lsa=2)
     collect_anchors(index, FormulaScorer(None), QUERIES[:2])
     assert index.anchors.scores.shape == (2, 5)
-    with pytest.raises(InputError, match="belong to an unnamed cross-encoder, and this one"):
+    with pytest.raises(InputError, match="belong to a cross-encoder without a name"):
         collect_anchors(index, FormulaScorer(None), QUERIES)
 
 

@@ -25,7 +25,6 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
 from crossknn.methods.prior import Prior, Spread, stored_prior
-from crossknn.scorers import CallableScorer
 from crossknn.scores.sparse import SparseScores
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.searcher import Searcher
@@ -395,26 +394,6 @@ def test_a_prior_is_kept_as_it_is(with_queries):
     assert_same(again, prior)
     if with_queries:
         np.testing.assert_array_equal(again.cokriging(of.queries), prior.cokriging(of.queries))
-
-
-@pytest.mark.slow
-def test_scores_of_another_cross_encoder_are_never_mixed_in(library):
-    index = library.index()
-    library.search(index, 0, 12)
-    library.learn(index)
-    other = CallableScorer(lambda pairs: [-x for x in library.score(pairs)], "other")
-    fresh = library.search(library.index(), 0, 1, scorer=other)
-    assert library.search(index, 0, 1, scorer=other)[0] == fresh[0]
-    library.search(index, 0, 60, "rerank(retriever=vectors)", other)
-    assert library.learn(index).pairs == 12 * 25
-    anchored = library.index()
-    collect_anchors(anchored, library.scorer, library.texts(0, 5))
-    with pytest.raises(InputError, match="no scores to fit to"):
-        library.learn(anchored, other)
-    collect_anchors(index, other, library.texts(70, 75))
-    found = library.learn(index, other)
-    assert (found.queries, found.n_anchor_queries) == (60, 0)
-    library.search(index, 0, 1, scorer=other)
 
 
 def test_what_cannot_be_learned_from_is_said(library):

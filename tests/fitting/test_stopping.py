@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from library import METHOD, Library
+from synthetic import matrix
 
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.stopping import CalibrationCurve, calibrate
+from crossknn.fitting.stopping import CalibrationCurve, calibrate, rehearsals
 from crossknn.methods import parse_method
 
 
@@ -48,3 +49,19 @@ def test_a_calibration_is_kept_until_the_anchors_change():
     collect_anchors(index, library.scorer, library.texts(20, 21))
     with pytest.raises(InputError, match="not calibrated"):
         target.plan(index, 25, 0)
+
+
+def test_no_rehearsal_knows_the_query_that_it_searches():
+    index = matrix(anchors=20)
+    method = parse_method("kriging(retriever=dense)")
+    plans = list(rehearsals(index, method, 20, 0))
+    assert sum(len(queries) for _, queries, _ in plans) == 20
+    predictor, queries = plans[0][0].predictor, plans[0][1]
+    changed = replace(index, scores=np.where(np.arange(26)[:, None] == 0, -50, index.scores))
+    plan, *_ = next(rehearsals(changed, method, 20, 0))
+    other = plan.predictor
+    np.testing.assert_array_equal(other.arrays[0], predictor.arrays[0])  # factors
+    np.testing.assert_array_equal(other.start(queries).basis, predictor.start(queries).basis)
+    for trend, known in zip(other.model.trends, predictor.model.trends, strict=True):
+        np.testing.assert_array_equal(trend.mean, known.mean)
+        np.testing.assert_array_equal(trend.precision, known.precision)

@@ -187,14 +187,6 @@ def test_hosts_in_no_proxy_and_this_machine_are_asked_directly(monkeypatch, list
     assert scorer._via == (f" through the proxy {NOBODY}" if by_proxy else "")
 
 
-def test_the_option_comes_before_the_environment(start, service, monkeypatch):
-    proxy, other = start(), start()
-    monkeypatch.setenv("HTTP_PROXY", other.url)
-    reranked(service.url, proxy=proxy.url)
-    assert (len(proxy.asked), len(other.asked)) == (1, 0)
-    assert ck.HttpScorer(f"http://{HOST}", proxy="")._via == ""
-
-
 @pytest.mark.parametrize(
     ("proxy", "kind", "said"),
     [

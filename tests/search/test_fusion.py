@@ -10,14 +10,7 @@ import crossknn as ck
 from crossknn.data.queries import QuerySet
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.extend import Observed, Queries, open_retriever
-from crossknn.fitting.fusion import (
-    SCALES,
-    SHRINKAGE,
-    _ndcg,
-    _shrunk,
-    by_judgements,
-    fit_fusion,
-)
+from crossknn.fitting.fusion import SCALES, SHRINKAGE, _ndcg, by_judgements, fit_fusion
 from crossknn.retrievers.base import WeightedSum
 from crossknn.retrievers.specs import AUTO, first_stage, stage_names
 from crossknn.search.fusion import Fusion
@@ -181,32 +174,6 @@ def test_vectors_of_lsa_without_words_are_fused_as_vectors_are(with_judgements):
     assert found["weights"]["lsa"] > 0.25
     [hit, *_] = ck.Searcher(index, SCORER).search("cat x", k=1, budget=5)[0]
     assert hit.final_score != hit.score
-
-
-def test_cross_validated_shrinkage_is_that_of_a_loop_over_folds():
-    rng = np.random.default_rng(3)
-    start, grid = np.array([0.75, 0.5]), rng.uniform(0, 2, size=(6, 2))
-    slopes, noise = rng.normal([0.3, -0.5], size=(60, 2)), rng.normal(size=60)
-
-    def measure(weights):
-        return slopes @ weights - 0.3 * (weights**2).sum() + noise
-
-    found, value = _shrunk(grid, measure, start)
-    table = np.array([[measure(w)[q] for q in range(60)] for w in grid])
-    fold, held = np.random.default_rng(0).permutation(60) % 5, []
-    for share in SHRINKAGE:
-        row = np.zeros(60)
-        for q in range(60):
-            best = grid[table[:, fold != fold[q]].mean(axis=1).argmax()]
-            row[q] = measure(start + share * (best - start))[q]
-        held.append(row)
-    top = max(held, key=np.mean)
-    near = [np.mean(top - row) <= np.std(top - row) / np.sqrt(60) for row in held]
-    share = SHRINKAGE[near.index(True)]
-    best = grid[table.mean(axis=1).argmax()]
-    np.testing.assert_allclose(found, start + share * (best - start))
-    assert value == pytest.approx(held[near.index(True)].mean())
-    assert share > 0
 
 
 def test_retrievers_are_weighed_by_what_they_find_and_their_sum_by_the_order():

@@ -13,7 +13,7 @@ from crossknn.linalg import top_k
 from crossknn.methods import parse_method
 from crossknn.methods.plan import Plan, expected_recall
 from crossknn.methods.rerank import FirstStageScores
-from crossknn.search.loop import Search
+from crossknn.search.loop import Search, simulate
 from crossknn.types import NO_ITEM, Pairs, Queries
 from crossknn_lab.stored import StoredRetriever
 
@@ -112,3 +112,37 @@ def test_expected_recall_by_hand():
     # Poisson: 0, 1, 2 or more of them with the mean 1, where exactly one is certain.
     found = expected_recall(best[::-1], np.array([2.5]), np.array([1e-6]))
     assert found == pytest.approx(np.mean([np.exp(-1), np.exp(-1) * 2, 1]), abs=1e-6)
+
+
+# k above the budget: filled up with predicted items
+
+SPECS = ("auto", "axn(ridge=0.3)", "adacur", "gar(batch=5)", "rerank(retriever=dense)")
+
+
+def searched(spec: str, budget: int, **options):
+    data = matrix(anchors=24, tests=6)
+    index, queries, scores = data.rows(0, data.n_tests)
+    return simulate(parse_method(spec).plan(index, budget, 0), queries, scores, **options), scores
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_scored_items_come_first_and_unscored_ones_by_prediction(spec):
+    search, _ = searched(spec, 10)
+    found, best = search.filled(30), search.best(30)
+    assert best.items.shape[1] == 10
+    assert found.items[:, :10].tolist() == best.items.tolist()
+    assert all(len(set(row)) == 30 for row in found.items.tolist())
+    assert np.isnan(found.scores[:, 10:]).all()
+    assert (np.diff(found.approx[:, 10:], axis=1) <= 0).all()
+    assert not (found.items == NO_ITEM).any()
+
+
+def test_predicted_items_are_likelier_true_than_the_retrievers_next():
+    search, scores = searched("auto", 10)
+    truth = top_k(scores, 30).items
+    retrieved = searched("retrieve(retriever=dense)", 10)[0].best(30).items
+
+    def recall(items):
+        return np.mean([np.isin(t, i).mean() for t, i in zip(truth, items, strict=True)])
+
+    assert recall(search.filled(30).items) > recall(retrieved)

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 import crossknn as ck
+from crossknn.cli.answers import show
 from crossknn.errors import InputError
 from crossknn.extend import Method
 from crossknn.fitting.anchors import collect_anchors
@@ -153,6 +154,10 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
     [
         ({"method": "axm"}, "did you mean axn"),
         ({"budget": ck.Budget(target_recall=0.9)}, "axn cannot estimate its recall"),
+        ({"min_score": float("nan")}, "min_score is nan"),
+        ({"min_score": "3"}, "min_score is '3'"),
+        ({"min_score": 3, "budget": ck.Budget(target_recall=0.9)}, "refers to the top k"),
+        ({"min_score": 3, "k": 0}, "k is 0"),
     ],
 )
 def test_wrong_arguments_are_answered_in_a_sentence(search, options, words):
@@ -195,3 +200,20 @@ def test_a_target_is_the_methods_and_for_the_k_that_is_wanted():
     found = search("odd item", k=2, budget=ck.Budget(per_query=50, target_recall=0.5))
     assert "target_recall=0.5, k=2" in found.method
     assert found[0][0].position == 20  # the longest text
+
+
+@pytest.mark.parametrize("method", ["kriging(retriever=bm25, rounds=5)", "axn(retriever=bm25)"])
+@pytest.mark.parametrize("k", [None, 3])
+def test_hits_are_the_scored_items_that_reach_a_score(search, method, k, capsys):
+    queries = ["odd", "even xx", "item xxxx"]
+    found = search.search(queries, k, 20, min_score=16.0, method=method, trace=True)
+    for q, scored in enumerate(found.trace):
+        reach = sorted((h.score for h in scored if h.score >= 16), reverse=True)
+        assert [hit.score for hit in found[q]] == reach[:k]
+        assert found.best_scores[q] == max(hit.score for hit in scored)
+    assert any(found)
+    none = search.search("odd", budget=20, min_score=99)
+    assert none[0] == []
+    show(none, json=False)
+    said = f"no scored item reaches 99: the best score is {none.best_scores[0]:.2f}"
+    assert said in capsys.readouterr().out

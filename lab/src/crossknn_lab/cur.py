@@ -9,7 +9,6 @@ blend of 0. Axes: a anchor queries, n items, r the rank, c columns, d dimensions
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -44,7 +43,6 @@ def cur(
     With the encoder's vectors `queries` (a, d) of the anchors, `map` predicts a query's vector from
     its own. No second copy of `rows` is made.
     """
-    began = time.perf_counter()
     a, n = rows.shape
     columns = np.sort(np.random.default_rng(seed).permutation(n)[:_SAMPLE])
     gram, sample = _gram(rows, center, columns)
@@ -65,7 +63,6 @@ def cur(
         scale=Scale(alpha=center, beta=1.0 / length),
         held_out=held_out_error,
         initial=initial,
-        seconds=time.perf_counter() - began,
         details={
             "rank": rank,
             "explained": float(np.trace(left.T @ gram @ left) / (np.trace(gram) or 1.0)),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -143,7 +142,7 @@ def descend(
     Ends early when the error on held-out entries has not fallen for two epochs. `best_epoch` 0 is
     the start; without held-out entries all errors are NaN, and the last epoch is kept.
     """
-    began, device = time.perf_counter(), "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     factors = nn.ModuleList([query_side, item_side]).to(device)
     (query, item, score), held = (
         tuple(torch.from_numpy(values).to(device) for values in (part.query, part.item, part.score))
@@ -180,7 +179,6 @@ def descend(
         scale=targets.scale,
         held_out=best,
         initial=targets.initial,
-        seconds=time.perf_counter() - began,
         details={"lr": lr, "epochs": len(errors), "best_epoch": best_epoch, "errors": errors},
     )
 

@@ -1,7 +1,6 @@
 """Collect an index's anchors (R_anc): exact scores of some queries with every item.
 
-The scores go to the index's store, which every search and fit reads, so a run can be stopped at any
-time and no pair is scored twice. Queries scored with every item become the artifact "anchors" of
+The scores go to the index's store. Queries scored with every item become the artifact "anchors" of
 ANNCUR and ADACUR (Yadav et al. 2022, 2.2), whose arrays are memory-mapped when the index is opened.
 
 Axes: k_q anchor queries, n items.
@@ -44,8 +43,7 @@ def collect_anchors(
     same call resumes.
 
     Args:
-        index: The n items.
-        scorer: A cross-encoder or its name.
+        index, scorer: The n items, and a cross-encoder or its name.
         queries: Texts (k_q); they cost k_q * n scored pairs, minus those in the store.
         limits, progress: As for `collect`.
     """
@@ -106,10 +104,7 @@ def _current_rows(index: ItemIndex, own: str | None) -> Artifact | None:
     if rows is None or rows.meta["fingerprint"] != own:
         return None
     if own is None:
-        raise InputError(
-            "the anchors of the index belong to an unnamed cross-encoder, and this one has no "
-            "name, either: name it, or use another index"
-        )
+        raise InputError("the anchors belong to a cross-encoder without a name: name this one")
     return rows
 
 

@@ -1,8 +1,7 @@
-"""Calibrate scores to probabilities of relevance, from judgements, by isotonic regression.
-
-Isotonic regression (Zadrozny and Elkan 2002) maps a sum of three features to a probability: the
-score, the mean of the query's best scores, and the lead over the best other item, weighted by
-logistic regression. The score alone, or the score minus the mean, did better in only 3 of 30 folds.
+"""Calibrate scores to probabilities of relevance, from judgements, by isotonic regression (Zadrozny
+and Elkan 2002) of a sum of three features: the score, the mean of the query's best scores, and the
+lead over the best other item, weighted by logistic regression. The score alone, or the score minus
+the mean, did better in only 3 of 30 folds.
 
 Axes: m queries, k items of each, p pairs of them.
 """
@@ -47,17 +46,15 @@ def fit_calibration(
     Unjudged items count as not relevant; queries without judgements are left out. Later searches
     with this cross-encoder and this fusion return calibrated probabilities. Returns the report,
     also stored as the artifact "calibration": numbers of `queries`, `items` and `relevant` items,
-    and two expected calibration errors on held-out queries, in ten bins of equal size: of the
+    and expected calibration errors on held-out queries, in ten bins of equal size: of the
     calibrated probabilities (`ece`), and of the logistic function of the score (`ece_logistic`).
 
     Args:
-        index: The items.
-        scorer: The cross-encoder, in any form that `Searcher` accepts.
+        index, scorer: The items, and the cross-encoder in any form that `Searcher` accepts.
         queries: Queries with the ids that the judgements use.
         qrels: Judgements, `{query id: {item id: grade}}`; above 0 is relevant.
         method, budget, fuse, seed: Options of the search, the same as for later searches.
-        keep_own: Count an item that has the query's id like any other. BEIR leaves it out, because
-            it is the query itself if queries are documents of the corpus.
+        keep_own: Count an item that has the query's id like any other; BEIR leaves it out.
         progress: Called with (done, total) scored pairs.
     """
     qrels, scorer = given_qrels(qrels), as_scorer(scorer)
@@ -99,8 +96,7 @@ def fit_scores(
     scores: FloatArray, relevant: BoolArray, seed: int = 0
 ) -> tuple[Calibration, dict[str, Any]]:
     """Fit a calibration to the final scores (m, k) of each query's best items, in descending order
-    and padded with NaN, and to whether these items are `relevant` (m, k). Return it, and the report
-    of `fit_calibration`."""
+    and padded with NaN, and whether they are `relevant` (m, k). Return it and its report."""
     scored = ~np.isnan(scores)
     if not 0 < relevant[scored].sum() < scored.sum():
         which = "all" if relevant[scored].any() else "none"
@@ -175,11 +171,8 @@ def isotonic(values: FloatArray, which: BoolArray) -> tuple[FloatArray, FloatArr
 
 def _logistic_weights(values: FloatArray, within: BoolArray, ridge: float) -> FloatArray:
     """Fit a logistic regression: weights (f,) of features (e, f) that predict which of e examples
-    are `within` (e,).
-
-    `ridge` is the penalty on squared weights, for features scaled to variance 1. The intercept is
-    fitted but not returned, because it changes no order.
-    """
+    are `within` (e,). `ridge` penalises squared weights of features scaled to variance 1; the
+    intercept is not returned, because it changes no order."""
     size = values.std(axis=0)
     size = np.where(size > 0, size, 1.0)
     columns = np.column_stack([(values - values.mean(axis=0)) / size, np.ones(len(values))])

@@ -1,11 +1,9 @@
 """Fit kriging's prior to anchors, queries that were scored with every item.
 
-Each anchor's scores are regressed on the few columns of the smaller trend. The residuals show which
-items score high for the same queries: their covariance is approximated by factors, partly smoothed
-by the item vectors. Cokriging learns from the anchors to predict a query's coordinates in the space
-of the factors from the query's vector.
-
-Axes: those of `crossknn.methods.prior`, and a anchor queries, b items of a block.
+Each anchor's scores are regressed on the few columns of the smaller trend. The covariance of the
+residuals, which items score high for the same queries, is approximated by factors, partly smoothed
+by the item vectors. Axes: those of `crossknn.methods.prior`, and a anchor queries, b items of a
+block.
 """
 
 from __future__ import annotations
@@ -18,7 +16,8 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.files import scratch
-from crossknn.linalg import lengths, solve_scaled
+from crossknn.fitting.observations import directions_of
+from crossknn.linalg import solve_scaled
 from crossknn.methods.posterior import Trend
 from crossknn.methods.prior import SLOPE, Cokriging, Prior, near, trend_columns
 from crossknn.types import BoolArray, FloatArray, IntArray, Progress
@@ -81,11 +80,11 @@ def fit_dense(
     progress: Progress | None = None,
 ) -> Prior:
     """Fit a prior to exact scores (a, n) of anchors, each retriever's scores `cheap` (a, n), item
-    vectors (n, d) and anchors' vectors (a, d'). `lead` is the position of the retriever that the
-    trend with few columns uses; `rows` (q,) are the anchors to fit to, by default all.
+    vectors (n, d) and anchors' vectors (a, d').
 
-    The items are read three times, `BLOCK` at a time, so that arrays may be memory-mapped;
-    `progress` is called with (items read, 3 n).
+    `lead` is the position of the retriever in the trend with few columns; `rows` (q,) are the
+    anchors to fit to, by default all. The items are read three times, `BLOCK` at a time, so that
+    arrays may be memory-mapped; `progress` is called with (items read, 3 n).
     """
     rows = np.arange(len(scores)) if rows is None else rows
     q, n = len(rows), scores.shape[1]
@@ -100,7 +99,7 @@ def fit_dense(
     slopes = columns.regressed(np.flatnonzero(few)[1:] - 1)
 
     def stacked(part: slice, values: FloatArray) -> FloatArray:  # [E' U]' of a block (q + d, b)
-        both = columns.residuals(values, slopes), _directions(vectors[part]).T
+        both = columns.residuals(values, slopes), directions_of(vectors[part], np.float32).T
         return np.vstack(both).astype(np.float32)
 
     gram = sum((block @ block.T for block in starmap(stacked, anchors.blocks(1))), np.zeros(1))
@@ -238,12 +237,6 @@ def _mixture(gram: FloatArray, q: int, rank: int) -> FloatArray:
     best = np.argsort(-strength, kind="stable")[: min(rank, max(len(kept), 1))]
     mixture: FloatArray = both @ turn[:, best]
     return mixture
-
-
-def _directions(vectors: FloatArray) -> FloatArray:
-    """Scale vectors (b, d) to unit length, in single precision; zero vectors stay zero."""
-    single = vectors.astype(np.float32)
-    return single / lengths(single)[:, None]
 
 
 def slope_precision(weights: FloatArray, columns: BoolArray, variance: float) -> FloatArray:

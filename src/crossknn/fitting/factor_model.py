@@ -210,9 +210,9 @@ class SufficientStatistics:
     `first` and `second` are the sums of E[u] and E[u u'] over the queries; `pull` (k, t) those of
     E[v (y - basis w)] over an item's queries, and `square` that of E[(y - basis w)^2] over all
     `count` scores. Without own loadings, `precision` (k,) has the sums of E[c^2], `pull` (k, 1)
-    those of E[c (y - basis w - v . content' direction)], and `square` uses the whole model.
-    With them, `products` has each query's E[v v'] (t, t). `error` is the squared error on the
-    held-out scores.
+    those of E[c (y - basis w - v . content' direction)], and `square` uses the whole model. With
+    them, `products` has each query's E[v v'] (t, t). `error` is the squared error on the held-out
+    scores.
     """
 
     first: FloatArray

@@ -1,9 +1,8 @@
 """Factorize G, the sparse score matrix of train queries: choice of pairs, scale, and ALS.
 
 Pairs are chosen by query or by item (AXN 2.1, B.4), in an order whose first pairs, of any number,
-are representative. `Targets` are the pairs' scores on the scale of the initial vectors, `Fit` is
-the result of a factorization. `als` is MF_TRNS without torch (AXN 2.1, eq. 3): alternating least
-squares over vectors u of train queries and v of items, near a dual encoder's u0 and v0, minimises
+are representative. `als` is MF_TRNS without torch (AXN 2.1, eq. 3): alternating least squares over
+vectors u of train queries and v of items, near a dual encoder's u0 and v0, minimises
 
     sum over scores (g - u . v)^2 + strength * (c_u sum |v - v0|^2 + c_v sum |u - u0|^2),
 
@@ -21,7 +20,6 @@ Axes: q train queries, n items, d dimensions, e scores in G, p pairs.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -64,8 +62,7 @@ def per_query(
     """Choose `count` items for each train query (strategy q; AXN 2.1: k_d): `random` ones of all n,
     then the retriever's best, then more random ones if the retriever returns too few.
 
-    Queries are in random order. The pairs chosen with a smaller `count` or `random` are a subset of
-    those chosen with a larger one.
+    Queries are in random order. A smaller `count` or `random` chooses a subset of the same pairs.
     """
     if count < 1:
         raise InputError(f"items per query is {count}; it must be 1 or more")
@@ -117,7 +114,7 @@ class Fit:
     `map` and `item_map` map the dual encoder's vectors of other queries and items; None if only
     scores determine a vector. `scale` maps raw scores to the scale of the vectors. `held_out` and
     `initial` are root mean squared errors on held-out scores, of the fit and of the initial
-    vectors. `untouched` is the number of items without a score.
+    vectors.
     """
 
     items: FloatArray
@@ -128,7 +125,6 @@ class Fit:
     held_out: float
     initial: float
     untouched: int = 0
-    seconds: float
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -206,9 +202,7 @@ def als(
     progress: Progress | None = None,
 ) -> Fit:
     """Fit item and query vectors to G, near the initial ones, by alternating least squares; with a
-    bias they have d + 1 dimensions. A sweep fits all items to the queries, then all queries to the
-    items. Sweeps end when the error on held-out scores rises."""
-    began = time.perf_counter()
+    bias they have d + 1 dimensions. Sweeps end when the error on held-out scores rises."""
     # Items without a score keep their vectors, so the sweeps leave them out.
     used = np.unique(np.concatenate([targets.fitted.item, targets.held.item]))
     fitted, held = (
@@ -250,7 +244,6 @@ def als(
         held_out=best,
         initial=targets.initial,
         untouched=targets.untouched,
-        seconds=time.perf_counter() - began,
         details={"strength": strength, "bias": bias, "sweeps": len(errors), "errors": errors},
     )
 

@@ -1,14 +1,11 @@
 """Collect scores, fit item vectors to them, and store the vectors in the index (AXN 2.1).
 
-`fit` scores pairs of train queries and items into the index's store, fits item vectors to the
-scores, and adds the vectors to the index. The papers' other fits are in other packages: a distilled
-dual encoder in crossknn-train; MF_TRNS, MF_IND and a truncated R_anc in crossknn-lab.
+The papers' other fits are in other packages: a distilled dual encoder in crossknn-train; MF_TRNS,
+MF_IND and a truncated R_anc in crossknn-lab.
 """
 
 from __future__ import annotations
 
-import json
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -38,7 +35,7 @@ from crossknn.scorers.base import Scorer
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
 from crossknn.scores.sparse import SparseScores
 from crossknn.spec import Spec, build, check_options, option, parse, text_of
-from crossknn.types import BoolArray, FloatArray, Pairs, Progress, Queries, Scale
+from crossknn.types import BoolArray, FloatArray, Pairs, Progress, Queries, Scale, json_value
 
 OpenProgress: TypeAlias = Callable[[str, str], AbstractContextManager[Progress | None]]
 """Opens a progress display, given a description and a unit."""
@@ -105,9 +102,7 @@ def fit(
     """Fit item vectors with the cross-encoder, and add them to the index as `name`.
 
     Args:
-        index: The n items.
-        scorer: A cross-encoder or its name.
-        queries: Texts (q) of training queries.
+        index, scorer, queries: The n items, a cross-encoder or its name, and q training queries.
         method: A fitting method or its specification, such as "als(sweeps=10)".
         name: Name of the fitted vectors; by default the method's name.
         vectors: Name of the index's vectors to start from.
@@ -118,8 +113,7 @@ def fit(
         retriever: Specification of the retriever of strategy "q"; by default the vectors'.
         limits: Limits on calls and time. Scores computed by then are fitted; the same call resumes.
         seed: Seed of all randomness.
-        progress: Opens a progress report: `progress(what, unit)` is a context manager that gives a
-            function to be called with (done, total).
+        progress: Opens a progress display, given a description and a unit.
     """
     chosen = build(parse(method), METHODS, "way to fit") if isinstance(method, str) else method
     opened = as_scorer(scorer)
@@ -155,8 +149,7 @@ def _initial(index: ItemIndex, vectors: str) -> str:
 
 @dataclass(kw_only=True, eq=False)
 class FitTask:
-    """The data of a fit. Pairs are scored when their scores are first requested; `collected` is the
-    report of the scoring."""
+    """The data of a fit; `collected` is the report of the scoring, which `sparse` does."""
 
     index: ItemIndex
     scorer: Scorer
@@ -168,7 +161,6 @@ class FitTask:
     limits: Limits
     seed: int
     progress: OpenProgress
-    vector_seconds: float = 0.0
     collected: CollectReport = field(init=False)
     _random: SparseScores = field(init=False)
 
@@ -199,7 +191,6 @@ class FitTask:
     def kept(self, method: FitMethod, fit: Fit, queries: int, calls: int) -> ItemVectors:
         """Make what the index stores of a fit to `calls` scores of `queries` queries."""
         errors = {"held_out": fit.held_out, "initial": fit.initial, "untouched": fit.untouched}
-        details = json.dumps({**errors, **fit.details})
         return ItemVectors(
             values=fit.items,
             method=str(method),
@@ -207,19 +198,9 @@ class FitTask:
             map=fit.map or Same(),
             scale=fit.scale,
             fingerprint=self.scorer.fingerprint,
-            cost=self.cost(queries, calls, fit.seconds),
-            details=json.loads(details, parse_constant=lambda nan: None),
+            cost={"queries": queries, "calls": calls},
+            details=json_value({**errors, **fit.details}),
         )
-
-    def cost(self, queries: int, calls: int, fitting: float) -> dict[str, float]:
-        """Return the cost of this run, which used `calls` scores of `queries` queries."""
-        return {
-            "queries": queries,
-            "calls": calls,
-            "vector_seconds": round(self.vector_seconds, 3),
-            "scoring_seconds": round(self.collected.seconds, 3),
-            "fitting_seconds": round(fitting, 3),
-        }
 
     def _plan(self) -> PairPlan:
         n, seed, per = self.index.n, self.seed, self.per
@@ -256,10 +237,8 @@ class Factorization(FitMethod):
     held_out: float = option(0.05, least=0, most=0.99)
 
     def fit(self, task: FitTask) -> ItemVectors:
-        began, items = time.perf_counter(), task.index.vectors[task.base]
+        items, scores = task.index.vectors[task.base], task.sparse()
         queries = task.index.query_vectors(Queries(task.queries), task.base)
-        task.vector_seconds = time.perf_counter() - began
-        scores = task.sparse()
         scale = task.scale(items, queries)
         with task.progress(f"fitting {self.name}", "") as progress:
             how = dict[str, Any](scale=scale, held_out=self.held_out, seed=task.seed)
@@ -286,8 +265,8 @@ class ALS(Factorization):
     sweeps: int = option(6, least=1)
 
     def factorize(self, targets: Targets, seed: int, progress: Progress | None) -> Fit:
-        how: dict[str, Any] = {"strength": self.strength, "bias": self.bias, "sweeps": self.sweeps}
-        return als(targets, progress=progress, **how)
+        how: dict[str, Any] = {"bias": self.bias, "sweeps": self.sweeps, "progress": progress}
+        return als(targets, strength=self.strength, **how)
 
 
 METHODS: dict[str, type[FitMethod]] = {ALS.name: ALS}

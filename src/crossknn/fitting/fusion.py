@@ -1,10 +1,10 @@
 """Fit the weights of a fusion to judgements.
 
-The retrievers' weights relative to each other are fitted to their ranking of the whole corpus,
-without exact scores; the weight of their sum beside the exact scores, to the order of the first
-candidates. A grid overfits to few queries (to 60, it lost 4.6 points of nDCG@10), so the result
-is shrunk towards the default weights as far as cross-validation supports. If the retrievers alone
-rank better than their sum with the exact scores, the retrievers decide the order.
+The retrievers' weights relative to each other are fitted to their ranking of the whole corpus; the
+weight of their sum beside the exact scores, to the order of the first candidates. A grid overfits
+to few queries (to 60, it lost 4.6 points of nDCG@10), so the result is shrunk towards the default
+weights as far as cross-validation supports. If the retrievers alone rank better than their sum with
+the exact scores, they decide the order.
 
 Axes: m queries, c candidates, r retrievers; `unit` (..., m, c) are scores in standard deviations.
 """
@@ -55,22 +55,20 @@ def fit_fusion(
 ) -> dict[str, Any]:
     """Fit the weights of retriever scores in the final score, on m training queries.
 
-    Scores the first `depth` items of `hybrid` for each query; the scores are stored in the index.
-    Returns the artifact "fusion" of the index: `weights`, in units of the candidates' standard
-    `deviations` (means over queries). With judgements it has `ndcg`, nDCG@10 of the candidates
-    ordered by the retrievers, by the cross-encoder and, cross-validated, by both; and a `note` if
-    the retrievers alone order better than both, and so decide the order.
+    Scores the first `depth` items of `hybrid` for each query into the store. Returns the artifact
+    "fusion" of the index: `weights`, in units of the candidates' standard `deviations` (means over
+    queries). With judgements it has `ndcg`, nDCG@10 of the candidates ordered by the retrievers, by
+    the cross-encoder and, cross-validated, by both; and a `note` if the retrievers alone order
+    better, and so decide the order.
 
     Args:
-        index: The items.
-        scorer: A cross-encoder or its name.
+        index, scorer: The items, and a cross-encoder or its name.
         queries: m texts, or queries with the ids that judgements name.
         qrels: Judgements. The retrievers' relative weights maximise nDCG@100 of their sum, and the
-            sum's weight maximises nDCG@10 of the sum plus the exact score; both are shrunk towards
-            the default weights, which are used without judgements.
+            sum's weight nDCG@10 of the sum plus the exact score; both are shrunk towards the
+            default weights, which are used without judgements.
         depth: How many items of `hybrid` are scored for each query.
-        keep_own: Keep an item that has the query's id among the candidates. BEIR leaves it out,
-            because it is the query itself if queries are documents of the corpus.
+        keep_own: Keep an item that has the query's id among the candidates; BEIR leaves it out.
         limits, progress: As for `collect`.
     """
     asked, opened = query_set(queries), as_scorer(scorer)
@@ -167,12 +165,12 @@ def by_judgements(
     start: FloatArray,
 ) -> tuple[FloatArray, FloatArray, dict[str, float]]:
     """Return weights (r,) from judgements, shrunk towards `start` (r,); deviations (1 + r,); and
-    the nDCG@10 of the candidates ordered by the retrievers (their sum, or one retriever if that is
+    the nDCG@10 of the candidates ordered by the retrievers (their sum, or one of them if that is
     better), by the exact scores and, cross-validated, by both.
 
-    `scores` (1 + r, m, c) are the candidates' exact and then retriever scores; `pool` (r, m, p) are
-    the retriever scores of all retrievers' best items. `judged` are the grades of the candidates
-    (m, c), of the pool (m, p), and of all relevant items, best first (m, 100).
+    `scores` (1 + r, m, c) are the candidates' exact and then retriever scores; `pool` (r, m, p) the
+    retriever scores of all retrievers' best items. `judged` are the grades of the candidates (m,
+    c), of the pool (m, p), and of all relevant items, best first (m, 100).
     """
     rows = np.flatnonzero(judged[2].any(axis=1))
     gains, pool_gains, best = (of[rows] for of in judged)
@@ -221,7 +219,7 @@ def _grades(rows: Sequence[Mapping[str, int]], items: IntArray) -> FloatArray:
 
 
 def _best_grades(rows: Sequence[Mapping[str, int]]) -> FloatArray:
-    """Return each query's 100 best grades (m, 100); `InputError` if under five have one above 0."""
+    """Each query's 100 best grades (m, 100); `InputError` if under five have one above 0."""
     padded = ([*(max(grade, 0) for grade in row.values()), *[0] * 100] for row in rows)
     best = np.array([sorted(row, reverse=True)[:100] for row in padded], np.float64)
     if (judged := int(best.any(axis=1).sum())) < FEWEST_QUERIES:

@@ -41,8 +41,7 @@ def fit_prior(
     and store it in the index.
 
     Args:
-        index: The n items, and their anchors.
-        scores: One cross-encoder's scores of searched queries that are not anchors.
+        index, scores: The items, and one cross-encoder's scores of queries that are not anchors.
         retriever: Retrievers whose scores the trends use; by default those of the index's prior, or
             else BM25 and vectors.
         stored: Number of searched queries' scores in the store, noted in the prior.
@@ -97,8 +96,8 @@ def cross_fitted(index: Index, retriever: Spec, folds: int) -> Iterator[tuple[In
 
 
 def add_points(index: ItemIndex, progress: Progress | None = None) -> None:
-    """Build the approximate index of the items' points, if the index has a prior. The time of a
-    search round then depends on the pool, not on all items."""
+    """Build the approximate index of the items' points, if there is a prior, so that the time of a
+    search round depends on the pool, not on all items."""
     if (prior := stored_prior(index)) is not None:
         points = points_of(index, prior, default_vectors(index))
         index.add_nearest(NAME, points, progress=progress)

@@ -1,8 +1,5 @@
-"""Learn from use: fit kriging's prior to the scores that past searches left in an index.
-
-The first fit is made when 30 queries were searched, and the next ones whenever the store has grown
-by a tenth.
-"""
+"""Learn from use: fit kriging's prior to the scores that past searches left in an index, first when
+30 queries were searched, then whenever the store has grown by a tenth."""
 
 from __future__ import annotations
 
@@ -55,33 +52,24 @@ def fit_from_store(
     retriever: str | Spec | None = None,
     progress: Progress | None = None,
 ) -> Prior:
-    """Fit kriging's prior now to the index's scores by `scorer`, without scoring any pair; the
-    options are those of `fit_prior`. Queries that were scored with every item for ground truth, as
-    by `compare`, are left out."""
+    """Fit kriging's prior now to the index's scores by `scorer`, with the options of `fit_prior`.
+    Queries that were scored with every item for ground truth, as by `compare`, are left out."""
     return _fit(index, scorer.fingerprint or "", retriever, progress)
 
 
 def learn(index: ItemIndex, scorer: Scorer) -> Prior | None:
     """Fit kriging's prior to past searches with a cross-encoder; None if too few of them are new.
-
-    The prior keeps its retrievers. Searches that are already running finish with the old prior.
-    `InputError` if the prior cannot be written, or items were added or removed meanwhile.
-    """
-    fingerprint = _named(scorer)
-    return _fit(index, fingerprint) if _is_due(index, fingerprint) else None
+    Searches that are already running finish with the old prior."""
+    return fit_from_store(index, scorer) if is_due(index, scorer) else None
 
 
 def is_due(index: ItemIndex, scorer: Scorer) -> bool:
     """Whether the store has enough new scores by this cross-encoder to learn from."""
-    return _is_due(index, _named(scorer))
-
-
-def _named(scorer: Scorer) -> str:
     if scorer.fingerprint is None:
         raise InputError(
             "the scorer has no fingerprint, so no scores are stored to learn from: name its model"
         )
-    return scorer.fingerprint
+    return _is_due(index, scorer.fingerprint)
 
 
 def _is_due(index: ItemIndex, fingerprint: str) -> bool:
@@ -105,8 +93,7 @@ def _searched(index: ItemIndex, counts: IntArray) -> IntArray:
 
 def searched_scores(index: ItemIndex, fingerprint: str) -> SparseScores:
     """Return a cross-encoder's stored scores of the newest queries (`QUERIES`, `SCORES`), without
-    anchors, queries that were scored with every item, and pairs of a query with an item of the same
-    text."""
+    anchors, queries that were scored with every item, and pairs of equal texts."""
     ids, counts = index.scores.query_counts(fingerprint)
     searched = _searched(index, counts)[-QUERIES:]
     fitting = int((np.cumsum(counts[searched][::-1]) <= SCORES).sum())
@@ -139,9 +126,8 @@ def _fit(
 
 
 def learn_apart(folder: Path, fingerprint: str, patience: float = PATIENCE) -> bool:
-    """Learn in a separate process, at low priority, from the scores of the cross-encoder with this
-    fingerprint. Return whether the process ended within `patience` seconds; otherwise it continues
-    in the background. `InputError` if it failed."""
+    """Learn in a separate process, at low priority. Return whether it ended within `patience`
+    seconds; otherwise it continues in the background. `InputError` if it failed."""
     command = [sys.executable, "-m", "crossknn.fitting.learning", str(folder), fingerprint]
     # The process must import the same crossknn.
     path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
@@ -165,8 +151,7 @@ def learn_apart(folder: Path, fingerprint: str, patience: float = PATIENCE) -> b
 
 
 def _apart(folder: str, fingerprint: str) -> None:
-    """Learn in the process that `learn_apart` starts; do nothing if another process already
-    learns."""
+    """Learn in the process that `learn_apart` starts, unless another process already learns."""
     with suppress(AttributeError, OSError):
         os.nice(LOW)
     try:
@@ -189,12 +174,11 @@ class Learner:
         learner.notice()
 
     Args:
-        index: What is searched.
-        scorer: A scorer that keeps its scores in the index's store, and so has a fingerprint.
+        index, scorer: What is searched, and a scorer that keeps its scores in the index's store.
     """
 
     def __init__(self, index: ItemIndex, scorer: Scorer) -> None:
-        _named(scorer)  # refuses a scorer without a name
+        is_due(index, scorer)  # refuses a scorer without a name
         self.index, self.scorer = index, scorer
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -203,9 +187,8 @@ class Learner:
         """Start learning after a search, if it is time and no thread is learning yet; return
         whether it started."""
         with self._lock:
-            if self._thread is not None and self._thread.is_alive():
-                return False
-            if not is_due(self.index, self.scorer):
+            learning = self._thread is not None and self._thread.is_alive()
+            if learning or not is_due(self.index, self.scorer):
                 return False
             self._thread = start_thread("crossknn-learn", self._learn)
             return True

@@ -76,7 +76,7 @@ class Observations:
         return replace(self, queries=fitted), held
 
 
-def directions_of(vectors: FloatArray) -> FloatArray:
+def directions_of(vectors: FloatArray, dtype: type = np.float64) -> FloatArray:
     """Scale vectors (b, d) to unit length; zero vectors stay zero."""
-    exact = vectors.astype(np.float64)
+    exact: FloatArray = vectors.astype(dtype)
     return exact / lengths(exact)[:, None]

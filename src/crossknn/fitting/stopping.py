@@ -33,16 +33,14 @@ Rehearsal: TypeAlias = tuple[Plan, Queries, FloatArray]
 
 
 def calibrate(index: Index, method: Kriging, budget: int, seed: int = 0) -> Corners:
-    """Calibrate `target_recall` for searches with a method, its `k`, and a budget.
-
-    It takes as long as searching for the anchors, scores no pairs, and is done once: the index
-    keeps the result in memory until its anchors change.
-    """
-
-    def searched() -> Corners:
-        return record_curve(rehearsals(index, method, budget, seed), method.k).corners()
-
-    return calibrated(method, index, budget, searched)
+    """Calibrate `target_recall` for searches with a method, its `k`, and a budget, by searching for
+    the anchors; the index keeps the result in memory until its anchors change."""
+    return calibrated(
+        method,
+        index,
+        budget,
+        lambda: record_curve(rehearsals(index, method, budget, seed), method.k).corners(),
+    )
 
 
 def rehearsals(index: Index, method: Kriging, budget: int, seed: int) -> Iterator[Rehearsal]:

@@ -55,7 +55,7 @@ def parse_method(spec: str | Spec | Method) -> Method:
 
 
 def method_named(name: str) -> type[Method]:
-    """Return the class of a method: one of `METHODS`, or one from an installed package."""
+    """The class of a method: one of `METHODS`, or one from an installed package."""
     if name in METHODS:
         return METHODS[name]
     plugins = _plugins()

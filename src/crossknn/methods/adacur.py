@@ -31,11 +31,10 @@ class ADACUR(Method):
         retriever: The retriever that picks the first anchor items.
         rounds: Number of batches of anchor items.
         sample: Next anchor items: the `top` approximate scores, or drawn by their `softmax`.
-        anchor_share: Share of the budget for anchor items; the remainder scores the items with the
-            best approximate scores. None: the whole budget is for anchor items.
+        anchor_share: Share of the budget for anchor items (None: all); the remainder scores the
+            items with the best approximate scores.
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
-        rcond: Relative cutoff of singular values in the pseudo-inverse; by default 0.03, or the
-            published value with `center=none`.
+        rcond: Relative cutoff of singular values; 0.03, or the published one with `center=none`.
     """
 
     name = "adacur"
@@ -72,12 +71,9 @@ class SampledState:
 
 
 class Sampled(Predictor[SampledState]):
-    """Samples items without replacement by softmax of the prediction (ADACUR 2.2).
-
-    The top k of scores plus Gumbel noise is a sample from their softmax without replacement. Scored
-    items are masked before the comparison, so that no underflow can tie with them. After `until`
-    batches the wrapped predictor chooses greedily.
-    """
+    """Samples items without replacement by softmax of the prediction (ADACUR 2.2): the top k of
+    scores plus Gumbel noise. Scored items are masked before the comparison, so that no underflow
+    can tie with them. After `until` batches the wrapped predictor chooses greedily."""
 
     def __init__(self, predictor: Predictor[Any], seed: int, *, until: int) -> None:
         self.predictor, self.seed, self.until = predictor, seed, until

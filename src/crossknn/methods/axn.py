@@ -37,8 +37,8 @@ class AXN(VectorMethod):
     """Refit the query's vector to its exact scores in each round, and score the items nearest to
     it.
 
-    With `blend` this is AXN as published (with values 0 to 1). Without `blend` it is a ridge
-    regression, which was better on dev queries. If queries have no vectors, `blend` is 0.
+    With `blend` this is AXN as published. Without it, it is a ridge regression, which was better on
+    dev queries. If queries have no vectors, `blend` is 0.
 
     Args:
         rounds: Number of batches.
@@ -96,11 +96,9 @@ def blended(scored: Scored, *, blend: float, rcond: float) -> tuple[FloatArray, 
 def ridge_to_parametric(scored: Scored, *, ridge: float) -> tuple[FloatArray, float]:
     """Regress towards the parametric vector: score ~ offset + gain (prior . v) + u . v.
 
-    AXN regularises its fit by averaging it with the parametric vector; the ridge penalty instead
-    has a strong effect while scores are few, and a weak one later. In geostatistics this is
-    universal kriging with a linear covariance and the trend [1, parametric score]. `ridge` is the
-    penalty on |u|^2, in units of |v|^2. Offset and gain are not penalised, so scores need no
-    normalization.
+    The `ridge` penalty on |u|^2, in units of |v|^2, has a strong effect while scores are few, and a
+    weak one later. In geostatistics this is universal kriging with a linear covariance and the
+    trend [1, parametric score]. Offset and gain are not penalised, so scores need no normalization.
     """
     assert scored.parametric is not None
     vectors, scores = scored.vectors.astype(np.float64), scored.scores

@@ -35,8 +35,6 @@ class Method(ABC):
     """Whether the method's plans keep to the budget."""
     reads: ClassVar[Collection[str]] = ()
     """The method's `required_artifacts`, if they are the same for every index."""
-    fallback: ClassVar[str] = "axn(blend=0, normalize=first)"
-    """Specification to suggest if the exact scores in the index belong to another cross-encoder."""
 
     def __post_init__(self) -> None:
         check_options(self.name, self)

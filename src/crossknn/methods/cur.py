@@ -43,9 +43,8 @@ class ANNCUR(Method):
         retriever: Picks the anchor items: `fixed` picks the same for every query, any other
             retriever X picks its best items for each query (ANNCUR_X).
         center: `none` is CUR as published; `auto` subtracts a constant from all scores first.
-        rcond: Relative cutoff of the pseudo-inverse, by default that of `RCOND`. The paper's code
-            keeps everything (1e-15), and its recall collapses when there are about as many anchor
-            items as anchor queries.
+        rcond: Relative cutoff of the pseudo-inverse, by default that of `RCOND`. With the paper's
+            (1e-15) recall collapses when there are about as many anchor items as anchor queries.
     """
 
     name = "anncur"

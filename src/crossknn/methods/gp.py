@@ -42,9 +42,8 @@ class Posteriors:
 
     Without a pool, `points` (n, p), their `lengths` (n,) and `basis` (f, m, n) are those of all
     items; with a pool they are None, and `values` computes basis functions of given items. `own`
-    (m, d) are the queries' vectors if they count as observations, and `best` (m, f) their basis
-    functions. `of_query` has each query's posterior, unless it has too few scores; `pooled` is kept
-    for the next rounds.
+    (m, d) are the queries' vectors if they count as observations, `best` (m, f) their basis
+    functions, and `of_query` the posteriors of queries with enough scores.
     """
 
     queries: Queries
@@ -63,19 +62,14 @@ class Posteriors:
 class GaussianProcess(Predictor[Posteriors]):
     """Predicts by each query's posterior, and chooses the items with the highest mean + `beta` std.
 
-    Args:
-        arrays: Factors (n, r), if there are any, and vectors (n, d); a point is one row of each.
-        model: Covariance and trends.
-        retriever: Ranks the items until a query has scores that differ.
-        beta: Standard deviations added to the mean.
-        columns: The basis functions besides the constant 1.
-        own: Gives queries' vectors, which are added as training points, whose score is the query's
-            best so far and whose basis functions are the highest values among the items.
-        near: A store that searches the points (and, in its last column, one basis function that is
-            the same for all queries). With it only a pool is predicted: before each round, the
-            items with the best linear part of the prediction join the pool. Without `near` all
-            items are predicted, and b * n * 4 bytes are kept between rounds for a query with b
-            scores, up to `KEPT` for all queries; above, each round computes everything again.
+    A point of an item is one row of each of `arrays`: factors (n, r), if there are any, and vectors
+    (n, d). `retriever` ranks the items until a query has scores that differ. `columns` are the
+    basis functions besides the constant 1. `own` gives queries' vectors, which are added as
+    training points with the query's best score so far and the highest basis functions among the
+    items. With `near`, a store of the points (and, in its last column, a basis function that is the
+    same for all queries), only a pool is predicted, which the items with the best linear part of
+    the prediction join before each round. Without it all items are predicted, and covariances are
+    kept between rounds, up to `KEPT` bytes.
     """
 
     arrays: Sequence[FloatArray | VectorStore]

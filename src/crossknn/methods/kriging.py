@@ -1,19 +1,10 @@
 """Kriging: a Gaussian process whose mean and covariance were fitted to other queries' scores.
 
-kriging                            first batch by the default retriever, trends in all retrievers
-kriging(retriever=hybrid)          rank fusion picks the first batch
-kriging(mean=hybrid(bm25, dense, views))   trends in these three, if no prior was fitted
-kriging(use_anchors=false)         ignores the scores of other queries
-
 The prior (`crossknn.methods.prior`) is learned from the exact scores of other queries;
 `crossknn.fitting.kriging` fits it. Without a prior, kriging is a Gaussian process on item vectors
-that takes the query's own vector as an observation and assumes small slopes.
-
-    symbol            here                                   docs/explanation/kriging.md
-    trends [1, ...]   `Prior.trends`, or `flat_trends`       step 1
-    G G'              `Prior.factor`                         step 2
-    cokriging         `Prior.cokriging`                      step 3
-    covariance        `crossknn.methods.posterior.Kernel`    step 4
+that takes the query's own vector as an observation and assumes small slopes. The steps are those of
+docs/explanation/kriging.md: trends, factors, cokriging, and the covariance of
+`crossknn.methods.posterior.Kernel`.
 
 Axes: m queries, n items, r factors, d dimensions.
 """
@@ -89,15 +80,12 @@ class Kriging(Method):
         use_anchors: If false, ignore what was learned from other queries' scores.
         vectors: Name of the item vectors whose directions the covariance compares.
         shortlist: Predict only this many items of each retriever, and the items that the linear
-            part of the prediction ranks first. By default all items up to 12,000; above, three per
-            scored pair and at least 400, or with a prior eight per scored pair up to 1,600.
-        target_recall: A query ends when its expected recall of its true top `k` reaches this share;
-            the budget is then a maximum. A search calibrates it on the anchors.
-        k: Number of items that `target_recall` refers to.
+            part of the prediction ranks first; by default a few per scored pair above 12,000 items.
+        target_recall, k: A query ends when its expected recall of its true top `k` reaches this
+            share; a search calibrates it on the anchors.
     """
 
     name = "kriging"
-    fallback = "kriging(use_anchors=false)"
     retriever: Spec = AUTO
     mean: Spec | None = None
     rounds: int = option(20, least=1)
@@ -115,7 +103,7 @@ class Kriging(Method):
         plan = self.plan_with(self.prior(index), index, budget, seed)
         if self.target_recall is None:
             return plan
-        curve = calibrated(self, index, budget, partial(_not_calibrated, self, budget))
+        curve = calibrated(self, index, budget)
         reached = [expected for expected, recall in curve if recall >= self.target_recall]
         return replace(plan, stop=Stop(k=self.k, expected=min(reached, default=NEVER)))
 
@@ -168,10 +156,17 @@ class Kriging(Method):
 
 
 def calibrated(
-    method: Kriging, index: Index, budget: int, calibrate: Callable[[], Corners]
+    method: Kriging, index: Index, budget: int, calibrate: Callable[[], Corners] | None = None
 ) -> Corners:
     """Return the result of `calibrate` for searches with this method, `k` and budget, computed once
     and kept in memory until the anchors change."""
+
+    def missing() -> Corners:
+        raise InputError(
+            f"{method}: target_recall is not calibrated for k={method.k} and a budget of {budget}: "
+            "Searcher.search calibrates it, and so does crossknn.fitting.stopping.calibrate"
+        )
+
     anchors = index.anchors if method.use_anchors else None
     if anchors is None or len(anchors.scores) < FEWEST_ANCHORS:
         raise InputError(
@@ -181,14 +176,7 @@ def calibrated(
             + ("" if method.use_anchors else ", or leave out use_anchors=false")
         )
     key = ("stopping", str(replace(method, target_recall=None)), budget)
-    return index.cache.get(key, (anchors.scores,), calibrate)
-
-
-def _not_calibrated(method: Kriging, budget: int) -> Corners:
-    raise InputError(
-        f"{method}: target_recall is not calibrated for k={method.k} and a budget of {budget}: "
-        "Searcher.search calibrates it, and so does crossknn.fitting.stopping.calibrate"
-    )
+    return index.cache.get(key, (anchors.scores,), calibrate or missing)
 
 
 def gaussian_process(
@@ -201,10 +189,8 @@ def gaussian_process(
 ) -> GaussianProcess:
     """Make kriging's predictor, linear in the scores of the retrievers `stages`.
 
-    With a prior it is also linear in the predictions of cokriging and in the items' mean scores,
-    and an item's point is the prior's factors followed by its vector. Without a prior, the query
-    counts as observed if it has a vector. Without `vectors` all items have the same point, and only
-    the retrievers distinguish them.
+    With a prior it is also linear in cokriging and the items' mean scores, and an item's point has
+    the prior's factors before its vector. Without `vectors` all items have the same point.
     """
     one_place = ArrayStore(np.zeros((index.n, 1), np.float32))
     store: VectorStore = one_place if vectors is None else index.store(vectors)
@@ -283,9 +269,8 @@ class PointStore:
     """Searches items' points: factors (n, r), then vectors (n, d), then a column (n,); a
     `VectorStore`.
 
-    It uses `lists`, an approximate index of these points, if given. Otherwise it multiplies all
-    points, or, if the vectors are in a store without an array, takes the best by vector and the
-    best by the other coordinates.
+    It uses `lists`, an approximate index of these points, if given; or else all points, or the best
+    by vector and the best by the other coordinates if the vectors are in a store without an array.
     """
 
     factor: FloatArray
@@ -304,7 +289,7 @@ class PointStore:
         return len(self.column)
 
     def __getitem__(self, items: Any) -> FloatArray:
-        """Return the points of items, by positions or a slice."""
+        """The points of items, by positions or a slice."""
         where = np.arange(*items.indices(len(self))) if isinstance(items, slice) else items
         return self.vectors(where)
 

@@ -70,8 +70,7 @@ class Predictor(ABC, Generic[State]):
         with `NO_ITEM` (-1); by default none.
 
         Args:
-            state: The current state.
-            count: Approximate number of items to return per query.
+            state, count: The current state, and about how many items to return per query.
             exclude: Positions (m, e) of the items scored so far, padded with `NO_ITEM`.
             allowed: Mask (n,) of the items that may be scored; None: all.
         """
@@ -89,8 +88,7 @@ class Predictor(ABC, Generic[State]):
         go to the lower position. Override it if an index finds them faster.
 
         Args:
-            state: The current state.
-            count: Number of items per query.
+            state, count: The current state, and the number of items per query.
             exclude: Positions (m, e) of items that are left out, padded with `NO_ITEM` (-1).
             allowed: Mask (n,) of the items that may be scored; None: all.
             pool: Positions (m, s) of the items to choose from, padded with `NO_ITEM`; None: all.
@@ -130,8 +128,8 @@ class Predictor(ABC, Generic[State]):
 
 
 def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> float:
-    """Estimate the share of the k best scores so far that no unscored item will push out of the top
-    k, given predictions (c,) of the unscored items, taken as independent.
+    """Estimate the share of the k best scores so far that stays in the top k, given predictions
+    (c,) of the unscored items, taken as independent.
 
     The j-th best stays if at most k - j unscored items are above it. Their number is approximately
     Poisson, with the sum of their probabilities as its mean.
@@ -154,24 +152,17 @@ class Stop:
     k: int
     expected: float
 
-    def value(self, scores: FloatArray, mean: FloatArray, std: FloatArray) -> float:
-        """A query's expected recall, given its exact scores (b,), at least k, and the predictions
-        (c,) of its unscored items; see `expected_recall`."""
-        return expected_recall(np.sort(scores)[-self.k :], mean, std)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """A method's plan of a search.
 
     Args:
-        retriever: Picks the items of the first round.
-        predictor: Picks the items of all later rounds.
+        retriever, predictor: Pick the items of the first round, and those of all later rounds.
         batches: Number of items per query that each round scores; they sum to the budget. Without
             batches, the answer is the retriever's ranking.
-        shortlist: Search only this many items of the retriever and of each of `stages`, and items
-            that the predictor adds; for very large corpora (AXN, section 3). None: all items.
-        stages: Further retrievers that fill the shortlist.
+        shortlist, stages: Search only this many items of the retriever and of each of these further
+            ones, and items that the predictor adds (AXN, section 3). None: all items.
         stop: Ends a query before its budget is spent. Needs predictions with `std`.
         added: Computes the retrievers' weighted scores that fusion adds; the predictor then
             predicts the sum.

@@ -112,10 +112,9 @@ class Trend(NamedTuple):
 class Model:
     """Assumptions about a query's scores before any pair is scored.
 
-    w is the average of the estimates of the `trends`, which is the average of their predictions,
-    because these are linear in w. With r = scores - offset - h w, the amplitude is that of maximum
-    likelihood, r' K^-1 r / (b - f); if the kernel's own amplitude was `fitted` to other queries'
-    scores, (10 + r' K^-1 r) / (10 + b).
+    w is the average of the estimates of the `trends`. With r = scores - offset - h w, the amplitude
+    is that of maximum likelihood, r' K^-1 r / (b - f); if the kernel's own amplitude was `fitted`
+    to other queries' scores, (10 + r' K^-1 r) / (10 + b).
     """
 
     kernel: Kernel

@@ -2,17 +2,13 @@
 
     score of item i = w . [1, retrievers' scores, cokriging, mean score of i] + residual of i
 
-Columns are standardised over the items of a query. Each query has its own weights w; the other
-queries' weights give their prior, in two trends whose predictions are averaged:
+Columns are standardised over the items of a query. The other queries' weights give the prior of a
+query's w, in two trends whose predictions are averaged: [1, leading retriever, mean score] ranks
+the best ten better, and all columns rank the best hundred better. Residuals show which items score
+high for the same queries; cokriging predicts them from the queries' vectors.
 
-    [1, leading retriever, mean score]          few columns: ranks the best ten better
-    [1, all retrievers, cokriging, mean score]  all columns: ranks the best hundred better
-
-Residuals show which items score high for the same queries. Cokriging is the residual predicted from
-the queries' vectors, because queries with similar vectors prefer the same items.
-
-Axes: m queries, q known queries, n items, c requested items, s retrievers, g columns, t trends,
-p coordinates of a point: r factors and d dimensions of a vector.
+Axes: m queries, q known queries, n items, c requested items, s retrievers, g columns, t trends, p
+coordinates of a point: r factors and d dimensions of a vector.
 """
 
 from __future__ import annotations
@@ -58,15 +54,9 @@ class Affine(NamedTuple):
 class Column:
     """A column of the trends: a value for each query and item.
 
-    A search that predicts a pool computes no values of all n items: its columns are affine
-    functions of an item's point, or are looked up.
-
-    Args:
-        of_all: Computes its values (m, n).
-        linear: Makes the affine function of points that the column is, if it is one.
-        given: Computes the values of given items, if the column is no affine function.
-        fixed: The values (n,), if they are the same for all queries.
-        best: Finds the largest values (m,) without computing all, if possible.
+    `of_all` computes its values (m, n). A search that predicts a pool computes no values of all n
+    items: the column is `fixed` (n,) for all queries, or a `linear` function of an item's point, or
+    `given` computes the values of some items; `best` finds the largest values (m,).
     """
 
     of_all: Callable[[Queries], FloatArray]
@@ -164,9 +154,9 @@ def of_retriever(
 class Cokriging:
     """Predicts a query's coordinates in the space of the factors, by kernel ridge regression.
 
-    z(query) = k' (K + ridge I)^-1 Z with K = exp(-scale |v - v'|^2), where v are the centered
-    vectors `known` (q, d), scaled to a mean square length of 1, and Z their coordinates; `solved`
-    (q, r) is (K + ridge I)^-1 Z.
+    z(query) = k' (K + ridge I)^-1 Z with K = exp(-scale |v - v'|^2), where v are the vectors
+    `known` (q, d), centered and scaled to a mean square length of 1, and Z their coordinates;
+    `solved` (q, r) is (K + ridge I)^-1 Z.
     """
 
     known: FloatArray
@@ -191,20 +181,13 @@ def near(left: FloatArray, known: FloatArray, scale: float) -> FloatArray:
 class Prior:
     """A prior, and a description of the data that it was fitted to.
 
-    Args:
-        factor: Factor (n, r), whose inner products are the covariances of items' residuals.
-        mean: Mean scores (n,) of the items, centered.
-        trends: Models of weights for the columns 1, the retrievers, cokriging if there is any, and
-            the mean.
-        variance: Mean square of the residuals.
-        cokriging: Cokriging from query vectors in `space`, if queries have vectors.
-        retriever: Specification of the retrievers in whose scores the trends are linear.
-        fingerprint: The fingerprint of the cross-encoder.
-        queries, pairs: Numbers of scored queries and pairs; `n_anchor_queries` of them were scored
-            with every item.
-        stored: Number of scores of all searched queries in the store when it was fitted.
-        added: Number of items, at the end, that came after the fit; their rows of `factor` and
-            `mean` are predicted from their vectors (`crossknn.index.updates`).
+    `factor` (n, r) has the covariances of the items' residuals as inner products, `mean` (n,) the
+    items' mean scores, centered; `trends` are models of the weights of [1, retrievers, cokriging if
+    there is any, mean]. `variance` is the mean square of the residuals, and `space` names the query
+    vectors of `cokriging`. `retriever` is the spec of the trends' retrievers. `queries` and `pairs`
+    count what it was fitted to, `n_anchor_queries` the queries scored with every item, and `stored`
+    the searched queries' scores in the store then. The last `added` items came after the fit; their
+    rows are predicted from their vectors (`crossknn.index.updates`).
     """
 
     factor: FloatArray
@@ -296,16 +279,15 @@ def stored_prior(index: Index) -> Prior | None:
 
 
 def trend_retrievers(index: Index) -> Spec:
-    """The default retrievers of the trends: `hybrid`, or one of its two if queries have no vectors
-    for the other."""
+    """The default retrievers of the trends: `hybrid`, or its one for which queries have vectors."""
     names = stage_names(index, HYBRID)
     usable = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
     return HYBRID if len(usable) in (0, len(names)) else Spec(usable[0])
 
 
 def leading_retriever(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
-    """Position in `names` of the retriever in the trend with few columns: the retriever of the
-    first batch, or else the default retriever, or else the first name."""
+    """Position in `names` of the retriever in the trend with few columns: that of the first batch,
+    or else the default retriever, or else the first name."""
     of_batch = stage_names(index, retriever)
     leads = [*(of_batch if len(of_batch) == 1 else ()), first_stage(index), *names]
     return next(names.index(lead) for lead in leads if lead in names)

@@ -68,11 +68,9 @@ class QueryVectors:
 class VectorPredictor(Predictor[QueryVectors]):
     """Predicts scores by `current @ items.T + offset`, on the scale of the exact scores.
 
-    Args:
-        items: Item vectors (n, d). If they are no array, each round finds the best by their `top`.
-        fit: Function that fits a query's vector to its exact scores.
-        parametric: Query vectors (m, d) known before any exact score, if there are any.
-        normalize: Normalization of a query's exact scores, determined by its first batch.
+    `fit` fits a query's vector to its exact scores, normalized as its first batch determines;
+    `parametric` gives query vectors (m, d) known before any exact score. Without an array of
+    `items` (n, d), each round finds the best by their `top`.
     """
 
     items: VectorStore

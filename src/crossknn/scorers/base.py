@@ -35,14 +35,12 @@ class Scorer(Protocol):
 
         Args:
             pairs: p pairs of positions in `queries` and `items`.
-            queries: Texts of queries.
-            items: Texts of items.
+            queries, items: Texts.
             time_left: Time limit in seconds, after which the iterator ends without an error.
             cancel: An event that ends the iterator once it is set.
 
         Yields:
-            (positions in `pairs` (b,), raw logits (b,) float32) of a batch. Batches come in any
-            order; no pair occurs twice.
+            (positions in `pairs` (b,), raw logits (b,) float32) of a batch, in any order.
 
         Raises:
             NothingScoredError: No pair can be scored.

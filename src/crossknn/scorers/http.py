@@ -44,30 +44,25 @@ _PORTS = {"http": 80, "https": 443}
 class HttpScorer(BatchedScorer):
     """Scores with the reranking service at `url` (`/rerank` is added to a URL without a path).
 
-    A batch that the service cannot score is halved. `fingerprint` is None unless `model`
-    is named, because the model behind a URL may change. `score` raises ScorerError if the endpoint
-    is down, too slow, refuses the key or returns an invalid answer.
+    A batch that the service cannot score is halved. Requests use the proxy of the environment.
+    `fingerprint` is None unless `model` is named, because the model behind a URL may change.
+    `score` raises ScorerError if the endpoint is down, too slow, refuses the key or returns an
+    invalid answer.
 
     Args:
         url: Address of the service, http:// or https://.
         model: Name of the model, sent with every request.
         api_key: The API key; by default the environment variable CROSSKNN_API_KEY.
         api: "cohere" (also Jina, infinity, vLLM): `query`, `documents` -> `results[{index,
-            relevance_score}]`; "tei" (Text Embeddings Inference): `query`, `texts`, `raw_scores`
-            -> `[{index, score}]`.
+            relevance_score}]`; "tei" (Text Embeddings Inference): `query`, `texts`, `raw_scores` ->
+            `[{index, score}]`.
         timeout: Seconds for a request, from connecting to the last byte of the answer.
         retries: How often to repeat a request after a failed connection or the HTTP status 408,
             425, 429, 502 to 504 or 520 to 530, after growing pauses or those that `Retry-After`
             asks for, up to a minute.
-        batch: Maximum number of items in a request.
-        concurrency: Number of requests that are sent at the same time.
+        batch, concurrency: Maximum number of items in a request, and of requests at the same time.
         probabilities: Turn scores between 0 and 1 back into logits, which methods predict better; a
             warning is logged once if the scores look like probabilities.
-        proxy: http:// or https:// proxy for requests; "" for none. By default the proxy named in
-            HTTP_PROXY, HTTPS_PROXY or ALL_PROXY, except for this machine and the hosts in NO_PROXY.
-
-    Raises:
-        InputError: The URL is not http(s), or an option is out of range.
     """
 
     per_request: int
@@ -84,7 +79,6 @@ class HttpScorer(BatchedScorer):
         batch: int = 64,
         concurrency: int = 4,
         probabilities: bool = False,
-        proxy: str | None = None,
     ) -> None:
         parts = _checked(url)
         if api not in get_args(Api):
@@ -112,8 +106,7 @@ class HttpScorer(BatchedScorer):
         self._url = urlunsplit((parts.scheme, parts.netloc.lower(), path, parts.query, ""))
         # Several searches may share this object.
         options = {"maxsize": 16 * self.workers, "retries": False, "headers": headers}
-        proxy = _proxy_of(parts) if proxy is None else proxy
-        self._pool, self._via = _connections(proxy, options)
+        self._pool, self._via = _connections(_proxy_of(parts), options)
         raw = "|probabilities" if probabilities else ""
         self.fingerprint = None if model is None else f"http:{self.name}|model={model}{raw}"
 
@@ -246,8 +239,7 @@ class HttpScorer(BatchedScorer):
 
 
 class _Range:
-    """Checks whether all scores of an endpoint may be probabilities. Copies of a scorer share this
-    object, so that the warning is logged once."""
+    """Whether all scores of an endpoint may be probabilities; copies of a scorer share it."""
 
     count, done = 0, False
 
@@ -292,15 +284,14 @@ def _proxy_of(parts: SplitResult) -> str:
 
 
 def _connections(proxy: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Make a connection pool, through `proxy` unless it is "". Return the pool, and the words for
-    the proxy in messages."""
+    """Make a connection pool, through `proxy` unless it is "", and the words for it in messages."""
     from urllib3 import PoolManager, ProxyManager, make_headers
     from urllib3.exceptions import HTTPError
     from urllib3.util import parse_url
 
     if proxy == "":
         return PoolManager(**options), ""
-    url = proxy if "://" in str(proxy) else f"http://{proxy}"
+    url = proxy if "://" in proxy else f"http://{proxy}"
     try:
         parts = parse_url(url)
         if not re.fullmatch(r"[^\s%]+", parts.host or ""):
@@ -311,8 +302,8 @@ def _connections(proxy: str, options: dict[str, Any]) -> tuple[Any, str]:
     except (HTTPError, ValueError, KeyError):
         shown = re.sub(r"//.*@", "//", url)  # no password
         raise InputError(
-            f"the proxy is {shown!r:.80}: give http:// or https:// and a host (in HTTP_PROXY, "
-            'HTTPS_PROXY, ALL_PROXY, or the option proxy, where "" is none)'
+            f"the proxy is {shown!r:.80}: give http:// or https:// and a host, in HTTP_PROXY, "
+            "HTTPS_PROXY or ALL_PROXY"
         ) from None
     return pool, f" through the proxy {address}"
 

@@ -77,24 +77,21 @@ def logits_options(model: Any, name: str, batch: int) -> dict[str, Any]:
 
 
 def own_prompts(model: Any) -> tuple[str, str]:
-    """Return the prompts that a bi-encoder's author puts before queries and before items, or "".
-
-    `encode_document` does not find the item prompt: it takes the empty prompt "document" that the
-    library adds to every model.
+    """The prompts that a bi-encoder's author puts before queries and before items, or "".
+    `encode_document` does not find the item prompt: it takes the empty one that the library adds.
     """
     item = next((model.prompts[name] for name in _ITEM_PROMPTS if model.prompts.get(name)), "")
     return str(model.prompts.get("query") or ""), str(item)
 
 
 def pools_tokens(model: Any) -> bool:
-    """Whether a text's vector is pooled from its token vectors. Then BERT's own pooler is not used;
-    the library initializes it at random if the folder has none."""
+    """Whether a text's vector is pooled from its token vectors. Then BERT's own pooler, which the
+    library may have initialized at random, is not used."""
     return getattr(model[0], "module_output_name", None) == "token_embeddings"
 
 
 def choose_padding_side(model: Any, run: Callable[[list[tuple[str, str]]], Any]) -> None:
-    """Choose the padding side: right, where padding changes neither positions nor [CLS] in most
-    models, or left if only padding on the left leaves scores unchanged (XLNet).
+    """Choose the padding side: right, or left if only that leaves scores unchanged (XLNet).
 
     `run` computes scores or vectors of pairs (p, ...) as one batch. On the correct side the scores
     of a pair do not change when a longer pair joins its batch.
@@ -116,8 +113,8 @@ def choose_padding_side(model: Any, run: Callable[[list[tuple[str, str]]], Any])
 
 
 def count_positions(model: Any) -> None:
-    """Number a text's positions from its first token instead of from the padding on its left;
-    otherwise learned positions would make scores depend on the longest text of the batch."""
+    """Number a text's positions from its first token instead of from the padding on its left, so
+    that scores do not depend on the longest text of the batch."""
     first, inner = model[0], getattr(model[0], "auto_model", None)
     if inner is None or "position_ids" not in signature(inner.forward).parameters:
         return
@@ -143,8 +140,7 @@ def model_hash(model: Any, unread: str | None = None) -> str:
 
 
 def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:
-    """Compute a hash of texts and a torch module's weights, except those whose name contains
-    `unread`."""
+    """Hash of texts and a torch module's weights, except those whose name contains `unread`."""
     import torch
 
     digest = hashlib.blake2b(digest_size=16)
@@ -159,8 +155,8 @@ def state_hash(module: Any, *texts: str, unread: str | None = None) -> str:
 
 
 def settings(model: Any) -> str:
-    """Return as JSON the settings that affect scores besides weights, tokenizer and prompts: those
-    of modules, the length that vectors are cut to, the chat template."""
+    """The settings that affect scores besides weights, tokenizer and prompts, as JSON: those of
+    modules, the length that vectors are cut to, the chat template."""
     modules = [(type(module).__name__, module.get_config_dict()) for module in model]
     size, template = getattr(model, "truncate_dim", None), None
     if "message" in (getattr(model[0], "modality_config", None) or ()):
@@ -173,7 +169,7 @@ class PredictScorer(BatchedScorer):
 
     A sentence-transformers `CrossEncoder` is made to return raw logits, whatever its activation.
     Scores of other objects are used unchanged, and stored only if `name` gives a fingerprint. Calls
-    of `predict` never overlap, because models and tokenizers are not thread-safe.
+    of `predict` never overlap: models and tokenizers are not thread-safe.
     """
 
     def __init__(self, model: Any, *, batch: int = 32, name: str | None = None) -> None:
@@ -217,11 +213,11 @@ class PredictScorer(BatchedScorer):
 
 
 class SentenceTransformerEncoder:
-    """Encodes with a sentence-transformers bi-encoder: a loaded model, a folder or a hub name.
+    """Encodes with a sentence-transformers bi-encoder: a loaded model, a folder or a hub name,
+    which is opened with `options`, running no code from it.
 
     Queries and items get the prompts in the model's configuration; `query_prefix` and `item_prefix`
-    replace them ("" for none). `options` go to `SentenceTransformer` when it opens a folder or
-    name. No code from the model is run.
+    replace them ("" for none).
     """
 
     def __init__(

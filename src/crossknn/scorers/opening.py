@@ -1,7 +1,7 @@
 """Open a model from its folder, URL or hub name; by default the bundled model.
 
-A folder's kind is determined from its files before anything is loaded, because libraries would
-silently load a bi-encoder, or a model without a classifier, as a cross-encoder with random weights.
+A folder's kind is determined from its files before anything is loaded: libraries would load a
+bi-encoder, or a model without a classifier, as a cross-encoder with random weights.
 """
 
 from __future__ import annotations
@@ -50,13 +50,12 @@ def CrossEncoder(  # noqa: N802
     folder is run. Raises InputError unless it is a cross-encoder with one score per pair.
 
     Args:
-        path_or_name: None or "bundled", the small model that comes with the package; the folder of
-            a model exported to ONNX, or trained with crossknn-train; a Hugging Face or
+        path_or_name: None or "bundled", the small model of the package; the folder of a model
+            exported to ONNX, or trained with crossknn-train; a Hugging Face or
             sentence-transformers folder or hub name; the URL of a `/rerank` endpoint.
         cores: How many cores an ONNX model may use; other models ignore it.
-        options: Keyword arguments of the class that opens the model: `OnnxModel`, `HttpScorer`, or
-            sentence-transformers' `CrossEncoder` (`device`, `max_length`, `revision`,
-            `model_kwargs`) with the `batch` of `PredictScorer`.
+        options: Keyword arguments of what opens the model: `OnnxModel`, `HttpScorer`, or
+            sentence-transformers' `CrossEncoder`, with the `batch` of `PredictScorer`.
     """
     if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
         _check_options(HttpScorer, options)
@@ -77,9 +76,7 @@ def DualEncoder(  # noqa: N802
     """Open a dual encoder (bi-encoder) as an `Encoder`. Raises InputError for any other model.
 
     Args:
-        path_or_name: None or "bundled", the small model that comes with the package; the folder of
-            a model exported to ONNX, or trained with crossknn-train; a sentence-transformers folder
-            or hub name.
+        path_or_name: As for `CrossEncoder`, but no URL.
         cores: How many cores an ONNX model may use; other models ignore it.
         options: Keyword arguments of `OnnxModel` or `SentenceTransformerEncoder`.
     """
@@ -139,8 +136,7 @@ def _reads_tokens(what: Any) -> bool:
 def _open_own(
     path_or_name: PathOrName, kind: str, options: dict[str, Any], cores: int | None = None
 ) -> tuple[Path, Any]:
-    """Return the folder of a model, and the opened model if its format is crossknn's own, or None;
-    InputError if it is another kind of model."""
+    """The folder of a model, and the opened model if its format is crossknn's own, or None."""
     if path_or_name is None or path_or_name == "bundled":
         path_or_name = bundled_folder(kind)
     folder = model_folder(path_or_name, options.pop("revision", None))

@@ -14,16 +14,12 @@ from crossknn.types import FloatArray, IntArray, as_count
 class CallableScorer(BatchedScorer):
     """A `Scorer` that calls a function of yours.
 
-    A pair on which the function raises is left out; a wrong number of scores raises a ScorerError.
-
     Args:
-        fn: Takes a list of (query text, item text) and returns one number for each pair.
+        fn: Takes a list of (query text, item text) and returns one number for each pair. A pair on
+            which it raises is left out; a wrong number of scores raises a ScorerError.
         name: Name under which scores are stored; change it whenever the function changes. Without a
             name there is no fingerprint, and scores are not stored.
         batch: Maximum number of pairs per call.
-
-    Raises:
-        InputError: `fn` is not callable, or an option is out of range.
     """
 
     def __init__(

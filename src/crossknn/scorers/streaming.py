@@ -96,8 +96,7 @@ class Call:
     """One call of `score`: the pairs, their texts, and its progress.
 
     `costs` (p,) is what each pair costs, in any unit; `prepared` is what the scorer has computed
-    for the pairs beforehand; `batches` are the batches to come, and `waiting` the remainders of
-    batches that were cut or failed.
+    for the pairs beforehand; `waiting` has the remainders of batches that were cut or failed.
     """
 
     batches: Iterator[IntArray]
@@ -133,9 +132,9 @@ class BatchedScorer(ABC):
     """Runs the batches of a scorer; subclasses define how pairs are batched and how a batch is
     scored.
 
-    `workers` batches run at once on their own threads (0: one at a time, on the caller's). At the
-    deadline these threads are abandoned, so `_run` must end soon after it. If a batch is a request
-    to an endpoint, its pairs belong to one query, and `per_request` is their maximum number.
+    `workers` batches run at once on their own threads (0: one at a time, on the caller's), which
+    are abandoned at the deadline, so `_run` must end soon after it. If a batch is a request to an
+    endpoint, its pairs belong to one query, and `per_request` is their maximum number.
     """
 
     workers = 0
@@ -277,8 +276,7 @@ class BatchedScorer(ABC):
 def start_thread(
     name: str, target: Callable[..., object], *args: Any, stop: Callable[[], object] | None = None
 ) -> Thread:
-    """Start a thread that may be in native code when the program exits. `stop` is called at exit,
-    and ends a thread that waits for work.
+    """Start a thread that may be in native code when the program exits; `stop` is called at exit.
 
     A daemon thread that returns from native code (ONNX Runtime, tokenizers, faiss) to an
     interpreter that has shut down aborts the process; a non-daemon thread that hangs would keep the
@@ -308,8 +306,8 @@ def out_of_memory(error: Exception) -> bool:
 
 
 def as_scores(answer: Any, count: int, who: str) -> FloatArray:
-    """Convert a model's answer for `count` pairs, a sequence, array or tensor (count,) or
-    (count, 1), to raw scores (count,) float32."""
+    """Convert a model's answer for `count` pairs, numbers (count,) or (count, 1), to float32
+    (count,)."""
     if hasattr(answer, "detach"):  # a torch tensor, possibly in bfloat16, which NumPy lacks
         answer = answer.detach().float().cpu().numpy()
     with np.errstate(over="ignore"):  # too large for float32 is infinite, and reported as such

@@ -1,9 +1,8 @@
 """Cross-encoders, dual encoders and late-interaction models that read token ids.
 
-A `TokenModel` turns the token ids of texts into scores, vectors, or states (several vectors for
-each text); this module makes batches, cuts long texts and counts the cut ones. `OnnxModel`, the
-default, runs on CPUs without torch. Axes: m queries, n items, c candidates, t states of a text, d
-dimensions.
+A `TokenModel` turns token ids into scores, vectors, or states; this module makes batches, cuts long
+texts and counts the cut ones. `OnnxModel`, the default, runs on CPUs without torch. Axes: m
+queries, n items, c candidates, t states of a text, d dimensions.
 """
 
 from __future__ import annotations
@@ -71,10 +70,7 @@ class _TokenReader:
 
 class TokenScorer(_TokenReader, BatchedScorer):
     """Scores pairs, sorted by length within windows of a thousand, so that a caller who stops early
-    still gets the first pairs.
-
-    If a pair is too long its longer text is cut first, as in training; a query of up to half the
-    limit stays whole.
+    still gets the first pairs. If a pair is too long its longer text is cut first, as in training.
     """
 
     def __init__(self, model: TokenModel) -> None:
@@ -151,11 +147,10 @@ class TokenEncoder(TextReader[FloatArray]):
 
 class LateInteractionScorer(TextReader[States]):
     """Encodes a text as states, one or several vectors (CMC, Poly-encoder, Sum-of-Max, Deformer,
-    MixEncoder), and compares the states of a query with the states of its candidates.
+    MixEncoder), float16 for items, and compares the states of a query with those of its candidates.
 
-    `kind` names the model; `joint` tells whether a candidate's score depends on the other
-    candidates; `dimensions` is the length of each vector. States of items are float16, states of
-    queries float32.
+    `kind` names the model; `joint`: a candidate's score depends on the other candidates;
+    `dimensions` is the length of each vector.
     """
 
     def __init__(self, model: TokenModel) -> None:
@@ -218,13 +213,12 @@ def check_finite(vectors: FloatArray, texts: Sequence[str], what: str, who: str)
 
 
 class OnnxModel:
-    """Opens and checks a model in an ONNX folder (`docs/reference/formats.md`); a `TokenModel`.
-
-    Many threads may use it. A late-interaction model keeps the fingerprint of the model before
-    export unless its files have changed.
+    """Opens and checks a model in an ONNX folder (`docs/reference/formats.md`); a `TokenModel`,
+    which many threads may use. An exported late-interaction model keeps its fingerprint unless its
+    files change.
 
     Args:
-        kind: "cross-encoder", "dual-encoder" or "late-interaction".
+        folder, kind: The folder; "cross-encoder", "dual-encoder" or "late-interaction".
         threads: number of cores, by default all. A cross-encoder runs one batch per core
             (`workers`), which is faster; other models run one batch on all cores.
         max_length: a smaller limit in tokens than the model's own.

@@ -63,9 +63,8 @@ class Limits:
 class CollectReport:
     """The result of a collection, with the number of distinct `pairs` of texts.
 
-    `reused` pairs already had a score, and `scored` pairs were scored now, by `calls` cross-encoder
-    computations; `failed` pairs could not be scored. `stopped_by` is "max_calls", "deadline" or
-    None.
+    `reused` pairs already had a score, `scored` were scored now, by `calls` cross-encoder
+    computations, and `failed` could not be scored. `stopped_by` is "max_calls", "deadline" or None.
     """
 
     pairs: int = 0
@@ -99,16 +98,13 @@ def collect(
 
     Args:
         store: The store of scores, such as `index.scores`.
-        scorer: The cross-encoder, in any form that `Searcher` accepts.
+        scorer: The cross-encoder, in any form that `Searcher` accepts, with a fingerprint if the
+            store is a file.
         queries, items: Texts (q) and (n); pairs of equal texts are scored once.
         pairs: Positions (p,) of queries and items, scored in order; by default every query with
             every item.
         limits: Resources and limits; by default one thread and no limit.
         progress: Called with (distinct pairs scored so far, distinct pairs in all).
-
-    Raises:
-        InputError: The store is a file but the scorer has no fingerprint, or the disk is full.
-        ScorerError: A score is not finite, or nothing can be scored.
     """
     limits, scorer = limits or Limits(), as_scorer(scorer)
     fingerprint = fingerprint_of(scorer, store)
@@ -170,8 +166,7 @@ def exact_scores(
 
 
 def fingerprint_of(scorer: Scorer, store: ScoreStore) -> str:
-    """Return the scorer's fingerprint; InputError if it has none but its scores would be kept in a
-    file."""
+    """The scorer's fingerprint; InputError without one if its scores would be kept in a file."""
     if scorer.fingerprint is None and store.path is not None:
         raise InputError(
             f"the cross-encoder has no fingerprint, so its scores in {store.path} could be "

@@ -1,12 +1,12 @@
 """The SQLite file of exact scores: opened safely, shared between processes, and checked on reading.
 
-1. A killed process loses no transaction that it finished (WAL), and many processes of one host may
-   read and write the file at the same time.
-2. Opening a file from somebody else executes no code of it: before anything is read, a file is
-   refused unless it has exactly the tables that crossknn makes, and no view or trigger.
+1. A killed process loses no finished transaction (WAL), and many processes of one host share the
+file.
+2. A stranger's file executes no code: before anything is read, a file is refused unless it has
+exactly the tables that crossknn makes, and no view or trigger.
 3. Every text and every block of scores has a CRC-32, which is checked whenever it is read.
-4. Every fault is one sentence: `StoredScoresError` where scores cannot be read, `StoreFullError`
-   where they cannot be written.
+4. Every fault is a `StoredScoresError` where scores cannot be read, a `StoreFullError` where they
+cannot be written.
 """
 
 from __future__ import annotations

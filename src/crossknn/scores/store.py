@@ -1,10 +1,8 @@
 """A file of exact scores, so that no pair of texts is scored twice by the same cross-encoder.
 
 A score belongs to a cross-encoder (its fingerprint), a query and an item (their texts). A text is
-stored once, as a digest with an id. A block holds the scores of one query with many items
-(format: `docs/reference/formats.md`). 10^8 pairs of 1,000 queries take 400 MB, 3 s to write and 1 s
-to read.
-
+stored once, as a digest with an id; a block holds the scores of one query with many items (format:
+`docs/reference/formats.md`). 10^8 pairs of 1,000 queries take 400 MB, 3 s to write and 1 s to read.
 Axes: q queries, n items, t texts, p pairs, b scores of a block.
 """
 
@@ -85,15 +83,8 @@ class ScoreTable(ScoreFile):
                         "move the file away, and scores are computed again"
                     )
                 ids |= {digest: number for number, digest in enumerate(new, largest + 1)}
-                rows = (
-                    (
-                        ids[d],
-                        d,
-                        text.encode("utf-8", "surrogatepass") if keep else None,
-                        text_crc(ids[d], d),
-                    )
-                    for d, text in new.items()
-                )
+                kept = (t.encode("utf-8", "surrogatepass") if keep else None for t in new.values())
+                rows = ((ids[d], d, t, text_crc(ids[d], d)) for d, t in zip(new, kept, strict=True))
                 db.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
         numbers = {digest: -1 - place for place, digest in enumerate(digests)} | ids
         return np.array([numbers[digest] for digest in digests], np.int64)
@@ -110,12 +101,10 @@ class ScoreTable(ScoreFile):
         """Return the ids (p,) of the queries and of the items of p pairs, as from `ids`; `keep`
         stores the queries' texts."""
         rows, query = np.unique(pairs.query, return_inverse=True)
-        query_ids = self.ids(
-            "queries", [str(queries[q]) for q in rows.tolist()], add=add, keep=keep
-        )
+        asked = [str(queries[q]) for q in rows.tolist()]
         rows, item = np.unique(pairs.item, return_inverse=True)
         item_ids = self.ids("items", [str(items[i]) for i in rows.tolist()], add=add)
-        return query_ids[query], item_ids[item]
+        return self.ids("queries", asked, add=add, keep=keep)[query], item_ids[item]
 
     def lookup(self, fingerprint: str, queries: IntArray, items: IntArray) -> FloatArray:
         """Look up exact scores (p,) by the ids (p,) of their texts, NaN if there is none."""
@@ -216,16 +205,11 @@ class ScoreTable(ScoreFile):
 
 
 class ScoreStore(AbstractContextManager["ScoreStore"]):
-    """Exact scores by (fingerprint, query text, item text), in a file or in memory.
+    """Exact scores by (fingerprint, query text, item text), in the file `path`, which is created
+    with the first score, or in memory.
 
     Many threads may share one object, and many processes of one host the same file. Reading raises
-    `InputError` for a damaged file; writing raises `StoreFullError` if the disk is full.
-
-    Args:
-        path: The file, created with the first score. None: a new store in memory.
-
-    Raises:
-        InputError: The file cannot be opened, is damaged, or is something else.
+    `InputError` for a damaged or foreign file; writing raises `StoreFullError` if the disk is full.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -267,8 +251,7 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
         Args:
             fingerprint: The cross-encoder's fingerprint.
-            queries, items: Texts.
-            pairs: p pairs of positions in `queries` and `items`.
+            queries, items, pairs: Texts, and p pairs of positions in them.
             scores: Their scores (p,), raw logits.
         """
         table = self.table()
@@ -296,12 +279,12 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def sparse_scores(
         self, fingerprint: str, items: Sequence[str], queries: Sequence[str] | None = None
     ) -> SparseScores:
-        """Return all exact scores of the given items. Items with equal texts have equal scores.
+        """All exact scores by a cross-encoder of the items with these texts (n), and of these
+        queries, by default all that have a score. Items with equal texts have equal scores.
 
         Args:
             fingerprint: The cross-encoder's fingerprint.
-            items: Texts of items (n).
-            queries: Texts of queries; None: all queries that have a score.
+            items, queries: Texts.
         """
         texts = sorted(self.queries(fingerprint)) if queries is None else list(queries)
         table = self.table()

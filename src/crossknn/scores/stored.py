@@ -37,20 +37,16 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
 
 class StoredScorer:
     """Looks scores up in `store`; computes the missing ones with `scorer`, and stores every batch.
-
     Many threads may share one `StoredScorer`, and many processes its store.
 
     Args:
-        scorer: The cross-encoder, in any form that `Searcher` accepts.
+        scorer: The cross-encoder, in any form that `Searcher` accepts; `InputError` if the store is
+            a file but the scorer has no fingerprint.
         store: A store such as `index.scores`, or its file.
         required: If false, a store that cannot be read is ignored with a warning, and all pairs are
             scored.
-        every: Seconds between writes to the store, since each write costs as much as scoring a pair
+        every: Seconds between writes to the store, each of which costs as much as scoring a pair
             with a small model. A killed process loses the scores since the last write.
-
-    Raises:
-        InputError: The store is a file but the scorer has no fingerprint, or the file is not a
-            store.
     """
 
     def __init__(

@@ -3,9 +3,7 @@ judgements.
 
 A cross-encoder's scores shift from query to query. So the probability of an item depends on a
 weighted sum of three features: its score, the mean of its query's best scores, and its lead over
-the best other score.
-
-Axes: m queries, k hits of a query, c best scores of a query.
+the best other score. Axes: m queries, k hits of a query, c best scores of a query.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
     final(q, i) = exact(q, i) + sum over retrievers r of  weight_r * score_r(q, i)
 
 The weighted sum is known for every item before anything is scored, so predictors predict only the
-exact score. A search looks for the top k by final score, and its recall is measured against them.
-
-Axes: m queries, n items.
+exact score; a search looks for the top k by final score. Axes: m queries, n items.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The search loop: `ask` it which pairs to score, and `tell` it the scores.
-
-The loop reads no clock, device or text: its callers handle deadlines, asynchronous scorers and
-remote workers.
+"""The search loop: `ask` it which pairs to score, and `tell` it the scores. It reads no clock,
+device or text: its callers handle deadlines, asynchronous scorers and remote workers.
 
 Axes: m queries, n items, b pairs of a query to score so far, p pairs, s items of a shortlist.
 """
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.methods.plan import Plan, Stop
+from crossknn.methods.plan import Plan, Stop, expected_recall
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -40,16 +38,13 @@ NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
 class RoundState:
     """The state of a search in one round; the next round gets a new state.
 
-    Args:
-        picks: Items (m, b) that `ask` has chosen so far, in order. A score is NaN until `tell`
-            writes it into this array, the only one that is modified: scores come in small batches.
-        stopped: Mask (m,) of the queries that were ended before their budget was spent.
-        scored, failed: Numbers (m,) of earlier pairs with a score, and without one.
-        number: Rounds begun so far.
-        columns: For each pair (query, item) of this round, its column in `picks`.
-        belief: The predictor's state; None before the second round.
-        retrieved: The retriever's candidates for the first round.
-        pool: Shortlist (m, s) of items from which later rounds choose; None: all items.
+    `picks` (m, b) are the items that `ask` has chosen so far, in order; a score is NaN until `tell`
+    writes it into this array, the only one that is modified, because scores come in small batches.
+    `columns` has the column in `picks` of each pair (query, item) of this round, `scored` and
+    `failed` (m,) count earlier pairs, and `stopped` (m,) marks queries ended before their budget
+    was spent. `belief` is the predictor's state, None before the second round; `retrieved` are the
+    candidates for the first round, and `pool` (m, s) the items from which later rounds choose,
+    None: all.
     """
 
     picks: Ranking
@@ -71,9 +66,7 @@ class Search:
     budget, and another item replaces it. All returned arrays are copies.
 
     Args:
-        plan: The plan of a method.
-        queries: m queries.
-        n: Number of items.
+        plan, queries, n: The plan of a method, m queries, and the number of items.
         allowed: Mask (n,) of the items that may be scored; None: all.
         depth: Minimum number of items that the retriever returns in round 1, for `first`.
     """
@@ -212,12 +205,8 @@ class Search:
 
     def observed(self) -> Observed:
         """All exact scores so far, without gaps in a query's row."""
-        picks, counts = self._state.picks, self.n_scored
-        order = np.argsort(np.isnan(picks.scores), axis=1, kind="stable")
-        order = order[:, : int(counts.max(initial=0))]
-        scores = np.take_along_axis(picks.scores, order, axis=1)
-        items = np.take_along_axis(picks.items, order, axis=1)
-        return Observed(np.where(np.isnan(scores), NO_ITEM, items), scores, counts)
+        picks = self.picks()
+        return Observed(picks.items, picks.scores, self.n_scored)
 
     def _scored(self, columns: IntArray) -> Ranking:
         chosen = self._state.picks.take(columns)
@@ -306,7 +295,7 @@ class Search:
             mean, std = prediction.mean[q, unscored], prediction.std[q, unscored]
             scores = final[q, ~np.isnan(final[q])]
             if len(scores) >= stop.k and not np.isnan(std).any():
-                expected[q] = stop.value(scores, mean, std)
+                expected[q] = expected_recall(np.sort(scores)[-stop.k :], mean, std)
         return expected
 
     def _free(self, seen: IntArray) -> BoolArray:

@@ -1,7 +1,7 @@
 """Rerank given documents under a budget, like sentence-transformers' `CrossEncoder.rank`.
 
-The documents become an index for one query, with BM25, vectors (given vectors, or LSA of the
-texts), and a retriever that ranks documents in the given order. Axes: n documents, d dimensions.
+The documents become an index for one query, with BM25, vectors (given, or LSA of the texts), and a
+retriever that ranks documents in the given order. Axes: n documents, d dimensions.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def rerank(
 
     The answer has the best documents first: `corpus_id` is the position in `documents`, and `score`
     a raw logit. A document with `"predicted": True` was not scored: it comes after all scored
-    documents, with an approximate score below their scores.
+    documents, with an approximate score below theirs.
 
     >>> overlap = lambda pairs: [len(set(q.split()) & set(t.split())) for q, t in pairs]
     >>> rerank("sort a list", ["zip a file", "sort a list", "lock"], scorer=overlap, top_k=1)

@@ -24,10 +24,9 @@ class Hit:
     """A result of a query: a scored item, or, if k exceeds the budget, a predicted item.
 
     Args:
-        id: The item's id.
+        id, title, text, extra: The item's id, title, text as the cross-encoder read it, and fields.
         score: The raw logit, or the retriever's score if the method scores no pairs.
-        final_score: The score by which hits are ordered: `score` plus the retrievers' scores of a
-            fusion.
+        final_score: The score by which hits are ordered: `score` plus a fusion's added scores.
         position: The item's position in the index.
         round: The round in which the item was chosen, from 1; 0 if the method scores no pairs.
         source: What chose the item: `retriever`, the method's name, or `order` (the order of the
@@ -35,12 +34,9 @@ class Hit:
         approx: Score predicted when the item was chosen: in round 1 the retriever's score; None if
             `source` is `order`.
         std: Standard deviation of `approx`; None if the method computes none.
-        title: The item's title.
-        text: The item's text, as the cross-encoder read it.
-        extra: The item's further fields.
         calibrated: Probability of relevance if the index has a calibration (`fit_calibration`).
-        predicted: Whether `score` is a prediction, because the budget was spent. The final score
-            is at most the final score of the hit before it.
+        predicted: Whether `score` is a prediction, because the budget was spent. The final score is
+            at most that of the hit before it.
     """
 
     id: str
@@ -71,25 +67,21 @@ class Results:
     """Answers to m queries: `results[q]` is query q's list of hits, best first.
 
     Args:
-        queries: Texts (m) of the queries.
-        query_ids: Ids (m) of the queries: given ids, or positions.
+        queries, query_ids, numbered: Texts and ids (m), and whether the ids are positions.
         hits: The hits of each query, best first.
         method: The method's spec.
         budget: Maximum number of distinct pairs per query, including stored scores.
         stopped_by: `budget`, `target` (every query reached `target_recall`), `deadline`,
             `cancelled`, `scorer` (it failed for a query), or `store` (the items' database failed).
         errors: The error of each query, or None; a failed query keeps the hits it had.
-        n_calls: Pairs computed by the cross-encoder, over all queries.
-        n_scored: Pairs whose score was used, including stored scores.
-        n_failed: Pairs that could not be scored.
+        n_calls, n_scored, n_failed: Pairs computed by the cross-encoder, over all queries; pairs
+            whose score was used, including stored scores; pairs that could not be scored.
         truncated: Pairs that the model cut to its length limit, also in other threads.
-        seconds: Duration of the search.
-        scoring_seconds: Part of `seconds` that was spent waiting for the scorer.
+        seconds, scoring_seconds: Duration of the search, and the part spent waiting for the scorer.
         trace: With `trace=True`, every scored item of each query in the order of scoring.
-        min_score: The minimum final score of hits, if one was given.
-        best_scores: The best final score of each query, even if below `min_score`.
+        min_score, best_scores: The minimum final score of hits, if one was given; each query's best
+            final score, even if below it.
         none_relevant: The calibrated probability that none of a query's ten best items is relevant.
-        numbered: Whether the ids of the queries are positions.
     """
 
     queries: tuple[str, ...]
@@ -128,8 +120,8 @@ class Results:
 
         Args:
             path: Also write a TREC run to this file.
-            keep_own: Keep an item that has the query's id. By default it is left out, as in BEIR,
-                because it is the query itself if queries are documents of the corpus.
+            keep_own: Keep an item that has the query's id, which BEIR leaves out as the query
+                itself.
         """
         own = [None] * len(self.hits) if keep_own or self.numbered else self.query_ids
         rows = zip(self.query_ids, self.hits, own, strict=True)
@@ -251,7 +243,7 @@ def below(score: float) -> float:
 @dataclass(frozen=True, eq=False)
 class EqualTexts:
     """Positions of items with the same text as an earlier item: `copies` (c,) and the earlier items
-    `originals` (c,), ascending. A search scores only originals, and returns the copies, too."""
+    `originals` (c,), ascending. Only originals are scored; copies are returned, too."""
 
     copies: IntArray
     originals: IntArray

@@ -164,11 +164,8 @@ class FailurePolicy:
 
 
 class SearchRun:
-    """The execution of a request for one batch of its queries, at the positions `rows`.
-
-    `batches` is the number of remaining batches, with this one; `rounds` and `n_scored` count the
-    rounds and scores of the whole request.
-    """
+    """The execution of a request for one batch of its queries, at the positions `rows`; `batches`
+    are left, with this one. `rounds` and `n_scored` count those of the whole request."""
 
     def __init__(
         self,

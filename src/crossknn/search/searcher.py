@@ -46,8 +46,7 @@ class Budget:
             default.
         deadline: Time limit in seconds, after which the search returns the best hits so far.
         target_recall: End a query when its expected recall of its true top k reaches this share
-            (0-1), for `kriging` on an index with anchors; `per_query` is then a maximum. The first
-            search with this k and budget also searches for the anchor queries, without new pairs.
+            (0-1), for `kriging` on an index with anchors, for which the first search also searches.
     """
 
     per_query: int | None = None
@@ -73,9 +72,8 @@ class Searcher:
     >>> results[0][0].text, results.n_calls
     ('sort a list', 2)
 
-    Threads may share a searcher; all scorers of crossknn are safe for threads, too. To store exact
-    scores in the index, so that no pair is scored twice, pass `ck.StoredScorer(scorer,
-    index.scores)`.
+    Threads may share a searcher. To store exact scores in the index, so that no pair is scored
+    twice, pass `ck.StoredScorer(scorer, index.scores)`.
 
     Args:
         index: The index to search.
@@ -131,8 +129,7 @@ class Searcher:
 
         A query whose pairs cannot be scored ends with the best hits so far, and its error is in
         `errors`; after three such queries in a row the search ends. The scorer's error is raised if
-        no query has a single score. With a deadline, queries are searched eight at a time, each
-        time with a share of the remaining seconds.
+        no query has a single score. With a deadline, queries are searched eight at a time.
 
         Args:
             queries: A text, m texts, or queries with ids in any form that `read_queries` accepts.
@@ -141,9 +138,8 @@ class Searcher:
             budget: Maximum number of pairs scored per query, or a `Budget`. Items with the same
                 text count as one pair.
             min_score: Return only hits with at least this final score.
-            filter: The items that may be returned: conditions on item fields, such as
-                `{"lang": "en", "year": {"gte": 2020}}` (`ItemIndex.allowed`), ids, or a mask (n,).
-                If no item is allowed, there are no hits and no pair is scored.
+            filter: The items that may be returned: conditions on item fields, such as `{"lang":
+                "en", "year": {"gte": 2020}}` (`ItemIndex.allowed`), ids, or a mask (n,).
             method, seed: Replace the method and seed of the searcher.
             trace: Keep every scored item in `Results.trace`.
             progress: Called with (done, total) scored pairs.
@@ -195,7 +191,7 @@ class Searcher:
             raise InputError(
                 f"{name!r} in the index was made with scores of the cross-encoder "
                 f"{everything[name].meta.get('fingerprint')}, but this search uses {mine}: "
-                f"collect or fit with this one, too, or search with {method.fallback}"
+                "collect or fit with this one, too, or search with kriging(use_anchors=false)"
             )
 
     def _request(
@@ -249,8 +245,8 @@ class Searcher:
 
 class FreshSearcher:
     """Opens an index again if another process has changed its folder, which is checked before each
-    search. If the index was removed or damaged, `problem` describes the error
-    and searches continue with the index opened last."""
+    search. If the index was removed or damaged, `problem` describes the error and searches continue
+    with the index opened last."""
 
     def __init__(self, searcher: Searcher) -> None:
         self.opened, self.problem = searcher, ""

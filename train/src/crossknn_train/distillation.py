@@ -7,7 +7,6 @@ Axes: q queries, b queries of a pass, c scored items of a query, n items.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,16 +56,14 @@ class Distill(FitMethod):
                 "name one with --start"
             )
         student(start)
-        scores, texts, began = task.sparse(), index.items.texts, time.perf_counter()
+        scores, texts = task.sparse(), index.items.texts
         settings = paper_settings(task.per, task.seed, self.epochs)
         with task.progress("distilling", "steps") as report:
             measures = distill(scores, texts, start, self.out, settings=settings, progress=report)
-        seconds, encoder = time.perf_counter() - began, RememberedModel.of("dual encoder", self.out)
-        began = time.perf_counter()
+        encoder = RememberedModel.of("dual encoder", self.out)
         with task.progress("encoding", "items") as report:
             items = encoder.get().encode_items(texts, report)
         queries = encoder.get().encode_queries(scores.queries)
-        task.vector_seconds = time.perf_counter() - began
         inner = inner_products(queries, items, scores.query, scores.item)
         return ItemVectors(
             values=items,
@@ -75,7 +72,7 @@ class Distill(FitMethod):
             # Learn the scale from all scored pairs if too few random pairs are scored.
             scale=task.scale(items, queries) or Scale.match(scores.score, inner),
             fingerprint=task.scorer.fingerprint,
-            cost=task.cost(len(scores.scored_queries), len(scores), seconds),
+            cost={"queries": len(scores.scored_queries), "calls": len(scores)},
             details=measures,
         )
 

@@ -85,7 +85,6 @@ BUILD = "index build docs.jsonl new.index --encoder none"
 COMPARE = "compare docs.index --queries queries.txt"
 COMMANDS = {
     "search docs.index topic --method={}": SPECS,
-    "search docs.index topic --seed {}": ("x", "-1", "1.5", ""),
     "search docs.index {}": ("", " ", "\n\t"),
     "search {} topic": PATHS,
     f"{SEARCH} -k {{}}": NUMBERS,

@@ -92,7 +92,7 @@ def when_scored(folder, process, more=30):
 
 
 def test_the_scores_of_an_interrupted_search_are_kept(folder):
-    process = command(folder, *SEARCH, "--no-learn", "--seed", "1")
+    process = command(folder, *SEARCH, "--no-learn")
     kept = when_scored(folder, process)
     assert interrupted(process)[0] == 130
     assert len(ck.ItemIndex.load(folder / "docs.index").scores) >= kept

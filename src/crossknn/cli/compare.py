@@ -90,7 +90,6 @@ def command(
     scorer: o.ScorerOptions,
     store: o.Store = None,
     workers: o.Workers = None,
-    seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
     """Compare methods at equal budgets: recall against exact search, and measures by --qrels.
@@ -116,7 +115,7 @@ def command(
     if options.lists is not None:
         methods |= _of_lists(index, methods, queries, exact.fingerprint, min(budgets))
     stored = StoredScorer(exact, o.open_store(exact, index, store))
-    searcher = Searcher(index, stored, seed=seed)
+    searcher = Searcher(index, stored)
     for method in methods.values():
         searcher.check_scorer(method)
     scores = None if options.no_exact else _exact(stored, queries, index, workers)
@@ -124,7 +123,6 @@ def command(
         batches=query_batches(index, queries, stored, scores),
         ks=() if options.no_exact else ks,
         depth=max(budgets),
-        seed=seed,
         task=task,
     )
     table = _searched(evaluation, methods, budgets, searcher.fusion)

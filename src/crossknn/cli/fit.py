@@ -60,7 +60,6 @@ def command(
     limits: o.LimitOptions,
     keep_own: o.KeepOwn = False,
     scorer: o.ScorerOptions,
-    seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
     """Fit an index to exact scores of training queries, for use by later searches.
@@ -80,9 +79,9 @@ def command(
         judged = None if qrels is None else read_qrels(qrels)
         options: dict[str, Any] = {"queries": o.read_queries(queries), "qrels": judged}
         options["keep_own"] = keep_own
-        report = _fit_judged(index, given, method, per, limits, seed, options)
+        report = _fit_judged(index, given, method, per, limits, options)
     else:
-        options = asdict(fitted) | {"per": per, "limits": limits.limits(), "seed": seed}
+        options = asdict(fitted) | {"per": per, "limits": limits.limits()}
         report = _fit_vectors(index, given, queries, method, options)
     answer({name: value for name, value in report.items() if name != "note" or json}, json)
     if "note" in report:
@@ -128,7 +127,6 @@ def _fit_judged(
     method: str,
     per: int | None,
     limits: o.LimitOptions,
-    seed: int,
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """Fit a fusion or a calibration, and return its report."""
@@ -140,7 +138,7 @@ def _fit_judged(
         if method == "fusion":
             return fit_fusion(index, scorer, depth=per or 100, limits=limits.limits(), **options)
         budget = Budget(per_query=per, deadline=limits.deadline)
-        return fit_calibration(index, scorer, budget=budget, seed=seed, **options)
+        return fit_calibration(index, scorer, budget=budget, **options)
 
 
 def _fit_stored(index: ItemIndex, scorer: Any, retriever: str | None) -> dict[str, Any]:

@@ -94,7 +94,6 @@ def command(
     store: o.Store = None,
     learn: Learn = True,
     private: o.Private = False,
-    seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
     """Find the k best items by cross-encoder score, under a budget of cross-encoder calls.
@@ -119,7 +118,7 @@ def command(
         kept = o.open_store(exact, index, store)
         kept.private |= private
         exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
-    searcher = Searcher(index, exact, chosen, fuse=o.fuse_of(fuse), seed=seed)
+    searcher = Searcher(index, exact, chosen, fuse=o.fuse_of(fuse))
     results = _search(searcher, queries, question, run, keep_own, explain, json)
     if learn and isinstance(exact, StoredScorer) and exact.store is index.scores:
         _learn(index, exact)

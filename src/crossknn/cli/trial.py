@@ -74,7 +74,6 @@ def command(
     options: TrialOptions,
     fields: o.FieldOptions,
     scorer: o.ScorerOptions,
-    seed: o.Seed = 0,
     json: o.AsJson = False,
 ) -> None:
     """Test on your own texts whether searching with your cross-encoder pays, and at which budget.
@@ -86,10 +85,10 @@ def command(
     from crossknn.trial.result import Trial
 
     o.check_path("--out", options.folder, folder=True)
-    data = _read(items, options, fields, seed)
+    data = _read(items, options, fields)
     exact = scorer.open(workers=o.threads(None))
     plan = _plan(data, options, exact)
-    data = data.sample(plan.items, seed)
+    data = data.sample(plan.items)
     for sentence in data.check(options.measure):
         note(sentence)
     if plan.judged < data.n_judged:
@@ -111,7 +110,6 @@ def command(
             budget=options.budget,
             budgets=plan.budgets,
             measure=options.measure,
-            seed=seed,
             made_up=data.made_up,
             progress=report,
         )
@@ -129,7 +127,7 @@ def _show_verdict(trial: Trial, saved: Path) -> None:
     note(f"next: crossknn compare {saved} --queries FILE --qrels FILE, which reuses these scores")
 
 
-def _read(items: Path, options: TrialOptions, fields: o.FieldOptions, seed: int) -> TrialData:
+def _read(items: Path, options: TrialOptions, fields: o.FieldOptions) -> TrialData:
     from crossknn.trial.data import read_trial
 
     read, queries = fields.read(items), options.queries
@@ -138,7 +136,7 @@ def _read(items: Path, options: TrialOptions, fields: o.FieldOptions, seed: int)
             f"--budget is {options.budget}, but there are only {n} items: give {n} or less"
         )
     place, given = (items, None) if queries is None else (queries, o.source(queries))
-    return read_trial(read, place, given, options.qrels, options.n_queries, seed)
+    return read_trial(read, place, given, options.qrels, options.n_queries)
 
 
 def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:

@@ -38,15 +38,15 @@ class TrialData:
             return len(self.queries)
         return sum(query in self.qrels for query in self.queries.ids)
 
-    def sample(self, max_items: int, seed: int) -> TrialData:
+    def sample(self, max_items: int) -> TrialData:
         """Shuffle the queries, judged ones first, and sample items, all judged items included."""
         judged, items = self.qrels or {}, self.items
-        order = np.random.default_rng(seed).permutation(len(self.queries)).tolist()
+        order = np.random.default_rng(0).permutation(len(self.queries)).tolist()
         order.sort(key=lambda row: self.queries.ids[row] not in judged)
         queries = self.queries.take(order)
         if len(items) > max_items:
             wanted = {item for query in queries.ids for item in judged.get(query, ())}
-            random = np.random.default_rng(seed).permutation(len(items)).tolist()
+            random = np.random.default_rng(0).permutation(len(items)).tolist()
             random.sort(key=lambda position: items.ids[position] not in wanted)
             items = items.take(sorted(random[:max_items]))
         return replace(self, items=items, queries=queries)
@@ -68,7 +68,7 @@ class TrialData:
 
 
 def read_trial(
-    items: Items, place: Path, queries: Any, qrels: Path | None, n_queries: int, seed: int
+    items: Items, place: Path, queries: Any, qrels: Path | None, n_queries: int
 ) -> TrialData:
     """Add queries to the items: those of the BEIR folder `place`, the given `queries`, or up to
     `n_queries` made from the items. `qrels` are by default those of the folder."""
@@ -93,15 +93,15 @@ def read_trial(
         return TrialData(items=items, queries=read_queries(queries), qrels=judged)
     if qrels is not None:
         raise InputError("--qrels judges queries: give them, too, with --queries FILE")
-    return questions_from(items, n_queries, seed)
+    return questions_from(items, n_queries)
 
 
-def questions_from(items: Items, count: int, seed: int = 0) -> TrialData:
+def questions_from(items: Items, count: int) -> TrialData:
     """Make up to `count` queries from the items themselves, for want of real ones. A query is an
     item's title or, if the title has fewer than two words, its first sentence. The item keeps the
     remaining text, eight words or more, and is the query's right answer."""
     texts, queries = list(items.texts), dict[str, str]()
-    for position in np.random.default_rng(seed).permutation(len(texts)).tolist():
+    for position in np.random.default_rng(0).permutation(len(texts)).tolist():
         text, title = texts[position], items.titles[position].strip()
         query, remaining = first_sentence(text)
         if len(title.split()) > 1 and text.startswith(title):

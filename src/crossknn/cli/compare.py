@@ -89,7 +89,6 @@ def command(
     options: CompareOptions,
     scorer: o.ScorerOptions,
     store: o.Store = None,
-    workers: o.Workers = None,
     json: o.AsJson = False,
 ) -> None:
     """Compare methods at equal budgets: recall against exact search, and measures by --qrels.
@@ -111,14 +110,14 @@ def command(
     queries = o.read_queries(options.queries)
     add_lists(index, options.lists, queries)
     task = options.task(queries, index)
-    exact = scorer.open(workers=1 if options.no_exact else o.threads(workers))
+    exact = scorer.open(workers=1 if options.no_exact else o.threads(None))
     if options.lists is not None:
         methods |= _of_lists(index, methods, queries, exact.fingerprint, min(budgets))
     stored = StoredScorer(exact, o.open_store(exact, index, store))
     searcher = Searcher(index, stored)
     for method in methods.values():
         searcher.check_scorer(method)
-    scores = None if options.no_exact else _exact(stored, queries, index, workers)
+    scores = None if options.no_exact else _exact(stored, queries, index)
     evaluation = Evaluation(
         batches=query_batches(index, queries, stored, scores),
         ks=() if options.no_exact else ks,
@@ -150,11 +149,9 @@ def _of_lists(
     return {str(method): method for method in made}
 
 
-def _exact(
-    stored: StoredScorer, queries: QuerySet, index: ItemIndex, workers: int | None
-) -> FloatArray:
+def _exact(stored: StoredScorer, queries: QuerySet, index: ItemIndex) -> FloatArray:
     """Collect the exact scores (m, n) of all pairs."""
-    limits, texts = Limits(workers=o.threads(workers)), (queries.texts, index.items.texts)
+    limits, texts = Limits(workers=o.threads(None)), (queries.texts, index.items.texts)
     with progress("exact search", "pairs") as report:
         return exact_scores(stored.store, stored.scorer, *texts, limits=limits, progress=report)
 

@@ -50,23 +50,20 @@ def encode_kept(
         encode: Returns the states of a batch of texts.
         progress: Called with (distinct texts encoded, distinct texts in all).
     """
-    key = digest(model)
+    key, digests = digest(model), [text_digest(text) for text in texts]
+    text_of = dict(zip(digests, texts, strict=True))
     with translate_os_errors(work, "vectors"):
         work.parent.mkdir(parents=True, exist_ok=True)
         make_folder(work)
     with exclusive_lock(work, what="vectors"):
         files = _finished(work, key)
-        digests = [text_digest(text) for text in texts]
-        missing = dict(zip(digests, texts, strict=True))
-        total = len(missing)
-        for counts in files.values():
-            for name in counts:
-                missing.pop(name, None)
-        names, before = [*missing], total - len(missing)
-        for start in range(0, len(names), AT_ONCE):
-            batch = names[start : start + AT_ONCE]
-            report = partial(_report, progress, before + start, total)
-            made = encode([missing[name] for name in batch], report)
+        finished = {name for counts in files.values() for name in counts}
+        missing = [name for name in text_of if name not in finished]
+        for start in range(0, len(missing), AT_ONCE):
+            batch = missing[start : start + AT_ONCE]
+            before = len(text_of) - len(missing) + start
+            report = partial(_report, progress, before, len(text_of))
+            made = encode([text_of[name] for name in batch], report)
             ids = np.frombuffer(b"".join(batch), np.uint8).reshape(-1, 16)
             path = f"{key}-{secrets.token_hex(8)}.npz"
             with translate_os_errors(work, "vectors"), new_file(work, path) as file:

@@ -84,7 +84,6 @@ SEARCH = "search docs.index topic --method rerank(retriever=bm25)"
 BUILD = "index build docs.jsonl new.index --encoder none"
 COMPARE = "compare docs.index --queries queries.txt"
 COMMANDS = {
-    "search docs.index topic --method={}": SPECS,
     "search docs.index {}": ("", " ", "\n\t"),
     "search {} topic": PATHS,
     f"{SEARCH} -k {{}}": NUMBERS,

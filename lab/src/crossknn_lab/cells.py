@@ -92,18 +92,9 @@ def dev_queries(anchors: int) -> int:
 def divided(
     matrix: StoredMatrix, *, anchors: int | None = None, seed: int | None = None, dev: bool = False
 ) -> tuple[StoredMatrix, IntArray]:
-    """The matrix with other anchors and tests, and where its queries (q',) stand in the given one.
-
-    Args:
-        matrix: The first `n_anchors` of its q queries are anchors.
-        anchors: Only so many anchor queries, the first ones; all by default.
-        seed: Draws which queries are anchors (as many as there were) and which are tests, and
-            leaves the choice of fixed anchor items to the methods' seed; as stored by default.
-        dev: The last third of the anchors are the tests, the others the anchors.
-
-    The caller has made sure that the matrix has so many anchors, and for dev queries two; vectors
-    that were fitted to the anchors fit no others.
-    """
+    """Return the matrix with other anchors and tests, and the positions (q',) of its queries in the
+    given one: with only the first `anchors` anchor queries, with anchors and tests drawn by `seed`,
+    or, for `dev`, with the last third of the anchors as tests."""
     q, a = len(matrix.scores), matrix.n_anchors
     order = np.arange(q) if seed is None else np.random.default_rng(seed).permutation(q)
     pool, tests = order[:a], order[a:]

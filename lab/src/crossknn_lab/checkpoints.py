@@ -93,10 +93,6 @@ def open_checkpoint(source: str | Path, *, encoder: str | Path | None = None) ->
             (bert-base-uncased): its tokenizer, which a checkpoint does not hold, and its
             `config.json` if it has one, else heads are 64 wide. Not needed if the tokenizer's files
             lie beside the checkpoint.
-
-    Raises:
-        InputError: for another architecture (naming weights that are missing or do not belong),
-            without tokenizer, or for a CMC trained with options that make another model of it.
     """
     path = _file(source)
     weights, options = read_checkpoint(path)
@@ -132,12 +128,8 @@ class Number(Inert):
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], Mapping[str, Any]]:
-    """The tensors of a checkpoint by name, and the options of its run; nothing in it is run.
-
-    Torch reads tensors and plain containers; any class that it would refuse becomes `Inert`.
-    Raises InputError for a file that `torch.save` did not write (or did before version 1.6), for a
-    damaged one, and for one that names functions of the operating system.
-    """
+    """Read the tensors of a checkpoint by name, and the options of its run; nothing in it is run.
+    Torch reads tensors and plain containers; any class that it would refuse becomes `Inert`."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
         harmless = [(Number if name.startswith("numpy.") else Inert, name) for name in names]

@@ -94,17 +94,9 @@ class Spent:
 
 
 class Experiment:
-    """Matrices, searched and analysed as far as figures ask for it.
-
-    Args:
-        matrices: Files of stored scores; the preset may use the first of them only.
-        folder: For everything that is found.
-        preset: How much is tried.
-        workers: Processes that search.
-
-    `k` and `budgets` are those of the preset that all matrices have room for. Raises InputError
-    for a file that is no matrix, and if none is given.
-    """
+    """Matrices (files of stored scores), searched and analysed as far as figures ask for it; the
+    results are kept in `folder`. `k` and `budgets` are those of the preset that all matrices have
+    room for."""
 
     def __init__(
         self, matrices: Sequence[Path], folder: Path, preset: Preset, *, workers: int = 1

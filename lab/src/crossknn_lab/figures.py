@@ -74,16 +74,11 @@ def recall_lines(
     anchors: Literal["all", "most", "fewer"] = "all",
     task: bool = False,
 ) -> list[Block]:
-    """Recall over calls or over a setting: a picture for each title, a panel for each k.
+    """Draw recall over calls, or over the setting `x`: a picture for each title, a panel for each k.
 
     `title_of` and `line` are templates of what a group is (`_fields`): groups with the same title
-    share a picture, those with the same line a line.
-
-    Args:
-        x: The setting on the axis; calls by default.
-        methods: Only these templates of the sweep.
-        anchors: Groups with the most anchor queries of their matrix, with fewer, or all.
-        task: Show the task's measures, too, a panel for each.
+    share a picture, those with the same line a line. `anchors`: groups with the most anchor queries
+    of their matrix, with fewer, or all.
     """
     most = _most_anchors(run, sweep)
 

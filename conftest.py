@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 import typer.main
 
+from crossknn.scorers import token_models
 from crossknn.scorers.opening import bundled_folder
 from crossknn.scorers.token_models import OnnxModel
 
@@ -39,16 +40,22 @@ if Path("/dev/shm").is_dir() and shutil.disk_usage("/dev/shm").free > 2**31:
 
 @pytest.fixture(scope="session", autouse=True)
 def made_once():
-    """Commands, and sessions of the bundled models, which hold no state, are made for all tests."""
-    anew, kept = OnnxModel._open, {}
+    """Commands, and sessions and hashes of the bundled models, are made once for all tests."""
+    anew, kept, bundled = OnnxModel._open, {}, bundled_folder("cross-encoder").parent
+    content_hash, of_bundled = token_models.content_hash, cache(token_models.content_hash)
 
     def opened(model, *graph):
         key = model._folder, graph[0], model._threads
-        if model._folder.parent != bundled_folder("cross-encoder").parent:
+        if model._folder.parent != bundled:
             return anew(model, *graph)
         return kept[key] if key in kept else kept.setdefault(key, anew(model, *graph))
 
+    def hash_of(folder, settings=None):
+        once = settings is None and folder.parent == bundled
+        return of_bundled(folder) if once else content_hash(folder, settings)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(token_models, "content_hash", hash_of)
         patch.setattr(OnnxModel, "_open", opened)
         patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
         patch.setattr("crossknn.fitting.learning.PATIENCE", 60.0)  # tests look at what is learned

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from references.problem import Batch, FloatArray, Problem, Ranked, best_first, observed
-from scipy.optimize import brentq
-from scipy.stats import norm
+from scipy.special import ndtr
 
 
 def acurank(problem: Problem, batches: Sequence[Batch]) -> Ranked:
@@ -37,12 +36,14 @@ def n_uncertain(
 
     `_find_threshold_binary_search` and `_compute_probs_above_t`; an exact score is above t or not.
     """
+    from scipy.optimize import brentq  # half a second to import
+
     scores, mu, sigma = beliefs(problem, batches, candidates)
 
     def expected(t: float) -> float:
-        return float((scores > t).sum() + norm.sf(t, mu, sigma).sum()) - k
+        return float((scores > t).sum() + ndtr((mu - t) / sigma).sum()) - k
 
     low = min(scores.min(), (mu - 9 * sigma).min())
     high = max(scores.max(), (mu + 9 * sigma).max())
-    above = norm.sf(brentq(expected, low, high, xtol=1e-9), mu, sigma)
+    above = ndtr((mu - brentq(expected, low, high, xtol=1e-9)) / sigma)
     return int(((above > tolerance) & (above < 1 - tolerance)).sum())

@@ -219,7 +219,7 @@ def test_what_is_no_server(given):
         (lambda s: ck.PgVectorStore(s, "docs").allowed({"pat": 3}), "'pat'.* mean part"),
         (
             lambda s: ck.PgVectorStore(s, "docs").allowed({"embedding": "x"}),
-            "'embedding'.* no such col",
+            "'embedding'.* has this field .known: body",
         ),
         (lambda s: ck.PgVectorStore(s, "docs").allowed({"pa.\ud800": "x"}), "names 'pa"),
     ],

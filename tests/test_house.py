@@ -169,11 +169,11 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 25_100,
-    "train/src": 3_900,
+    "src": 23_600,
+    "train/src": 3_700,
     "lab": 12_000,
-    "tests": 21_500,
-    "train/tests": 2_400,
+    "tests": 20_850,
+    "train/tests": 2_300,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""
 

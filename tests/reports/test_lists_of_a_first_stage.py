@@ -65,7 +65,7 @@ def test_an_index_that_has_learned(folder, capsys):
     quick = ("--method", "rerank(retriever=bm25)", "--budget", "10")
     assert run(["search", "i", *texts, *quick]) == 0
     assert run(["index", "info", "i"]) == 0
-    assert "kriging: queries 32, pairs 640" in capsys.readouterr().out
+    assert "kriging: queries 32, pairs 320" in capsys.readouterr().out
     method, (one, _), _ = searched(capsys)
     assert one == {f"d{i}" for i in range(40, 48)}
     assert "mean=" not in method

@@ -95,7 +95,7 @@ MAY = {
     "files": "the primitives",
     "index.columns": "touch is a check here",
     "cli.output": "the null device",
-    "page": "a file of the package",
+    "crossknn_lab.page": "a file of the package",
     "sample": "files of the package",
     "service.app": "the page of the package",
     "search.results": "a run file that the user names",

@@ -73,7 +73,7 @@ def fit_fusion(
     """
     asked, opened = query_set(queries), as_scorer(scorer)
     if not len(asked):
-        raise InputError(f"there are no queries: fusion is fitted to {FEWEST_QUERIES} or more")
+        raise InputError(f"there are no queries: fitting a fusion needs {FEWEST_QUERIES} or more")
 
     def score(pairs: Pairs) -> FloatArray:
         given = asked.texts, index.items.texts, pairs

@@ -1,5 +1,6 @@
-"""The index: items, their vectors and retrievers, and fits. Each change replaces its parts, so that
-a running search keeps those it began with. Axes: m queries, n items, d dimensions."""
+"""The index: items, their vectors and retrievers, and what was fitted. Each change replaces its
+parts, so that a running search keeps those it began with. Axes: m queries, n items, d dimensions.
+"""
 
 from __future__ import annotations
 

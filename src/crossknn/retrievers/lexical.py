@@ -110,7 +110,7 @@ class BM25(AllScores):
         return top_k(mask(scores, None, allowed), count)
 
     def rows(self, texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the new `meta`, and the rows to append to the stored columns, for more items."""
+        """For added items, return the updated `meta` and the rows to append to the columns."""
         number, split = self.vocabulary.number, self.vocabulary.tokenizer.split_items
         words = [split(text) for text in texts]
         new = [*dict.fromkeys(w for row in words for w in row if w not in number)]

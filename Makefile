@@ -73,9 +73,9 @@ package:
 	.venv-test/bin/python $(INSTALL) --editable '.[torch,dev,mteb]' --editable lab --editable train
 	touch $@
 
-.venv-docs/$(STAMP): pyproject.toml requirements/docs.txt
+.venv-docs/$(STAMP): pyproject.toml lab/pyproject.toml requirements/docs.txt
 	$(PYTHON) -m venv --clear .venv-docs
-	.venv-docs/bin/python $(INSTALL) --requirement requirements/docs.txt --editable .
+	.venv-docs/bin/python $(INSTALL) --requirement requirements/docs.txt --editable . --editable lab
 	touch $@
 
 clean:

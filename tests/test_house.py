@@ -170,10 +170,10 @@ def test_nothing_is_large():
 
 MOST_LINES = {
     "src": 23_600,
-    "train/src": 3_700,
-    "lab": 12_000,
+    "train/src": 3_900,
+    "lab": 13_050,
     "tests": 20_850,
-    "train/tests": 2_300,
+    "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""
 

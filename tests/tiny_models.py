@@ -160,9 +160,19 @@ def labelled(texts, queries, positives, name="woods", ids=None):
 
 
 def make_task(
-    kind, encoder, *, seed=0, train=None, negatives=None, teacher=None, weight=1.0, **config
+    kind,
+    encoder,
+    *,
+    seed=0,
+    train=None,
+    negatives=None,
+    teacher=None,
+    weight=1.0,
+    learned=None,
+    **config,
 ):
-    """A task of 12 train and 4 dev queries for a "cross" or a "dual" encoder."""
+    """A task of 12 train and 4 dev queries for a "cross" or a "dual" encoder; `learned` are further
+    settings of a cross-encoder."""
     import torch
 
     from crossknn_train.labelled import CrossEncoderTask, DualEncoderTask
@@ -176,7 +186,7 @@ def make_task(
     if kind == "cross":
         model = CrossEncoderModel.new(encoder, CrossEncoderConfig(**{"max_length": 32} | config))
         wrong = {"kind": "random", "count": 3, "depth": 6, "dev_candidates": 6} | (negatives or {})
-        settings = CrossEncoderSettings(negatives=wrong, **about)
+        settings = CrossEncoderSettings(negatives=wrong, **about, **(learned or {}))
         return CrossEncoderTask(model, *data, settings, teacher)
     lengths = {"query_length": 16, "item_length": 16}
     dual = DualEncoderModel.new(encoder, DualEncoderConfig(**lengths | config))

@@ -131,6 +131,18 @@ def test_items_come_from_the_querys_own_corpus(kind):
     assert sorted(wrong[4]) == [NO_ITEM, NO_ITEM, 5, 7]
 
 
+def test_mixed_negatives_are_of_three_kinds_and_none_comes_twice():
+    part = corpus(6, 40)
+    wanted = NegativesSettings(kind="mixed", count=4, depth=16)
+    for row, items in enumerate(nearest_wrong(Corpora([part]), wanted, Letters())):
+        own = items[items != NO_ITEM]
+        assert len(items) == 16
+        assert len(set(own)) == len(own) > 8
+        assert not set(own) & set(part.positives[row])
+    near = nearest_wrong(Corpora([part]), NegativesSettings(count=4, depth=8), Letters())
+    assert (nearest_wrong(Corpora([part]), wanted, Letters())[:, :8] == near).all()
+
+
 def test_lists_that_come_with_the_queries_are_candidates():
     second = [("i4", -1.0), ("i1", -2.0)]  # has no right item
     lists = {"woods0": [("i1", 3.0), ("i0", 2.0), ("i4", 1.0)], "woods1": second}

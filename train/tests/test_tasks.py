@@ -34,6 +34,39 @@ def test_a_cross_encoders_loss_is_that_of_its_scores(bert, head):
     assert float(task.loss([0, 1, 2], lists).detach()) == pytest.approx(np.mean(expected), rel=1e-4)
 
 
+def test_zero_is_a_candidate_that_only_right_items_exceed(bert):
+    lists = np.array([[0, 3, 4], [1, 2, NO_ITEM]])
+    task = make_task("cross", bert, head="emb", dropout=0.0, learned={"zero": True})
+    expected = []
+    for query, items in enumerate(lists):
+        texts = [task.train.items[item] for item in items if item != NO_ITEM]
+        scores = plain_scores(task.model, task.train.queries[query], texts)
+        with_zero = np.log(1 + np.exp(scores).sum()) - scores[0]
+        expected.append(with_zero + np.log(1 + np.exp(scores[1:]).sum()) / 2)
+    assert float(task.loss([0, 1], lists).detach()) == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+def test_a_cross_encoders_loss_adds_its_distance_to_the_teachers_cosines(bert, tmp_path):
+    """The teacher's cosines are equal, so that its distribution over a list is uniform."""
+    lists = np.array([[0, 3, 4, 5], [1, 2, NO_ITEM, NO_ITEM]])
+    losses = []
+    for weight in (0.0, 1.0, 3.0):
+        learned = {"teacher_weight": weight, "freeze_words": True}
+        task = make_task("cross", bert, head="emb", dropout=0.0, teacher=Taught(), learned=learned)
+        task.begin_epoch(0, tmp_path)
+        losses.append(task.loss([0, 1], lists).item())
+    plain, once, thrice = losses
+    assert thrice - plain == pytest.approx(3 * (once - plain), rel=1e-4)
+    expected = []
+    for query, items in enumerate(lists):
+        texts = [task.train.items[item] for item in items if item != NO_ITEM]
+        scores = plain_scores(task.model, task.train.queries[query], texts)
+        logs = scores - np.log(np.exp(scores).sum())
+        expected.append(-np.log(len(texts)) - logs.mean())
+    assert once - plain == pytest.approx(np.mean(expected), rel=1e-3)
+    assert not task.model.encoder.get_input_embeddings().weight.requires_grad
+
+
 def test_a_dual_encoders_loss_is_that_of_its_inner_products(bert, tmp_path):
     """Twenty times the cosine; every item of the batch is a negative, but for right ones."""
     base, positives = corpus(4, 8), [[0, 1], [1], [2], [3]]

@@ -111,7 +111,11 @@ class ScorerOptions:
     """Options that select the cross-encoder."""
 
     scorer: Annotated[
-        str, Option(help="Cross-encoder: 'bundled', a model folder, a hub name, or a /rerank URL.")
+        str,
+        Option(
+            help="Cross-encoder: 'bundled' (for trying things), a model folder, a hub name, or a "
+            "/rerank URL."
+        ),
     ] = "bundled"
     endpoint_model: Annotated[
         str | None, Option(help="Model of the endpoint; without it no scores are stored.")
@@ -170,6 +174,21 @@ class LimitOptions:
 def examples(*commands: str) -> str:
     """Format examples for the end of a command's help."""
     return "Examples:\n\n" + "\n\n".join(f"$ {command}" for command in commands)
+
+
+RERANKERS = """
+
+Cross-encoders for real work, as --scorer (extra torch), with parameters and licence:
+
+cross-encoder/ms-marco-MiniLM-L6-v2 (23M, Apache-2.0)
+
+cross-encoder/ettin-reranker-17m-v1 to -1b-v1 (17M to 1B, Apache-2.0)
+
+BAAI/bge-reranker-base (278M, MIT), BAAI/bge-reranker-v2-m3 (568M, Apache-2.0)
+
+mixedbread-ai/mxbai-rerank-base-v2 (0.5B, Apache-2.0)
+
+Qwen/Qwen3-Reranker-0.6B (0.6B, Apache-2.0)"""
 
 
 def fuse_of(text: str) -> str | dict[str, float]:

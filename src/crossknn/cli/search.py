@@ -23,9 +23,12 @@ from crossknn.search.results import Results
 from crossknn.search.searcher import Budget, Searcher
 from crossknn.types import NO_ITEM
 
-EPILOG = o.examples(
-    'crossknn search docs.index "how do I unzip a file" --budget 100 --explain',
-    "crossknn search docs.index --queries queries.jsonl --run answers.trec",
+EPILOG = (
+    o.examples(
+        'crossknn search docs.index "how do I unzip a file" --budget 100 --explain',
+        "crossknn search docs.index --queries queries.jsonl --run answers.trec",
+    )
+    + o.RERANKERS
 )
 Run = Annotated[Path | None, Option(help="Also write the results to this file, as a TREC run.")]
 Explain = Annotated[

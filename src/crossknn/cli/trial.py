@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from crossknn.trial.plan import Plan
     from crossknn.trial.result import Trial
 
-EPILOG = o.examples(
-    "crossknn try scifact/    # a BEIR folder, with its own queries and judgements",
-    "crossknn try docs.jsonl --queries queries.jsonl --qrels qrels.tsv --scorer my-reranker/",
+EPILOG = (
+    o.examples(
+        "crossknn try scifact/    # a BEIR folder, with its own queries and judgements",
+        "crossknn try docs.jsonl --queries queries.jsonl --qrels qrels.tsv --scorer my-reranker/",
+    )
+    + o.RERANKERS
 )
 _UNJUDGED = (
     "Only judgements (--qrels) can tell whether the retriever or the cross-encoder is right where "

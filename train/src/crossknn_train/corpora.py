@@ -30,7 +30,15 @@ from crossknn.retrievers.base import (
 from crossknn.retrievers.lexical import BM25, tfidf_of
 from crossknn.retrievers.words import UNICODE
 from crossknn.scorers.base import Encoder
-from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Queries
+from crossknn.types import (
+    NO_ITEM,
+    BoolArray,
+    Candidates,
+    FloatArray,
+    IntArray,
+    Progress,
+    Queries,
+)
 from crossknn_train.loop import digest_of
 from crossknn_train.models.base import TorchModel
 from crossknn_train.reading import Dataset, read_labelled
@@ -182,6 +190,16 @@ def nearest_wrong(
 ) -> IntArray:
     """Return each query's hard negatives (m, depth): its nearest irrelevant items after the first
     `skip`, followed by random items if the retriever returns too few."""
+    if negatives.kind == "mixed":
+        shares = {"dual-encoder": 2, "bm25": 4, "random": 4}
+        each = [
+            negatives.model_copy(update={"kind": kind, "depth": negatives.depth // share})
+            for kind, share in shares.items()
+        ]
+        found = np.hstack([nearest_wrong(corpora, part, encoder, seed) for part in each])
+        for row in found:
+            row[np.setdiff1d(np.arange(len(row)), np.unique(row, return_index=True)[1])] = NO_ITEM
+        return found
     is_random = negatives.kind == "random"
     skip = 0 if is_random else negatives.skip
     wrong = np.full((len(corpora), skip + negatives.depth), NO_ITEM, dtype=np.int64)
@@ -231,6 +249,31 @@ def _retriever(
     store = ArrayStore(vectors)
     retriever = DenseRetriever(store, lambda queries: encoder.encode_queries(queries.texts))
     return retriever, UNIT_SCALE if np.allclose(lengths, 1.0, atol=1e-2) else 1.0
+
+
+class Once:
+    """An encoder that encodes each text once and keeps the vectors."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder, self.fingerprint = encoder, encoder.fingerprint
+        self.dimensions = encoder.dimensions
+        self._kept: tuple[dict[str, FloatArray], dict[str, FloatArray]] = {}, {}
+
+    def encode_queries(self, texts: Sequence[str]) -> FloatArray:
+        return self._encode(self._kept[0], self.encoder.encode_queries, texts)
+
+    def encode_items(self, texts: Sequence[str], progress: Progress | None = None) -> FloatArray:
+        return self._encode(self._kept[1], self.encoder.encode_items, texts)
+
+    def _encode(
+        self,
+        kept: dict[str, FloatArray],
+        encode: Callable[[Sequence[str]], FloatArray],
+        texts: Sequence[str],
+    ) -> FloatArray:
+        if new := [text for text in dict.fromkeys(texts) if text not in kept]:
+            kept.update(zip(new, encode(new), strict=True))
+        return np.stack([kept[text] for text in texts])
 
 
 def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:

@@ -18,7 +18,7 @@ from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.token_models import TokenEncoder
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs
-from crossknn_train.corpora import UNIT_SCALE, Corpora, in_passes, nearest_wrong, retrieved
+from crossknn_train.corpora import UNIT_SCALE, Corpora, Once, in_passes, nearest_wrong, retrieved
 from crossknn_train.loop import Measures, Task, kept
 from crossknn_train.models.dual_encoder import DualEncoderModel
 from crossknn_train.reading import Dataset
@@ -62,8 +62,16 @@ class CrossEncoderTask(LabelledTask):
 
     main = "accuracy"
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        if self.encoder is not None:
+            self.encoder = Once(self.encoder)
+        if self.settings.freeze_words:
+            self.model.encoder.get_input_embeddings().requires_grad_(False)
+
     def begin_epoch(self, epoch: int, folder: Path) -> None:
-        """Mine negatives and dev candidates, once for the whole run."""
+        """Mine negatives and dev candidates, and encode texts for the teacher, once for the whole
+        run."""
 
         def mine() -> list[IntArray]:
             negatives, encoder = self.settings.negatives, self.encoder
@@ -71,7 +79,15 @@ class CrossEncoderTask(LabelledTask):
             on_dev = retrieved(self.dev, kind, negatives.dev_candidates, encoder)[1].items
             return [nearest_wrong(self.train, negatives, encoder, self.seed), on_dev]
 
+        def taught() -> list[FloatArray]:
+            assert self.encoder is not None
+            queries = self.encoder.encode_queries(self.train.queries)
+            items = self.encoder.encode_items(self.train.items)
+            return [queries.astype(np.float16), items.astype(np.float16)]
+
         self._wrong, self._candidates = kept(folder, "negatives", self.signature, mine)
+        if self.settings.teacher_weight:
+            self._taught = kept(folder, "teacher", self.signature, taught)
 
     def draw(self, rows: Sequence[int], epoch: int) -> list[IntArray]:
         seed = (self.seed + 1) * 1_000 + epoch
@@ -79,7 +95,32 @@ class CrossEncoderTask(LabelledTask):
 
     def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
         scores = self.scores(self.train, rows, lists)
-        return functional.cross_entropy(scores, scores.new_zeros(len(rows), dtype=torch.long))
+        first = scores.new_zeros(len(rows), dtype=torch.long)
+        if self.settings.zero:
+            scores = torch.cat([scores, scores.new_zeros(len(rows), 1)], dim=1)
+            none = functional.cross_entropy(scores[:, 1:], first + scores.shape[1] - 2)
+            loss = functional.cross_entropy(scores, first) + none / 2
+            scores = scores[:, :-1]
+        else:
+            loss = functional.cross_entropy(scores, first)
+        if self.settings.teacher_weight:
+            loss = loss + self.settings.teacher_weight * self._distance(scores, rows, lists)
+        return loss
+
+    def _distance(self, scores: Tensor, rows: Sequence[int], lists: IntArray) -> Tensor:
+        """KL divergence from the scores (b, c) to 20 times the teacher's cosines."""
+        queries, items = (array.astype(np.float32) for array in self._taught_of(rows, lists))
+        cosines = torch.from_numpy(np.einsum("bd,bcd->bc", queries, items)).to(scores.device)
+        absent = torch.from_numpy(lists == NO_ITEM).to(scores.device)
+        taught, own = (
+            logits.masked_fill(absent, -1e4).log_softmax(1)
+            for logits in (UNIT_SCALE * cosines, scores)
+        )
+        return functional.kl_div(own, taught, reduction="batchmean", log_target=True)
+
+    def _taught_of(self, rows: Sequence[int], lists: IntArray) -> tuple[FloatArray, FloatArray]:
+        queries, items = self._taught
+        return queries[np.array(rows)], items[np.maximum(lists, 0)]
 
     def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
         """Compute scores (b, c) of queries (b,) with items `lists` (b, c), -inf at `NO_ITEM`."""

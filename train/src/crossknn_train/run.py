@@ -75,10 +75,10 @@ def _encoder(settings: Any) -> Encoder | None:
         place, source = "teacher", settings.teacher
     elif isinstance(settings, CrossEncoderSettings):
         place, source = "negatives.encoder", settings.negatives.encoder
-        if source is None and settings.negatives.kind == "dual-encoder":
+        if source is None and settings.negatives.kind in ("dual-encoder", "mixed"):
             raise InputError(
-                "negatives of kind 'dual-encoder' need a dual encoder: set negatives.encoder to "
-                "its folder"
+                f"negatives of kind {settings.negatives.kind!r} need a dual encoder: set "
+                "negatives.encoder to its folder"
             )
     else:
         plain = (*WORDS, "random", LISTS)

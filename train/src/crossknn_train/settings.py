@@ -73,12 +73,14 @@ class NegativesSettings(_Drawn):
     """Options for mining negatives.
 
     count: negatives per query in a step (63 in ANNCUR, A.1), drawn from the `depth` nearest items
-    after the first `skip`, which may be relevant without a label. encoder: dual encoder that ranks
-    the items; a dual encoder in training ranks them itself. dev_candidates: candidates, from the
-    encoder or TF-IDF, that a checkpoint ranks for each dev query.
+    after the first `skip`, which may be relevant without a label. kind: what ranks the items; with
+    "mixed" half of a query's negatives are the encoder's, a quarter BM25's and a quarter random.
+    encoder: dual encoder that ranks the items; a dual encoder in training ranks them itself.
+    dev_candidates: candidates, from the encoder or TF-IDF, that a checkpoint ranks for each dev
+    query.
     """
 
-    kind: Literal["random", "tfidf", "dual-encoder"] = "dual-encoder"
+    kind: Literal["random", "tfidf", "dual-encoder", "mixed"] = "dual-encoder"
     skip: NonNegativeInt = 0
     encoder: str | None = None
     dev_candidates: PositiveInt = 64
@@ -125,9 +127,18 @@ class RunSettings(Settings):
 
 
 class CrossEncoderSettings(RunSettings):
-    """All settings for training a cross-encoder."""
+    """All settings for training a cross-encoder.
+
+    teacher_weight: weight of the KL divergence from a query's scores to 20 times the cosines of the
+    negatives' encoder, which keeps the model from falling below it where labels are few.
+    zero: whether the score 0 is a further candidate: a relevant item learns to exceed it, and the
+    others to stay below. freeze_words: whether word embeddings stay as they are.
+    """
 
     negatives: NegativesSettings = NegativesSettings()
+    teacher_weight: NonNegativeFloat = 0.0
+    zero: bool = False
+    freeze_words: bool = False
 
 
 class DualEncoderSettings(RunSettings):

@@ -14,6 +14,7 @@ from tiny_models import MARKED, TEXTS, grid, save_bert, scores_of, tokenizer
 from crossknn.errors import InputError, ScorerError
 from crossknn.scorers import TokenScorer
 from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
+from crossknn_train.models.gated import FASTER
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 HALVES = {"query_length": 60, "item_length": 60}
@@ -43,19 +44,48 @@ def score(model, queries, items, pairs=None):
 # The interaction head by hand (the others: golden/test_model_values.py, lab/tests/test_checkpoints.py)
 
 
-def interaction_by_hand(model, folder, query, item):
+def states_by_hand(model, ids, kinds):
+    """The gated encoder's states of one pair, head by head: attention within the text, plus the
+    gate times attention to the other text."""
+    encoder, kinds = model.encoder, np.array(kinds)
+    starts = np.array([0, int((kinds == 0).sum())])
+    places = torch.from_numpy(np.arange(len(ids)) - starts[kinds])[None]
+    x = encoder.embeddings(input_ids=torch.tensor([ids]), position_ids=places)[0].numpy()
+    same = kinds[:, None] == kinds[None, :]
+
+    def over(logits, allowed):
+        weights = np.where(allowed, np.exp(logits), 0)
+        return weights / weights.sum(1, keepdims=True)
+
+    for layer, gates in zip(encoder.encoder.layer, model.head.reading.gates, strict=True):
+        own, mixed = layer.attention.self, []
+        q, k, v = (
+            linear(torch.from_numpy(x)).numpy() for linear in (own.query, own.key, own.value)
+        )
+        width = x.shape[1] // own.num_attention_heads
+        for head, gate in enumerate(gates.tolist()):
+            at = slice(head * width, (head + 1) * width)
+            logits = q[:, at] @ k[:, at].T / math.sqrt(width)
+            weights = over(logits, same) + FASTER * gate * over(logits, ~same)
+            mixed.append(weights @ v[:, at])
+        joined = layer.attention.output(torch.from_numpy(np.hstack(mixed)), torch.from_numpy(x))
+        x = layer.output(layer.intermediate(joined), joined).numpy()
+    return x
+
+
+def interaction_by_hand(model, query, item):
     """The interaction head's score of one pair, in loops over words."""
     left, right = (tokenizer().encode(text).ids[1:-1] for text in (query, item))
-    ids, kinds = [2, *left, 3, *right, 3], [0] * (len(left) + 2) + [1] * (len(right) + 1)
-    encoder = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    ids = [2, *left, 3, 2, *right, 3]
+    kinds = [0] * (len(left) + 2) + [1] * (len(right) + 2)
     with torch.inference_mode():
-        given = {"input_ids": torch.tensor([ids]), "token_type_ids": torch.tensor([kinds])}
-        found = encoder(**given).last_hidden_state[0].numpy()
+        found = states_by_hand(model, ids, kinds)
     head = {name: value.detach().numpy() for name, value in model.head.named_parameters()}
-    q, i = found[1 : 1 + len(left)], found[2 + len(left) : -1]
+    of_query, of_item = found[: len(left) + 2], found[len(left) + 2 :]
+    q, i = of_query[1:-1], of_item[1:-1]
 
-    def cosine(a, b):
-        return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+    def unit(a):
+        return a / np.linalg.norm(a)
 
     b = 1 / (1 + math.exp(-head["b"]))
     saturation = abs(head["k1"]) * (1 - b + b * len(right) / 80)
@@ -64,10 +94,12 @@ def interaction_by_hand(model, folder, query, item):
         weight, count = max(0.0, float(head["token_weight.weight"][token, 0])), right.count(token)
         total += weight
         matched += weight * count / (count + saturation)
-        late += weight * max(cosine(q[place], state) for state in i)
-    channels = [cosine(q.mean(0), i.mean(0)), matched / total, matched, late / total]
-    first = found[0] @ head["cls.weight"][0] + head["cls.bias"][0]
-    return float(np.dot(channels, head["mix"]) + first)
+        late += weight * max(unit(q[place]) @ unit(state) for state in i)
+    channels = [matched / total, matched, late / total]
+    means = unit(of_query.mean(0)) * unit(of_item.mean(0))
+    scaled = means @ head["cosine"] + np.dot(channels, head["mix"]) + head["bias"]
+    firsts = np.hstack([of_query[0], of_item[0]])
+    return float(FASTER * scaled + firsts @ head["first.weight"][0])
 
 
 def test_the_interaction_score_is_the_formula_word_by_word(bert):
@@ -76,8 +108,25 @@ def test_the_interaction_score_is_the_formula_word_by_word(bert):
     model = new(bert, head="interaction")
     with torch.no_grad():
         model.head.token_weight.weight.abs_()  # as after training: most weigh something
-    expected = [interaction_by_hand(model, bert, q, i) for q in queries for i in items]
+        for small in (model.head.cosine, model.head.mix, model.head.bias, model.head.reading.gates):
+            small.div_(FASTER)
+    expected = [interaction_by_hand(model, q, i) for q in queries for i in items]
     np.testing.assert_allclose(score(model, queries, items), expected, atol=1e-4)
+
+
+def test_an_untrained_interaction_model_ranks_as_its_dual_encoder(bert):
+    model = CrossEncoderModel.new(bert, CrossEncoderConfig(head="interaction")).eval()
+    model.head.mix.data.zero_()
+    encoder = transformers.BertModel.from_pretrained(bert, add_pooling_layer=False).eval()
+
+    def vector(text):
+        ids = torch.tensor([tokenizer().encode(text).ids])
+        with torch.inference_mode():
+            return torch.nn.functional.normalize(encoder(ids).last_hidden_state[0].mean(0), dim=0)
+
+    vectors = torch.stack([vector(text) for text in TEXTS])
+    expected = 20 * (vectors @ vectors.T).flatten() - 10
+    np.testing.assert_allclose(score(model, TEXTS, TEXTS), expected, atol=1e-4)
 
 
 # Invariance, gradients

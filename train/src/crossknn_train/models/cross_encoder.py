@@ -4,7 +4,8 @@
 - [EMB]-CE: the inner product of two contextual states of the joint input (ANNCUR, 2.6 and A.2). In
   marked texts one is the mean of `[Ms]` and `[Me]`, the other `[ENT]`; otherwise they are the first
   token and the first separator.
-- interaction: token states and word matches together, for unmarked texts (`InteractionHead`).
+- interaction: token states and word matches together, for unmarked texts (`InteractionHead`). It
+  starts from a dual encoder, with its quality (`crossknn_train.models.gated`).
 
 Scores are raw logits. Axes: b pairs, t tokens, d dimensions, v vocabulary.
 """
@@ -25,6 +26,7 @@ from crossknn.errors import InputError
 from crossknn.models.tokens import Tokenizer
 from crossknn_train.models.backbone import masked_mean, open_backbone, position_limit, states
 from crossknn_train.models.base import TorchModel
+from crossknn_train.models.gated import FASTER, GatedReading, read_apart
 
 AVERAGE_LENGTH = 80.0
 """Number of item tokens at which the interaction head's length normalisation is neutral."""
@@ -113,14 +115,16 @@ def _at(states: Tensor, where: Tensor) -> Tensor:
 
 
 class InteractionHead(nn.Module):  # type: ignore[misc]
-    """Adds four features of a pair, with learned weights, to a linear layer on the [CLS] state:
+    """Adds features of a pair, with learned weights:
 
-    - cosine of the mean state of the query's tokens and the mean state of the item's tokens;
+    - the mean state of the query's tokens times the mean state of the item's tokens, both of length
+      1, summed with learned weights, which start at 20: a dual encoder's cosine;
     - lexical, as a weighted mean and as a sum over query tokens: the token's learned weight times a
       saturated count of its matches in the item (the term of BM25; used beside states as in CEDR,
       MacAvaney et al. 2019);
     - late: the mean, with the same weights, of each query token's largest cosine to a state of the
-      item (ColBERT's MaxSim, Khattab and Zaharia 2020).
+      item (ColBERT's MaxSim, Khattab and Zaharia 2020);
+    - a linear layer on the first states of both texts, whose weights start at zero.
 
     `special` are the ids of the tokens that belong to neither text ([CLS], [SEP], [PAD]).
     """
@@ -131,25 +135,25 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
         self.token_weight = nn.Embedding.from_pretrained(torch.ones(vocabulary, 1), freeze=False)
         self.k1 = nn.Parameter(torch.tensor(1.2))
         self.b = nn.Parameter(torch.tensor(0.0))  # passed through a sigmoid: 0.5 at first
-        self.mix = nn.Parameter(torch.tensor([10.0, 5.0, 0.1, 5.0]))
-        self.cls = nn.Linear(dimensions, 1)
-        nn.init.zeros_(self.cls.weight)
-        nn.init.zeros_(self.cls.bias)
+        self.cosine = nn.Parameter(torch.full((dimensions,), 20.0 / FASTER))
+        self.mix = nn.Parameter(torch.tensor([2.0, 0.0, 2.0]) / FASTER)
+        self.bias = nn.Parameter(torch.tensor(-10.0) / FASTER)
+        self.first = nn.Linear(2 * dimensions, 1, bias=False)
+        nn.init.zeros_(self.first.weight)
 
     def forward(
         self, states: Tensor, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
     ) -> Tensor:
         """Compute scores from token states (b, t, d) and three token arrays (b, t) -> (b,)."""
+        of_item = token_type_ids.float()
+        of_query = attention_mask.float() * (1.0 - of_item)
+        means = [functional.normalize(masked_mean(states, m), dim=-1) for m in (of_query, of_item)]
+        cosine = (means[0] * means[1] * self.cosine * FASTER).sum(-1)
+
         text = attention_mask.bool()
         for token in self.special:
             text = text & (input_ids != token)
-        query = (text & (token_type_ids == 0)).float()
-        item = (text & (token_type_ids == 1)).float()
-        cosine = (
-            functional.normalize(masked_mean(states, query), dim=-1)
-            * functional.normalize(masked_mean(states, item), dim=-1)
-        ).sum(-1)
-
+        query, item = text.float() * of_query, text.float() * of_item
         weights = functional.relu(self.token_weight(input_ids).squeeze(-1)) * query
         total = weights.sum(1).clamp(min=1e-3)
         same = (input_ids[:, :, None] == input_ids[:, None, :]).float() * item[:, None, :]
@@ -162,9 +166,11 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
         similar = unit @ unit.transpose(1, 2) + (item[:, None, :] - 1.0) * 4.0
         best = similar.amax(-1).clamp(min=-1.0)
         late = (weights * best).sum(1) / total
-        channels = torch.stack([cosine, matches / total, matches, late], dim=-1)
-        first: Tensor = self.cls(states[:, 0]).squeeze(-1)
-        return (channels * self.mix).sum(-1) + first
+        channels = torch.stack([matches / total, matches, late], dim=-1)
+        start = token_type_ids.argmax(1)[:, None, None].expand(-1, 1, states.shape[2])
+        firsts = torch.cat([states[:, 0], states.gather(1, start)[:, 0]], dim=-1)
+        rest: Tensor = self.first(firsts).squeeze(-1)
+        return cosine + ((channels * self.mix).sum(-1) + self.bias) * FASTER + rest
 
 
 class CrossEncoderModel(TorchModel):
@@ -173,6 +179,8 @@ class CrossEncoderModel(TorchModel):
     SETTINGS, Config, n_towers = "cross_encoder.json", CrossEncoderConfig, 1
 
     def __init__(self, encoders: Sequence[Any], tokenizer: FastTokenizer, config: Any) -> None:
+        if config.head == "interaction":
+            tokenizer = read_apart(tokenizer)
         super().__init__(encoders, tokenizer, config)
         encoder = encoders[0]
         self.n_positions = position_limit(encoder.config)
@@ -189,6 +197,7 @@ class CrossEncoderModel(TorchModel):
         elif config.head == "interaction":
             vocabulary = encoder.get_input_embeddings().num_embeddings
             self.head = InteractionHead(dimensions, vocabulary, _outside(self.tokenizer))
+            self.head.reading = GatedReading(encoder)
         else:
             marks = self.tokenizer.marks if config.marked else ()
             self.head = EmbHead(marks or [_separator(self.tokenizer)], config.scale)
@@ -207,7 +216,10 @@ class CrossEncoderModel(TorchModel):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
         """Compute raw scores of pairs: three token arrays (b, t) -> (b,)."""
         given = input_ids, attention_mask, token_type_ids
-        last = states(self.encoder, *given, self.positions(token_type_ids))
+        if self.config.head == "interaction":
+            last = self.head.reading(self.encoder, *given)
+        else:
+            last = states(self.encoder, *given, self.positions(token_type_ids))
         scores: Tensor = self.head(last, *given)
         return scores
 

@@ -77,7 +77,7 @@ def pytest_addoption(parser):
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Where tests that need torch are left out, files of such tests alone are not even imported."""
+    """Do not import files whose tests all need torch if `-m "not torch"` leaves these out."""
     if config.getoption("markexpr") == "not torch":
         if ROOT / "train" / "tests" in collection_path.parents:
             return True

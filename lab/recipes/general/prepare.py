@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from docstrings import docstring_pairs
+from domain import write_lines
 from domains import evaluation_texts, is_held_out, leak, programs
 
 from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
@@ -116,10 +117,6 @@ def write_folder(out: Path, name: str, pairs: Iterable[Pair]) -> list[str]:
         (folder / "qrels" / f"{split}.tsv").write_text(head + "".join(lines))
     print(f"{name}: {len(queries) - N_DEV} train queries, {len(kept)} items")
     return [all_texts[place] for place in kept]
-
-
-def write_lines(path: Path, rows: Iterable[dict[str, str]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def asked(query: str, rng: random.Random) -> str:

@@ -289,7 +289,7 @@ class PointStore:
         return len(self.column)
 
     def __getitem__(self, items: Any) -> FloatArray:
-        """The points of items, by positions or a slice."""
+        """Compute the vectors of items, given their positions or a slice."""
         where = np.arange(*items.indices(len(self))) if isinstance(items, slice) else items
         return self.vectors(where)
 

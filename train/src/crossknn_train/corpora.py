@@ -276,6 +276,17 @@ class Once:
         return np.stack([kept[text] for text in texts])
 
 
+def log_shares(scores: Tensor, present: Tensor) -> Tensor:
+    """Compute the log softmax of each row of scores (b, c), -inf where `present` is false."""
+    return scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)
+
+
+def divergence(p: Tensor, q: Tensor, present: Tensor) -> Tensor:
+    """Mean over rows of KL(p || q), both logarithms (b, c) as of `log_shares`."""
+    # At padding the difference would be -inf - -inf.
+    return (p.exp() * (p - q).masked_fill(~present, 0.0)).sum(-1).mean()
+
+
 def in_passes(model: TorchModel, rows: Sequence[Row], run: Callable[[list[Row]], Tensor]) -> Tensor:
     """Run a model on b rows in passes of similar lengths; return the outputs (b, ...) in order,
     those per token (b, t, d) padded with zeros."""

@@ -18,7 +18,16 @@ from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.token_models import TokenEncoder
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs
-from crossknn_train.corpora import UNIT_SCALE, Corpora, Once, in_passes, nearest_wrong, retrieved
+from crossknn_train.corpora import (
+    UNIT_SCALE,
+    Corpora,
+    Once,
+    divergence,
+    in_passes,
+    log_shares,
+    nearest_wrong,
+    retrieved,
+)
 from crossknn_train.loop import Measures, Task, kept
 from crossknn_train.models.dual_encoder import DualEncoderModel
 from crossknn_train.reading import Dataset
@@ -64,25 +73,24 @@ class CrossEncoderTask(LabelledTask):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        if self.encoder is not None:
-            self.encoder = Once(self.encoder)
         if self.settings.freeze_words:
             self.model.encoder.get_input_embeddings().requires_grad_(False)
 
     def begin_epoch(self, epoch: int, folder: Path) -> None:
         """Mine negatives and dev candidates, and encode texts for the teacher, once for the whole
         run."""
+        encoder = None if self.encoder is None else Once(self.encoder)
 
         def mine() -> list[IntArray]:
-            negatives, encoder = self.settings.negatives, self.encoder
+            negatives = self.settings.negatives
             kind = "dual-encoder" if encoder else "tfidf"
             on_dev = retrieved(self.dev, kind, negatives.dev_candidates, encoder)[1].items
             return [nearest_wrong(self.train, negatives, encoder, self.seed), on_dev]
 
         def taught() -> list[FloatArray]:
-            assert self.encoder is not None
-            queries = self.encoder.encode_queries(self.train.queries)
-            items = self.encoder.encode_items(self.train.items)
+            assert encoder is not None
+            queries = encoder.encode_queries(self.train.queries)
+            items = encoder.encode_items(self.train.items)
             return [queries.astype(np.float16), items.astype(np.float16)]
 
         self._wrong, self._candidates = kept(folder, "negatives", self.signature, mine)
@@ -109,18 +117,12 @@ class CrossEncoderTask(LabelledTask):
 
     def _distance(self, scores: Tensor, rows: Sequence[int], lists: IntArray) -> Tensor:
         """KL divergence from the scores (b, c) to 20 times the teacher's cosines."""
-        queries, items = (array.astype(np.float32) for array in self._taught_of(rows, lists))
-        cosines = torch.from_numpy(np.einsum("bd,bcd->bc", queries, items)).to(scores.device)
-        absent = torch.from_numpy(lists == NO_ITEM).to(scores.device)
-        taught, own = (
-            logits.masked_fill(absent, -1e4).log_softmax(1)
-            for logits in (UNIT_SCALE * cosines, scores)
-        )
-        return functional.kl_div(own, taught, reduction="batchmean", log_target=True)
-
-    def _taught_of(self, rows: Sequence[int], lists: IntArray) -> tuple[FloatArray, FloatArray]:
         queries, items = self._taught
-        return queries[np.array(rows)], items[np.maximum(lists, 0)]
+        chosen = queries[np.array(rows)], items[np.maximum(lists, 0)]
+        cosines = np.einsum("bd,bcd->bc", *(vectors.astype(np.float32) for vectors in chosen))
+        taught = torch.from_numpy(UNIT_SCALE * cosines).to(scores.device)
+        present = torch.from_numpy(lists != NO_ITEM).to(scores.device)
+        return divergence(log_shares(taught, present), log_shares(scores, present), present)
 
     def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
         """Compute scores (b, c) of queries (b,) with items `lists` (b, c), -inf at `NO_ITEM`."""

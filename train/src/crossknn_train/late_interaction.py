@@ -21,7 +21,14 @@ from crossknn.files import new_file, open_file
 from crossknn.models.tokens import checked_rows
 from crossknn.scorers.library import state_hash
 from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, States
-from crossknn_train.corpora import Corpora, in_passes, retrieved, retrieved_wrong
+from crossknn_train.corpora import (
+    Corpora,
+    divergence,
+    in_passes,
+    log_shares,
+    retrieved,
+    retrieved_wrong,
+)
 from crossknn_train.labelled import LabelledTask, ranked
 from crossknn_train.loop import Measures, digest_of, kept
 from crossknn_train.models.late import LateInteractionModel
@@ -171,18 +178,14 @@ def softmax_near_retriever(
     mean over queries of weight * -log softmax of the first candidate + (1 - weight) * the KL
     divergence of softmax(scores) and softmax(retriever); `present` (b, c) is false at padding."""
     present = present.to(scores.device)
-    of_model = scores.float().masked_fill(~present, float("-inf")).log_softmax(-1)
+    of_model = log_shares(scores, present)
     right = -of_model[:, 0].mean()
     if settings.kl == "none":
         return right
-    of_retriever = retriever.to(scores.device).float()
-    of_retriever = of_retriever.masked_fill(~present, float("-inf")).log_softmax(-1)
-    p, q = of_model, of_retriever
+    p, q = of_model, log_shares(retriever.to(scores.device), present)
     if settings.kl == "retriever-model":
         p, q = q, p
-    # KL(p || q) of logarithms; at padding they would be -inf - -inf.
-    divergence = (p.exp() * (p - q).masked_fill(~present, 0.0)).sum(-1).mean()
-    return settings.weight * right + (1 - settings.weight) * divergence
+    return settings.weight * right + (1 - settings.weight) * divergence(p, q, present)
 
 
 def tower_states(

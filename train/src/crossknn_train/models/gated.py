@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from crossknn_train.models.backbone import bias_of, in_heads, join_heads, layers_of
 
 FASTER = 50.0
-"""Factor of parameters that shall learn faster than the encoder, by the same learning rate."""
+"""Parameters of the head are multiplied by it, to learn faster than the encoder's weights."""
 
 
 class GatedReading(nn.Module):  # type: ignore[misc]

@@ -67,6 +67,23 @@ def test_a_cross_encoders_loss_adds_its_distance_to_the_teachers_cosines(bert, t
     assert not task.model.encoder.get_input_embeddings().weight.requires_grad
 
 
+def test_a_cross_encoder_learns_the_scores_of_a_larger_one(bert):
+    lists = np.array([[0, 3, 4, 5], [1, 2, NO_ITEM, NO_ITEM]])
+    task = make_task("cross", bert, head="emb", dropout=0.0)
+    assert task.loss([0, 1], lists) > 0
+    task.teacher = make_task("cross", bert, head="emb", dropout=0.0).model
+    assert task.loss([0, 1], lists).item() == pytest.approx(0.0, abs=1e-9)
+    task.teacher.head.scale = 3.0
+    expected = []
+    for query, items in enumerate(lists):
+        texts = [task.train.items[item] for item in items if item != NO_ITEM]
+        expected += [*(2 * plain_scores(task.model, task.train.queries[query], texts)) ** 2]
+    loss = task.loss([0, 1], lists)
+    assert float(loss.detach()) == pytest.approx(np.mean(expected), rel=1e-4)
+    loss.backward()
+    assert all(p.grad is None for p in task.teacher.parameters())
+
+
 def test_a_dual_encoders_loss_is_that_of_its_inner_products(bert, tmp_path):
     """Twenty times the cosine; every item of the batch is a negative, but for right ones."""
     base, positives = corpus(4, 8), [[0, 1], [1], [2], [3]]

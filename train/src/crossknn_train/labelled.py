@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from crossknn.data.queries import unmarked
 from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.token_models import TokenEncoder
@@ -29,6 +30,7 @@ from crossknn_train.corpora import (
     retrieved,
 )
 from crossknn_train.loop import Measures, Task, kept
+from crossknn_train.models.cross_encoder import CrossEncoderModel
 from crossknn_train.models.dual_encoder import DualEncoderModel
 from crossknn_train.reading import Dataset
 
@@ -71,8 +73,11 @@ class CrossEncoderTask(LabelledTask):
 
     main = "accuracy"
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *given: Any, teacher: CrossEncoderModel | None = None) -> None:
         super().__init__(*given)
+        self.teacher = teacher
+        if teacher is not None:
+            self.signature += f"|{teacher.fingerprint}"
         if self.settings.freeze_words:
             self.model.encoder.get_input_embeddings().requires_grad_(False)
 
@@ -89,8 +94,9 @@ class CrossEncoderTask(LabelledTask):
 
         def taught() -> list[FloatArray]:
             assert encoder is not None
-            queries = encoder.encode_queries(self.train.queries)
-            items = encoder.encode_items(self.train.items)
+            # Negatives are mined by the same texts, whose vectors the encoder has kept.
+            queries = encoder.encode_queries([*map(unmarked, self.train.queries)])
+            items = encoder.encode_items([*map(unmarked, self.train.items)])
             return [queries.astype(np.float16), items.astype(np.float16)]
 
         self._wrong, self._candidates = kept(folder, "negatives", self.signature, mine)
@@ -103,6 +109,8 @@ class CrossEncoderTask(LabelledTask):
 
     def loss(self, rows: Sequence[int], lists: IntArray) -> Tensor:
         scores = self.scores(self.train, rows, lists)
+        if self.teacher is not None:
+            return self._distance_to_scores(scores, rows, lists)
         first = scores.new_zeros(len(rows), dtype=torch.long)
         if self.settings.zero:
             scores = torch.cat([scores, scores.new_zeros(len(rows), 1)], dim=1)
@@ -115,6 +123,13 @@ class CrossEncoderTask(LabelledTask):
             loss = loss + self.settings.teacher_weight * self._distance(scores, rows, lists)
         return loss
 
+    def _distance_to_scores(self, scores: Tensor, rows: Sequence[int], lists: IntArray) -> Tensor:
+        """Mean squared difference of the scores (b, c) to the teacher's."""
+        with torch.no_grad():
+            taught = self.scores(self.train, rows, lists, self.teacher)
+        present = taught.isfinite()
+        return (scores[present] - taught[present]).square().mean()
+
     def _distance(self, scores: Tensor, rows: Sequence[int], lists: IntArray) -> Tensor:
         """KL divergence from the scores (b, c) to 20 times the teacher's cosines."""
         queries, items = self._taught
@@ -124,12 +139,16 @@ class CrossEncoderTask(LabelledTask):
         present = torch.from_numpy(lists != NO_ITEM).to(scores.device)
         return divergence(log_shares(taught, present), log_shares(scores, present), present)
 
-    def scores(self, corpora: Corpora, rows: Sequence[int], lists: IntArray) -> Tensor:
-        """Compute scores (b, c) of queries (b,) with items `lists` (b, c), -inf at `NO_ITEM`."""
+    def scores(
+        self, corpora: Corpora, rows: Sequence[int], lists: IntArray, model: Any = None
+    ) -> Tensor:
+        """Compute scores (b, c) of queries (b,) with items `lists` (b, c), -inf at `NO_ITEM`, by
+        the model in training or another one."""
+        model = self.model if model is None else model
         present = lists != NO_ITEM
         pairs = Pairs(np.repeat(rows, present.sum(1)), lists[present])
-        encoded = self.model.encoding.pairs(pairs, corpora.queries, corpora.items)
-        logits = in_passes(self.model, checked_rows(encoded), self.model.encode)
+        encoded = model.encoding.pairs(pairs, corpora.queries, corpora.items)
+        logits = in_passes(model, checked_rows(encoded), model.encode)
         scores = logits.new_full(lists.shape, float("-inf"))
         scores[torch.from_numpy(present).to(logits.device)] = logits
         return scores

@@ -10,8 +10,9 @@ not depend on the batch. Per linear layer y = x W + c, x (rows, k), W (k, n):
     y = MatMulIntegerToFloat(q, W8, 1, w, 128) * s    (rows, n), W8 int8 with one scale w per column
 
 After GELU, whose output is never below -0.17, the zero point is 16 and s = max(max x / 239, 0.171 /
-16), which makes the steps finer. Embedding tables become int8 with one scale per row. Heads (matrix
-products on one row per pair) stay in float32.
+16), which makes the steps finer. With `only_weights` layers compute in float32, with W8 * w, which
+ONNX Runtime computes once, when it opens the model. Embedding tables become int8 with one scale per
+row. Heads (matrix products on one row per pair) stay in float32.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ _LINEAR_BODY = """{name}Linear (x, q, s, weight, scale) => (y) {{
     unscaled = Reshape (flat, shape)
     y = Mul (unscaled, s)
 }}"""
+_WEIGHT_BODY = """Weight (weight, scale) => (y) {
+    floats = Cast <to = 1> (weight)
+    y = Mul (floats, scale)
+}"""
 _TABLE_BODY = """Table (table, scale, ids) => (y) {
     values = Gather (table, ids)
     floats = Cast <to = 1> (values)
@@ -62,9 +67,9 @@ _TABLE_BODY = """Table (table, scale, ids) => (y) {
 }"""
 
 
-def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.ModelProto:
+def quantize(model: onnx.ModelProto, *, only_weights: bool = False) -> onnx.ModelProto:
     """Copy an ONNX model in float32, with linear layers (MatMul nodes with a constant right side)
-    and embedding tables in int8, except weights whose names contain a text of `keep_float`."""
+    and embedding tables in int8; with `only_weights` activations stay in float32."""
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     matrices = {
         name: tensor
@@ -90,8 +95,11 @@ def quantize(model: onnx.ModelProto, keep_float: tuple[str, ...] = ()) -> onnx.M
         return [f"{name}/int8", f"{name}/scale"]
 
     for node in model.graph.node:
-        is_kept = any(part in name for part in keep_float for name in (node.name, *node.input[1:]))
-        if node.op_type == "MatMul" and node.input[1] in large and not is_kept:
+        if node.op_type == "MatMul" and node.input[1] in large and only_weights:
+            x, weight = node.input
+            call("Weight", add(weight, axis=0), [f"{weight}/float"])
+            nodes.append(onnx.helper.make_node("MatMul", [x, f"{weight}/float"], node.output))
+        elif node.op_type == "MatMul" and node.input[1] in large:
             x, weight = node.input
             names = [f"{x}/uint8", f"{x}/row_scale"]
             if x not in functions:
@@ -121,7 +129,7 @@ def _is_after_gelu(name: str, producers: dict[str, Any]) -> bool:
 
 def _inlined(model: Any, nodes: list[Any], weights: list[Any]) -> Any:
     """Return the model with these nodes and weights, and the quantization functions inlined."""
-    bodies = [_TABLE_BODY]
+    bodies = [_TABLE_BODY, _WEIGHT_BODY]
     for name, (of, size, floor, zero) in _ROWS.items():
         settings = {"name": name, "of": of, "size": size, "floor": floor, "zero": zero}
         bodies += [body.format(**settings) for body in (_ROWS_BODY, _LINEAR_BODY)]

@@ -66,7 +66,10 @@ def _task(settings: Any, train: list[Dataset], dev: list[Dataset]) -> LabelledTa
             f"the teacher's vectors have {encoder.dimensions} dimensions, but the model's have "
             f"{model.dimensions}: use vectors of the same length"
         )
-    return task(model, train, dev, settings, encoder)
+    larger = {}
+    if task is CrossEncoderTask and settings.teacher is not None:
+        larger["teacher"] = CrossEncoderModel.from_pretrained(settings.teacher).to(device)
+    return task(model, train, dev, settings, encoder, **larger)
 
 
 def _encoder(settings: Any) -> Encoder | None:

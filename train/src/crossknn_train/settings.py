@@ -132,10 +132,12 @@ class CrossEncoderSettings(RunSettings):
     teacher_weight: weight of the KL divergence from a query's scores to 20 times the cosines of the
     negatives' encoder, which keeps the model from falling below it where labels are few.
     zero: whether the score 0 is a further candidate: a relevant item learns to exceed it, and the
-    others to stay below. freeze_words: whether word embeddings stay as they are.
+    others to stay below. freeze_words: whether word embeddings stay as they are. teacher: a larger
+    cross-encoder, whose scores the model learns in place of the labels.
     """
 
     negatives: NegativesSettings = NegativesSettings()
+    teacher: str | None = None
     teacher_weight: NonNegativeFloat = 0.0
     zero: bool = False
     freeze_words: bool = False

@@ -30,6 +30,8 @@ from crossknn_train.models.gated import FASTER, GatedReading, read_apart
 
 AVERAGE_LENGTH = 80.0
 """Number of item tokens at which the interaction head's length normalisation is neutral."""
+WINDOW = 16
+"""Number of tokens in a window of the interaction head; windows overlap by half."""
 HeadKind = Literal["cls", "emb", "interaction"]
 
 
@@ -118,12 +120,13 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
     """Adds features of a pair, with learned weights:
 
     - the mean state of the query's tokens times the mean state of the item's tokens, both of length
-      1, summed with learned weights, which start at 20: a dual encoder's cosine;
-    - lexical, as a weighted mean and as a sum over query tokens: the token's learned weight times a
-      saturated count of its matches in the item (the term of BM25; used beside states as in CEDR,
-      MacAvaney et al. 2019);
-    - late: the mean, with the same weights, of each query token's largest cosine to a state of the
-      item (ColBERT's MaxSim, Khattab and Zaharia 2020);
+      1, summed with learned weights, which start at 12: a dual encoder's cosine;
+    - the largest cosine of the query's mean state to that of a window of the item;
+    - late: the weighted mean of each query token's largest cosine to a state of the item (ColBERT's
+      MaxSim, Khattab and Zaharia 2020), with a learned weight of each token;
+    - lexical, as a mean with the same weights and as a sum over query tokens: the token's weight
+      times a saturated count of its matches in the item (the term of BM25; used beside states as in
+      CEDR, MacAvaney et al. 2019);
     - a linear layer on the first states of both texts, whose weights start at zero.
 
     `special` are the ids of the tokens that belong to neither text ([CLS], [SEP], [PAD]).
@@ -135,8 +138,8 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
         self.token_weight = nn.Embedding.from_pretrained(torch.ones(vocabulary, 1), freeze=False)
         self.k1 = nn.Parameter(torch.tensor(1.2))
         self.b = nn.Parameter(torch.tensor(0.0))  # passed through a sigmoid: 0.5 at first
-        self.cosine = nn.Parameter(torch.full((dimensions,), 20.0 / FASTER))
-        self.mix = nn.Parameter(torch.tensor([2.0, 0.0, 2.0]) / FASTER)
+        self.cosine = nn.Parameter(torch.full((dimensions,), 12.0 / FASTER))
+        self.mix = nn.Parameter(torch.tensor([8.0, 5.0, 1.0, 0.0]) / FASTER)
         self.bias = nn.Parameter(torch.tensor(-10.0) / FASTER)
         self.first = nn.Linear(2 * dimensions, 1, bias=False)
         nn.init.zeros_(self.first.weight)
@@ -149,6 +152,9 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
         of_query = attention_mask.float() * (1.0 - of_item)
         means = [functional.normalize(masked_mean(states, m), dim=-1) for m in (of_query, of_item)]
         cosine = (means[0] * means[1] * self.cosine * FASTER).sum(-1)
+        states_of_item = states * of_item.unsqueeze(-1)
+        windows, of_text = _windows(states_of_item), _windows(of_item.unsqueeze(-1))
+        window = (windows @ means[0].unsqueeze(-1) + (of_text - 1.0) * 4.0).amax(1)
 
         text = attention_mask.bool()
         for token in self.special:
@@ -166,11 +172,19 @@ class InteractionHead(nn.Module):  # type: ignore[misc]
         similar = unit @ unit.transpose(1, 2) + (item[:, None, :] - 1.0) * 4.0
         best = similar.amax(-1).clamp(min=-1.0)
         late = (weights * best).sum(1) / total
-        channels = torch.stack([matches / total, matches, late], dim=-1)
+        channels = [window.squeeze(-1), late, matches / total, matches]
         start = token_type_ids.argmax(1)[:, None, None].expand(-1, 1, states.shape[2])
         firsts = torch.cat([states[:, 0], states.gather(1, start)[:, 0]], dim=-1)
         rest: Tensor = self.first(firsts).squeeze(-1)
-        return cosine + ((channels * self.mix).sum(-1) + self.bias) * FASTER + rest
+        return cosine + ((torch.stack(channels, -1) * self.mix).sum(-1) + self.bias) * FASTER + rest
+
+
+def _windows(states: Tensor) -> Tensor:
+    """Return the directions of the mean states of overlapping windows: (b, t, d) -> (b, w, d), 0 if
+    all states of a window are 0."""
+    ends = functional.pad(states, (0, 0, 0, WINDOW))
+    means = functional.avg_pool1d(ends.transpose(1, 2), WINDOW, stride=WINDOW // 2)
+    return functional.normalize(means.transpose(1, 2), dim=-1)
 
 
 class CrossEncoderModel(TorchModel):

@@ -12,10 +12,12 @@ import random
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import NamedTuple
+
+from questions import question
 
 PACKAGES = """aiohttp attr bs4 click django dask faiss flask fontTools fsspec h5py httpx2 huggingface_hub
 hypothesis jinja2 joblib lxml markdown_it matplotlib more_itertools mpmath narwhals networkx
@@ -23,6 +25,13 @@ nltk numpy packaging pandas patsy PIL pluggy polars pydantic pygments pyparsing 
 scipy sentence_transformers setuptools skimage sklearn sortedcontainers sqlalchemy sqlparse
 statsmodels sympy toolz torch transformers trio typer urllib3 werkzeug wrapt xarray yaml""".split()  # noqa: SIM905
 PER_PACKAGE = 400
+CALLED = {
+    "np": "numpy", "numpy": "numpy", "pd": "pandas", "df": "pandas", "pandas": "pandas",
+    "dataframe": "pandas", "plt": "matplotlib", "matplotlib": "matplotlib", "django": "django",
+    "beautifulsoup": "bs4", "soup": "bs4", "requests": "requests", "sqlalchemy": "sqlalchemy",
+    "lxml": "lxml", "nltk": "nltk", "flask": "flask",
+}  # fmt: skip
+"""Words of a question or a snippet, and the package that they mean."""
 
 
 def docstring_pairs() -> list[tuple[str, str]]:
@@ -33,6 +42,38 @@ def docstring_pairs() -> list[tuple[str, str]]:
 def code_pairs() -> list[tuple[str, str]]:
     """Return pairs (first sentence, code without docstring), at most `PER_PACKAGE` of a package."""
     return _pairs(lambda about: about.code)
+
+
+def question_pairs() -> list[tuple[str, str]]:
+    """Return pairs (first sentence as people ask, name and whole docstring)."""
+    generator = random.Random(0)
+    pairs = [(question(first, generator), first, text) for first, text in docstring_pairs()]
+    return [(asked, _whole(first, text)) for asked, first, text in pairs if asked is not None]
+
+
+def called_pairs(questions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return pairs (question, docstring of a function that the answer's snippet calls), for
+    snippets with numpy, pandas and other `CALLED` packages."""
+    documented: dict[tuple[str, str], str] = {}
+    for package in sorted({*CALLED.values()}):
+        folder = Path(sysconfig.get_path("purelib")) / package
+        for about in sorted(_documented(folder, package), key=lambda about: len(about.name)):
+            if len(about.rest.split()) >= 8:
+                key = package, about.name.rpartition(".")[2]
+                documented.setdefault(key, f"{about.name}\n{about.first}\n{about.rest}")
+    pairs = []
+    for asked, snippet in questions:
+        words = re.findall(r"\w+", f"{asked} {snippet}".lower())
+        packages = sorted({CALLED[word] for word in words if word in CALLED})
+        names = re.findall(r"\.(\w+)\(", snippet)
+        found = [documented.get((package, name)) for package in packages for name in names]
+        pairs += [(asked, text) for text in found[:1] if text is not None]
+    return pairs
+
+
+def _whole(first: str, text: str) -> str:
+    name, _, rest = text.partition("\n")
+    return f"{name}\n{first}\n{rest}"
 
 
 class _About(NamedTuple):

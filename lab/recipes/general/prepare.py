@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from docstrings import code_pairs, docstring_pairs
+from docstrings import called_pairs, code_pairs, docstring_pairs, question_pairs
 from domain import write_lines
 from domains import evaluation_texts, is_held_out, leak, programs
 
@@ -46,6 +46,8 @@ QUERIES = {
     "xquad_en": 300,
     "docstrings": 2_500,
     "code": 3_000,
+    "questions": 3_000,
+    "called": 600,
     "squad_passages": 2_000,
 }
 """How many train queries each source gives at most."""
@@ -62,6 +64,11 @@ def pairs_of(general: Path, name: str) -> Iterator[Pair]:
         yield from ((query, text, 1) for query, text in docstring_pairs())
     elif name == "code":
         yield from ((query, text, 1) for query, text in code_pairs())
+    elif name == "questions":
+        yield from ((query, text, 1) for query, text in question_pairs())
+    elif name == "called":
+        asked = ((query, text) for query, text, _ in lines_of(general, "conala"))
+        yield from ((query, text, 1) for query, text in called_pairs(asked))
     elif name == "squad_passages":  # sentences of an article follow each other
         pairs = [*lines_of(general, "squad_sentences")]
         texts = [*dict.fromkeys(text for _, text, _ in pairs)]

@@ -45,14 +45,14 @@ def code_pairs() -> list[tuple[str, str]]:
 
 
 def question_pairs() -> list[tuple[str, str]]:
-    """Return pairs (first sentence as people ask, name and whole docstring)."""
+    """Return pairs (first sentence rewritten as a question, name and whole docstring)."""
     generator = random.Random(0)
     pairs = [(question(first, generator), first, text) for first, text in docstring_pairs()]
     return [(asked, _whole(first, text)) for asked, first, text in pairs if asked is not None]
 
 
 def called_pairs(questions: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return pairs (question, docstring of a function that the answer's snippet calls), for
+    """Return pairs of a question and the docstring of a function that its answer calls, for
     snippets with numpy, pandas and other `CALLED` packages."""
     documented: dict[tuple[str, str], str] = {}
     for package in sorted({*CALLED.values()}):

@@ -75,7 +75,7 @@ def calibrate(folder: Path, settings: CrossEncoderSettings) -> None:
 
 
 def shallow(folder: Path, out: Path) -> None:
-    """Write a model with some of the layers of another one."""
+    """Write a copy of the model with three of its six layers, `KEPT`."""
     model = CrossEncoderModel.from_pretrained(folder)
     layers, reading = layers_of(model.encoder), model.head.reading
     model.encoder.encoder.layer = nn.ModuleList(layers[depth] for depth in KEPT)

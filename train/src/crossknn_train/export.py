@@ -120,8 +120,8 @@ def export_model(
         folder: Folder to write; files of the same names are replaced.
         kind: "late-interaction" includes CMC.
         precision: "int8" quantizes linear layers and embedding tables (`crossknn_train.quantize`),
-            "int8-weights" only their weights: the file is as small and ranks more as the model
-            does, at the speed of float32.
+            "int8-weights" only their weights: the file is as small, its scores are nearer to the
+            model's, and it is as fast as in float32.
         max_length: Maximum tokens of an input; by default the model's own limit.
         license: The licence to record in the manifest.
     """

@@ -40,3 +40,18 @@ def test_the_right_item_scores_highest():
     vectors = encoder.encode_queries(QUERIES)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     assert ((vectors @ encoder.encode_items(ITEMS).T).argmax(axis=1) == np.arange(5)).all()
+
+
+PIE = "Apple pie\nPeel six apples, lay them on the dough, and bake the pie for fifty minutes."
+ADVENTURE = "colossal-cave-adventure\nA text adventure: find the treasures of a cave."
+DISK = "cryptsetup\nEncrypts hard disks: sets up encrypted partitions that open with a passphrase."
+
+
+@pytest.mark.parametrize("query", ["encrypt a hard disk", "how do I unzip a file", "sort a list"])
+@pytest.mark.parametrize("item", [PIE, ADVENTURE])
+def test_a_pair_of_unrelated_texts_scores_below_zero(query, item):
+    assert scores_of(ck.CrossEncoder(), [query], [item]).item() < -2
+
+
+def test_a_right_answer_scores_above_zero():
+    assert scores_of(ck.CrossEncoder(), ["encrypt a hard disk"], [DISK]).item() > 0

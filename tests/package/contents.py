@@ -6,7 +6,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-LIMIT = 50_000_000  # bytes of a file; 42 MB of the unpacked wheel are the two models, 8 the sample
+LIMIT = 52_000_000  # bytes of a file; 48 MB of the unpacked wheel are the two models, 7 the sample
 MODELS = [f"crossknn/bundled/{kind}-encoder" for kind in ("cross", "dual")]
 SAMPLE = "crossknn/bundled/sample"
 LICENSES = {"LICENSE", *(f"src/{part}/README.md" for part in (*MODELS, SAMPLE))}

@@ -81,7 +81,7 @@ def test_every_command_reads_utf8_and_shows_what_its_stream_can_show(folder, cod
     _, *parts = printed.decode(codec).split("=====\n")
     shown = dict(zip(COMMANDS, parts, strict=True))
     arrow = "→" if codec == "utf-8" else "->"
-    assert f"{arrow}1  round 1" in shown["hit"]
+    assert f"{arrow}2  round 1" in shown["hit"]
     assert ("naive" if codec == "ascii" else "naïve") in shown["hit"]
     for name, query in (("typed", "“naïve” →"), ("standard input", "→ ★ arrow")):
         assert json.loads(shown[name])["results"][0]["query"] == query

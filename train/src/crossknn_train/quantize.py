@@ -11,8 +11,9 @@ not depend on the batch. Per linear layer y = x W + c, x (rows, k), W (k, n):
 
 After GELU, whose output is never below -0.17, the zero point is 16 and s = max(max x / 239, 0.171 /
 16), which makes the steps finer. With `only_weights` layers compute in float32, with W8 * w, which
-ONNX Runtime computes once, when it opens the model. Embedding tables become int8 with one scale per
-row. Heads (matrix products on one row per pair) stay in float32.
+ONNX Runtime computes once, when it opens the model; then w has a scale for every 32 rows of a
+column. Embedding tables become int8 with one scale per row. Heads (matrix products on one row per
+pair) stay in float32.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import onnx
 import onnx.inliner
 
 MIN_SIZE = 64 * 64
-TABLE_ROWS = 256
+TABLE_ROWS, GROUP = 256, 32
 _DOMAIN = "crossknn"
 _OPSETS = {"": 17, "com.microsoft": 1, _DOMAIN: 1}
 _HEADER = f'<domain: "{_DOMAIN}", opset_import: ["" : 17, "com.microsoft" : 1]>\n'
@@ -57,7 +58,11 @@ _LINEAR_BODY = """{name}Linear (x, q, s, weight, scale) => (y) {{
 }}"""
 _WEIGHT_BODY = """Weight (weight, scale) => (y) {
     floats = Cast <to = 1> (weight)
-    y = Mul (floats, scale)
+    groups = Mul (floats, scale)
+    columns = Shape <start = -1> (weight)
+    all = Constant <value_ints = [-1]> ()
+    shape = Concat <axis = 0> (all, columns)
+    y = Reshape (groups, shape)
 }"""
 _TABLE_BODY = """Table (table, scale, ids) => (y) {
     values = Gather (table, ids)
@@ -85,19 +90,24 @@ def quantize(model: onnx.ModelProto, *, only_weights: bool = False) -> onnx.Mode
     def call(function: str, inputs: list[str], outputs: list[str]) -> None:
         nodes.append(onnx.helper.make_node(function, inputs, outputs, domain=_DOMAIN))
 
-    def add(name: str, axis: int) -> list[str]:
-        """Add a symmetric int8 copy of a matrix, with one scale per row or column."""
+    def add(name: str, axis: int, group: int = 0) -> list[str]:
+        """Add a symmetric int8 copy of a matrix, with one scale per row or column, or per `group`
+        rows of a column: (groups, rows, columns)."""
         array = onnx.numpy_helper.to_array(matrices[name])
+        if group:
+            array = array.reshape(-1, group, array.shape[1])
         scales = np.maximum(np.abs(array).max(axis, keepdims=True), 1e-12) / 127
         values = np.clip(np.rint(array / scales), -127, 127).astype(np.int8)
-        for suffix, stored in (("int8", values), ("scale", scales if axis else scales[0])):
+        for suffix, stored in (("int8", values), ("scale", scales[0] if axis == 0 else scales)):
             weights[f"{name}/{suffix}"] = onnx.numpy_helper.from_array(stored, f"{name}/{suffix}")
         return [f"{name}/int8", f"{name}/scale"]
 
     for node in model.graph.node:
         if node.op_type == "MatMul" and node.input[1] in large and only_weights:
             x, weight = node.input
-            call("Weight", add(weight, axis=0), [f"{weight}/float"])
+            rows = matrices[weight].dims[0]
+            group = GROUP if rows % GROUP == 0 else rows
+            call("Weight", add(weight, axis=1, group=group), [f"{weight}/float"])
             nodes.append(onnx.helper.make_node("MatMul", [x, f"{weight}/float"], node.output))
         elif node.op_type == "MatMul" and node.input[1] in large:
             x, weight = node.input

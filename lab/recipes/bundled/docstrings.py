@@ -19,17 +19,17 @@ from typing import NamedTuple
 
 from questions import question
 
-PACKAGES = """aiohttp attr bs4 click django dask faiss flask fontTools fsspec h5py httpx2 huggingface_hub
-hypothesis jinja2 joblib lxml markdown_it matplotlib more_itertools mpmath narwhals networkx
-nltk numpy packaging pandas patsy PIL pluggy polars pydantic pygments pyparsing requests rich
-scipy sentence_transformers setuptools skimage sklearn sortedcontainers sqlalchemy sqlparse
-statsmodels sympy toolz torch transformers trio typer urllib3 werkzeug wrapt xarray yaml""".split()  # noqa: SIM905
+PACKAGES = """aiohttp attr bs4 click faiss fontTools fsspec httpx2 huggingface_hub hypothesis jinja2 joblib
+lxml markdown_it matplotlib more_itertools mpmath narwhals networkx nltk numpy packaging pandas
+patsy PIL pluggy polars pydantic pygments pyparsing requests rich scipy sentence_transformers
+setuptools sklearn sortedcontainers sqlalchemy statsmodels sympy torch transformers typer
+urllib3 werkzeug wrapt yaml""".split()  # noqa: SIM905
 PER_PACKAGE = 400
 CALLED = {
     "np": "numpy", "numpy": "numpy", "pd": "pandas", "df": "pandas", "pandas": "pandas",
-    "dataframe": "pandas", "plt": "matplotlib", "matplotlib": "matplotlib", "django": "django",
+    "dataframe": "pandas", "plt": "matplotlib", "matplotlib": "matplotlib",
     "beautifulsoup": "bs4", "soup": "bs4", "requests": "requests", "sqlalchemy": "sqlalchemy",
-    "lxml": "lxml", "nltk": "nltk", "flask": "flask",
+    "lxml": "lxml", "nltk": "nltk",
 }  # fmt: skip
 """Words of a question or a snippet, and the package that they mean."""
 

@@ -42,7 +42,7 @@ IDEAS = {
 """Modules that one other module imports, and the idea that each of them is. Commands and methods
 have one importer by design."""
 
-MOST_FILES = {"a query": 20, "an index with anchors and a prior": 30}
+MOST_FILES = {"a query": 21, "an index with anchors and a prior": 30}
 """Files of crossknn that may be entered: by a search with the default method, and by building,
 saving and loading an index of a few texts, collecting anchors and fitting kriging's prior."""
 
@@ -169,10 +169,10 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 23_600,
+    "src": 24_500,
     "train/src": 3_950,
-    "lab": 13_450,
-    "tests": 20_850,
+    "lab": 13_510,
+    "tests": 21_680,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

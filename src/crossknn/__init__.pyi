@@ -34,6 +34,7 @@ from .scorers import CallableScorer as CallableScorer
 from .scorers import CrossEncoder as CrossEncoder
 from .scorers import DualEncoder as DualEncoder
 from .scorers import HttpScorer as HttpScorer
+from .scorers import LLMScorer as LLMScorer
 from .scores.collect import collect as collect
 from .scores.stored import StoredScorer as StoredScorer
 from .search.rerank import rerank as rerank

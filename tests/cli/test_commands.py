@@ -110,6 +110,28 @@ def test_text_output_can_be_read(build, folder, capsys):
     assert "nothing learned yet: learning needs the scores of 30 searched queries" in shown
 
 
+def test_a_cheap_scorer_searches_before_an_expensive_one(build, command, endpoint, capsys):
+    build()
+    options, server = endpoint
+    both = ("--scorer", "bundled", "--budget", "12", *options, "--budget", "3")
+    (found,) = command("search", "docs.index", "about threads", "-k", "5", *both)
+    assert (found["n_calls"], found["cheaper"][0]["n_calls"]) == (3, 12)
+    assert sum(len(body["documents"]) for _, _, body in server.requests) == 3
+    hits = found["results"][0]["hits"]
+    assert [(hit["rung"], hit["predicted"]) for hit in hits[:3]] == [(2, False)] * 3
+    assert all(hit["predicted"] and hit["rung"] < 2 for hit in hits[3:])
+    assert run(["search", "docs.index", "about threads", "-k", "5", *both]) == 0
+    shown = capsys.readouterr().out
+    assert "0 + 0 cross-encoder calls (12 + 3 scores used)" in shown  # the index keeps both
+    assert "scored by a cheaper scorer only" in shown
+    assert run(["search", "docs.index", "files", *both, "--budget", "2"]) == 2
+    assert "there are 3 budgets for 2 scorers" in capsys.readouterr().err
+    assert run(["search", "docs.index", "files", "--scorer", "bundled", "--scorer", "bundled"]) == 2
+    assert "names the same cross-encoder twice" in capsys.readouterr().err
+    assert run(["collect", "docs.index", "--anchors", "train.txt", *both[:2], *options]) == 2
+    assert "works with one --scorer" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_anchors_are_collected_with_limits(build, command):
     build()

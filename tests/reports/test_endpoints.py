@@ -19,7 +19,7 @@ from faulty_server import Faulty, answer, good, rows
 from tiny_models import grid
 
 import crossknn as ck
-from crossknn.scorers.http import _pause
+from crossknn.scorers.endpoint import _pause
 
 HOST = "reranker.example"
 NOBODY = "http://127.0.0.1:9"

@@ -40,7 +40,7 @@ def nested(depth, how="not"):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"budget": "many"}, 'budget must be a whole number, not "many"'),
+        ({"budget": "many"}, 'budget must be a whole number or a list, not "many"'),
         ({"budget": 0}, "budget must be 1 or more"),
         ({"target_recall": 2}, "target_recall must be 1 or less"),
         ({"filter": 5}, "filter must be an object or a list, not 5"),

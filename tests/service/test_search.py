@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from fastapi.testclient import TestClient
 from service_helpers import (
     QUERIES,
     TEXTS,
@@ -23,6 +24,7 @@ import crossknn as ck
 from crossknn.errors import ScorerError
 from crossknn.scorers.streaming import NothingScoredError
 from crossknn.service import engine
+from crossknn.service.app import create_app
 
 
 @pytest.mark.parametrize("method", ["auto", "rerank", "retrieve", "axn"])
@@ -32,6 +34,28 @@ def test_items_are_those_of_the_searcher(client, indexes, method):
     assert answer.status_code == 200
     assert not answer.json()["degraded"]
     assert ids(answer) == plain(indexes["docs"], Words(), QUERIES, k=5, budget=12, method=method)
+
+
+def test_two_scorers_one_after_the_other(indexes):
+    small = ck.CallableScorer(
+        lambda pairs: [len({*q.split()} & {*t.split()}) for q, t in pairs], "s"
+    )
+    large = ck.CallableScorer(words := Words(), "l")
+    served_by = engine.Engine(indexes, [small, large], budget=[20, 6])
+    with TestClient(create_app(served_by, keys=())) as client:
+        body = {"query": QUERIES[0], "k": 8, "index": "docs"}
+        answer = client.post("/search", json=body).json()
+        assert (answer["n_calls"], answer["cheaper"][0]["n_calls"]) == (6, 20)
+        assert [hit["rung"] for hit in answer["results"][0]["hits"][:6]] == [2] * 6
+        assert sum(map(len, words.batches)) == 6
+        fewer = client.post("/search", json=body | {"budget": [10, 4], "explain": True}).json()
+        assert (fewer["budget"], fewer["cheaper"][0]["budget"]) == (4, 10)
+        wrong = client.post("/search", json=body | {"budget": [10, 4, 3]})
+        assert wrong.status_code == 422
+        assert "3 budgets for 2 scorers" in wrong.text
+        assert client.get("/indexes").json()["budget"] == 6
+        given = {"query": "sort the list", "documents": [t["text"] for t in TEXTS], "top_n": 3}
+        assert client.post("/v1/rerank", json=given).json()["meta"]["calls"] == 6
 
 
 def test_a_target_recall_needs_anchors_and_nothing_else(indexes):

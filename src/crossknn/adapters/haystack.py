@@ -33,7 +33,7 @@ class CrossknnRetriever:
         scorer: Any = "bundled",
         method: str | None = "auto",
         top_k: int | None = None,
-        budget: int | Mapping[str, Any] | None = PER_QUERY,
+        budget: int | list[int] | Mapping[str, Any] | None = PER_QUERY,
         filters: dict[str, Any] | None = None,
     ) -> None:
         # Haystack saves the attributes that have the names of the arguments.

@@ -25,7 +25,7 @@ class CrossknnRetriever(BaseRetriever):
 
     searcher: Searcher
     k: int | None = None
-    budget: int | Budget | None = PER_QUERY
+    budget: int | Sequence[int] | Budget | None = PER_QUERY
     filter: Any = None
 
     def _get_relevant_documents(

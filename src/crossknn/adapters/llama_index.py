@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from crossknn.adapters import PREDICTED, PREFIX, list_of, metadata_of, rerank_documents
@@ -26,7 +27,7 @@ class CrossknnRetriever(BaseRetriever):
         self,
         searcher: Searcher,
         similarity_top_k: int | None = None,
-        budget: int | Budget = PER_QUERY,
+        budget: int | Sequence[int] | Budget = PER_QUERY,
         filter: Any = None,
         **options: Any,
     ) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from crossknn.errors import CrossknnError, needs_extra
 from crossknn.search.results import Hit, Results
-from crossknn.search.searcher import Budget, FreshSearcher, Searcher
+from crossknn.search.searcher import PER_QUERY, Budget, FreshSearcher, Searcher
 from crossknn.types import json_value
 
 with needs_extra("crossknn mcp", "mcp"):
@@ -90,7 +90,7 @@ class _Tools:
         """Find the most relevant texts: ids, titles, snippets and scores (logits), best first."""
         cancel, scored = threading.Event(), 0
         searcher = await to_thread.run_sync(self._searcher.now)
-        total = min(self._budget.per_query or 100, len(searcher.index))
+        total = min((self._budget.calls or (PER_QUERY,))[-1], len(searcher.index))
 
         def report(round: int, picks: list[list[Hit]]) -> None:
             nonlocal scored

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class CrossknnSearch:
         scorer: Any = "bundled",
         encoder: Any = "bundled",
         method: str | None = "auto",
-        budget: int | Budget = PER_QUERY,
+        budget: int | Sequence[int] | Budget = PER_QUERY,
         name: str = "crossknn/search",
     ) -> None:
         self.scorer, self.encoder, self.method, self.budget = scorer, encoder, method, budget

@@ -28,7 +28,7 @@ class CrossknnRetriever(pt.Transformer):
         self,
         searcher: Searcher,
         num_results: int | None = None,
-        budget: int | Budget = PER_QUERY,
+        budget: int | Sequence[int] | Budget = PER_QUERY,
         filter: Any = None,
     ) -> None:
         super().__init__()

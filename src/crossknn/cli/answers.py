@@ -35,9 +35,14 @@ def show(results: Results, json: bool) -> None:
         out.print()
     default = results.method == str(parse_method(DEFAULT))
     named = f"{DEFAULT} ({results.method})" if default else results.method
+    calls, scores = (
+        " + ".join(f"{getattr(each, name):,}" for each in results.rungs[:-1])
+        for name in ("n_calls", "n_scored")
+    )
+    plus = " + " if len(results.rungs) > 1 else ""
     notes = {
-        f"{named}: {counted(results.n_calls, 'cross-encoder call')} "
-        f"({counted(results.n_scored, 'score')} used), {results.seconds:.2f} s": True,
+        f"{named}: {calls}{plus}{counted(results.n_calls, 'cross-encoder call')} "
+        f"({scores}{plus}{counted(results.n_scored, 'score')} used), {results.seconds:.2f} s": True,
         f"stopped by {results.stopped_by}": results.stopped_by != "budget",
         f"{counted(results.n_failed, 'pair')} could not be scored": results.n_failed,
         f"{counted(results.truncated or 0, 'pair')} truncated to the model's maximum length": (
@@ -66,6 +71,8 @@ def _show_hit(rank: int, hit: Hit) -> None:
         head.append(f"  {hit.calibrated:.0%} relevant", style="dim")
     if hit.round:
         head.append(f"  round {hit.round}", style="dim")
+    elif hit.rung:
+        head.append("  scored by a cheaper scorer only", style="dim")
     out.print(head, no_wrap=True, overflow="ellipsis")
     body = hit.text.removeprefix(f"{hit.title}\n")
     shown = hit.text if body == hit.text else f"{hit.title}: {body}"

@@ -9,7 +9,6 @@ from crossknn.cli import options as o
 from crossknn.cli.output import INTERRUPTED, note
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, parse_method
-from crossknn.scores.stored import StoredScorer
 from crossknn.search.searcher import Budget, Searcher
 
 EPILOG = o.examples(
@@ -22,7 +21,7 @@ EPILOG = o.examples(
 def command(
     folder: o.Folder,
     *,
-    budget: o.PerQuery = 100,
+    budget: o.PerQuery = None,
     deadline: o.Deadline = "30s",  # type: ignore[assignment]
     method: o.Method = DEFAULT,
     scorer: o.ScorerOptions,
@@ -36,11 +35,10 @@ def command(
 
     limits, chosen = Budget(per_query=budget, deadline=deadline), parse_method(method)
     index = ItemIndex.load(folder)
-    exact = scorer.open() if chosen.calls else None
-    if exact is not None and exact.fingerprint is not None:
-        exact = StoredScorer(exact, index.scores)
-    searcher = Searcher(index, exact, chosen)
+    scorers = [o.stored(each, index) for each in scorer.open_all()] if chosen.calls else []
+    searcher = Searcher(index, scorers or None, chosen)
     searcher.check_scorer(chosen)
+    searcher.budgets(limits)
     server = create_server(searcher, folder.resolve().name, limits)
     # A repeated interrupt cuts asyncio's shutdown short, which asyncio would report as an error.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)

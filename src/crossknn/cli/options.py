@@ -24,9 +24,10 @@ from crossknn.files import parse_json
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import available_threads
 from crossknn.scorers.base import Scorer
-from crossknn.scorers.opening import CrossEncoder
+from crossknn.scorers.opening import CrossEncoder, is_url
 from crossknn.scores.collect import Limits
 from crossknn.scores.store import ScoreStore
+from crossknn.scores.stored import StoredScorer
 
 Result = TypeVar("Result")
 STDIN = "-"
@@ -75,7 +76,14 @@ Method = Annotated[
 Fused = Annotated[
     str, Option(help="Weights of retriever scores: auto (fitted), none, or dense=0.75,bm25=0.5.")
 ]
-PerQuery = Annotated[int, Option(help="Most pairs to score per query, stored scores included.")]
+PerQuery = Annotated[
+    list[int] | None,
+    Option(
+        metavar="INTEGER",
+        help="Most pairs to score per query, stored scores included; 100 by default. With several "
+        "--scorer, one for each, or the last one's.",
+    ),
+]
 Seed = Annotated[int, Option(help="Random seed.")]
 AsJson = Annotated[bool, Option("--json", help="Print JSON (keys: the docs' page 'Formats').")]
 
@@ -108,15 +116,15 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerOptions:
-    """Options that select the cross-encoder."""
+    """Options that select the cross-encoder, or several, cheapest first."""
 
     scorer: Annotated[
-        str,
+        list[str],
         Option(
             help="Cross-encoder: 'bundled' (for trying things), a model folder, a hub name, or a "
-            "/rerank URL."
+            "/rerank URL, or llm: and a language model's URL; repeat it, cheapest first."
         ),
-    ] = "bundled"
+    ] = ("bundled",)  # type: ignore[assignment]
     endpoint_model: Annotated[
         str | None, Option(help="Model of the endpoint; without it no scores are stored.")
     ] = None
@@ -127,6 +135,24 @@ class ScorerOptions:
 
     def open(self, *, workers: int = 1) -> Scorer:
         """Open the cross-encoder for this many threads, which share the machine's cores."""
+        if len(self.scorer) > 1:
+            raise InputError("this command works with one --scorer: name only one")
+        return self.open_all(workers=workers)[0]
+
+    def open_all(self, *, workers: int = 1) -> list[Scorer]:
+        """Open the cross-encoders; options are the last one's, a model's name the last URL's."""
+        if len(set(self.scorer)) < len(self.scorer):
+            raise InputError("--scorer names the same cross-encoder twice: name each once")
+        given, cores = self._options(), max(1, threads(None) // workers)
+        options: dict[str, dict[str, Any]] = {name: {} for name in self.scorer}
+        options[self.scorer[-1]] = given
+        if self.endpoint_model is not None:
+            urls = [name for name in self.scorer if is_url(name)] or self.scorer
+            options[urls[-1]]["model"] = self.endpoint_model
+        return [CrossEncoder(name, cores=cores, **own) for name, own in options.items()]
+
+    def _options(self) -> dict[str, Any]:
+        """Parse the values of --scorer-option."""
         given: dict[str, Any] = {}
         for option in self.scorer_option or []:
             key, _, text = option.partition("=")
@@ -139,9 +165,7 @@ class ScorerOptions:
                 given[key] = parse_json(text)
             except ValueError:
                 given[key] = text
-        if self.endpoint_model is not None:
-            given["model"] = self.endpoint_model
-        return CrossEncoder(self.scorer, cores=max(1, threads(None) // workers), **given)
+        return given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,6 +248,15 @@ def open_store(scorer: Scorer, index: ItemIndex, path: Path | None) -> ScoreStor
             "with --endpoint-model"
         )
     return ScoreStore()
+
+
+def stored(
+    scorer: Scorer, index: ItemIndex, path: Path | None = None, *, private: bool = False
+) -> Scorer:
+    """Return the scorer with a store of exact scores, if it has a fingerprint."""
+    store = open_store(scorer, index, path)
+    store.private |= private
+    return scorer if scorer.fingerprint is None else StoredScorer(scorer, store)
 
 
 def typed(texts: Sequence[str]) -> list[str]:

@@ -51,7 +51,19 @@ class QuestionOptions:
     min_score: Annotated[
         float | None, Option(help="Return only items with at least this score.")
     ] = None
-    budget: o.PerQuery = 100
+    budget: o.PerQuery = None
+    seconds: Annotated[
+        float | None,
+        Option(
+            parser=o.duration,
+            metavar="DURATION",
+            help="Instead of --budget: as many pairs as the scorers score in this time per query.",
+        ),
+    ] = None
+    cost: Annotated[
+        float | None,
+        Option(help="Instead of --budget: money per query (--scorer-option price=...)."),
+    ] = None
     target_recall: Annotated[
         float | None, Option(help="With kriging: stop at this expected recall (0-1).")
     ] = None
@@ -113,18 +125,19 @@ def command(
     o.check_path("--run", run)
     queries, index = question.read(query or []), ItemIndex.load(folder)
     add_lists(index, lists, None if question.queries is None else queries)
-    exact = scorer.open() if chosen.calls else None
-    if lists is not None:
-        fingerprint = None if exact is None else exact.fingerprint
-        chosen = using_lists(index, chosen, queries, fingerprint, question.budget)
-    if exact is not None:
-        kept = o.open_store(exact, index, store)
-        kept.private |= private
-        exact = exact if exact.fingerprint is None else StoredScorer(exact, kept)
-    searcher = Searcher(index, exact, chosen, fuse=o.fuse_of(fuse))
+    opened = scorer.open_all() if chosen.calls else []
+    first, later = (chosen, None) if len(opened) < 2 else (parse_method(DEFAULT), chosen)
+    if lists is not None:  # for the cheapest scorer: the others go on from its search
+        fingerprint = opened[0].fingerprint if opened else None
+        first = using_lists(index, first, queries, fingerprint, (question.budget or [100])[0])
+    scorers = [o.stored(each, index, store, private=private) for each in opened]
+    cheapest, others = scorers[0] if scorers else None, scorers[1:]
+    searcher = Searcher(index, cheapest, first, fuse=o.fuse_of(fuse))
+    if others:
+        searcher = Searcher(index, [searcher, *others], later, fuse=o.fuse_of(fuse))
     results = _search(searcher, queries, question, run, keep_own, explain, json)
-    if learn and isinstance(exact, StoredScorer) and exact.store is index.scores:
-        _learn(index, exact)
+    if learn and isinstance(cheapest, StoredScorer) and cheapest.store is index.scores:
+        _learn(index, cheapest)
     _end(results, json)
 
 
@@ -152,7 +165,13 @@ def _search(
     """Search, print the answers, and write them to the file."""
     k, wanted, one_more = question.k, question.k, False
     recall = question.target_recall
-    limits = Budget(per_query=question.budget, deadline=question.deadline, target_recall=recall)
+    limits = Budget(
+        per_query=question.budget,
+        deadline=question.deadline,
+        target_recall=recall,
+        seconds=question.seconds,
+        cost=question.cost,
+    )
     if run is not None and not keep_own and question.min_score is None:
         one_more = bool((own_items(queries, searcher.index.items.ids) != NO_ITEM).any())
     if one_more:  # the file has k items beside the one that has the id of its query

@@ -40,7 +40,7 @@ def command(
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     keys: Keys = None,
-    budget: o.PerQuery = 100,
+    budget: o.PerQuery = None,
     most_pairs: Annotated[int, Option(min=1, help="Most calls per request.")] = 10_000,
     deadline: o.Deadline = "10s",  # type: ignore[assignment]
     method: o.Method = DEFAULT,
@@ -65,9 +65,16 @@ def command(
     for spec in (method, *(offer or ())):
         parse_method(spec)  # before an index is made or opened
     with connections.listening(host, port) as sockets:
-        limits: dict[str, Any] = {"budget": budget, "most_pairs": most_pairs, "deadline": deadline}
+        limits: dict[str, Any] = {"most_pairs": most_pairs, "deadline": deadline}
         indexes = _open(folders)
-        served = engine.Engine(indexes, scorer.open(), method=method, methods=offer or (), **limits)
+        served = engine.Engine(
+            indexes,
+            scorer.open_all(),
+            method=method,
+            methods=offer or (),
+            budget=budget or [100],
+            **limits,
+        )
         url = connections.url_of(host, sockets)
         if not api_keys and host not in app.LOCAL:
             note(f"anyone who can reach {url} may search: give --keys or {KEYS_VARIABLE}")

@@ -22,12 +22,13 @@ from crossknn.index.vectors import (
     check_vectors,
 )
 from crossknn.retrievers.lexical import BM25, LSA, LSA_DIMENSIONS
+from crossknn.retrievers.specs import SEARCH
 from crossknn.retrievers.words import Tokenizer
 from crossknn.types import Artifact, FloatArray, IntArray, Progress, as_count
 
 logger = logging.getLogger(__name__)
 
-COMPOSED = ("random", "fixed", "hybrid")
+COMPOSED = ("random", "fixed", "hybrid", SEARCH)
 """Names of the built-in retrievers, which no vectors or other retrievers may have."""
 _TAKEN = {DUAL_ENCODER, *WORDS, "lists", "auto", ANCHORS, *COMPOSED}
 N_ANCHOR_ITEMS = 10_000

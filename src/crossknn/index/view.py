@@ -31,6 +31,7 @@ from crossknn.index.parts import (
 from crossknn.index.storage import SCORES, damages
 from crossknn.index.vectors import ItemVectors, RememberedModel, check_vectors
 from crossknn.retrievers.base import ArrayStore, Late, Retriever, VectorStore
+from crossknn.retrievers.specs import SEARCH
 from crossknn.scores.store import ScoreStore
 from crossknn.types import (
     Anchors,
@@ -102,6 +103,12 @@ class IndexView:
         None; vectors fitted to others (`of_others`) are never chosen by default."""
         made = self.snapshot()
         made._parts = replace(made._parts, scorers=frozenset({fingerprint, None}))
+        return made
+
+    def after_search(self, search: Retriever) -> Self:
+        """Return a `snapshot` whose default retriever is a search with a cheaper scorer."""
+        made, parts = self.snapshot(), self._parts
+        made._parts = replace(parts, added=parts.added | {SEARCH: search})
         return made
 
     @property

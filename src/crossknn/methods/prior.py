@@ -24,7 +24,7 @@ from crossknn.index.base import Index
 from crossknn.linalg import standardised
 from crossknn.methods.posterior import Trend
 from crossknn.retrievers.base import DenseRetriever, Retriever, VectorStore
-from crossknn.retrievers.specs import AUTO, HYBRID, first_stage, stage_names
+from crossknn.retrievers.specs import AUTO, HYBRID, SEARCH, first_stage, stage_names
 from crossknn.spec import Spec
 from crossknn.types import Artifact, BoolArray, FloatArray, IntArray, Queries
 
@@ -271,17 +271,24 @@ def flat_trends(retrievers: int, lead: int) -> list[Trend]:
 
 
 def stored_prior(index: Index) -> Prior | None:
-    """Return the prior stored with an index, if there is one."""
+    """Return the prior stored with an index; None after a search with a cheaper scorer, because it
+    was fitted to other retrievers."""
     artifact = index.artifacts.get(NAME)
-    if artifact is None:
+    if artifact is None or SEARCH in index.retrievers:
         return None
     return index.cache.get("prior", (artifact,), lambda: Prior.from_artifact(artifact))
 
 
 def trend_retrievers(index: Index) -> Spec:
-    """The default retrievers of the trends: `hybrid`, or its one for which queries have vectors."""
+    """The default retrievers of the trends: `hybrid`, or its one for which queries have vectors;
+    and a search with a cheaper scorer, if there is one."""
+    after_search = first_stage(index) == SEARCH
+    if after_search and not (index.vectors or "bm25" in index.retrievers):
+        return Spec(SEARCH)
     names = stage_names(index, HYBRID)
     usable = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
+    if after_search:
+        return Spec(HYBRID.name, (Spec(SEARCH), *map(Spec, usable)))
     return HYBRID if len(usable) in (0, len(names)) else Spec(usable[0])
 
 

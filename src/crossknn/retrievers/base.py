@@ -389,13 +389,13 @@ class LateRetriever(Ranked):
         order = np.lexsort((lists, -scores))
         lists = np.take_along_axis(lists, order, axis=1)
         compared = Candidates(lists, np.take_along_axis(scores, order, axis=1))
-        return _extended(compared, below, count)
+        return extended(compared, below, count)
 
     def of_all(self, queries: Queries) -> FloatArray:
         """Score all items (m, n): below the candidates, scores fall by 1 in the stage's order."""
         compared, n = self.top(queries, self.depth), len(self.states)
         others = mask(self.stage.scores(queries).copy(), compared.items, None)
-        return self.spread(_extended(compared, top_k(others, n).items), n)
+        return self.spread(extended(compared, top_k(others, n).items), n)
 
     def others(self, ranking: Candidates) -> FloatArray:
         """Return the score (m,) of items after the candidates: 1 below the lowest score."""
@@ -412,7 +412,7 @@ class LateRetriever(Ranked):
         return candidates
 
 
-def _extended(ranking: Candidates, below: IntArray, count: int | None = None) -> Candidates:
+def extended(ranking: Candidates, below: IntArray, count: int | None = None) -> Candidates:
     """Append items (m, e) to a ranking, with scores falling by 1, and cut it to `count`."""
     under = _lowest(ranking)[:, None] - 1 - np.arange(below.shape[1])
     under[below == NO_ITEM] = -np.inf

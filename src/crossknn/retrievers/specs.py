@@ -29,6 +29,8 @@ from crossknn.types import Artifact, FloatArray, IntArray, Queries
 AUTO, HYBRID = Spec("auto"), Spec("hybrid")
 FUSION, FUSED = "fusion", "fused"
 """Name of a fusion's fitted weights in the index, and of the retriever that uses them."""
+SEARCH = "search"
+"""Name of the retriever that searches with a cheaper scorer; it is the default if there is one."""
 
 AT_ONCE = 2**25
 """Maximum number of scores (queries times items) that a fit computes at once."""
@@ -87,8 +89,9 @@ class Over:
 def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retriever:
     """Open the retriever that `spec` names, such as `hybrid(bm25, dense)`.
 
-    `auto` is `fused`, the weighted sum from `fit_fusion`, if a fusion was fitted, and otherwise the
-    retriever of `first_stage`. Plain `hybrid` fuses `bm25` and the unfitted vectors by rank.
+    `auto` is `fused`, the weighted sum from `fit_fusion`, if a fusion was fitted and there is no
+    search with a cheaper scorer; otherwise it is the retriever of `first_stage`. Plain `hybrid`
+    fuses `bm25` and the unfitted vectors by rank.
 
     Args:
         index: The index; it may offer its own retrievers through a method `offered(spec, seed)`.
@@ -107,8 +110,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
         stage = open_retriever(index, over.retriever, seed)
         return LateRetriever(stage, *index.late[name], over.depth, name)
     if name == "auto":
-        default = FUSED if FUSION in index.artifacts else first_stage(index)
-        return open_retriever(index, default, seed)
+        return open_retriever(index, _default(index), seed)
     have = {*index.retrievers, *index.vectors, "random", "fixed", "hybrid", FUSED}
     if name not in have:
         raise SpecError(
@@ -132,8 +134,17 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
     return DenseRetriever(index.store(name), lambda queries: index.query_vectors(queries, name))
 
 
+def _default(index: Searchable) -> str:
+    """Return the name of the retriever `auto`."""
+    fused = FUSION in index.artifacts and SEARCH not in index.retrievers
+    return FUSED if fused else first_stage(index)
+
+
 def first_stage(index: Searchable) -> str:
-    """Return the default retriever: the dual encoder's vectors, or else BM25, or else LSA."""
+    """Return the default retriever: a search with a cheaper scorer, or else the dual encoder's
+    vectors, or else BM25, or else LSA."""
+    if SEARCH in index.retrievers:
+        return SEARCH
     vectors = unfitted(index)
     of_model = vectors not in (None, "lsa") and index.has_query_vectors(str(vectors))
     if not of_model and "bm25" in index.retrievers:
@@ -169,10 +180,11 @@ def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: 
 
 def stage_names(index: Searchable, spec: Spec) -> tuple[str, ...]:
     """Return the names of the retrievers that `spec` combines."""
-    if spec == Spec(FUSED) or (spec == AUTO and FUSION in index.artifacts):
+    name = _default(index) if spec == AUTO else spec.name
+    if name == FUSED:
         return tuple(index.artifacts[FUSION].meta["weights"])
     if spec == AUTO:
-        return (first_stage(index),)
+        return (name,)
     if spec == HYBRID:
         return _rank_fused(index)
     return tuple(map(str, _stages(index, spec) if spec.name == "hybrid" else (spec,)))

@@ -8,6 +8,7 @@ from crossknn.scorers.base import Scorer as Scorer
 from crossknn.scorers.http import HttpScorer as HttpScorer
 from crossknn.scorers.library import PredictScorer as PredictScorer
 from crossknn.scorers.library import SentenceTransformerEncoder as SentenceTransformerEncoder
+from crossknn.scorers.llm import LLMScorer as LLMScorer
 from crossknn.scorers.opening import CrossEncoder as CrossEncoder
 from crossknn.scorers.opening import DualEncoder as DualEncoder
 from crossknn.scorers.opening import LateInteraction as LateInteraction

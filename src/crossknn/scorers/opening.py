@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from crossknn.errors import TRAIN, InputError, nearest, needs_extra
 from crossknn.models.folder import (
@@ -24,6 +24,7 @@ from crossknn.models.folder import (
 from crossknn.scorers.base import Encoder, Scorer
 from crossknn.scorers.http import HttpScorer
 from crossknn.scorers.library import PredictScorer, SentenceTransformerEncoder, open_library
+from crossknn.scorers.llm import LLMScorer
 from crossknn.scorers.plain import CallableScorer, MatrixScorer
 from crossknn.scorers.token_models import (
     LateInteractionScorer,
@@ -32,6 +33,8 @@ from crossknn.scorers.token_models import (
     TokenScorer,
 )
 
+LLM = "llm:"
+"""Prefix of a language model's URL."""
 PathOrName: TypeAlias = str | Path | None
 
 _OWN: dict[str, tuple[Any, str, str]] = {
@@ -52,12 +55,16 @@ def CrossEncoder(  # noqa: N802
     Args:
         path_or_name: None or "bundled", the small model of the package; the folder of a model
             exported to ONNX, or trained with crossknn-train; a Hugging Face or
-            sentence-transformers folder or hub name; the URL of a `/rerank` endpoint.
+            sentence-transformers folder or hub name; the URL of a `/rerank` endpoint; `llm:` and
+            the URL of a language model's server (`LLMScorer`).
         cores: How many cores an ONNX model may use; other models ignore it.
         options: Keyword arguments of what opens the model: `OnnxModel`, `HttpScorer`, or
             sentence-transformers' `CrossEncoder`, with the `batch` of `PredictScorer`.
     """
-    if isinstance(path_or_name, str) and path_or_name.startswith(("http://", "https://")):
+    if isinstance(path_or_name, str) and path_or_name.startswith(LLM):
+        _check_options(LLMScorer, options, "model")
+        return LLMScorer(path_or_name.removeprefix(LLM), **options)
+    if is_url(path_or_name):
         _check_options(HttpScorer, options)
         return HttpScorer(path_or_name, **options)
     folder, own = _open_own(path_or_name, "cross-encoder", options, cores)
@@ -68,6 +75,11 @@ def CrossEncoder(  # noqa: N802
     what = f"the cross-encoder {path_or_name}"
     model = open_library("CrossEncoder", str(folder), what, **options)
     return PredictScorer(model, name=str(path_or_name), **batch)
+
+
+def is_url(name: PathOrName) -> TypeGuard[str]:
+    """Whether a scorer's name is the URL of an endpoint."""
+    return isinstance(name, str) and name.startswith(("http://", "https://", LLM))
 
 
 def DualEncoder(  # noqa: N802
@@ -160,8 +172,9 @@ def _open_own(
     return folder, scorer(model.from_pretrained(folder, **{"device": None} | options))
 
 
-def _check_options(make: Any, options: dict[str, Any]) -> None:
-    names = [p.name for p in signature(make).parameters.values() if p.kind is p.KEYWORD_ONLY]
+def _check_options(make: Any, options: dict[str, Any], *others: str) -> None:
+    of_make = signature(make).parameters.values()
+    names = [*others, *(p.name for p in of_make if p.kind is p.KEYWORD_ONLY)]
     for name in options:
         if name not in names:
             raise InputError(f"{make.__qualname__} has no option {name!r}: {nearest(name, names)}")

@@ -70,6 +70,11 @@ class StoredScorer:
         """Number of pairs that the scorer had to cut so far."""
         return int(getattr(self.scorer, "truncated", 0))
 
+    @property
+    def spent(self) -> float | None:
+        """Money that the scorer has cost so far; None if it is not known."""
+        return getattr(self.scorer, "spent", None)
+
     def score(
         self,
         pairs: Pairs,

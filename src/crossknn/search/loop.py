@@ -6,7 +6,7 @@ Axes: m queries, n items, b pairs of a query to score so far, p pairs, s items o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.methods.plan import Plan, Stop
+from crossknn.retrievers.base import Ranked, extended
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -186,6 +187,36 @@ class Search:
         below = replace(below, added=self._added(more.items))
         return best.beside(below.where(more.items != NO_ITEM))
 
+    def ranked(self) -> Candidates:
+        """Rank items by exact score where it is known, and by predicted score elsewhere: all items,
+        or those of the shortlist. What a retriever "predicts" follows all exact scores."""
+        state, plan, picks = self._state, self.plan, self.picks()
+        if state.retrieved is None:
+            return plan.retriever.top(self.queries, self.available, self.allowed)
+        scored = Candidates(picks.items, picks.final)
+        if not getattr(plan.predictor, "predictor", plan.predictor).predicts_scores:
+            best = self.best(picks.items.shape[1])
+            rest = joined(best.items, state.retrieved.items)[:, best.items.shape[1] :]
+            return extended(Candidates(best.items, best.final), rest)
+        belief, pool = self._learn(state), state.pool
+        if plan.shortlist is not None and pool is None:
+            pool = self._restriction(replace(state, belief=belief), plan.shortlist, picks.items)
+        if pool is None:
+            items = np.tile(np.arange(self.n), (len(self.queries), 1))
+        else:
+            pool = items = joined(pool, picks.items)
+        scores = plan.predictor.predict(belief, pool).mean.copy()
+        for q in range(len(items)):
+            by_item, known = np.argsort(items[q], kind="stable"), picks.items[q] != NO_ITEM
+            place = by_item[np.searchsorted(items[q][by_item], picks.items[q, known])]
+            scores[q, place] = scored.scores[q, known]
+        out = items == NO_ITEM
+        if self.allowed is not None:
+            out |= ~self.allowed[items]
+        order = np.lexsort((items, np.where(out, np.inf, -scores)))
+        items = np.take_along_axis(np.where(out, NO_ITEM, items), order, axis=1)
+        return Candidates(items, np.take_along_axis(np.where(out, -np.inf, scores), order, axis=1))
+
     def picks(self) -> Ranking:
         """Every scored item of each query, in the order in which the items were chosen."""
         order = np.argsort(np.isnan(self._state.picks.scores), axis=1, kind="stable")
@@ -310,6 +341,48 @@ class Search:
             return np.zeros(items.shape, np.float32)
         added = np.take_along_axis(self.plan.added(self.queries), np.maximum(items, 0), axis=1)
         return np.where(items == NO_ITEM, 0, added)
+
+
+class SearchRetriever(Ranked):
+    """Retrieves what a search has found: an item has its exact score if the search computed it, or
+    else the search's prediction of it (as in recursive cokriging, Le Gratiet 2013). Queries are
+    searched when items are first retrieved for them.
+
+    Args:
+        search: Searches for texts (m,); returns `Search.ranked`, the items (m, b) with exact
+            scores, and its results.
+        rung: Number of the scorer of this search, from 1.
+    """
+
+    def __init__(
+        self, search: Callable[[Sequence[str]], tuple[Candidates, IntArray, Any]], n: int, rung: int
+    ) -> None:
+        self.n, self.rung, self._search = n, rung, search
+        self._found: dict[tuple[str, ...], tuple[Candidates, IntArray, Any]] = {}
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        """See `Retriever.top`."""
+        ranking = self.searched(queries)[0]
+        kept = ranking.items != NO_ITEM
+        if allowed is not None:
+            kept &= allowed[ranking.items]
+        both = zip(ranking.items, ranking.scores, kept, strict=True)
+        return Candidates.from_rows([(i[k][:count], s[k][:count]) for i, s, k in both])
+
+    def of_all(self, queries: Queries) -> FloatArray:
+        """Score all items: (m, n)."""
+        return self.spread(self.searched(queries)[0], self.n)
+
+    def searched(self, queries: Queries) -> tuple[Candidates, IntArray, Any]:
+        """Search for the queries, unless that has been done."""
+        key = tuple(queries.texts)
+        if key not in self._found:
+            self._found = {key: self._search(key)}  # the last batch is enough
+        return self._found[key]
+
+    def results(self, queries: Queries) -> Any:
+        """Return the results of the search for these queries; None if they were not searched."""
+        return self._found.get(tuple(queries.texts), (None, None, None))[2]
 
 
 def _first(candidates: Candidates, q: int, count: int) -> tuple[IntArray, FloatArray, FloatArray]:

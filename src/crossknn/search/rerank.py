@@ -61,7 +61,7 @@ class Reranked(list[dict[str, Any]]):
 def rerank(
     query: str,
     documents: Entries,
-    budget: int | Budget | None = None,
+    budget: int | Sequence[int] | Budget | None = None,
     *,
     scorer: Any = None,
     top_k: int | None = None,
@@ -87,8 +87,8 @@ def rerank(
         query: A text.
         documents: n texts, or mappings with `text` and optionally `title` and `embedding`, in the
             order of retrieval, in any container that `read_items` accepts.
-        budget: Number of documents to score, by default all, or a `Budget`.
-        scorer: Any scorer that `Searcher` accepts; the bundled cross-encoder by default.
+        budget: Number of documents to score, by default all, or of each scorer, or a `Budget`.
+        scorer: As in `Searcher`; the bundled cross-encoder by default.
         top_k: Number of best documents to return; by default all.
         return_documents: Include the `text`, after the title if there is one.
         vectors: Document vectors (n, d); by default each `embedding`, or else LSA of the texts.
@@ -101,13 +101,14 @@ def rerank(
     given, limits = _checked(query, documents, budget)
     if not given:
         return Reranked([], replace(_NOTHING, queries=(query,)))
-    if method is None and limits.deadline is None and len(given) <= cast(int, limits.per_query):
-        method = "exact"
+    models = [_model(s) for s in (scorer if isinstance(scorer, list | tuple) else [scorer])]
+    most = limits.calls[-1] if limits.calls else 0
+    if method is None and limits.deadline is None and len(given) <= most:
+        method, models, limits = "exact", models[-1:], replace(limits, per_query=most)
     index = _index(given, limits, vectors, query_vector, texts_only=method == "exact")
     if limits.deadline is not None:  # building the index took a part of it
         limits = replace(limits, deadline=max(limits.deadline - time.monotonic() + began, 1e-3))
-    model = _model(scorer) if scorer is None or isinstance(scorer, str | Path) else scorer
-    search = Searcher(index, model, method or _method(index), seed=seed).search
+    search = _searcher(index, models, method, seed).search
     results = search(query, len(given), limits, progress=progress, cancel=cancel)
     texts = None
     if return_documents:
@@ -116,7 +117,7 @@ def rerank(
 
 
 def _checked(
-    query: str, documents: Entries, budget: int | Budget | None
+    query: str, documents: Entries, budget: int | Sequence[int] | Budget | None
 ) -> tuple[list[Record], Budget]:
     if not isinstance(query, str):
         raise InputError(f"the query is {query!r:.80}; give one text")
@@ -126,7 +127,7 @@ def _checked(
     limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
     if limits.target_recall is not None:
         raise InputError("target_recall needs anchor queries, which given documents do not have")
-    if limits.per_query is None and given:
+    if limits.per_query is None and limits.seconds is None and limits.cost is None and given:
         limits = replace(limits, per_query=len(given))
     return given, limits
 
@@ -151,6 +152,17 @@ def _index(
     )
     index.add_retriever(ORDER, ItemPriors(-np.log1p(np.arange(len(given)))))
     return index
+
+
+def _searcher(
+    index: ItemIndex, models: list[Any], method: str | Method | None, seed: int
+) -> Searcher:
+    """Make the searcher; of several scorers the cheapest goes on from the given order, and the
+    others from its search."""
+    if len(models) == 1:
+        return Searcher(index, models, method or _method(index), seed=seed)
+    cheapest = Searcher(index, models[0], _method(index), seed=seed)
+    return Searcher(index, [cheapest, *models[1:]], method, seed=seed)
 
 
 def _entries(results: Results, n: int, texts: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -211,6 +223,11 @@ def _embeddings(documents: Sequence[Record]) -> FloatArray | None:
     return check_vectors(given, len(vectors), None, "the documents' embeddings", half=True)
 
 
+def _model(scorer: Any) -> Scorer:
+    by_name = scorer is None or isinstance(scorer, str | Path)
+    return _opened(scorer) if by_name else as_scorer(scorer)
+
+
 @lru_cache(maxsize=2)
-def _model(name: str | Path | None) -> Scorer:
+def _opened(name: str | Path | None) -> Scorer:
     return as_scorer(name)

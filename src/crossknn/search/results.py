@@ -37,6 +37,7 @@ class Hit:
         calibrated: Probability of relevance if the index has a calibration (`fit_calibration`).
         predicted: Whether `score` is a prediction, because the budget was spent. The final score is
             at most that of the hit before it.
+        rung: Number of the most expensive scorer that scored the item, from 1; 0 if none did.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Hit:
     extra: Mapping[str, object] = field(default_factory=dict)
     calibrated: float | None = None
     predicted: bool = False
+    rung: int = 1
 
     @property
     def probability(self) -> float:
@@ -77,11 +79,14 @@ class Results:
         n_calls, n_scored, n_failed: Pairs computed by the cross-encoder, over all queries; pairs
             whose score was used, including stored scores; pairs that could not be scored.
         truncated: Pairs that the model cut to its length limit, also in other threads.
+        cost: Money that the calls cost, also in other threads; None if the scorer has no price.
         seconds, scoring_seconds: Duration of the search, and the part spent waiting for the scorer.
         trace: With `trace=True`, every scored item of each query in the order of scoring.
         min_score, best_scores: The minimum final score of hits, if one was given; each query's best
             final score, even if below it.
         none_relevant: The calibrated probability that none of a query's ten best items is relevant.
+        cheaper: With several scorers, the results of the search with the one before; counts and
+            seconds of calls above are those of the last scorer.
     """
 
     queries: tuple[str, ...]
@@ -95,6 +100,7 @@ class Results:
     n_scored: int = 0
     n_failed: int = 0
     truncated: int = 0
+    cost: float | None = None
     seconds: float = 0.0
     scoring_seconds: float = 0.0
     trace: tuple[list[Hit], ...] | None = None
@@ -102,6 +108,12 @@ class Results:
     best_scores: tuple[float | None, ...] = ()
     none_relevant: tuple[float | None, ...] | None = None
     numbered: bool = False
+    cheaper: Results | None = None
+
+    @property
+    def rungs(self) -> list[Results]:
+        """The results of the search with each scorer, cheapest first; the last are these."""
+        return [*(() if self.cheaper is None else self.cheaper.rungs), self]
 
     @property
     def error(self) -> str | None:
@@ -160,10 +172,14 @@ class Results:
                 steps = ("round", "id", "title", "approx", "std", "score")
                 entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in self.trace[q]]
             answers.append(entry)
-        counts = ("n_calls", "n_scored", "n_failed", "truncated")
+        counts = ("n_calls", "n_scored", "n_failed", "truncated", "cost")
         how = ("stopped_by", "error", "seconds", "scoring_seconds")
         names = ("method", "budget", *counts, *how)
         whole = {name: getattr(self, name) for name in names} | {"results": answers}
+        if self.cheaper is not None:
+            whole["cheaper"] = [
+                {name: getattr(each, name) for name in names} for each in self.rungs[:-1]
+            ]
         return dict(json_value(whole))
 
     def __repr__(self) -> str:
@@ -190,18 +206,26 @@ REASONS = "cancelled", "deadline", "store", "scorer", "budget", "target"
 def merged(results: Sequence[Results]) -> Results:
     """Merge the results of several searches for different queries."""
     lists = ("queries", "query_ids", "hits", "errors", "best_scores", "trace", "none_relevant")
-    counts = ("n_calls", "n_scored", "n_failed", "truncated", "scoring_seconds")
+    counts = ("n_calls", "n_scored", "n_failed", "truncated", "scoring_seconds", "seconds")
     first, whole = results[0], dict[str, Any]()
     for name in lists:
         if getattr(first, name) is not None:
             whole[name] = tuple(chain.from_iterable(getattr(each, name) for each in results))
     whole |= {name: sum(getattr(each, name) for each in results) for name in counts}
+    costs = [each.cost for each in results if each.cost is not None]
+    whole["cost"] = sum(costs) if costs else None
     stopped_by = min((each.stopped_by for each in results), key=REASONS.index)
-    return replace(first, **whole, stopped_by=stopped_by)
+    below = [each.cheaper for each in results if each.cheaper is not None]
+    cheaper = merged(below) if below else None
+    return replace(first, **whole, stopped_by=stopped_by, cheaper=cheaper)
 
 
 def hits_of(
-    items: Items, ranking: Ranking, method: str, probabilities: FloatArray | None = None
+    items: Items,
+    ranking: Ranking,
+    method: str,
+    rungs: IntArray,
+    probabilities: FloatArray | None = None,
 ) -> list[list[Hit]]:
     """Return the hits of each row of a ranking (m, k); `method` is the source of items after
     round 1, and `probabilities` (m, k) are calibrated."""
@@ -230,9 +254,24 @@ def hits_of(
             extra=item.extra,
             calibrated=None if probabilities is None else float(probabilities[at]),
             predicted=not scored,
+            rung=int(rungs[at]),
         )
         rows[at[0]].append(hit)
     return rows
+
+
+def completed(k: int, hits: list[Hit], others: list[Hit]) -> list[Hit]:
+    """Return `hits`, filled up to k with the hits of a search with a cheaper scorer, which are
+    marked as predicted; or those alone, if none of `hits` was scored."""
+    if all(hit.predicted for hit in hits):
+        return others
+    made, found = [*hits], {hit.position for hit in hits}
+    for hit in others:
+        if len(made) < k and hit.position not in found:
+            score = min(hit.final_score, below(made[-1].final_score))
+            none: dict[str, Any] = {"approx": None, "std": None, "calibrated": None}
+            made.append(replace(hit, final_score=score, predicted=True, round=0, **none))
+    return made
 
 
 def below(score: float) -> float:

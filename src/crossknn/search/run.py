@@ -10,8 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -20,7 +19,6 @@ from crossknn.data.queries import QuerySet
 from crossknn.errors import (
     CrossknnError,
     InputError,
-    ScorerError,
     StoreError,
     counted,
     scorer_failure,
@@ -34,8 +32,8 @@ from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
 from crossknn.search.calibration import CONTEXT, Calibration
 from crossknn.search.fusion import Fusion
-from crossknn.search.loop import Search
-from crossknn.search.results import EqualTexts, Hit, Results, hits_of, merged
+from crossknn.search.loop import Search, SearchRetriever
+from crossknn.search.results import EqualTexts, Hit, Results, completed, hits_of
 from crossknn.types import BoolArray, FloatArray, Pairs, Progress, Queries, Ranking
 
 if TYPE_CHECKING:
@@ -60,7 +58,9 @@ class SearchRequest:
     """The checked arguments of a search (see `Searcher.search`), and the data that it reads.
 
     `index` is a snapshot of the index with the fits of this scorer, `pairs` the budget per query,
-    and `allowed` the mask (n,) of items that pass the filter.
+    and `allowed` the mask (n,) of items that pass the filter. `cheaper` is the search with a
+    cheaper scorer that comes first, and `found` the retriever that runs it; `rung` is the number of
+    the scorer, from the cheapest, 1; `scored` is called with each number of newly scored pairs.
     """
 
     index: ItemIndex
@@ -80,6 +80,10 @@ class SearchRequest:
     cancel: threading.Event | None = None
     on_round: OnRound | None = None
     fallback: bool = False
+    cheaper: SearchRequest | None = None
+    found: SearchRetriever | None = None
+    rung: int = 1
+    scored: Callable[[int], object] | None = None
 
     @cached_property
     def plan(self) -> Plan:
@@ -183,7 +187,7 @@ class SearchRun:
         with one_thread(self.cells):
             # Random items, or the same items for all queries, do not answer a query.
             drawn = isinstance(request.plan.retriever, ItemPriors | RandomItems)
-            self.fallback = request.fallback and not drawn
+            self.fallback = (request.fallback and not drawn) or request.found is not None
             self.search = Search(
                 request.plan,
                 Queries(self.queries.texts),
@@ -197,7 +201,8 @@ class SearchRun:
 
     def results(self) -> Results:
         """Run the search and return its results."""
-        policy, truncated = self.policy, getattr(self.request.scorer, "truncated", 0)
+        policy, scorer = self.policy, self.request.scorer
+        truncated, spent = getattr(scorer, "truncated", 0), getattr(scorer, "spent", None)
         policy.deadline = policy.whole
         late = policy.stop() if self.batches > 1 or self.rows.start else None
         if late or (policy.down is not None and not self.fallback):
@@ -211,12 +216,18 @@ class SearchRun:
             stopped_by = stopped_by or "scorer"
         with one_thread(self.cells):
             results = self._ranked(stopped_by)
-        return replace(results, truncated=getattr(self.request.scorer, "truncated", 0) - truncated)
+        cost = None if spent is None else getattr(scorer, "spent", spent) - spent
+        truncated = getattr(scorer, "truncated", 0) - truncated
+        return replace(results, truncated=truncated, cost=cost)
 
     def _drive(self) -> str | None:
         """Score pairs until all queries are finished, or return why the search stopped early."""
         search, policy = self.search, self.policy
         stopped_by = policy.stop()
+        if (found := self.request.found) is not None:
+            policy.share(self.batches)
+            if stopped_by is None and found is self.request.plan.retriever:
+                found.searched(search.queries)  # here, as `_ask` limits the threads
         # If the scorer fails, the first stage may still answer.
         while stopped_by is None and (policy.down is None or (self.fallback and not search.round)):
             began = time.perf_counter()
@@ -228,7 +239,7 @@ class SearchRun:
                 return "store"
             if not len(pairs) or policy.down is not None:
                 break
-            if search.round == 1:
+            if search.round == 1 and found is None:
                 policy.share(self.batches)
             choosing = time.perf_counter() - began
             stopped_by = policy.stop() or self._score(pairs)
@@ -306,8 +317,8 @@ class SearchRun:
                 scored[positions] = True
                 self.policy.scored()
                 self.n_scored += len(positions)
-                if request.progress is not None:
-                    request.progress(self.n_scored, len(request.queries) * self.search.budget)
+                if request.scored is not None:
+                    request.scored(len(positions))
                 if stopped_by := self.policy.stop():
                     break
         finally:
@@ -329,7 +340,8 @@ class SearchRun:
         the budget was less than k; for a query without scores, the first stage's hits."""
         request, search, calibration = self.request, self.search, self.request.calibration
         in_time = stopped_by is None or (stopped_by != "store" and self.policy.stop() is None)
-        fill = request.min_score is None and request.k > request.pairs and in_time
+        more = request.k > request.pairs or request.found is not None
+        fill = request.min_score is None and more and in_time
         ranking = search.filled(request.k) if fill else search.best(request.k)
         ranking, calibrated = request.equal_texts.put_back(ranking, request.k), None
         final, none_relevant = ranking.final, None
@@ -342,6 +354,10 @@ class SearchRun:
         if request.min_score is not None:
             ranking = ranking.where(final >= request.min_score)
         hits = self._hits(ranking, calibrated)
+        if request.found is not None and request.min_score is None:
+            cheaper = request.found.results(search.queries)
+            if cheaper is not None:
+                hits = list(map(partial(completed, request.k), hits, cheaper.hits))
         if self.fallback and not all(hits):
             first, lacking = search.first(request.k), np.array([not own for own in hits])
             kept = np.broadcast_to(lacking[:, None], first.items.shape)
@@ -375,28 +391,18 @@ class SearchRun:
             min_score=request.min_score,
             best_scores=none,
             none_relevant=None if request.calibration is None else none,
+            cheaper=None if request.found is None else request.found.results(search.queries),
         )
 
     def _hits(self, ranking: Ranking, calibrated: FloatArray | None = None) -> list[list[Hit]]:
-        return hits_of(self.request.index.items, ranking, self.request.method.name, calibrated)
+        request, found = self.request, self.request.found
+        rungs = np.where(np.isnan(ranking.scores) | (ranking.rounds == 0), 0, request.rung)
+        if found is not None and found.results(self.search.queries) is not None:
+            _, scored, _ = found.searched(self.search.queries)
+            known = [np.isin(*row) for row in zip(ranking.items, scored, strict=True)]
+            rungs = np.where(known & (rungs == 0), found.rung, rungs)
+        return hits_of(request.index.items, ranking, request.method.name, rungs, calibrated)
 
 
 def _or_none(values: FloatArray) -> tuple[float | None, ...]:
     return tuple(value if np.isfinite(value) else None for value in values.tolist())
-
-
-def execute(request: SearchRequest) -> Results:
-    """Execute a request, with as many queries in a batch as memory and the deadline allow.
-
-    Raises the first error of the scorer or a store if no pair could be scored.
-    """
-    began, policy, answers = time.perf_counter(), FailurePolicy(request), list[Results]()
-    starts, run = [*request.starts(), len(request.queries)], None
-    for number, (start, stop) in enumerate(pairwise(starts), start=1):
-        run = SearchRun(request, policy, range(start, stop), len(starts) - number, run)
-        answers.append(run.results())
-    results, error = merged(answers), policy.first_error
-    forgiven = request.fallback and isinstance(error, ScorerError)
-    if error is not None and not results.n_scored and not forgiven:
-        raise error
-    return replace(results, seconds=time.perf_counter() - began)

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,11 +18,13 @@ from crossknn.errors import CrossknnError, InputError
 from crossknn.linalg import running, solvable
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.methods.kriging import Kriging
+from crossknn.retrievers.base import RandomItems
 from crossknn.scorers.base import Scorer
 from crossknn.search.calibration import CALIBRATION, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
+from crossknn.search.ladder import Rate, affordable, budgets, execute, rate_of
 from crossknn.search.results import Results
-from crossknn.search.run import OnRound, SearchRequest, execute
+from crossknn.search.run import OnRound, SearchRequest
 from crossknn.types import BoolArray, Progress, as_count, as_positive
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ K = 10
 """Default number of hits per query."""
 PER_QUERY = 100
 """Default budget: number of pairs scored per query."""
+LARGEST = 1e9
+"""Maximum budget of seconds or money."""
 Filter: TypeAlias = Mapping[str, Any] | Iterable[str] | BoolArray
 
 
@@ -43,23 +47,41 @@ class Budget:
 
     Args:
         per_query: Maximum number of pairs scored per query, including stored scores; 100 by
-            default.
+            default. With several scorers, one number for each, such as `[200, 20]`. A single number
+            is the last scorer's; each cheaper one gets ten times the next one's, from 100 to 400.
         deadline: Time limit in seconds, after which the search returns the best hits so far.
+        seconds: Instead of `per_query`: as many pairs as fit into this time per query, by the
+            scorers' measured speed; the time is also the deadline.
+        cost: Instead of `per_query`: as many pairs as cost this much money per query, by the
+            scorers' prices.
         target_recall: End a query when its expected recall of its true top k reaches this share
             (0-1), for `kriging` on an index with anchors, for which the first search also searches.
     """
 
-    per_query: int | None = None
+    per_query: int | Sequence[int] | None = None
     deadline: float | None = None
     target_recall: float | None = None
+    seconds: float | None = None
+    cost: float | None = None
 
     def __post_init__(self) -> None:
-        if self.per_query is not None:
-            as_count(self.per_query, "budget")
+        if sum(each is not None for each in (self.per_query, self.seconds, self.cost)) > 1:
+            raise InputError("give one of per_query, seconds and cost, not several")
+        for name in ("seconds", "cost"):
+            if getattr(self, name) is not None:
+                as_positive(getattr(self, name), name, LARGEST)
+        if self.per_query is not None and not self.calls:
+            raise InputError("budget is empty: give a number for each scorer")
         if self.deadline is not None:
             as_positive(self.deadline, "deadline")
         if self.target_recall is not None:
             as_positive(self.target_recall, "target_recall", 1.0)
+
+    @property
+    def calls(self) -> tuple[int, ...]:
+        """The budgets of the scorers, none if no budget was given."""
+        given = self.per_query if isinstance(self.per_query, Sequence) else [self.per_query]
+        return tuple(as_count(pairs, "budget") for pairs in given if pairs is not None)
 
 
 class Searcher:
@@ -79,7 +101,8 @@ class Searcher:
         index: The index to search.
         scorer: A `Scorer`, a model with `predict`, a function of (query, item) pairs, a matrix of
             scores, or a folder, hub name or URL. None for methods that score no pairs, such as
-            `cmc(retriever=bm25)`.
+            `cmc(retriever=bm25)`. Or several, cheapest first: each goes on from what the search
+            with the one before has found. The first may be a `Searcher`, with its own method.
         method: A method, or its spec; "auto" by default.
         fuse: Search and order by a final score: the exact score plus retrievers' scores, weighted
             in standard deviations, such as `{"dense": 0.75}`. "auto" uses the weights of
@@ -102,10 +125,41 @@ class Searcher:
             raise InputError(f"{index!r} is not an index: open one with ItemIndex.load(folder)")
         self.index = index
         self.method = parse_method(DEFAULT if method is None else method)
-        self.scorer: Scorer | None = None if scorer is None else as_scorer(scorer)
+        several = isinstance(scorer, list | tuple)
+        if several and not scorer:
+            raise InputError("the list of scorers is empty: give one scorer or more")
+        *cheaper, own = scorer if several else [scorer]
+        self.scorer: Scorer | None = None if own is None else as_scorer(own)
+        self.cheaper: Searcher | None = None
+        self._rate: Rate | None = None
+        if len(cheaper) == 1 and isinstance(cheaper[0], Searcher):
+            self.cheaper = cheaper[0]
+            if self.cheaper.index is not index:
+                raise InputError("the cheaper search has another index: give both the same one")
+        elif cheaper:
+            self.cheaper = Searcher(index, cheaper, fuse=fuse, seed=seed)
+        if cheaper and len(self.scorers) <= len(cheaper):
+            raise InputError("one of several scorers is None: give a scorer for each")
+        names = [each.fingerprint or id(each) for each in self.scorers]
+        if len(set(names)) < len(names):
+            raise InputError("the same scorer is given twice: give different ones, or one")
         self.seed = as_count(seed, "seed", 0)
         self._fuse, self._items = fuse, index.items
         self.fusion = open_fusion(self.of_scorer(), fuse, self.seed)
+
+    def reopened(self, index: ItemIndex) -> Searcher:
+        """Return this searcher with another version of the index."""
+        made = copy.copy(self)
+        made.index, made._items = index, index.items
+        made.fusion = open_fusion(made.of_scorer(), made._fuse, made.seed)
+        made.cheaper = None if self.cheaper is None else self.cheaper.reopened(index)
+        return made
+
+    @property
+    def scorers(self) -> list[Scorer]:
+        """The scorers, cheapest first."""
+        cheaper = [] if self.cheaper is None else self.cheaper.scorers
+        return cheaper if self.scorer is None else [*cheaper, self.scorer]
 
     @running()
     @solvable()
@@ -113,7 +167,7 @@ class Searcher:
         self,
         queries: Texts,
         k: int | None = None,
-        budget: int | Budget = PER_QUERY,
+        budget: int | Sequence[int] | Budget = PER_QUERY,
         *,
         min_score: float | None = None,
         filter: Filter | None = None,
@@ -152,7 +206,11 @@ class Searcher:
         """
         chosen = self.method if method is None else parse_method(method)
         limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
-        request = self._request(query_set(queries), chosen, k, limits, min_score, filter, seed)
+        queries = query_set(queries)
+        if chosen.calls and (limits.seconds is not None or limits.cost is not None):
+            limits = self._counted(limits, queries.texts, cancel)
+        index = self.index.snapshot()
+        request = self._request(index, queries, chosen, k, limits, min_score, filter, seed)
         how: dict[str, Any] = {"trace": trace, "progress": progress, "cancel": cancel}
         return execute(replace(request, **how, on_round=on_round, fallback=fallback))
 
@@ -169,11 +227,12 @@ class Searcher:
             cancel.set()
             raise
 
-    def of_scorer(self) -> ItemIndex:
+    def of_scorer(self, index: ItemIndex | None = None) -> ItemIndex:
         """Return a snapshot of the index without the fits and scores of other scorers."""
+        index = self.index if index is None else index
         if self.scorer is None:
-            return self.index.snapshot()
-        return self.index.for_scorer(self.scorer.fingerprint)
+            return index.snapshot()
+        return index.for_scorer(self.scorer.fingerprint)
 
     def check_scorer(self, method: Method) -> None:
         """Raise `InputError` if the method needs a scorer but there is none, or needs scores
@@ -186,6 +245,8 @@ class Searcher:
                 )
             return
         everything, own = self.index.artifacts, self.of_scorer()
+        if self.cheaper is not None:  # no prior is read then
+            own = own.after_search(RandomItems(own.n, 0))
         for name in set(method.required_artifacts(own)) & set(everything) - set(own.artifacts):
             mine = self.scorer.fingerprint or "one whose model is unknown (no fingerprint)"
             raise InputError(
@@ -194,8 +255,36 @@ class Searcher:
                 "collect or fit with this one, too, or search with kriging(use_anchors=false)"
             )
 
+    def rates(self, queries: Sequence[str], **limits: Any) -> list[Rate]:
+        """Measure the scorers' seconds and money per pair on a few pairs of these queries, once;
+        cheapest scorer first. `limits` as in `Scorer.score`."""
+        if self._rate is None and self.scorer is not None:
+            self._rate = rate_of(self.scorer, queries, self.index.items.texts, **limits)
+        below = [] if self.cheaper is None else self.cheaper.rates(queries, **limits)
+        return below if self._rate is None else [*below, self._rate]
+
+    def _counted(
+        self, limits: Budget, queries: Sequence[str], cancel: threading.Event | None
+    ) -> Budget:
+        """Convert a budget in seconds or money to numbers of pairs and a deadline."""
+        seconds, deadline, n = limits.seconds, limits.deadline, len(self.index)
+        amount = limits.cost if seconds is None else seconds
+        self.check_scorer(self.method)
+        assert amount is not None
+        rates = self.rates(queries, time_left=deadline or seconds, cancel=cancel)
+        calls = affordable(rates, amount, n, of_time=seconds is not None)
+        if seconds is not None:
+            deadline = min(deadline or np.inf, len(queries) * seconds)
+        return replace(limits, per_query=calls, deadline=deadline, seconds=None, cost=None)
+
+    def budgets(self, limits: Budget) -> tuple[int, ...]:
+        """Return the budget of each scorer, cheapest first; InputError for another number."""
+        given = (PER_QUERY,) if limits.per_query is None else limits.calls
+        return budgets(given, max(1, len(self.scorers)))
+
     def _request(
         self,
+        index: ItemIndex,
         queries: QuerySet,
         method: Method,
         k: int | None,
@@ -204,8 +293,9 @@ class Searcher:
         filter: Filter | None,
         seed: int | None,
     ) -> SearchRequest:
-        """Check the arguments and make the request."""
-        index, fusion, calibration = self.of_scorer(), self.fusion, None
+        """Check the arguments and make the request, given a snapshot of the index."""
+        snapshot, index = index, self.of_scorer(index)
+        fusion, calibration = self.fusion, None
         if index.items is not self._items:  # items were added
             fusion = open_fusion(index, self._fuse, self.seed)
         if not (n := len(index)):
@@ -215,10 +305,18 @@ class Searcher:
         else:
             _check_min_score(min_score, limits)
         k = None if k is None else min(as_count(k, "k"), n)
-        pairs = k or 1
-        if method.calls:
-            pairs = PER_QUERY if limits.per_query is None else limits.per_query
         method = _for_k(method, k or 1, limits.target_recall)
+        allowed, pairs, cheaper = _mask(filter, index), k or 1, None
+        if method.calls:
+            *others, pairs = self.budgets(limits)
+        if self.cheaper is not None and method.calls:
+            if getattr(method, "target_recall", None) is not None:
+                raise InputError(
+                    "target_recall works with one scorer only: leave it out, or name one scorer"
+                )
+            below = replace(limits, per_query=others, target_recall=None)
+            how = self.cheaper.method, k, below, None, allowed, seed
+            cheaper = self.cheaper._request(snapshot, queries, *how)
         self.check_scorer(method)
         chosen_seed = self.seed if seed is None else as_count(seed, "seed", 0)
         if isinstance(method, Kriging) and method.target_recall is not None:
@@ -230,13 +328,15 @@ class Searcher:
         return SearchRequest(
             index=index,
             scorer=self.scorer,
+            cheaper=cheaper,
+            rung=len(self.scorers),
             fusion=fusion,
             calibration=calibration,
             queries=queries,
             method=method,
             k=n if k is None else k,
             pairs=pairs,
-            allowed=_mask(filter, index),
+            allowed=allowed,
             seed=chosen_seed,
             deadline=limits.deadline,
             min_score=min_score,
@@ -272,11 +372,7 @@ class FreshSearcher:
             return
         self._stamp = stamp
         try:
-            again = copy.copy(self.opened)
-            again.index = index.reloaded()
-            again._items = again.index.items
-            again.fusion = open_fusion(again.of_scorer(), again._fuse, again.seed)
-            self.opened, self.problem = again, ""
+            self.opened, self.problem = self.opened.reopened(index.reloaded()), ""
         except CrossknnError as error:
             self.problem = f"{error}; searches continue with the previous version of the index"
             logger.warning("%s", self.problem)

@@ -134,7 +134,6 @@ class SharedScorer:
         self._failures_in_a_row = 0
         self._calls: list[_PendingCall] = []
         self._changed, self._closed = threading.Condition(), threading.Event()
-        metrics.queue.set_function(lambda: sum(len(call.unassigned) for call in [*self._calls]))
         self._idle = 0  # threads that wait for pairs
         for _ in range(self.workers):
             start_thread("crossknn-batches", self._work, stop=self.close)
@@ -143,6 +142,16 @@ class SharedScorer:
     def truncated(self) -> int:
         """Pairs that the scorer cut so far."""
         return int(getattr(self.scorer, "truncated", 0))
+
+    @property
+    def spent(self) -> float | None:
+        """Money that the scorer has cost so far; None if it is not known."""
+        return getattr(self.scorer, "spent", None)
+
+    @property
+    def waiting(self) -> int:
+        """Number of pairs that wait for the scorer."""
+        return sum(len(call.unassigned) for call in [*self._calls])
 
     def close(self) -> None:
         """End all calls."""

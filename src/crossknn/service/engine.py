@@ -19,6 +19,7 @@ from crossknn.linalg import available_threads
 from crossknn.methods import DEFAULT, METHODS
 from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
+from crossknn.search.ladder import budgets
 from crossknn.search.rerank import Reranked, rerank
 from crossknn.search.results import Results
 from crossknn.search.searcher import Budget, FreshSearcher, K, Searcher
@@ -44,14 +45,14 @@ def busy(message: str = "the service has too many requests: try again later") ->
 
 
 class Engine:
-    """Indexes by name, one scorer for all searches, and the threads that run searches.
+    """Indexes by name, the scorers of all searches, and the threads that run searches.
 
     Args:
         indexes: Indexes by name; the first serves requests that name no index.
-        scorer: The scorer for all indexes.
+        scorer: The scorer for all indexes, or several, cheapest first.
         method: The method for requests that name no method.
         methods: Specs that requests may give besides the names of all methods except `exact`.
-        budget: Default number of pairs per query.
+        budget: Default number of pairs per query, or one number for each scorer.
         most_pairs: Maximum number of pairs per request.
         deadline: Maximum and default seconds from a request's arrival to its answer.
     """
@@ -59,24 +60,28 @@ class Engine:
     def __init__(
         self,
         indexes: Mapping[str, ItemIndex],
-        scorer: Scorer,
+        scorer: Scorer | Sequence[Scorer],
         *,
         method: str = DEFAULT,
         methods: Sequence[str] = (),
-        budget: int = 100,
+        budget: int | Sequence[int] = 100,
         most_pairs: int = 10_000,
         deadline: float = 10.0,
     ) -> None:
-        self.method, self.budget = method, budget
+        self.method = method
         self.most_pairs, self.deadline = most_pairs, deadline
         self.metrics = Metrics()
-        self.shared = SharedScorer(scorer, self.metrics)
+        given = scorer if isinstance(scorer, Sequence) else [scorer]
+        self.scorers = [SharedScorer(each, self.metrics) for each in given]
+        self.shared = self.scorers[-1]
+        self.metrics.queue.set_function(lambda: sum(each.waiting for each in self.scorers))
+        self.budgets = budgets(Budget(per_query=budget).calls, len(given))
         named = [name for name in (DEFAULT, *METHODS) if name != "exact"]
         self.methods = list(dict.fromkeys([*named, method, *methods]))
         # The methods that the page offers.
         self.menu = list(dict.fromkeys([method, *methods, DEFAULT, "rerank", "retrieve"]))
         self._served = {
-            name: FreshSearcher(Searcher(index, self._scorer(index), method))
+            name: FreshSearcher(Searcher(index, self._scorers(index), method))
             for name, index in indexes.items()
         }
         self.closing = False
@@ -86,10 +91,12 @@ class Engine:
         self._pool = ThreadPoolExecutor(min(MAX_REQUESTS, at_once), "crossknn-search")
         self.metrics.live.set_function(lambda: len(self._live))
 
-    def _scorer(self, index: ItemIndex) -> Scorer:
-        if self.shared.fingerprint is None:
-            return self.shared
-        return StoredScorer(self.shared, index.scores, required=False, every=_STORED)
+    def _scorers(self, index: ItemIndex) -> list[Scorer]:
+        how: Any = {"required": False, "every": _STORED}
+        return [
+            shared if shared.fingerprint is None else StoredScorer(shared, index.scores, **how)
+            for shared in self.scorers
+        ]
 
     def described(self) -> dict[str, Any]:
         """Return what the service offers, for its page."""
@@ -105,7 +112,7 @@ class Engine:
             "menu": self.menu,
             "scorer": self._scorer_name(),
             "method": self.method,
-            "budget": self.budget,
+            "budget": self.budgets[-1],
             "most_pairs": self.most_pairs,
             "deadline_ms": self.deadline * 1000,
         }
@@ -158,7 +165,8 @@ class Engine:
         """Stop, and wait until all searches have ended."""
         self.stop()
         self._pool.shutdown()
-        self.shared.close()
+        for shared in self.scorers:
+            shared.close()
 
     def check(self, body: SearchBody) -> None:
         """Refuse a request that exceeds the service's limits, or names an unknown index."""
@@ -169,10 +177,15 @@ class Engine:
             raise HTTPException(413, f"{most}: send fewer at once")
         if (hits := (body.k or K) * n_queries) > MAX_HITS:
             raise InputError(f"the request asks for {hits:,} hits; an answer holds {MAX_HITS:,}")
-        self.check_pairs((body.budget or self.budget) * n_queries)
+        self.check_pairs(sum(self.calls_of(body)) * n_queries)
         if body.method is not None and body.method not in self.methods:
             hint = nearest(body.method, self.methods)
             raise InputError(f"the method {body.method!r:.80} is not offered here: {hint}")
+
+    def calls_of(self, body: SearchBody | RerankBody) -> tuple[int, ...]:
+        """Return the budget of each scorer."""
+        given = Budget(per_query=body.budget).calls or self.budgets
+        return budgets(given, len(self.scorers))
 
     def check_pairs(self, pairs: int) -> None:
         """Refuse a request that would score too many pairs."""
@@ -215,7 +228,7 @@ class Engine:
     ) -> tuple[Reranked, bool]:
         """Order documents, with their texts if `shown`; also return whether the answer is degraded.
         Scores are not stored, because the documents belong to no index."""
-        began, most = time.monotonic(), body.budget or self.budget
+        began, most = time.monotonic(), self.calls_of(body)[-1]
         documents = [
             each if isinstance(each, str) else each.model_dump(exclude_none=True)
             for each in body.texts or body.documents or ()
@@ -225,7 +238,7 @@ class Engine:
             body.query,
             documents,
             self._in_time(body, arrived),
-            scorer=self.shared,
+            scorer=self.scorers,
             top_k=body.top_n,
             return_documents=shown,
             method="exact" if at_once else None,  # rounds are useful only with a deadline
@@ -247,7 +260,7 @@ class Engine:
             )
         answering = min(_ANSWER_SECONDS + hits * _HIT_SECONDS, left / 3)
         return Budget(
-            per_query=body.budget or self.budget,
+            per_query=self.calls_of(body),
             target_recall=getattr(body, "target_recall", None),
             deadline=left - answering,
         )
@@ -259,4 +272,6 @@ class Engine:
 
 def _degraded(results: Results) -> bool:
     """Whether a search ended early, or could not score all pairs."""
-    return results.stopped_by not in ("budget", "target") or results.n_failed > 0
+    return any(
+        each.stopped_by not in ("budget", "target") or each.n_failed > 0 for each in results.rungs
+    )

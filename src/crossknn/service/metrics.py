@@ -44,10 +44,11 @@ class Metrics:
 
     def search(self, results: Results, waited: float, *, degraded: bool) -> None:
         """Count a search that began `waited` seconds after its request had arrived."""
-        self._hits.inc(max(results.n_scored - results.n_calls, 0))
+        scoring = sum(each.scoring_seconds for each in results.rungs)
+        self._hits.inc(max(sum(each.n_scored - each.n_calls for each in results.rungs), 0))
         self._steps.labels("waiting").inc(waited)
-        self._steps.labels("scoring").inc(results.scoring_seconds)
-        self._steps.labels("choosing").inc(results.seconds - results.scoring_seconds)
+        self._steps.labels("scoring").inc(scoring)
+        self._steps.labels("choosing").inc(results.seconds - scoring)
         self._stops.labels(results.stopped_by).inc()
         self._degraded.inc(degraded)
 

@@ -46,7 +46,7 @@ async def search(body: SearchBody, request: Request, engine: Served) -> Response
 async def rerank(body: RerankBody, request: Request, engine: Served) -> Response:
     """Order given documents, scoring `budget` of them at most: for clients of Cohere (/v2/rerank),
     Jina (/v1/rerank), infinity and Text Embeddings Inference (/rerank)."""
-    engine.check_pairs(body.budget or 0)
+    engine.check_pairs(sum(engine.calls_of(body)) if body.budget else 0)
     path = request.scope["route"].path
     shown = body.return_text if body.documents is None else body.return_documents
     if shown is None:
@@ -100,7 +100,8 @@ async def readyz(engine: Served) -> Response:
         raise HTTPException(503, "the service is stopping")
     if problems := await asyncio.to_thread(engine.problems):
         raise HTTPException(503, "; ".join(problems))
-    return JSONResponse({"status": "ready", "scorer": "failing" if engine.shared.failure else "ok"})
+    failing = any(scorer.failure for scorer in engine.scorers)
+    return JSONResponse({"status": "ready", "scorer": "failing" if failing else "ok"})
 
 
 async def _answer(request: Request, work: Callable[[threading.Event], Any]) -> Response:

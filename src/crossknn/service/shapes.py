@@ -40,7 +40,9 @@ class SearchBody(Body):
     k: Annotated[int, Field(ge=1, le=MAX_K)] | None = Field(
         None, description="Items to return for each query; by default 10."
     )
-    budget: Positive | None = Field(None, description="Cross-encoder calls for each query.")
+    budget: Positive | list[Positive] | None = Field(
+        None, description="Cross-encoder calls for each query; with several scorers, of each."
+    )
     target_recall: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None, description="A query ends when it expects to have this share of its true top k."
     )
@@ -89,7 +91,9 @@ class RerankBody(Body):
     raw_scores: bool | None = Field(
         False, description="Return logits; by default, scores are between 0 and 1."
     )
-    budget: Positive | None = Field(None, description="Number of documents that are scored.")
+    budget: Positive | list[Positive] | None = Field(
+        None, description="Number of documents that are scored; with several scorers, by each."
+    )
     deadline_ms: DeadlineMs | None = None
     model: str | None = None
     max_tokens_per_doc: int | None = None

@@ -1,0 +1,210 @@
+"""Execute searches, one after the other with several scorers: an expensive scorer goes on from what
+a cheaper one found. Axes: m queries, n items.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from crossknn.data.queries import query_set
+from crossknn.errors import InputError, ScorerError, counted
+from crossknn.linalg import one_thread
+from crossknn.scorers.base import Scorer
+from crossknn.search.loop import SearchRetriever
+from crossknn.search.results import Results, merged
+from crossknn.search.run import FailurePolicy, SearchRequest, SearchRun
+from crossknn.types import Candidates, IntArray, Pairs
+
+logger = logging.getLogger(__name__)
+
+TIMES, FEWEST, MOST = 10, 100, 400
+"""Without a budget of its own, a cheaper scorer scores ten pairs for each pair of the next scorer,
+at least 100 and at most 400."""
+
+
+def budgets(given: tuple[int, ...], n_scorers: int) -> tuple[int, ...]:
+    """Return the budget of each scorer, cheapest first, given that of the last one or of all;
+    InputError for another number of budgets.
+
+    >>> budgets((20,), 2), budgets((20,), 3), budgets((50, 5), 2)
+    ((200, 20), (400, 200, 20), (50, 5))
+    """
+    if len(given) == 1:
+        for _ in range(n_scorers - 1):
+            given = (min(max(TIMES * given[0], FEWEST), MOST), *given)
+    if len(given) != n_scorers:
+        both = counted(len(given), "budget"), counted(n_scorers, "scorer")
+        raise InputError("there are {} for {}: give one for each".format(*both))
+    return given
+
+
+CHEAPER_SHARE = 0.3
+"""Share of a budget in seconds or money that each cheaper scorer may take, up to `MOST` pairs."""
+CHEAPER_TIME = 0.5
+"""Share of the time before the deadline that a search with a cheaper scorer may take."""
+CALLS_TO_COMPARE = 20
+"""Number of calls of each scorer from which their speed is compared."""
+PROBES = 4
+"""Number of pairs that are scored to measure a scorer."""
+
+
+class Rate(NamedTuple):
+    """What a scorer takes for a pair: seconds, and money, if it has a price."""
+
+    name: str
+    seconds: float
+    cost: float | None
+
+
+def rate_of(scorer: Scorer, queries: Sequence[str], items: Sequence[str], **limits: Any) -> Rate:
+    """Measure a scorer on a few pairs, after one pair that opens the model; `limits` as in
+    `Scorer.score`. A scorer that fails has no speed."""
+    model: Any = getattr(scorer, "scorer", scorer)  # a stored score takes no time
+    name, rng = str(model.fingerprint or type(model).__name__), np.random.default_rng(0)
+    began, spent, scored = time.perf_counter(), None, 0
+    try:
+        for count in (1, PROBES):
+            began, spent, scored = time.perf_counter(), getattr(model, "spent", None), 0
+            pairs = Pairs(np.arange(count) % len(queries), rng.integers(len(items), size=count))
+            for places, _ in model.score(pairs, queries, items, **limits):
+                scored += len(places)
+    except Exception as error:  # whatever the scorer raises: the search meets it again
+        logger.debug("%s could not be measured", name, exc_info=error)
+    seconds = (time.perf_counter() - began) / scored if scored else math.inf
+    cost = None if spent is None else (model.spent - spent) / max(scored, 1)
+    return Rate(name, seconds, cost)
+
+
+def affordable(rates: Sequence[Rate], budget: float, n: int, *, of_time: bool) -> tuple[int, ...]:
+    """Return how many of n items each scorer scores within a budget of seconds or money. A cheaper
+    scorer takes at most 0.3 of what is left, for at most 400 pairs; if its pairs cost nothing, it
+    scores as many as `budgets` says.
+
+    >>> rates = Rate("small", 0.001, None), Rate("large", 0.1, 0.002)
+    >>> affordable(rates, 2.0, 1000, of_time=True), affordable(rates, 0.05, 1000, of_time=False)
+    ((400, 16), (250, 25))
+    """
+    last = rates[-1]
+    if not of_time and not last.cost:
+        what = "has no price" if last.cost is None else "does not say what its answers cost"
+        raise InputError(
+            f"{last.name} {what}: give it one (price=), or a budget of pairs or seconds"
+        )
+    calls, left = list[int | None](), budget
+    for rate in rates[:-1]:
+        unit = rate.seconds if of_time else rate.cost
+        count = min(MOST, int(CHEAPER_SHARE * left / unit)) if unit else None
+        calls.append(count)
+        left -= (unit or 0.0) * (count or 0)
+    unit = max(last.seconds if of_time else last.cost or 0.0, 1e-9)
+    own = int(min(left / unit, n))
+    if own < 1:
+        kind = " seconds" if of_time else ""
+        logger.warning(
+            "one pair of %s takes %.2g%s, more than the budget of %g: one is scored anyway",
+            *(last.name, unit, kind, budget),
+        )
+    usual = budgets((max(own, 1),), len(rates))
+    found = (u if c is None else c for c, u in zip([*calls, None], usual, strict=True))
+    return tuple(min(max(count, 1), n) for count in found)
+
+
+def execute(request: SearchRequest) -> Results:
+    """Execute a request, with as many queries in a batch as memory and the deadline allow.
+
+    Raises the first error of the scorer or a store if no pair could be scored.
+    """
+    began, policy, answers = time.perf_counter(), FailurePolicy(request), list[Results]()
+    progress, done, total = request.progress, 0, 0
+
+    def scored(pairs: int) -> None:
+        nonlocal done
+        done += pairs
+        if progress is not None:
+            progress(done, total)
+
+    request = _after_cheaper(replace(request, scored=scored), policy)
+    if progress is not None:
+        total = len(request.queries) * _most_pairs(request)
+    starts, run = [*request.starts(), len(request.queries)], None
+    for number, (start, stop) in enumerate(pairwise(starts), start=1):
+        run = SearchRun(request, policy, range(start, stop), len(starts) - number, run)
+        answers.append(run.results())
+    results, error = merged(answers), policy.first_error
+    forgiven = request.fallback and isinstance(error, ScorerError)
+    if results.cheaper is not None and request.min_score is None:
+        forgiven |= results.cheaper.n_scored > 0
+    if error is not None and not results.n_scored and not forgiven:
+        raise error
+    if request.found is not None:
+        _check_rungs(request, results)
+    return replace(results, seconds=time.perf_counter() - began)
+
+
+def _most_pairs(request: SearchRequest) -> int:
+    """Return how many pairs of a query this search and those before it score at most."""
+    mask = request.equal_texts.left_out(request.index.n, request.allowed)
+    available = request.index.n if mask is None else int(mask.sum())
+    own, below = sum(request.plan.batches), request.cheaper
+    budgets = [own]
+    while below is not None:
+        budgets.append(below.pairs)
+        below = below.cheaper
+    return sum(min(budget, available) for budget in budgets)
+
+
+def _check_rungs(request: SearchRequest, results: Results) -> None:
+    """Warn once if the cheaper scorer was not used, or is slower and the next costs no money."""
+    below, message = results.cheaper, ""
+    if below is None and results.stopped_by == "budget":
+        message = f"{request.method} does not use the cheaper scorer: name the retriever 'search'"
+    elif below is not None and min(below.n_calls, results.n_calls) >= CALLS_TO_COMPARE:
+        speeds = [each.n_calls / each.scoring_seconds for each in (below, results)]
+        if speeds[0] < speeds[1] and results.cost is None:
+            name = getattr(request.scorer, "fingerprint", None) or "the last scorer"
+            message = f"the cheaper scorer is slower than {name}: try without it"
+    if message:
+        _warn_once(message)
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning("%s", message)
+
+
+def _after_cheaper(request: SearchRequest, policy: FailurePolicy) -> SearchRequest:
+    """Let a request begin with the search with the cheaper scorer, if there is one."""
+    cheaper = request.cheaper
+    if cheaper is None:
+        return request
+    search = partial(_searched, cheaper, request, policy)
+    found = SearchRetriever(search, request.index.n, cheaper.rung)
+    return replace(request, index=request.index.after_search(found), found=found)
+
+
+def _searched(
+    cheaper: SearchRequest, then: SearchRequest, policy: FailurePolicy, texts: Sequence[str]
+) -> tuple[Candidates, IntArray, Results]:
+    """Search for the texts (m,) with the cheaper scorer, before the search `then`, whose policy
+    gives the time that is left. If the scorer fails, the first stage answers."""
+    began, deadline = time.perf_counter(), None
+    if policy.deadline.limited:
+        deadline = max(CHEAPER_TIME * policy.deadline.left(), 1e-3)
+    how: dict[str, Any] = {"deadline": deadline, "cancel": then.cancel, "scored": then.scored}
+    request = replace(cheaper, queries=query_set(list(texts)), **how)
+    own = FailurePolicy(request)
+    run = SearchRun(_after_cheaper(request, own), own, range(len(texts)), 1, None)
+    results = replace(run.results(), seconds=time.perf_counter() - began)
+    if own.first_error is not None:
+        logger.warning("the cheaper scorer failed, but the search goes on: %s", own.first_error)
+    with one_thread(run.cells):
+        return run.search.ranked(), run.search.picks().items, results

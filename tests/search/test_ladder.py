@@ -1,0 +1,528 @@
+"""Several scorers in one search: a search by a cheaper one is the retriever of the next."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import crossknn as ck
+from crossknn.errors import InputError, ScorerError
+from crossknn.types import NO_ITEM, Queries
+
+N = 120
+WORDS = [
+    "oak",
+    "seal",
+    "lake",
+    "hill",
+    "red",
+    "stone",
+    "swam",
+    "far",
+    "old",
+    "sand",
+    "zip",
+    "file",
+    "list",
+    "sort",
+    "lock",
+    "thread",
+]
+
+
+def texts(seed=0):
+    rng = np.random.default_rng(seed)
+    return [" ".join(rng.choice(WORDS, 6)) + f" {i}" for i in range(N)]
+
+
+def value(text):
+    """What the expensive scorer finds in a text, besides the words of the query."""
+    return sum(WORDS.index(word) for word in text.split() if word in WORDS) / 10
+
+
+def overlap(query, text):
+    return len(set(query.split()) & set(text.split()))
+
+
+def large(pairs):
+    return [3.0 * overlap(q, t) + value(t) for q, t in pairs]
+
+
+def small(pairs):
+    return [
+        3.0 * overlap(q, t) + value(t) + 0.3 * np.sin(7.0 * len(t) + value(t)) for q, t in pairs
+    ]
+
+
+def random(pairs):
+    return [float(np.sin(1e4 * value(t) + len(q))) for q, t in pairs]
+
+
+def named(function, name):
+    return ck.CallableScorer(function, name)
+
+
+@pytest.fixture(scope="module")
+def index():
+    return ck.ItemIndex.build(
+        [{"id": f"i{i}", "text": text} for i, text in enumerate(texts())], lsa=8
+    )
+
+
+@pytest.fixture
+def searcher(index):
+    return ck.Searcher(index, [named(small, "small"), named(large, "large")])
+
+
+QUERIES = ["old red oak", "sort a list", "zip a file of sand"]
+
+
+def own_best(query, index, k=10):
+    exact = np.array(large([(query, text) for text in index.items.texts]))
+    return set(np.argsort(-exact, kind="stable")[:k].tolist())
+
+
+def recall(results, index, k=10):
+    found = [{hit.position for hit in hits[:k] if not hit.predicted} for hits in results]
+    wanted = [own_best(query, index, k) for query in results.queries]
+    return np.mean([len(f & w) / k for f, w in zip(found, wanted, strict=True)])
+
+
+def test_ten_calls_after_a_cheap_search_find_more_than_ten_alone(index, searcher):
+    ladder = searcher.search(QUERIES, 10, [60, 12])
+    alone = ck.Searcher(index, named(large, "large")).search(QUERIES, 10, 12)
+    assert recall(ladder, index) > recall(alone, index) + 0.2
+    assert (ladder.n_calls, ladder.n_scored) == (36, 36)
+    below = ladder.cheaper
+    assert (below.n_calls, below.budget, ladder.budget) == (180, 60, 12)
+    assert ladder.rungs == [below, ladder]
+    assert ladder.seconds >= below.seconds > 0
+
+
+def test_the_lower_search_is_the_search_by_its_scorer_alone(index, searcher):
+    alone = ck.Searcher(index, named(small, "small")).search(QUERIES, 20, 60)
+    below = searcher.search(QUERIES, 10, [60, 5]).cheaper
+    assert [[h.id for h in hits[:10]] for hits in alone] == [[h.id for h in hits] for hits in below]
+
+
+@pytest.mark.parametrize("method", ["auto", "rerank(retriever=search)"])
+def test_the_upper_search_goes_on_from_scores_and_predictions(index, method):
+    """Computed apart: all exact and predicted scores of the cheap search become a retriever."""
+    cheap = ck.Searcher(index, named(small, "small"))
+    rows = {}
+    for query in QUERIES:
+        hits = cheap.search(query, N, 60)[0]
+        scores = np.full(N, np.nan)
+        for hit in hits:
+            scores[hit.position] = hit.score if not hit.predicted else hit.approx
+        assert not np.isnan(scores).any()
+        rows[query] = scores.astype(np.float32)
+
+    class Given:
+        def scores(self, queries, items=None):
+            whole = np.stack([rows[text] for text in queries.texts])
+            return whole if items is None else np.take_along_axis(whole, items, axis=1)
+
+        def top(self, queries, count, allowed=None):
+            whole = self.scores(queries)
+            order = np.argsort(-whole, axis=1, kind="stable")[:, :count]
+            return ck.extend.Candidates(order, np.take_along_axis(whole, order, axis=1))
+
+    other = ck.ItemIndex.build(
+        [{"id": f"i{i}", "text": text} for i, text in enumerate(texts())], lsa=8
+    )
+    other.add_retriever("given", Given())
+    apart = (
+        "kriging(retriever=given, mean=hybrid(given, bm25, lsa))"
+        if method == "auto"
+        else "rerank(retriever=given)"
+    )
+    expected = ck.Searcher(other, named(large, "large"), apart).search(QUERIES, 15, 15, trace=True)
+    ladder = ck.Searcher(index, [named(small, "small"), named(large, "large")], method)
+    found = ladder.search(QUERIES, 15, [60, 15], trace=True)
+    for q in range(len(QUERIES)):
+        assert [h.id for h in found.trace[q]] == [h.id for h in expected.trace[q]]
+
+
+def test_hits_tell_which_scorer_scored_them(searcher):
+    results = searcher.search("old red oak", 30, [20, 10])
+    hits = results[0]
+    assert [hit.rung for hit in hits[:10]] == [2] * 10
+    assert not any(hit.predicted for hit in hits[:10])
+    assert {hit.rung for hit in hits[10:]} == {0, 1}
+    assert all(hit.predicted for hit in hits[10:])
+    answer = results.to_dict()
+    assert [entry["n_calls"] for entry in answer["cheaper"]] == [20]
+    assert answer["results"][0]["hits"][0]["rung"] == 2
+    assert "cheaper" not in results.cheaper.to_dict()
+
+
+def test_three_scorers(index):
+    middle = named(lambda pairs: [s + 0.1 * np.cos(s) for s in large(pairs)], "middle")
+    search = ck.Searcher(index, [named(small, "small"), middle, named(large, "large")]).search
+    results = search(QUERIES, 10, [80, 30, 12])
+    assert [each.budget for each in results.rungs] == [80, 30, 12]
+    assert [each.n_calls for each in results.rungs] == [240, 90, 36]
+    assert recall(results, index) >= 0.8
+    assert {hit.rung for hits in results for hit in hits} == {3}
+    assert [each.budget for each in search("oak", 5, 3).rungs] == [120, 100, 3]
+
+
+def test_a_scorer_that_misleads_costs_little(index):
+    ladder = ck.Searcher(index, [named(random, "random"), named(large, "large")])
+    alone = ck.Searcher(index, named(large, "large")).search(QUERIES, 10, 60)
+    assert recall(ladder.search(QUERIES, 10, [20, 60]), index) > recall(alone, index) - 0.25
+
+
+@pytest.mark.parametrize("after", [0, 15])
+def test_if_the_cheaper_scorer_fails_the_search_goes_on(index, caplog, after):
+    calls = []
+
+    def breaks(pairs):
+        calls.extend(pairs)
+        if len(calls) > after:
+            raise ConnectionError("the line is dead")
+        return small(pairs)
+
+    broken = ck.CallableScorer(breaks, "broken", batch=1)
+    with caplog.at_level(logging.WARNING):
+        results = ck.Searcher(index, [broken, named(large, "large")]).search(
+            "old red oak", 5, [40, 10]
+        )
+    assert (results.n_scored, results.stopped_by, results.error) == (10, "budget", None)
+    assert results.cheaper.stopped_by == "scorer"
+    assert "the line is dead" in caplog.text
+    assert [hit.rung for hit in results[0]] == [2] * 5
+
+
+@pytest.mark.parametrize("after", [0, 9])
+def test_if_the_upper_scorer_fails_the_lower_answer_stands(index, after):
+    calls = []
+
+    def breaks(pairs):
+        calls.extend(pairs)
+        if len(calls) > after:
+            raise ConnectionError("the line is dead")
+        return large(pairs)
+
+    broken = ck.CallableScorer(breaks, "broken", batch=1)
+    results = ck.Searcher(index, [named(small, "small"), broken]).search(
+        "old red oak", 12, [40, 20]
+    )
+    assert results.stopped_by == "scorer"
+    assert "the line is dead" in results.error
+    assert len(results[0]) == 12
+    if after:
+        assert [hit.rung for hit in results[0]][:after] == [2] * after
+        assert all(hit.predicted for hit in results[0][after:])
+    else:
+        assert [h.id for h in results[0]] == [h.id for h in results.cheaper[0]]
+
+
+def test_if_both_fail_the_error_is_raised(index):
+    def dead(pairs):
+        raise ConnectionError("the line is dead")
+
+    with pytest.raises(ScorerError, match="the line is dead"):
+        ck.Searcher(index, [named(dead, "one"), named(dead, "two")]).search("oak", 5, [20, 10])
+
+
+def test_a_deadline_binds_both_and_keeps_half_for_the_upper_scorer(index):
+    def slow(function):
+        def scored(pairs):
+            time.sleep(0.01 * len(pairs))
+            return function(pairs)
+
+        return ck.CallableScorer(scored, batch=1)
+
+    search = ck.Searcher(index, [slow(small), slow(large)]).search
+    results = search("old red oak", 5, ck.Budget(per_query=[100, 100], deadline=0.8))
+    assert results.stopped_by == results.cheaper.stopped_by == "deadline"
+    assert results.seconds < 1.6
+    assert results.cheaper.n_scored > 5
+    assert results.n_scored > 5
+
+
+def test_if_the_upper_scorer_is_late_the_lower_answer_stands(index):
+    def slow(pairs):
+        time.sleep(0.5)
+        return large(pairs)
+
+    late = ck.Searcher(index, [named(small, "small"), ck.CallableScorer(slow, batch=1)])
+    results = late.search("old red oak", 5, ck.Budget(per_query=[20, 10], deadline=0.3))
+    assert results.stopped_by == "deadline"
+    assert len(results[0]) == 5
+    assert results[0][0].rung in (1, 2)
+
+
+def test_cancelling_stops_both(index, searcher):
+    flag = threading.Event()
+    flag.set()
+    results = searcher.search("oak", 5, [20, 10], cancel=flag)
+    assert (results.stopped_by, results.n_calls, results[0]) == ("cancelled", 0, [])
+
+
+def test_progress_counts_the_pairs_of_both(searcher):
+    seen = []
+    searcher.search(QUERIES, 5, [20, 10], progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (90, 90)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_a_filter_holds_for_both(index, searcher):
+    allowed = [f"i{i}" for i in range(0, N, 3)]
+    results = searcher.search(QUERIES, 8, [30, 10], filter=allowed, trace=True)
+    for each in results.rungs:
+        assert {hit.id for hits in each for hit in hits} <= {*allowed}
+    assert all(len(hits) == 8 for hits in results)
+
+
+def test_equal_texts_are_scored_once_by_each(searcher, index):
+    doubled = ck.ItemIndex.build([*texts(), *texts()], lsa=8)
+    search = ck.Searcher(doubled, [named(small, "small"), named(large, "large")]).search
+    results = search("old red oak", 6, [40, 10])
+    places = [hit.position % N for hit in results[0]]
+    assert places == [place for place in dict.fromkeys(places) for _ in range(2)]
+    assert results.n_calls == 10
+
+
+def test_with_a_pool_the_search_ranks_what_it_scored_and_predicted(index):
+    cheap = ck.Searcher(index, named(small, "small"), "kriging(shortlist=30)")
+    results = ck.Searcher(index, [cheap, named(large, "large")], "kriging(shortlist=30)").search(
+        QUERIES, 10, [40, 12]
+    )
+    assert recall(results, index) > 0.5
+    assert results.cheaper.method.startswith("kriging(shortlist=30")
+
+
+def test_a_search_as_a_retriever(index):
+    from crossknn.search.loop import SearchRetriever
+
+    cheap = ck.Searcher(index, named(small, "small"))
+    cheap_request = cheap._request(
+        index, ck.read_queries(["x"]), cheap.method, 5, ck.Budget(per_query=30), None, None, None
+    )
+    from dataclasses import replace
+
+    from crossknn.search.run import FailurePolicy, SearchRun
+
+    def search(found):
+        request = replace(cheap_request, queries=ck.read_queries(list(found)))
+        run = SearchRun(request, FailurePolicy(request), range(len(found)), 1, None)
+        results = run.results()
+        return run.search.ranked(), run.search.picks().items, results
+
+    retriever, queries = SearchRetriever(search, N, 1), Queries(QUERIES)
+    assert retriever.results(queries) is None
+    top, scores = retriever.top(queries, 10), retriever.scores(queries)
+    exact = np.array([small([(q, t) for t in index.items.texts]) for q in QUERIES], np.float32)
+    scored = retriever.searched(queries)[1]
+    assert scored.shape == (3, 30)
+    known = np.stack([np.isin(np.arange(N), row) for row in scored])
+    np.testing.assert_allclose(scores[known], exact[known])
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+    np.testing.assert_array_equal(top.items, order)
+    some = np.array([[3, 50, NO_ITEM], [7, 1, 2], [0, 119, 60]])
+    given = retriever.scores(queries, some)
+    for q, row in enumerate(some):
+        for c, item in enumerate(row):
+            if item != NO_ITEM:
+                assert given[q, c] == pytest.approx(scores[q, item], rel=1e-4)
+    mask = np.arange(N) % 2 == 0
+    assert set(retriever.top(queries, 10, mask).items.flatten() % 2) == {0}
+
+
+@pytest.mark.parametrize(
+    ("scorers", "budget", "message"),
+    [
+        (2, [20, 10, 5], "3 budgets for 2 scorers"),
+        (1, [20, 10], "2 budgets for 1 scorer"),
+        (2, [20, 0], "budget is 0"),
+        (2, [], "budget is empty"),
+        (2, [2.5, 3], "budget is 2.5"),
+        (
+            2,
+            ck.Budget(per_query=[20, 10], target_recall=0.9),
+            "target_recall works with one scorer",
+        ),
+    ],
+)
+def test_wrong_budgets_are_refused(index, scorers, budget, message):
+    given = [named(small, "small"), named(large, "large")][-scorers:]
+    with pytest.raises(InputError, match=message):
+        ck.Searcher(index, given).search("oak", 5, budget)
+
+
+def test_wrong_scorers_are_refused(index):
+    same = named(small, "small")
+    for given in ([same, same], [named(small, "one"), named(large, "one")]):
+        with pytest.raises(InputError, match="the same scorer is given twice"):
+            ck.Searcher(index, given)
+    with pytest.raises(InputError, match="the list of scorers is empty"):
+        ck.Searcher(index, [])
+    with pytest.raises(InputError, match="one of several scorers is None"):
+        ck.Searcher(index, [named(small, "small"), None])
+    other = ck.Searcher(ck.ItemIndex.build(texts(1), lsa=2), named(small, "small"))
+    with pytest.raises(InputError, match="the cheaper search has another index"):
+        ck.Searcher(index, [other, named(large, "large")])
+    with pytest.raises(InputError, match="cannot be named 'search'"):
+        index.add_retriever("search", ck.extend.ArrayStore)
+
+
+def test_a_cheap_scorer_that_is_slower_is_mentioned_once(index, caplog):
+    def slow(pairs):
+        time.sleep(0.002 * len(pairs))
+        return small(pairs)
+
+    search = ck.Searcher(index, [named(slow, "tortoise"), named(large, "hare")]).search
+    with caplog.at_level(logging.WARNING):
+        search("old red oak", 5, [40, 20])
+        search("sort a list", 5, [40, 20])
+    assert caplog.text.count("is slower than") == 1
+
+
+def test_documents_are_reranked_by_two_scorers():
+    documents = texts(3)
+    both = [named(small, "small"), named(large, "large")]
+    ranked = ck.rerank("old red oak", documents, [60, 12], scorer=both)
+    assert len(ranked) == N
+    assert sum("predicted" not in entry for entry in ranked) == 12
+    assert [each.n_calls for each in ranked.results.rungs] == [60, 12]
+    best = max(range(N), key=lambda i: large([("old red oak", documents[i])])[0])
+    assert ranked[0]["corpus_id"] == best
+    whole = ck.rerank("old red oak", documents[:10], [60, 12], scorer=both)
+    assert [each.n_calls for each in whole.results.rungs] == [10]
+
+
+def timed(function, seconds, name):
+    def scored(pairs):
+        time.sleep(seconds * len(pairs))
+        return function(pairs)
+
+    return ck.CallableScorer(scored, name, batch=1)
+
+
+def test_a_budget_in_seconds_is_split_by_measured_speed(index):
+    scorers = [timed(small, 0.0005, "small"), timed(large, 0.01, "large")]
+    searcher = ck.Searcher(index, scorers)
+    results = searcher.search("old red oak", 5, ck.Budget(seconds=0.5))
+    assert results.seconds < 0.9
+    below = results.cheaper
+    assert below.budget == N  # no more items
+    assert 15 <= results.budget <= 50
+    rates = searcher.rates(["oak"])
+    assert [rate.name for rate in rates] == ["callable:small", "callable:large"]
+    assert rates[1].seconds > 5 * rates[0].seconds
+    alone = ck.Searcher(index, scorers[1]).search("old red oak", 5, ck.Budget(seconds=0.3))
+    assert 10 <= alone.budget <= 32
+
+
+class Priced(ck.CallableScorer):
+    spent = 0.0
+
+    def score(self, pairs, *given, **options):
+        for places, scores in super().score(pairs, *given, **options):
+            self.spent += 0.01 * len(places)
+            yield places, scores
+
+
+def test_a_budget_in_money_is_spent_by_the_scorer_that_has_a_price(index):
+    large_one = Priced(large, "large")
+    results = ck.Searcher(index, [named(small, "small"), large_one]).search(
+        "old red oak", 5, ck.Budget(cost=0.12)
+    )
+    assert (results.budget, results.cheaper.budget) == (12, N)
+    assert results.cost == pytest.approx(0.12)
+    with pytest.raises(InputError, match="callable:small has no price"):
+        ck.Searcher(index, named(small, "small")).search("oak", 5, ck.Budget(cost=1.0))
+
+
+def test_less_than_one_pair_is_said_and_answered(index, caplog):
+    late = ck.Searcher(index, [named(small, "small"), timed(large, 0.3, "late")])
+    with caplog.at_level(logging.WARNING):
+        results = late.search("old red oak", 5, ck.Budget(seconds=0.1))
+    assert "one pair of callable:late takes 0.3 seconds, more than the budget of 0.1" in caplog.text
+    assert len(results[0]) == 5
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"seconds": 0},
+        {"seconds": float("nan")},
+        {"cost": -1},
+        {"cost": "much"},
+        {"seconds": 1, "cost": 1},
+        {"seconds": 1, "per_query": 3},
+    ],
+)
+def test_wrong_budgets_of_time_and_money(given):
+    with pytest.raises(InputError):
+        ck.Budget(**given)
+
+
+def test_a_cheap_reranking_passes_on_what_it_scored(index):
+    """Its retriever's scores are no predictions: what it has not scored comes last."""
+    cheap = ck.Searcher(index, named(lambda pairs: [s - 50 for s in small(pairs)], "low"), "rerank")
+    results = ck.Searcher(index, [cheap, named(large, "large")], "rerank").search(
+        QUERIES, 10, [30, 12], trace=True
+    )
+    for below, picked in zip(results.cheaper, results.trace, strict=True):
+        assert {hit.id for hit in picked} >= {hit.id for hit in below[:10]}
+        assert all(hit.approx < 0 for hit in picked)
+
+
+def test_batches_keep_no_more_than_the_last_search(index, searcher, monkeypatch):
+    monkeypatch.setattr("crossknn.search.run.AT_ONCE", 2 * N)
+    results = searcher.search([f"{query} {i}" for query in QUERIES for i in range(3)], 5, [20, 6])
+    assert (results.n_calls, results.cheaper.n_calls) == (54, 180)
+    assert results.cheaper.seconds > 0
+    assert len(results.cheaper.queries) == 9
+
+
+def test_a_filter_of_ids_may_be_an_iterator(searcher):
+    results = searcher.search("old red oak", 5, [20, 6], filter=(f"i{i}" for i in range(0, N, 2)))
+    assert results.n_scored == 6
+    assert {hit.position % 2 for hit in results[0]} == {0}
+
+
+def test_with_a_deadline_every_query_is_answered_though_the_upper_scorer_is_down(index):
+    def dead(pairs):
+        raise ConnectionError("the line is dead")
+
+    searcher = ck.Searcher(index, [named(small, "small"), named(dead, "dead")])
+    queries = [f"{query} {i}" for query in QUERIES for i in range(6)]
+    results = searcher.search(queries, 5, ck.Budget(per_query=[15, 5], deadline=20.0))
+    assert all(len(hits) == 5 for hits in results)
+    assert {hit.rung for hits in results for hit in hits} == {1}
+
+
+def test_a_least_score_raises_the_error_of_the_upper_scorer(index):
+    def dead(pairs):
+        raise ConnectionError("the line is dead")
+
+    searcher = ck.Searcher(index, [named(small, "small"), named(dead, "dead")])
+    with pytest.raises(ScorerError, match="the line is dead"):
+        searcher.search("old red oak", 5, [15, 5], min_score=1.0)
+
+
+def test_a_method_that_does_not_use_the_search_is_mentioned(index, caplog):
+    searcher = ck.Searcher(
+        index, [named(small, "s2"), named(large, "l2")], "rerank(retriever=bm25)"
+    )
+    with caplog.at_level(logging.WARNING):
+        results = searcher.search("old red oak", 5, [20, 6])
+    assert "rerank(retriever=bm25) does not use the cheaper scorer" in caplog.text
+    assert results.cheaper is None
+    assert len(results[0]) == 5
+
+
+def test_documents_are_reranked_within_seconds():
+    both = [timed(small, 0.0002, "small"), timed(large, 0.004, "large")]
+    ranked = ck.rerank("old red oak", texts(3), ck.Budget(seconds=0.4), scorer=both)
+    assert len(ranked) == N
+    assert sum("predicted" not in entry for entry in ranked) > 10

@@ -132,6 +132,24 @@ def test_a_cheap_scorer_searches_before_an_expensive_one(build, command, endpoin
     assert "works with one --scorer" in capsys.readouterr().err
 
 
+def test_a_comparison_says_whether_a_cheap_scorer_pays(build, command, endpoint, capsys):
+    build()
+    both = ("--scorer", "bundled", *endpoint[0])
+    comparing = ["compare", "docs.index", "--queries", "queries.jsonl"]
+    comparing += ["--budgets", "4,8", "-k", "5"]
+    rows = command(*comparing, "--methods", "auto", *both)
+    after = [row for row in rows if "after" in row["method"]]
+    names = ("rerank(retriever=search), after 100 cheaper calls", "auto, after 100 cheaper calls")
+    assert [(r["method"], r["calls"]) for r in after] == [(n, b) for b in (4, 8) for n in names]
+    assert all(0 <= row["recall"] <= 1 for row in after)
+    assert run([*comparing, *both]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(
+        r"4 calls after 100 of the cheaper scorer find .* alone \(recall of the 5", shown
+    )
+    assert "s of scoring instead of" in shown
+
+
 @pytest.mark.slow
 def test_anchors_are_collected_with_limits(build, command):
     build()

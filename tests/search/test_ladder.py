@@ -300,23 +300,8 @@ def test_with_a_pool_the_search_ranks_what_it_scored_and_predicted(index):
 
 
 def test_a_search_as_a_retriever(index):
-    from crossknn.search.loop import SearchRetriever
-
     cheap = ck.Searcher(index, named(small, "small"))
-    cheap_request = cheap._request(
-        index, ck.read_queries(["x"]), cheap.method, 5, ck.Budget(per_query=30), None, None, None
-    )
-    from dataclasses import replace
-
-    from crossknn.search.run import FailurePolicy, SearchRun
-
-    def search(found):
-        request = replace(cheap_request, queries=ck.read_queries(list(found)))
-        run = SearchRun(request, FailurePolicy(request), range(len(found)), 1, None)
-        results = run.results()
-        return run.search.ranked(), run.search.picks().items, results
-
-    retriever, queries = SearchRetriever(search, N, 1), Queries(QUERIES)
+    retriever, queries = cheap.as_retriever(30), Queries(QUERIES)
     assert retriever.results(queries) is None
     top, scores = retriever.top(queries, 10), retriever.scores(queries)
     exact = np.array([small([(q, t) for t in index.items.texts]) for q in QUERIES], np.float32)
@@ -334,6 +319,14 @@ def test_a_search_as_a_retriever(index):
                 assert given[q, c] == pytest.approx(scores[q, item], rel=1e-4)
     mask = np.arange(N) % 2 == 0
     assert set(retriever.top(queries, 10, mask).items.flatten() % 2) == {0}
+    other = ck.ItemIndex.build([{"id": f"i{i}", "text": t} for i, t in enumerate(texts())], lsa=8)
+    other.add_retriever("cheap", retriever)
+    added = ck.Searcher(other, named(large, "large"), "rerank(retriever=cheap)")
+    ladder = ck.Searcher(index, [cheap, named(large, "large")], "rerank").search(
+        QUERIES, 5, [30, 10]
+    )
+    found = added.search(QUERIES, 5, 10)
+    assert [[h.id for h in hits] for hits in found] == [[h.id for h in hits] for hits in ladder]
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,8 @@ def command(
     --store: run the same command again to resume after an interruption.
 
     Reranking and the first-stage retriever alone are always compared. With
+    several --scorer, the last one is compared alone and after a search with the
+    cheaper ones, which score ten pairs for one of the last. With
     --qrels, a diagnosis at the end recommends keeping the retriever, reranking
     or searching deeper.
     """
@@ -110,11 +112,11 @@ def command(
     queries = o.read_queries(options.queries)
     add_lists(index, options.lists, queries)
     task = options.task(queries, index)
-    exact = scorer.open(workers=1 if options.no_exact else o.threads(None))
+    *others, exact = scorer.open_all(workers=1 if options.no_exact else o.threads(None))
     if options.lists is not None:
         methods |= _of_lists(index, methods, queries, exact.fingerprint, min(budgets))
     stored = StoredScorer(exact, o.open_store(exact, index, store))
-    searcher = Searcher(index, stored)
+    searcher = Searcher(index, [*(o.stored(each, index, store) for each in others), stored])
     for method in methods.values():
         searcher.check_scorer(method)
     scores = None if options.no_exact else _exact(stored, queries, index)
@@ -125,13 +127,35 @@ def command(
         task=task,
     )
     table = _searched(evaluation, methods, budgets, searcher.fusion)
+    sentences = list[str]()
+    if others:
+        rungs, sentences = _after_cheaper(searcher, evaluation, scores, budgets)
+        table += rungs
     if json:
         for row in chain(*table):  # with all settings of its method
-            method = parse_method(row["method"])
+            method = parse_method(row["method"].partition(", after")[0])
             print_json({**row, "settings": text_of(method.name, method, full=True)})
     else:
         show_table(table_of(table))
+    for text in sentences:
+        (note if json else say)(text)
     _diagnose(evaluation, methods, budgets, searcher.fusion, json)
+
+
+def _after_cheaper(
+    searcher: Searcher, evaluation: Evaluation, exact: FloatArray | None, budgets: Sequence[int]
+) -> tuple[list[list[dict[str, Any]]], list[str]]:
+    """Return rows of reranking and the default search after the cheaper searches, and sentences
+    about the latter."""
+    from crossknn.evaluation.rungs import after_cheaper, sentence
+
+    methods = {name: parse_method(name) for name in ("rerank(retriever=search)", DEFAULT)}
+    with progress("searching with the cheaper scorers", "budgets") as report:
+        rungs = [*after_cheaper(searcher, evaluation, exact, methods, budgets, report)]
+    alone = [*evaluation.outcomes({DEFAULT: methods[DEFAULT]}, budgets)]
+    rates = searcher.rates(evaluation.batches[0].queries.texts)
+    sentences = [sentence(alone, *rung, rates) for rung in rungs[1::2]]
+    return [list(outcome.rows()) for _, outcome in rungs], sentences
 
 
 def _of_lists(

@@ -186,12 +186,12 @@ def _after_cheaper(request: SearchRequest, policy: FailurePolicy) -> SearchReque
     cheaper = request.cheaper
     if cheaper is None:
         return request
-    search = partial(_searched, cheaper, request, policy)
+    search = partial(searched, cheaper, request, policy)
     found = SearchRetriever(search, request.index.n, cheaper.rung)
     return replace(request, index=request.index.after_search(found), found=found)
 
 
-def _searched(
+def searched(
     cheaper: SearchRequest, then: SearchRequest, policy: FailurePolicy, texts: Sequence[str]
 ) -> tuple[Candidates, IntArray, Results]:
     """Search for the texts (m,) with the cheaper scorer, before the search `then`, whose policy

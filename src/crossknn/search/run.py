@@ -340,8 +340,9 @@ class SearchRun:
         the budget was less than k; for a query without scores, the first stage's hits."""
         request, search, calibration = self.request, self.search, self.request.calibration
         in_time = stopped_by is None or (stopped_by != "store" and self.policy.stop() is None)
-        more = request.k > request.pairs or request.found is not None
-        fill = request.min_score is None and more and in_time
+        # After a search with a cheaper scorer, its hits follow instead (`completed`).
+        fill = request.min_score is None and request.found is None and in_time
+        fill = fill and request.k > request.pairs
         ranking = search.filled(request.k) if fill else search.best(request.k)
         ranking, calibrated = request.equal_texts.put_back(ranking, request.k), None
         final, none_relevant = ranking.final, None

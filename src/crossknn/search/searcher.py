@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,9 +23,10 @@ from crossknn.retrievers.base import RandomItems
 from crossknn.scorers.base import Scorer
 from crossknn.search.calibration import CALIBRATION, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
-from crossknn.search.ladder import Rate, affordable, budgets, execute, rate_of
+from crossknn.search.ladder import Rate, affordable, budgets, execute, rate_of, searched
+from crossknn.search.loop import SearchRetriever
 from crossknn.search.results import Results
-from crossknn.search.run import OnRound, SearchRequest
+from crossknn.search.run import FailurePolicy, OnRound, SearchRequest
 from crossknn.types import BoolArray, Progress, as_count, as_positive
 
 if TYPE_CHECKING:
@@ -226,6 +228,14 @@ class Searcher:
         except asyncio.CancelledError:
             cancel.set()
             raise
+
+    def as_retriever(self, budget: int | Sequence[int] | Budget = PER_QUERY) -> SearchRetriever:
+        """Return this search with a budget as a retriever, for `ItemIndex.add_retriever`."""
+        limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
+        index, none = self.index.snapshot(), query_set(["-"])
+        request = self._request(index, none, self.method, None, limits, None, None, None)
+        search = partial(searched, request, request, FailurePolicy(request))
+        return SearchRetriever(search, index.n, len(self.scorers))
 
     def of_scorer(self, index: ItemIndex | None = None) -> ItemIndex:
         """Return a snapshot of the index without the fits and scores of other scorers."""

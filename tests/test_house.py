@@ -170,10 +170,10 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 24_600,
+    "src": 24_640,
     "train/src": 3_950,
     "lab": 13_510,
-    "tests": 21_700,
+    "tests": 21_720,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

@@ -128,6 +128,9 @@ def test_a_cheap_scorer_searches_before_an_expensive_one(build, command, endpoin
     assert "there are 3 budgets for 2 scorers" in capsys.readouterr().err
     assert run(["search", "docs.index", "files", "--scorer", "bundled", "--scorer", "bundled"]) == 2
     assert "names the same cross-encoder twice" in capsys.readouterr().err
+    twice = ["search", "docs.index", "files", *both, "--endpoint-model", "another"]
+    assert run(twice) == 2
+    assert "names 2 models, and --scorer 1 URL" in capsys.readouterr().err
     assert run(["collect", "docs.index", "--anchors", "train.txt", *both[:2], *options]) == 2
     assert "works with one --scorer" in capsys.readouterr().err
 

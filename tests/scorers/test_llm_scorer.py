@@ -258,7 +258,7 @@ def test_below_a_small_model_it_is_asked_little(serve):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": None}, "name the model"),
+        ({"model": None}, "the model is None: name it"),
         ({"prompt": "gard"}, "there is no prompt 'gard': did you mean grade"),
         ({"prompt": "Is {document} good?"}, r"the prompt lacks {query}"),
         ({"prompt": 3}, "the prompt is 3"),

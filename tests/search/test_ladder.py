@@ -429,16 +429,17 @@ def test_a_budget_in_money_is_spent_by_the_scorer_that_has_a_price(index):
         "old red oak", 5, ck.Budget(cost=0.12)
     )
     assert (results.budget, results.cheaper.budget) == (12, N)
-    assert results.cost == pytest.approx(0.12)
-    with pytest.raises(InputError, match="callable:small has no price"):
+    assert results.n_calls == 12 + 5  # five measured the scorers
+    assert results.cost == pytest.approx(0.17)
+    with pytest.raises(InputError, match="callable:small: no price is known"):
         ck.Searcher(index, named(small, "small")).search("oak", 5, ck.Budget(cost=1.0))
 
 
 def test_less_than_one_pair_is_said_and_answered(index, caplog):
-    late = ck.Searcher(index, [named(small, "small"), timed(large, 0.3, "late")])
+    late = ck.Searcher(index, [named(small, "small"), timed(large, 1.0, "late")])
     with caplog.at_level(logging.WARNING):
-        results = late.search("old red oak", 5, ck.Budget(seconds=0.1))
-    assert "one pair of callable:late takes 0.3 seconds, more than the budget of 0.1" in caplog.text
+        results = late.search("old red oak", 5, ck.Budget(seconds=0.6))
+    assert "one pair of callable:late takes 1 seconds, more than the budget of 0.6" in caplog.text
     assert len(results[0]) == 5
 
 
@@ -519,3 +520,26 @@ def test_documents_are_reranked_within_seconds():
     ranked = ck.rerank("old red oak", texts(3), ck.Budget(seconds=0.4), scorer=both)
     assert len(ranked) == N
     assert sum("predicted" not in entry for entry in ranked) > 10
+
+
+def test_pairs_that_measure_a_scorer_are_kept_and_counted_once(index):
+    store = ck.extend.ScoreStore()
+    stored = [ck.StoredScorer(named(f, n), store) for f, n in ((small, "s"), (large, "l"))]
+    searcher = ck.Searcher(index, stored)
+    first = searcher.search("old red oak", 5, ck.Budget(seconds=2.0))
+    again = searcher.search("old red oak", 5, ck.Budget(seconds=2.0))
+    assert again.n_calls < first.n_calls
+    assert again.cheaper.n_calls < first.cheaper.n_calls
+
+
+def test_a_scorer_that_cannot_be_measured_is_said(index, caplog):
+    def dead(pairs):
+        raise ConnectionError("the line is dead")
+
+    searcher = ck.Searcher(index, [named(small, "small"), named(dead, "dead")])
+    with caplog.at_level(logging.WARNING):
+        results = searcher.search("old red oak", 5, ck.Budget(seconds=1.0))
+    assert "the speed of callable:dead could not be measured: " in caplog.text
+    assert "the line is dead" in caplog.text
+    assert [hit.rung for hit in results[0]] == [1] * 5
+    assert results.stopped_by == "scorer"

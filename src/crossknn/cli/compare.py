@@ -148,13 +148,15 @@ def _after_cheaper(
     """Return rows of reranking and the default search after the cheaper searches, and sentences
     about the latter."""
     from crossknn.evaluation.rungs import after_cheaper, sentence
+    from crossknn.trial.plan import pairs_per_second
 
     methods = {name: parse_method(name) for name in ("rerank(retriever=search)", DEFAULT)}
     with progress("searching with the cheaper scorers", "budgets") as report:
         rungs = [*after_cheaper(searcher, evaluation, exact, methods, budgets, report)]
     alone = [*evaluation.outcomes({DEFAULT: methods[DEFAULT]}, budgets)]
-    rates = searcher.rates(evaluation.batches[0].queries.texts)
-    sentences = [sentence(alone, *rung, rates) for rung in rungs[1::2]]
+    models = [getattr(each, "scorer", each) for each in searcher.scorers]  # not stored scores
+    seconds = [1 / pairs_per_second(each, searcher.index.items.texts) for each in models]
+    sentences = [sentence(alone, *rung, seconds) for rung in rungs[1::2]]
     return [list(outcome.rows()) for _, outcome in rungs], sentences
 
 

@@ -19,7 +19,7 @@ from crossknn.data.items import Items, read_items
 from crossknn.data.queries import QuerySet
 from crossknn.data.queries import read_queries as read_query_set
 from crossknn.data.text_files import read_lines
-from crossknn.errors import InputError
+from crossknn.errors import InputError, counted
 from crossknn.files import parse_json
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import available_threads
@@ -126,11 +126,15 @@ class ScorerOptions:
         ),
     ] = ("bundled",)  # type: ignore[assignment]
     endpoint_model: Annotated[
-        str | None, Option(help="Model of the endpoint; without it no scores are stored.")
+        list[str] | None,
+        Option(help="Model of each URL, in order; without it no scores are stored."),
     ] = None
     scorer_option: Annotated[
         list[str] | None,
-        Option(metavar="KEY=VALUE", help="Options, such as max_length=256; of URLs: timeout=5."),
+        Option(
+            metavar="KEY=VALUE",
+            help="Options of the last --scorer, such as max_length=256; of URLs: timeout=5.",
+        ),
     ] = None
 
     def open(self, *, workers: int = 1) -> Scorer:
@@ -140,15 +144,20 @@ class ScorerOptions:
         return self.open_all(workers=workers)[0]
 
     def open_all(self, *, workers: int = 1) -> list[Scorer]:
-        """Open the cross-encoders; options are the last one's, a model's name the last URL's."""
+        """Open the cross-encoders; --scorer-option is for the last one."""
         if len(set(self.scorer)) < len(self.scorer):
             raise InputError("--scorer names the same cross-encoder twice: name each once")
         given, cores = self._options(), max(1, threads(None) // workers)
         options: dict[str, dict[str, Any]] = {name: {} for name in self.scorer}
         options[self.scorer[-1]] = given
-        if self.endpoint_model is not None:
-            urls = [name for name in self.scorer if is_url(name)] or self.scorer
-            options[urls[-1]]["model"] = self.endpoint_model
+        urls, models = [name for name in self.scorer if is_url(name)], self.endpoint_model or []
+        if len(models) not in (0, 1, len(urls)) or (models and not urls):
+            raise InputError(
+                f"--endpoint-model names {counted(len(models), 'model')}, and --scorer "
+                f"{counted(len(urls), 'URL')}: give one for each, or the last one's"
+            )
+        for url, model in zip(urls[-len(models) :] if models else (), models, strict=True):
+            options[url]["model"] = model
         return [CrossEncoder(name, cores=cores, **own) for name, own in options.items()]
 
     def _options(self) -> dict[str, Any]:

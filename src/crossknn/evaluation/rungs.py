@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import mul
 
 import numpy as np
 
@@ -11,7 +12,6 @@ from crossknn.data.queries import query_set
 from crossknn.evaluation.compare import Evaluation, query_batches
 from crossknn.evaluation.outcome import Outcome
 from crossknn.methods import Method
-from crossknn.search.ladder import Rate
 from crossknn.search.searcher import Budget, Searcher
 from crossknn.types import FloatArray, Progress
 
@@ -41,9 +41,10 @@ def after_cheaper(
 
 
 def sentence(
-    alone: Sequence[Outcome], cheaper: Sequence[int], outcome: Outcome, rates: Sequence[Rate]
+    alone: Sequence[Outcome], cheaper: Sequence[int], outcome: Outcome, seconds: Sequence[float]
 ) -> str:
-    """Say how many calls alone find as much: by the measure, or else by recall of the k best."""
+    """Say how many calls alone find as much, by the measure, or else by recall of the k best;
+    `seconds` are those of a pair by each scorer."""
     name = next(iter(outcome.task), None)
     k = max(outcome.recall, default=0)
     what = name if name is not None else f"recall of the {k} best"
@@ -55,8 +56,8 @@ def sentence(
     enough = [budget for budget, found in sorted(budgets.items()) if found >= value(outcome)]
     most = max(budgets)
     than = f"as much as {enough[0]} alone" if enough else f"more than {most} alone"
-    own = sum(n * r.seconds for n, r in zip((*cheaper, outcome.budget), rates, strict=True))
-    other = (enough[0] if enough else most) * rates[-1].seconds
+    own = sum(map(mul, (*cheaper, outcome.budget), seconds))
+    other = (enough[0] if enough else most) * seconds[-1]
     return (
         f"{outcome.budget} calls after {' + '.join(map(str, cheaper))} of the cheaper scorer "
         f"find {than} ({what} {value(outcome):.3f} and {budgets[enough[0] if enough else most]:.3f}"

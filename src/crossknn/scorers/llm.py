@@ -115,7 +115,7 @@ class LLMScorer(Endpoint):
     ) -> None:
         if not isinstance(model, str) or not model:
             raise InputError(
-                f"the model is {model!r}: name the model of the server (--endpoint-model NAME)"
+                f"the model is {model!r}: name it, as in LLMScorer(url, 'name') or --endpoint-model"
             )
         self._prompt = _prompt(prompt)
         how: dict[str, Any] = {"api_key": api_key, "timeout": timeout, "retries": retries}
@@ -248,8 +248,8 @@ def _price(given: Any) -> tuple[float, float] | None:
         if read is not None and written is not None:
             return read, written
     raise InputError(
-        f"price is {given!r:.80}: give two numbers of 0 or more, the prices of a million tokens "
-        "read and of a million written"
+        f"price is {given!r:.80}: give two numbers of 0 or more, such as [0.1, 0.4], the prices of "
+        "a million tokens read and of a million written"
     )
 
 

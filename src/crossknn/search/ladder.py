@@ -53,35 +53,49 @@ CHEAPER_TIME = 0.5
 """Share of the time before the deadline that a search with a cheaper scorer may take."""
 CALLS_TO_COMPARE = 20
 """Number of calls of each scorer from which their speed is compared."""
-PROBES = 4
-"""Number of pairs that are scored to measure a scorer."""
+PROBES, UNKNOWN = 4, 20
+"""Number of pairs that are scored to measure a scorer, and the budget of one of unknown speed."""
+PROBE_TIME = 0.2
+"""Share of a budget of seconds that measuring a scorer may take."""
 
 
 class Rate(NamedTuple):
-    """What a scorer takes for a pair: seconds, and money, if it has a price."""
+    """What a scorer takes for a pair: seconds, NaN if unknown, and money, if it has a price; and
+    the calls that it took to measure it."""
 
     name: str
     seconds: float
     cost: float | None
+    calls: int = 0
 
 
 def rate_of(scorer: Scorer, queries: Sequence[str], items: Sequence[str], **limits: Any) -> Rate:
-    """Measure a scorer on a few pairs, after one pair that opens the model; `limits` as in
-    `Scorer.score`. A scorer that fails has no speed."""
-    model: Any = getattr(scorer, "scorer", scorer)  # a stored score takes no time
-    name, rng = str(model.fingerprint or type(model).__name__), np.random.default_rng(0)
-    began, spent, scored = time.perf_counter(), None, 0
-    try:
-        for count in (1, PROBES):
-            began, spent, scored = time.perf_counter(), getattr(model, "spent", None), 0
-            pairs = Pairs(np.arange(count) % len(queries), rng.integers(len(items), size=count))
-            for places, _ in model.score(pairs, queries, items, **limits):
+    """Measure a scorer on a few pairs, which its store keeps; `limits` as in `Scorer.score`."""
+    name, rng = str(scorer.fingerprint or type(scorer).__name__), np.random.default_rng(0)
+    before, seconds, calls = getattr(scorer, "spent", None), math.nan, 0
+    model = getattr(scorer, "scorer", scorer)
+    try:  # a model is opened by a first pair, an endpoint is not
+        for count in (PROBES,) if getattr(model, "per_request", None) else (1, PROBES):
+            began, drawn = time.perf_counter(), rng.integers(len(items), size=count)
+            pairs = Pairs(np.arange(count) % len(queries), drawn)
+            stream, scored = scorer.score(pairs, queries, items, **limits), 0
+            for places, _ in stream:
                 scored += len(places)
+            computed = int(getattr(stream, "computed", scored))
+            calls += computed
+            seconds = (time.perf_counter() - began) / computed if computed else math.nan
     except Exception as error:  # whatever the scorer raises: the search meets it again
-        logger.debug("%s could not be measured", name, exc_info=error)
-    seconds = (time.perf_counter() - began) / scored if scored else math.inf
-    cost = None if spent is None else (model.spent - spent) / max(scored, 1)
-    return Rate(name, seconds, cost)
+        logger.warning("the speed of %s could not be measured: %s", name, error)
+    spent = None if before is None else getattr(scorer, "spent", before) - before
+    return Rate(name, seconds, None if spent is None or not calls else spent / calls, calls)
+
+
+def with_probes(results: Results, rates: Sequence[Rate]) -> Results:
+    """Add the calls for measuring the scorers, and their money, to results."""
+    *below, own = rates
+    cost = results.cost if own.cost is None else (results.cost or 0.0) + own.cost * own.calls
+    cheaper = results.cheaper and with_probes(results.cheaper, below)
+    return replace(results, n_calls=results.n_calls + own.calls, cost=cost, cheaper=cheaper)
 
 
 def affordable(rates: Sequence[Rate], budget: float, n: int, *, of_time: bool) -> tuple[int, ...]:
@@ -95,23 +109,21 @@ def affordable(rates: Sequence[Rate], budget: float, n: int, *, of_time: bool) -
     """
     last = rates[-1]
     if not of_time and not last.cost:
-        what = "has no price" if last.cost is None else "does not say what its answers cost"
-        raise InputError(
-            f"{last.name} {what}: give it one (price=), or a budget of pairs or seconds"
-        )
+        what = "no price is known" if last.cost is None else "the price is 0, or tokens unknown"
+        raise InputError(f"{last.name}: {what}; give one (price=), or a budget of pairs or seconds")
     calls, left = list[int | None](), budget
     for rate in rates[:-1]:
-        unit = rate.seconds if of_time else rate.cost
-        count = min(MOST, int(CHEAPER_SHARE * left / unit)) if unit else None
+        unit = (rate.seconds if of_time else rate.cost) or math.nan
+        count = None if math.isnan(unit) else min(MOST, int(CHEAPER_SHARE * left / unit))
         calls.append(count)
-        left -= (unit or 0.0) * (count or 0)
+        left -= (count or 0) * (0.0 if count is None else unit)
     unit = max(last.seconds if of_time else last.cost or 0.0, 1e-9)
-    own = int(min(left / unit, n))
+    own = UNKNOWN if math.isnan(last.seconds) and of_time else int(min(left / unit, n))
     if own < 1:
-        kind = " seconds" if of_time else ""
+        kind = "takes {:.2g} seconds" if of_time else "costs {:.2g}"
         logger.warning(
-            "one pair of %s takes %.2g%s, more than the budget of %g: one is scored anyway",
-            *(last.name, unit, kind, budget),
+            "one pair of %s %s, more than the budget of %g: one is scored anyway, if in time",
+            *(last.name, kind.format(unit), budget),
         )
     usual = budgets((max(own, 1),), len(rates))
     found = (u if c is None else c for c, u in zip([*calls, None], usual, strict=True))

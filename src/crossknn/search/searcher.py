@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import math
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +25,16 @@ from crossknn.retrievers.base import RandomItems
 from crossknn.scorers.base import Scorer
 from crossknn.search.calibration import CALIBRATION, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
-from crossknn.search.ladder import Rate, affordable, budgets, execute, rate_of, searched
+from crossknn.search.ladder import (
+    PROBE_TIME,
+    Rate,
+    affordable,
+    budgets,
+    execute,
+    rate_of,
+    searched,
+    with_probes,
+)
 from crossknn.search.loop import SearchRetriever
 from crossknn.search.results import Results
 from crossknn.search.run import FailurePolicy, OnRound, SearchRequest
@@ -38,8 +49,6 @@ K = 10
 """Default number of hits per query."""
 PER_QUERY = 100
 """Default budget: number of pairs scored per query."""
-LARGEST = 1e9
-"""Maximum budget of seconds or money."""
 Filter: TypeAlias = Mapping[str, Any] | Iterable[str] | BoolArray
 
 
@@ -68,10 +77,10 @@ class Budget:
 
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.per_query, self.seconds, self.cost)) > 1:
-            raise InputError("give one of per_query, seconds and cost, not several")
+            raise InputError("give one budget: per_query (--budget), seconds or cost")
         for name in ("seconds", "cost"):
             if getattr(self, name) is not None:
-                as_positive(getattr(self, name), name, LARGEST)
+                as_positive(getattr(self, name), name, 1e9)
         if self.per_query is not None and not self.calls:
             raise InputError("budget is empty: give a number for each scorer")
         if self.deadline is not None:
@@ -209,12 +218,14 @@ class Searcher:
         chosen = self.method if method is None else parse_method(method)
         limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
         queries = query_set(queries)
+        rates = list[Rate]()
         if chosen.calls and (limits.seconds is not None or limits.cost is not None):
-            limits = self._counted(limits, queries.texts, cancel)
+            limits, rates = self._counted(limits, queries.texts, cancel)
         index = self.index.snapshot()
         request = self._request(index, queries, chosen, k, limits, min_score, filter, seed)
         how: dict[str, Any] = {"trace": trace, "progress": progress, "cancel": cancel}
-        return execute(replace(request, **how, on_round=on_round, fallback=fallback))
+        results = execute(replace(request, **how, on_round=on_round, fallback=fallback))
+        return with_probes(results, rates) if rates else results
 
     async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:
         """Run `search` in a worker thread; cancelling the task stops it at the next batch.
@@ -266,26 +277,33 @@ class Searcher:
             )
 
     def rates(self, queries: Sequence[str], **limits: Any) -> list[Rate]:
-        """Measure the scorers' seconds and money per pair on a few pairs of these queries, once;
-        cheapest scorer first. `limits` as in `Scorer.score`."""
-        if self._rate is None and self.scorer is not None:
-            self._rate = rate_of(self.scorer, queries, self.index.items.texts, **limits)
+        """Measure the scorers' seconds and money per pair on a few pairs of these queries, unless
+        that has been done; cheapest scorer first. `limits` as in `Scorer.score`."""
         below = [] if self.cheaper is None else self.cheaper.rates(queries, **limits)
-        return below if self._rate is None else [*below, self._rate]
+        rate = self._rate
+        if rate is None and self.scorer is not None:
+            rate = rate_of(self.scorer, queries, self.index.items.texts, **limits)
+            self._rate = None if math.isnan(rate.seconds) else rate._replace(calls=0)
+        return below if rate is None else [*below, rate]
 
     def _counted(
         self, limits: Budget, queries: Sequence[str], cancel: threading.Event | None
-    ) -> Budget:
-        """Convert a budget in seconds or money to numbers of pairs and a deadline."""
-        seconds, deadline, n = limits.seconds, limits.deadline, len(self.index)
-        amount = limits.cost if seconds is None else seconds
-        self.check_scorer(self.method)
+    ) -> tuple[Budget, list[Rate]]:
+        """Convert a budget in seconds or money to numbers of pairs and a deadline, and return what
+        was measured for it."""
+        began, amount = time.monotonic(), limits.cost if limits.seconds is None else limits.seconds
         assert amount is not None
-        rates = self.rates(queries, time_left=deadline or seconds, cancel=cancel)
-        calls = affordable(rates, amount, n, of_time=seconds is not None)
-        if seconds is not None:
-            deadline = min(deadline or np.inf, len(queries) * seconds)
-        return replace(limits, per_query=calls, deadline=deadline, seconds=None, cost=None)
+        self.check_scorer(self.method)
+        ends = limits.deadline or math.inf
+        if limits.seconds is not None:
+            ends = min(ends, len(queries) * limits.seconds)
+        time_left = None if ends == math.inf else PROBE_TIME * ends
+        rates = self.rates(queries, time_left=time_left, cancel=cancel)
+        calls = affordable(rates, amount, len(self.index), of_time=limits.seconds is not None)
+        left = max(ends - (time.monotonic() - began), ends / 2)
+        deadline = None if ends == math.inf else left
+        limits = replace(limits, per_query=calls, deadline=deadline, seconds=None, cost=None)
+        return limits, rates
 
     def budgets(self, limits: Budget) -> tuple[int, ...]:
         """Return the budget of each scorer, cheapest first; InputError for another number."""

@@ -66,6 +66,19 @@ def named(function, name):
     return ck.CallableScorer(function, name)
 
 
+def breaking(function, after):
+    """A scorer that fails after this many pairs."""
+    calls = []
+
+    def breaks(pairs):
+        calls.extend(pairs)
+        if len(calls) > after:
+            raise ConnectionError("the line is dead")
+        return function(pairs)
+
+    return ck.CallableScorer(breaks, "broken", batch=1)
+
+
 @pytest.fixture(scope="module")
 def index():
     return ck.ItemIndex.build(
@@ -180,15 +193,7 @@ def test_a_scorer_that_misleads_costs_little(index):
 
 @pytest.mark.parametrize("after", [0, 15])
 def test_if_the_cheaper_scorer_fails_the_search_goes_on(index, caplog, after):
-    calls = []
-
-    def breaks(pairs):
-        calls.extend(pairs)
-        if len(calls) > after:
-            raise ConnectionError("the line is dead")
-        return small(pairs)
-
-    broken = ck.CallableScorer(breaks, "broken", batch=1)
+    broken = breaking(small, after)
     with caplog.at_level(logging.WARNING):
         results = ck.Searcher(index, [broken, named(large, "large")]).search(
             "old red oak", 5, [40, 10]
@@ -201,15 +206,7 @@ def test_if_the_cheaper_scorer_fails_the_search_goes_on(index, caplog, after):
 
 @pytest.mark.parametrize("after", [0, 9])
 def test_if_the_upper_scorer_fails_the_lower_answer_stands(index, after):
-    calls = []
-
-    def breaks(pairs):
-        calls.extend(pairs)
-        if len(calls) > after:
-            raise ConnectionError("the line is dead")
-        return large(pairs)
-
-    broken = ck.CallableScorer(breaks, "broken", batch=1)
+    broken = breaking(large, after)
     results = ck.Searcher(index, [named(small, "small"), broken]).search(
         "old red oak", 12, [40, 20]
     )

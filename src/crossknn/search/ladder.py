@@ -60,8 +60,8 @@ PROBE_TIME = 0.2
 
 
 class Rate(NamedTuple):
-    """What a scorer takes for a pair: seconds, NaN if unknown, and money, if it has a price; and
-    the calls that it took to measure it."""
+    """Seconds of a scorer for a pair, NaN if unknown; money for a pair, None without a price; and
+    the number of pairs that were scored to measure both."""
 
     name: str
     seconds: float
@@ -175,7 +175,8 @@ def _most_pairs(request: SearchRequest) -> int:
 
 
 def _check_rungs(request: SearchRequest, results: Results) -> None:
-    """Warn once if the cheaper scorer was not used, or is slower and the next costs no money."""
+    """Warn once if the method does not use the cheaper scorer, or if that scorer is slower than the
+    next one, which costs no money."""
     below, message = results.cheaper, ""
     if below is None and results.stopped_by == "budget":
         message = f"{request.method} does not use the cheaper scorer: name the retriever 'search'"

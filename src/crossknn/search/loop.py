@@ -193,7 +193,6 @@ class Search:
         state, plan, picks = self._state, self.plan, self.picks()
         if state.retrieved is None:
             return plan.retriever.top(self.queries, self.available, self.allowed)
-        scored = Candidates(picks.items, picks.final)
         if not getattr(plan.predictor, "predictor", plan.predictor).predicts_scores:
             best = self.best(picks.items.shape[1])
             rest = joined(best.items, state.retrieved.items)[:, best.items.shape[1] :]
@@ -209,7 +208,7 @@ class Search:
         for q in range(len(items)):
             by_item, known = np.argsort(items[q], kind="stable"), picks.items[q] != NO_ITEM
             place = by_item[np.searchsorted(items[q][by_item], picks.items[q, known])]
-            scores[q, place] = scored.scores[q, known]
+            scores[q, place] = picks.final[q, known]
         out = items == NO_ITEM
         if self.allowed is not None:
             out |= ~self.allowed[items]

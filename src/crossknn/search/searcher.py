@@ -306,7 +306,7 @@ class Searcher:
         return limits, rates
 
     def budgets(self, limits: Budget) -> tuple[int, ...]:
-        """Return the budget of each scorer, cheapest first; InputError for another number."""
+        """Return the budget of each scorer, cheapest first; InputError if their number is wrong."""
         given = (PER_QUERY,) if limits.per_query is None else limits.calls
         return budgets(given, max(1, len(self.scorers)))
 

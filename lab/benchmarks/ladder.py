@@ -1,11 +1,13 @@
-"""What an expensive scorer finds after a search with a cheaper one, on the package's sample.
+"""What an expensive scorer finds after a search with a cheaper one, beside what everybody can do.
 
-    python lab/benchmarks/ladder.py --store FILE --out FILE NAME=CHEAP [NAME=CHEAP ...]
+    python lab/benchmarks/ladder.py SET --out FILE --store DIR [--scores FILE] NAME=CHEAP ...
 
-The sample's stored scores are the expensive scorer's; CHEAP is "bundled" or the folder of a
-cross-encoder, whose scores are kept in `--store`. Writes the share of the expensive scorer's own
-ten best items that are found, and of queries whose right item is among the 20 returned, with
-differences from reranking what the cheap search found.
+SET is "sample" (the package's, whose stored scores are the expensive scorer's) or a BEIR folder.
+There the expensive scorer is the bundled cross-encoder, which first scores all pairs, or that of a
+matrix of scores, `--scores`, with ids as in the folder. CHEAP is "bundled" or the folder of a
+cross-encoder. All scores are kept in `--store`. For each cheap scorer and budget, the file gets
+each query's share of the expensive scorer's ten best items (`own`), whether a right item is among
+20 (`right`), and nDCG@10; `table` prints means and differences (ladder_table.py).
 """
 
 from __future__ import annotations
@@ -14,63 +16,196 @@ import argparse
 import json
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import crossknn as ck
-from crossknn.evaluation.measures import bootstrap
-from crossknn.search.results import Results
-from crossknn.types import FloatArray
+from crossknn.data.qrels import Qrels
+from crossknn.data.queries import QuerySet
+from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.index.item_index import ItemIndex
+from crossknn.retrievers.specs import open_retriever
+from crossknn.scorers.plain import CallableScorer
+from crossknn.scores.collect import exact_scores
+from crossknn.scores.store import ScoreStore
+from crossknn.search.ladder import CHEAPER_SHARE, MOST
+from crossknn.types import FloatArray, IntArray, Queries
 
-K, BUDGETS, CHEAP = 20, (5, 10, 20, 50), (50, 100, 200)
-METHODS = {"rerank": "rerank", "search": "auto"}
+K = 20
+BUDGETS, CHEAP = (5, 10, 20, 50), (50, 100, 200, 400)
+ALONE = (*BUDGETS, 80, 100)
+TIMES, RATIOS = (10, 20, 50), (5, 20, 100, 1000)
+"""Budgets of time, in calls of the expensive scorer, and its calls' cost in calls of the cheap one."""
+SHARES = (0.15, CHEAPER_SHARE, 0.5)
+WAYS = {"cascade": "rerank(retriever=search)", "ladder": "auto"}
 
 
-def found(sample: ck.sample.Sample, results: Results) -> dict[str, FloatArray]:  # type: ignore[name-defined]
-    """The shares (m,) of each query."""
-    best = np.argsort(-sample.scores, axis=1, kind="stable")[:, :10]
-    scored = [{hit.position for hit in hits if not hit.predicted} for hits in results]
-    own = [len(s & set(b)) / 10 for s, b in zip(scored, best.tolist(), strict=True)]
-    judged = [sample.qrels[query] for query in results.query_ids]
-    right = [any(h.id in j for h in hits[:K]) for j, hits in zip(judged, results, strict=True)]
-    return {"own": np.array(own), "right": np.array(right, float)}
+def split(total: int, ratio: int, share: float) -> tuple[int, int]:
+    """Return the calls of the cheap and the expensive scorer, as `search.ladder.affordable`."""
+    cheap = min(MOST, int(share * total * ratio))
+    return cheap, max(1, int(total - cheap / ratio))
 
 
-def row(values: dict[str, FloatArray], other: dict[str, FloatArray] | None) -> dict[str, Any]:
-    made: dict[str, Any] = {name: round(100 * float(v.mean()), 1) for name, v in values.items()}
-    for name in values if other else ():
-        gain = bootstrap(100 * (values[name] - other[name]))  # type: ignore[index]
-        made[f"{name} - rerank"] = [round(v, 1) for v in (gain.mean, gain.low, gain.high)]
-    return made
+@dataclass(frozen=True, eq=False)
+class Set:
+    """An index, m queries, their judgements, and all scores (m, n) of the expensive scorer."""
+
+    index: ItemIndex
+    queries: QuerySet
+    qrels: Qrels
+    scores: FloatArray
+    scorer: Any
+
+    def found(self, items: IntArray, budget: int) -> dict[str, list[float]]:
+        """Measure answers (m, 20), of which the expensive scorer scored the first `budget`."""
+        best = np.argsort(-self.scores, axis=1, kind="stable")[:, :10]
+        both = zip(items[:, :budget], best, strict=True)
+        judgements = Judgements.from_qrels(self.qrels, self.queries, self.index.items.ids)
+        task = TaskMeasures(judgements, ["nDCG@10", f"Success@{K}"]).values(items[:, :K])
+        return {
+            "own": [len(np.intersect1d(*pair)) / 10 for pair in both],
+            "right": np.asarray(task[f"Success@{K}"]).tolist(),
+            "ndcg": np.asarray(task["nDCG@10"]).tolist(),
+        }
+
+
+def of_folder(folder: Path, matrix: Path | None, store: Path, most: int) -> Set:
+    items = ck.read_items(folder)
+    queries, qrels = ck.read_queries(folder, split="test"), ck.read_qrels(folder, split="test")
+    if matrix is None:
+        queries, exact = queries.take(range(len(queries))[:most]), ck.CrossEncoder()
+        kept = ScoreStore(store / f"{folder.name}-exact.sqlite")
+        scores = np.stack([*exact_scores(kept, exact, queries.texts, items.texts)])
+    else:
+        stored = np.load(matrix)
+        place = {str(name): n for n, name in enumerate(stored["query_ids"])}
+        tests = {str(name) for name in stored["query_ids"][int(stored["n_anchors"]) :]}
+        rows = [n for n, name in enumerate(queries.ids) if name in tests and name in qrels][:most]
+        queries = queries.take(rows)
+        items = items.take(items.positions([str(name) for name in stored["item_ids"]]))
+        scores = stored["scores"][[place[name] for name in queries.ids]].astype(np.float32)
+    row = {text: q for q, text in enumerate(queries.texts)}
+    column = {text: i for i, text in enumerate(items.texts)}
+
+    def looked_up(pairs: list[tuple[str, str]]) -> FloatArray:
+        return scores[[row[query] for query, _ in pairs], [column[text] for _, text in pairs]]
+
+    index = ItemIndex.build(items, encoder="bundled", folder=store / f"{folder.name}.index")
+    return Set(index, queries, qrels, scores, CallableScorer(looked_up, f"exact {folder.name}"))
+
+
+def answers(results: ck.Results) -> tuple[IntArray, int]:
+    """Return the items (m, 20+) that were scored, best first, padded by -1."""
+    rows = [[hit.position for hit in hits if not hit.predicted] for hits in results]
+    width = max(map(len, rows))
+    return np.array([row + [-1] * (width - len(row)) for row in rows]), width
+
+
+def completed(items: IntArray, order: IntArray) -> IntArray:
+    """Let what was not scored follow in the cheap order (m, c)."""
+    rows = []
+    for own, cheap in zip(items, order, strict=True):
+        known = own[own >= 0]
+        rows.append(np.concatenate([known, cheap[~np.isin(cheap, known)]])[: max(K, len(known))])
+    width = min(map(len, rows))
+    return np.stack([row[:width] for row in rows])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("set")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("cheap", nargs="+")
-    given = parser.parse_args()
-    sample = ck.sample()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout
-    table: dict[str, Any] = {"commit": commit.strip(), "date": time.strftime("%Y-%m-%d")}
-    cheap = dict(each.partition("=")[::2] for each in given.cheap)
-    ladders = [("none", None, 0)]
-    for name, place in cheap.items():
-        scorer = ck.StoredScorer(ck.CrossEncoder(place), given.store)
-        ladders += [(name, scorer, calls) for calls in CHEAP]
-    for name, scorer, calls in ladders:
-        scorers = [sample.scorer] if scorer is None else [scorer, sample.scorer]
-        for budget in BUDGETS:
-            budgets, before = [*([calls] if calls else []), budget], None
-            for way, method in METHODS.items():
-                searcher = ck.Searcher(sample.index, scorers, method)
-                values = found(sample, searcher.search(sample.queries, K, budgets))
-                table[f"{name} {calls} {budget} {way}"] = row(values, before)
-                before = values
-                print(name, calls, budget, way, row(values, None), flush=True)
-        given.out.write_text(json.dumps(table, indent=1) + "\n")
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--scores", type=Path)
+    parser.add_argument("--queries", type=int, default=60)
+    parser.add_argument("cheap", nargs="*")
+    given = parser.parse_intermixed_args()
+    given.store.mkdir(parents=True, exist_ok=True)
+    if given.set == "sample":
+        sample = ck.sample()
+        own = sample.index, sample.queries, sample.qrels, sample.scores, sample.scorer
+        chosen = Set(*own)
+    else:
+        chosen = of_folder(Path(given.set), given.scores, given.store, given.queries)
+    table = json.loads(given.out.read_text()) if given.out.exists() else {}
+    mine = table.setdefault(Path(given.set).name, {})
+    git = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    mine |= {"commit": git.stdout.strip(), "date": time.strftime("%Y-%m-%d")}
+    mine |= {"items": chosen.index.n, "queries": len(chosen.queries)}
+
+    def keep(name: str, values: Any) -> None:
+        mine[name] = values
+        given.out.write_text(json.dumps(table) + "\n")
+
+    first = open_retriever(chosen.index, "dense").top(Queries(chosen.queries.texts), MOST).items
+    for way, method in {"rerank": "rerank", "search": "auto"}.items():
+        searcher = ck.Searcher(chosen.index, chosen.scorer, method)
+        for budget in ALONE:
+            if (name := f"{way} 0 {budget}") not in mine:
+                results = searcher.search(chosen.queries, budget, budget)
+                keep(name, chosen.found(completed(answers(results)[0], first), budget))
+    for name, _, place in (each.partition("=") for each in given.cheap):
+        _with(chosen, name, place or name, given.store / f"{Path(given.set).name}-{name}.sqlite",
+              first, mine, keep)  # fmt: skip
+
+
+def _with(
+    chosen: Set, name: str, place: str, store: Path, first: IntArray, mine: Any, keep: Any
+) -> None:
+    """Measure the ladders above one cheap scorer."""
+    cheap = ck.StoredScorer(ck.CrossEncoder(place), ScoreStore(store))
+    wanted = [(c, e, "grid") for c in CHEAP for e in BUDGETS]
+    for total in TIMES:
+        for ratio in RATIOS:
+            shares = SHARES if total == TIMES[1] else (CHEAPER_SHARE,)
+            wanted += [
+                (*split(total, ratio, share), f"{total} x{ratio} {share}") for share in shares
+            ]
+    queries = Queries(chosen.queries.texts)
+    for calls in sorted({c for c, *_ in wanted}):
+        retriever = ck.Searcher(chosen.index, cheap).as_retriever(calls)
+        index = chosen.index.after_search(retriever)
+        order = retriever.top(queries, MOST).items
+        if f"{name} {calls} alone" not in mine:
+            keep(f"{name} {calls} alone", chosen.found(order[:, :K], calls))
+            reranked = ck.Searcher(chosen.index, cheap, "rerank").search(
+                chosen.queries, calls, calls
+            )
+            listed = answers(reranked)[0]
+            keep(f"{name} {calls} reranked", chosen.found(listed[:, :K], calls))
+            keep(f"{name} {calls} correlation", _correlation(chosen, order, retriever, queries))
+        for budget in sorted({e for c, e, _ in wanted if c == calls}):
+            for way, method in WAYS.items():
+                if (key := f"{name} {way} {calls} {budget}") not in mine:
+                    results = ck.Searcher(index, chosen.scorer, method).search(
+                        chosen.queries, budget, budget
+                    )
+                    items = completed(answers(results)[0], order)
+                    keep(key, chosen.found(items, budget))
+            if (key := f"{name} twice {calls} {budget}") not in mine:
+                # What everybody does: retrieve, rerank by the cheap scorer, rerank its best.
+                pool = ck.Searcher(chosen.index, cheap, "rerank").search(
+                    chosen.queries, calls, calls
+                )
+                listed = answers(pool)[0]
+                best = listed[:, :budget]
+                scores = np.take_along_axis(chosen.scores, best, 1)
+                best = np.take_along_axis(best, np.argsort(-scores, 1, kind="stable"), 1)
+                keep(key, chosen.found(completed(best, listed), budget))
+        print(name, calls, flush=True)
+
+
+def _correlation(chosen: Set, order: IntArray, retriever: Any, queries: Queries) -> float:
+    """The mean correlation of both scorers over the 100 items that the cheap search finds best."""
+    own = retriever.of_all(queries)
+    pool = order[:, :100]
+    rows = zip(*(np.take_along_axis(s, pool, 1) for s in (own, chosen.scores)), strict=True)
+    return float(np.mean([np.corrcoef(*row)[0, 1] for row in rows]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,207 @@
+"""Tables, tests and a picture of what ladder.py measured.
+
+python lab/benchmarks/ladder_table.py FILE [--picture docs/images/ladder.png]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ladder import CHEAPER_SHARE, RATIOS, TIMES, split
+
+from crossknn.evaluation.measures import bootstrap, holm, paired
+from crossknn.types import FloatArray
+
+WAYS = ("twice", "cascade", "ladder")
+CORRELATED = 0.5
+
+
+class Case:
+    """A set and a cheap scorer, with the measures (m,) of each way and budget in percent."""
+
+    def __init__(self, name: str, cheap: str, table: dict[str, Any]) -> None:
+        self.name, self.cheap, self._table = name, cheap, table
+        self.correlation = table[f"{cheap} 100 correlation"]
+
+    def values(self, way: str, calls: int, budget: int, measure: str) -> FloatArray:
+        name = way if calls == 0 else f"{self.cheap} {way}"
+        return 100 * np.array(self._table[f"{name} {calls} {budget}"][measure])
+
+    def mean(self, *which: Any) -> str:
+        return f"{self.values(*which).mean():.1f}"
+
+
+def cases(table: dict[str, Any]) -> list[Case]:
+    made = []
+    for name, own in table.items():
+        ends = " 100 correlation"
+        made += [Case(name, k.removesuffix(ends), own) for k in own if k.endswith(ends)]
+    return sorted(made, key=lambda case: -case.correlation)
+
+
+def rows(head: list[str], body: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
+
+
+def fixed(all_cases: list[Case]) -> str:
+    """Calls of the expensive scorer alone, and after 100 and 200 cheap calls."""
+    points = [(0, 10), (0, 20), (0, 80), (100, 10), (100, 20), (200, 50)]
+    head = ["set", "cheap scorer", "correlation", "measure"]
+    head += [f"{c} + {e}" if c else f"{e} alone" for c, e in points]
+    body = []
+    for case in all_cases:
+        for measure in ("own", "right", "ndcg"):
+            line = [case.name, case.cheap, f"{case.correlation:.2f}", measure]
+            for calls, budget in points:
+                ways = WAYS if calls else ("rerank", "search")
+                line.append(" / ".join(case.mean(w, calls, budget, measure) for w in ways))
+            body.append(line)
+    return rows(head, body)
+
+
+def equal_seconds(all_cases: list[Case], measure: str) -> str:
+    """All ways in the time of 20 expensive calls."""
+    total, head = TIMES[1], ["set", "cheap scorer", "rerank", "search"]
+    head += [f"x{ratio}: {' + '.join(map(str, split(total, ratio, CHEAPER_SHARE)))}"
+             for ratio in RATIOS]  # fmt: skip
+    body = []
+    for case in all_cases:
+        line = [case.name, case.cheap]
+        line += [case.mean(way, 0, total, measure) for way in ("rerank", "search")]
+        for ratio in RATIOS:
+            calls = split(total, ratio, CHEAPER_SHARE)
+            line.append(" / ".join(case.mean(way, *calls, measure) for way in WAYS))
+        body.append(line)
+    return rows(head, body)
+
+
+def claims(all_cases: list[Case]) -> str:
+    """Every comparison that issue asks for, corrected by Holm."""
+    lines = []
+    for case in all_cases:
+        gain = paired(
+            case.values("ladder", 100, 10, "right") - case.values("search", 0, 80, "right")
+        )
+        lines.append(f"right at 100 + 10 minus 80 alone: {case.name}, {case.cheap}: {gain}")
+    tests = []
+    for case in all_cases:
+        for total in (TIMES[0], TIMES[1]):
+            for ratio in RATIOS[1:]:
+                calls = split(total, ratio, CHEAPER_SHARE)
+                for way in ("rerank", "search"):
+                    own = case.values("ladder", *calls, "own") - case.values(way, 0, total, "own")
+                    what = f"{case.name}, {case.cheap} ({case.correlation:.2f}): x{ratio}, {total}"
+                    tests.append((case.correlation >= CORRELATED, f"{what}: ladder - {way}", own))
+    for strong, group in groupby(sorted(tests, key=lambda t: not t[0]), key=lambda t: t[0]):
+        lines += ["", f"equal seconds, correlation {'at least' if strong else 'below'} 0.5:"]
+        lines += _tested([test[1:] for test in group])
+    tests = []
+    for case in all_cases:
+        for calls in (50, 100, 200, 400):
+            for budget in (5, 10, 20, 50):
+                ladder = case.values("ladder", calls, budget, "own")
+                for way, at in (("cascade", calls), ("search", 0)):
+                    other = case.values(way, at, budget, "own")
+                    what = f"{case.name}, {case.cheap}: {calls} + {budget}: ladder - {way}"
+                    tests.append((what, ladder - other))
+    lines += [
+        "",
+        "against the cascade, and the expensive scorer alone:",
+        *_tested(tests, worse=True),
+    ]
+    return "\n".join(lines)
+
+
+def _tested(tests: list[tuple[str, FloatArray]], worse: bool = False) -> list[str]:
+    found = [paired(difference) for _, difference in tests]
+    p_values = holm([each.p_value for each in found])
+    clear = [
+        np.sign(each.difference) * (p <= 0.05) for each, p in zip(found, p_values, strict=True)
+    ]
+    lines = [
+        f"  {len(tests)} comparisons: {clear.count(1)} clearly better, {clear.count(-1)} clearly "
+        f"worse, the worst {min(each.difference for each in found):+.1f}"
+    ]
+    for (what, _), each, p, sign in zip(tests, found, p_values, clear, strict=True):
+        if sign == -1 or (sign != 1 and not worse) or (worse and each.difference < -3):
+            lines.append(f"  {what}: {each}, p {p:.3f}")
+    return lines
+
+
+def shares(all_cases: list[Case]) -> str:
+    """The ladder's own top 10 by the share of the time that the cheap scorer takes."""
+    body = []
+    for case in all_cases:
+        for ratio in RATIOS:
+            ways = [split(TIMES[1], ratio, share) for share in (0.15, CHEAPER_SHARE, 0.5)]
+            body.append(
+                [case.name, case.cheap, ratio, *(case.mean("ladder", *w, "own") for w in ways)]
+            )
+    return rows(["set", "cheap scorer", "ratio", "0.15", "0.3", "0.5"], body)
+
+
+def picture(all_cases: list[Case], file: Path, ratio: int = 100) -> None:
+    """Own top 10 over seconds, mean over sets, where the cheap scorer is correlated."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    strong = [case for case in all_cases if case.correlation >= CORRELATED]
+    colours = {"rerank": "#8c959f", "search": "#4f5764", "twice": "#c98500",
+               "cascade": "#1476ba", "ladder": "#7d0d41"}  # fmt: skip
+    names = {
+        "rerank": "rerank",
+        "search": "search",
+        "twice": "rerank twice",
+        "cascade": "cheap search, rerank",
+        "ladder": "two scorers in one search",
+    }
+    fig, axes = plt.subplots(figsize=(6.4, 4.2), dpi=160, layout="constrained")
+    for way, colour in colours.items():
+        points = []
+        for total in TIMES:
+            at = (0, total) if way in ("rerank", "search") else split(total, ratio, CHEAPER_SHARE)
+            points.append(bootstrap(*(case.values(way, *at, "own") for case in strong)))
+        y = [point.mean for point in points]
+        axes.fill_between(TIMES, [p.low for p in points], [p.high for p in points],
+                          color=colour, alpha=0.12, lw=0)  # fmt: skip
+        axes.plot(TIMES, y, "o-", color=colour, lw=2)
+        axes.annotate(names[way], (TIMES[-1], y[-1]), xytext=(6, 0), textcoords="offset points",
+                      color=colour, va="center", fontsize=9)  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_xticks(TIMES, [f"{total}" for total in TIMES])
+    axes.minorticks_off()
+    axes.set_xlim(9, 130)
+    axes.set_xlabel("time per query, in calls of the expensive scorer")
+    axes.set_ylabel("its ten best items found, %")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#d8dee4", lw=0.6)
+    fig.savefig(file)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--picture", type=Path)
+    given = parser.parse_args()
+    all_cases = cases(json.loads(given.file.read_text()))
+    print(
+        fixed(all_cases),
+        equal_seconds(all_cases, "own"),
+        equal_seconds(all_cases, "ndcg"),
+        sep="\n",
+    )
+    print(shares(all_cases), claims(all_cases), sep="\n")
+    if given.picture:
+        picture(all_cases, given.picture)
+
+
+if __name__ == "__main__":
+    main()

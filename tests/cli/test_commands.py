@@ -153,6 +153,22 @@ def test_a_comparison_says_whether_a_cheap_scorer_pays(build, command, endpoint,
     assert "s of scoring instead of" in shown
 
 
+def test_a_trial_shows_what_a_share_of_the_time_for_a_cheap_scorer_finds(command, endpoint, capsys):
+    rows = ({"id": f"d{i}", "text": f"part {i} on {TOPICS[i % 5]}"} for i in range(120))
+    jsonl(Path("many.jsonl"), rows)
+    both = ("--scorer", "bundled", *endpoint[0])
+    trying = ("try", "many.jsonl", "--queries", "queries.jsonl", "--budget", "20", *both)
+    (shown,) = command(*trying, "--encoder", "none")
+    alone, *splits = shown["splits"]
+    found = 100 * shown["shares"]["exact top 10 found"]["crossknn, 20 calls"]
+    assert (alone["calls"], alone["top 10 found, %"]) == ("20", pytest.approx(found))
+    for row in splits:
+        cheap, expensive = map(int, row["calls"].split(" + "))
+        assert 1 <= cheap and 1 <= expensive <= 20 and 0 <= row["top 10 found, %"] <= 100
+    assert run([*trying, "--encoder", "none"]) == 0
+    assert "in the time of 20 of the last one" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_anchors_are_collected_with_limits(build, command):
     build()

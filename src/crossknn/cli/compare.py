@@ -24,7 +24,7 @@ from crossknn.retrievers.specs import first_stage
 from crossknn.scores.collect import Limits, exact_scores
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.fusion import Fusion
-from crossknn.search.searcher import Searcher
+from crossknn.search.searcher import Budget, Searcher
 from crossknn.spec import text_of
 from crossknn.types import FloatArray
 
@@ -151,8 +151,9 @@ def _after_cheaper(
     from crossknn.trial.plan import pairs_per_second
 
     methods = {name: parse_method(name) for name in ("rerank(retriever=search)", DEFAULT)}
+    splits = [searcher.budgets(Budget(per_query=budget)) for budget in budgets]
     with progress("searching with the cheaper scorers", "budgets") as report:
-        rungs = [*after_cheaper(searcher, evaluation, exact, methods, budgets, report)]
+        rungs = [*after_cheaper(searcher, evaluation, exact, methods, splits, report)]
     alone = [*evaluation.outcomes({DEFAULT: methods[DEFAULT]}, budgets)]
     models = [getattr(each, "scorer", each) for each in searcher.scorers]  # not stored scores
     seconds = [1 / pairs_per_second(each, searcher.index.items.texts) for each in models]

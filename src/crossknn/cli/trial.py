@@ -20,10 +20,13 @@ from crossknn.scorers.base import Scorer
 from crossknn.scores.collect import Limits, exact_scores
 from crossknn.scores.store import ScoreStore
 from crossknn.scores.stored import StoredScorer
+from crossknn.search.searcher import Searcher
+from crossknn.table import Table
 from crossknn.types import FloatArray
 
 if TYPE_CHECKING:
     from crossknn.evaluation.diagnosis import Diagnosis
+    from crossknn.evaluation.task import TaskMeasures
     from crossknn.trial.data import TrialData
     from crossknn.trial.plan import Plan
     from crossknn.trial.result import Trial
@@ -83,13 +86,14 @@ def command(
 
     The command first says what it will cost. Then it encodes a sample of the items and scores some
     queries against the whole sample, to measure what reranking misses. With judgements, a verdict
-    by --measure follows. Run the same command again to resume after an interruption.
+    by --measure follows. With several --scorer, a table shows what is found if the cheaper ones
+    search first, in the same time. Run the same command again to resume after an interruption.
     """
     from crossknn.trial.result import Trial
 
     o.check_path("--out", options.folder, folder=True)
     data = _read(items, options, fields)
-    exact = scorer.open(workers=o.threads(None))
+    *others, exact = scorer.open_all(workers=o.threads(None))
     plan = _plan(data, options, exact)
     data = data.sample(plan.items)
     for sentence in data.check(options.measure):
@@ -116,7 +120,12 @@ def command(
             made_up=data.made_up,
             progress=report,
         )
-    show(trial, json)
+    splits = None
+    if others:
+        task = judged.first(len(scores)).task(options.measure)
+        searcher = Searcher(index, [*(o.stored(each, index) for each in others), exact])
+        splits = _splits(searcher, store, trial, scores, task)
+    show(trial, json, splits)
     if not json:
         _show_verdict(trial, saved)
 
@@ -199,10 +208,37 @@ def _score(
     return np.stack(rows)
 
 
-def show(trial: Trial, json: bool) -> None:
-    """Print the shares, their difference, and what reranking missed."""
+def _splits(
+    searcher: Searcher,
+    store: ScoreStore,
+    trial: Trial,
+    scores: FloatArray,
+    task: TaskMeasures | None,
+) -> Table:
+    """Tabulate what is found if the cheaper scorers take a share of the time."""
+    from crossknn.evaluation.compare import Evaluation, query_batches
+    from crossknn.evaluation.rungs import splits_of
+
+    assert searcher.scorer is not None
+    stored, queries = StoredScorer(searcher.scorer, store), trial.queries
+    batches = query_batches(trial.index, queries, stored, scores)
+    evaluation = Evaluation(batches=batches, ks=[trial.k], depth=trial.budget, task=task)
+    with progress("splits", "splits") as report:
+        rates = searcher.rates(queries.texts)
+        return splits_of(searcher, evaluation, scores, trial.budget, rates, report)
+
+
+def show(trial: Trial, json: bool, splits: Table | None = None) -> None:
+    """Print the shares, their difference, what reranking missed, and splits between scorers."""
     if json:
-        print_json(trial.as_dict())
+        print_json(
+            trial.as_dict()
+            | (
+                {}
+                if splits is None
+                else {"splits": [dict(zip(splits.head, row, strict=True)) for row in splits.rows]}
+            )
+        )
         return
     show_table(trial.table())
     say("")
@@ -210,6 +246,9 @@ def show(trial: Trial, json: bool) -> None:
     if trial.missed is not None:
         say("")
         show_table(trial.missed)
+    if splits is not None:
+        say("")
+        show_table(splits)
 
 
 def show_diagnosis(diagnosis: Diagnosis) -> None:

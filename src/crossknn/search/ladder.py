@@ -98,10 +98,12 @@ def with_probes(results: Results, rates: Sequence[Rate]) -> Results:
     return replace(results, n_calls=results.n_calls + own.calls, cost=cost, cheaper=cheaper)
 
 
-def affordable(rates: Sequence[Rate], budget: float, n: int, *, of_time: bool) -> tuple[int, ...]:
+def affordable(
+    rates: Sequence[Rate], budget: float, n: int, *, of_time: bool, share: float = CHEAPER_SHARE
+) -> tuple[int, ...]:
     """Return how many of n items each scorer scores within a budget of seconds or money. A cheaper
-    scorer takes at most 0.3 of what is left, for at most 400 pairs; if its pairs cost nothing, it
-    scores as many as `budgets` says.
+    scorer takes at most this share of what is left, for at most 400 pairs; if its pairs cost
+    nothing, it scores as many as `budgets` says.
 
     >>> rates = Rate("small", 0.001, None), Rate("large", 0.1, 0.002)
     >>> affordable(rates, 2.0, 1000, of_time=True), affordable(rates, 0.05, 1000, of_time=False)
@@ -114,7 +116,7 @@ def affordable(rates: Sequence[Rate], budget: float, n: int, *, of_time: bool) -
     calls, left = list[int | None](), budget
     for rate in rates[:-1]:
         unit = (rate.seconds if of_time else rate.cost) or math.nan
-        count = None if math.isnan(unit) else min(MOST, int(CHEAPER_SHARE * left / unit))
+        count = None if math.isnan(unit) else min(MOST, int(share * left / unit))
         calls.append(count)
         left -= (count or 0) * (0.0 if count is None else unit)
     unit = max(last.seconds if of_time else last.cost or 0.0, 1e-9)

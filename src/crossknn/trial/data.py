@@ -57,14 +57,20 @@ class TrialData:
         qrels = self.qrels and {q: self.qrels[q] for q in queries.ids if q in self.qrels}
         return replace(self, queries=queries, qrels=qrels)
 
+    def task(self, measure: str) -> TaskMeasures | None:
+        """Return the measure for these queries; None without judgements."""
+        if self.qrels is None:
+            return None
+        judgements = Judgements.from_qrels(self.qrels, self.queries, self.items.ids)
+        return TaskMeasures(judgements, [measure])
+
     def check(self, measure: str) -> list[str]:
         """Return notes about the measure's limits; `InputError` if no verdict can be made."""
-        if self.qrels is None:
+        task = self.task(measure)
+        if task is None:
             return []
-        judgements = Judgements.from_qrels(self.qrels, self.queries, self.items.ids)
-        TaskMeasures(judgements, [measure])
-        check_enough(judgements)
-        return judgements.notes()
+        check_enough(task.judgements)
+        return task.judgements.notes()
 
 
 def read_trial(

@@ -70,7 +70,7 @@ package:
 # Added to what the other tests use.
 .venv-test/.torch: .venv-test/$(STAMP) requirements/torch.txt
 	.venv-test/bin/python $(INSTALL) --requirement requirements/torch.txt
-	.venv-test/bin/python $(INSTALL) --editable '.[torch,dev,mteb]' --editable lab --editable train
+	.venv-test/bin/python $(INSTALL) --editable '.[torch,dev,mteb]' --editable lab --editable train accelerate openai  # for transformers serve
 	touch $@
 
 .venv-docs/$(STAMP): pyproject.toml lab/pyproject.toml requirements/docs.txt

@@ -85,5 +85,5 @@ def test_a_graded_answer_of_a_real_server_is_the_score(server, model):
 
 def test_a_real_server_without_log_probabilities_is_named(server, model):
     scorer = ck.LLMScorer(server, str(model))
-    with pytest.raises(CrossknnError, match="gives no log-probabilities: use the prompt .grade."):
+    with pytest.raises(CrossknnError, match=r"gives no log-probabilities: use the prompt .grade."):
         collect(scorer, grid(1, 1), ["a"], ["b"])

@@ -38,7 +38,6 @@ IDEAS = {
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
     "trial.plan": "the size of a trial that fits into the minutes",
-    "scores.upkeep": "the size of the store, old queries, and damage",
 }
 """Modules that one other module imports, and the idea that each of them is. Commands and methods
 have one importer by design."""
@@ -170,8 +169,8 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 24_640,
-    "train/src": 3_950,
+    "src": 24_380,
+    "train/src": 3_960,
     "lab": 13_510,
     "tests": 21_720,
     "train/tests": 2_450,

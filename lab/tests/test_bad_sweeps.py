@@ -48,7 +48,7 @@ def reproduce(data: str, *more: str) -> list[str]:
 
 
 REFUSED = [
-    (sweep("no"), "there is no file no.toml"),
+    (sweep("no"), "no.toml cannot be read: No such file"),
     (sweep("toml"), "toml.toml is not TOML: "),
     (sweep("nothing"), "nothing.toml: matrices is missing: give matrices = [...]"),
     ({"budgts": [5]}, "unknown key 'budgts': did you mean budgets?"),

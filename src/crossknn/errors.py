@@ -131,64 +131,35 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
-_NOUNS = {
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "a text",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "an object",
-    "model_type": "an object",
-}
-_LIMITS = {
-    "greater_than_equal": " must be {ge} or more",
-    "greater_than": " must be more than {gt}",
-    "less_than_equal": " must be {le} or less",
-    "literal_error": " must be {expected}",
-    "string_too_long": " may have at most {max_length} characters",
-    "too_long": " may have at most {max_length} entries",
-}
-_FIXED = {
-    "missing": " is missing",
-    "extra_forbidden": " is not known here",
-    "string_too_short": " is empty",
-    "too_short": " is empty",
-    "string_unicode": " is no valid unicode: it holds half a surrogate pair",
-}
-
-
 def wrong_field(errors: Sequence[Mapping[str, Any]], given: object) -> tuple[str, str]:
     """The wrong field of a `given` object, and a sentence about it, from pydantic's errors. If a
     field may have several types, the deepest error belongs to the intended one; if none fits, all
     are named.
 
     >>> error = {"type": "int_type", "loc": ("k", "constrained-int"), "input": "5"}
-    >>> wrong_field([error], {"k": "5"})
-    ('k', 'k must be a whole number, not "5"')
+    >>> wrong_field([error | {"msg": "Input should be a valid integer"}], {"k": "5"})
+    ('k', 'k must be a valid integer, not "5"')
     """
     places = [_place(error, given) for error in errors]
     deepest = max(places, key=len)
-    own = [error for error, place in zip(errors, places, strict=True) if place == deepest]
     where = ".".join(map(_shown, deepest)) if deepest else "the body"
-    if others := [error for error in own if error["type"] not in _NOUNS]:
-        return where, f"{where}{_predicate(others[0])}"
-    nouns = " or ".join(dict.fromkeys(_NOUNS[error["type"]] for error in own))
-    return where, f"{where} must be {nouns}, not {_beginning(own[0].get('input'))}"
+    pairs = zip(errors, places, strict=True)
+    own = [error for error, place in pairs if place == deepest]
+    own = [error for error in own if not error["type"].endswith("_type")][:1] or own
+    wanted = dict[str, None]()
+    for error in own:
+        before, _, after = str(error["msg"]).partition("Input should be ")
+        if before:  # not about the type or size of the value
+            return where, f"{where}: {before.removeprefix('Value error, ')}"
+        wanted["an object" if error["type"] in ("dict_type", "model_type") else after] = None
+    value = json.dumps(own[0].get("input"), default=str)
+    value = value if len(value) <= 60 else f"{value[:57]}..."
+    return where, f"{where} must be {' or '.join(wanted)}, not {value}"
 
 
 def _shown(field: int | str) -> str:
     name = str(field)  # other names are quoted and cut
     return name if re.fullmatch(r"[\w-]{1,80}", name) else json.dumps(name[:80])
-
-
-def _beginning(value: object, most: int = 60) -> str:
-    """Format the beginning of a value as JSON."""
-    text = ""
-    for token in json.JSONEncoder(default=str).iterencode(value):
-        if len(text := text + token) > most:
-            return f"{text[: most - 3]}..."
-    return text
 
 
 def _place(error: Mapping[str, Any], given: object) -> tuple[int | str, ...]:
@@ -201,15 +172,3 @@ def _place(error: Mapping[str, Any], given: object) -> tuple[int | str, ...]:
             here = here[name]
             place.append(name)
     return (*place, *error["loc"][-1:]) if error["type"] == "missing" else tuple(place)
-
-
-def _predicate(error: Mapping[str, Any]) -> str:
-    kind = error["type"]
-    if kind in _LIMITS:
-        limits = {
-            name: f"{limit:,}".removesuffix(".0") if isinstance(limit, int | float) else limit
-            for name, limit in error["ctx"].items()
-        }
-        return _LIMITS[kind].format(**limits)
-    message = str(error["msg"]).removeprefix("Value error, ")
-    return _FIXED.get(kind, f": {message[:1].lower()}{message[1:]}")

@@ -7,7 +7,6 @@ are renamed when complete, so that a kill or a power cut damages no file.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
@@ -95,14 +94,10 @@ def _parent(folder: Path, name: str) -> Iterator[tuple[int | None, str]]:
 def open_file(folder: Path, name: str, mode: Mode = "rb") -> BufferedIOBase:
     """Open the file `name` (such as `data-x/ids.npy`) in one of crossknn's folders; `InputError` if
     it is a link, device, pipe or folder, or if a file to be changed has hard links."""
+    is_file(folder, name)  # InputError for another kind of file
     with _parent(folder, name) as (handle, last):
-        try:
-            mode_before = os.stat(last, dir_fd=handle, follow_symlinks=False).st_mode
-        except FileNotFoundError:
-            mode_before = stat.S_IFREG
-        if not stat.S_ISREG(mode_before):
-            raise _refused(folder / name, mode_before)
-        file: Any = os.fdopen(os.open(last, _FLAGS[mode] | _SAFE, 0o666, dir_fd=handle), mode)
+        opened = os.open(last, _FLAGS[mode] | _SAFE, 0o666, dir_fd=handle)
+    file: Any = os.fdopen(opened, mode)
     try:  # the file may have been replaced since it was checked
         state = os.fstat(file.fileno())
         if not stat.S_ISREG(state.st_mode):
@@ -151,10 +146,6 @@ def read_given(path: Path) -> bytes:
     try:
         with open_given(path) as file:
             return _bounded(file, path)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder: give a file") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
@@ -164,8 +155,6 @@ def open_given(path: Path) -> BufferedIOBase:
     handle = os.open(path, os.O_RDONLY | (_SAFE & ~getattr(os, "O_NOFOLLOW", 0)))
     if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
         os.close(handle)
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise _refused(path, mode)
     return os.fdopen(handle, "rb")
 
@@ -202,23 +191,6 @@ def write_file(folder: Path, name: str, data: bytes) -> None:
     """Write a file completely or not at all."""
     with new_file(folder, name) as file:
         file.write(data)
-
-
-@contextmanager
-def filling(folder: Path) -> Iterator[Path]:
-    """Make a temporary folder for libraries that write files themselves; at the end its files are
-    moved to `folder`, following no link there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        made = Path(scratch)
-        yield made
-        for path in sorted(made.rglob("*")):  # a folder comes before its contents
-            if path.is_dir():
-                make_folder(folder / path.relative_to(made))
-            else:
-                sync(path)
-                os.replace(path, folder / path.relative_to(made))
-        sync(folder)
 
 
 def remove_parts(folder: Path) -> None:

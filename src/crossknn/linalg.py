@@ -204,6 +204,12 @@ def lengths(vectors: FloatArray) -> FloatArray:
     return np.where(lengths > 0, lengths, lengths.dtype.type(1))
 
 
+def directions_of(vectors: FloatArray, dtype: type = np.float64) -> FloatArray:
+    """Scale vectors (b, d) to unit length; zero vectors stay zero."""
+    exact: FloatArray = vectors.astype(dtype)
+    return exact / lengths(exact)[:, None]
+
+
 def softmax(values: FloatArray) -> FloatArray:
     """Compute the softmax of a row of values: (b,) -> (b,), summing to 1."""
     weights = np.exp(values - values.max())

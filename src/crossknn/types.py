@@ -344,8 +344,6 @@ def json_value(value: object) -> Any:
     """
     if isinstance(value, str):
         return whole_text(value)
-    if value is None or (type(value) in (int, bool) and abs(value) < LARGEST):  # type: ignore[arg-type]
-        return value
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if is_missing(value):

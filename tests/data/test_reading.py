@@ -13,10 +13,9 @@ from test_data_values import SAMPLES, write
 
 import crossknn as ck
 from crossknn.data.items import read_items
-from crossknn.data.queries import unmarked
 from crossknn.errors import InputError
 from crossknn_lab.collecting import item_as_query
-from crossknn_train.reading import ITEM_TEMPLATE, marked_query, read_labelled
+from crossknn_train.reading import ITEM_TEMPLATE, marked_query, read_labelled, unmarked
 
 BEIR, TREC = (SAMPLES[name] for name in ("beir", "trec"))
 

@@ -62,7 +62,7 @@ def test_two_open_indexes_of_one_folder_share_their_anchors(saved):
     report = collect_anchors(other, FormulaScorer(), [*QUERIES[1:], QUERIES[0], QUERIES[2]])
     assert (report.calls, report.reused) == (N, 2 * N)  # equal queries are one
     check(other)
-    with pytest.raises(InputError, match="there are no anchor queries"):
+    with pytest.raises(InputError, match="holds no queries"):
         collect_anchors(other, FormulaScorer(), [])
 
 

@@ -108,7 +108,7 @@ def test_a_score_that_is_no_number_leaves_the_index_as_it_was(world, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"queries": []}, "no train queries to score"),
+        ({"queries": []}, "holds no queries"),
         ({"queries": "one text"}, "list of texts"),
         ({"queries": ["a", " "]}, "not empty"),
         ({"name": "two words"}, "two words"),

@@ -78,14 +78,12 @@ def _records(path: Path) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, str, str]]:
-    is_first = True
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
+    lines = ((number, line) for number, line in read_lines(path) if line.strip())
+    for count, (number, line) in enumerate(lines):
         place, line = f"{path}, line {number}", line.rstrip("\t\r\n")
         row = line.split("\t") if "\t" in line.strip() else line.split()
-        names, was_first, is_first = [name.strip("\"'# ") for name in row], is_first, False
-        if was_first and _GRADE_NAME.fullmatch(names[-1]) and is_header(names[:1]):
+        names = [name.strip("\"'# ") for name in row]
+        if not count and _GRADE_NAME.fullmatch(names[-1]) and is_header(names[:1]):
             if len(names) > 2 and _ITEM_NAME.match(names[0]) and not _ITEM_NAME.match(names[-2]):
                 raise InputError(f"{place} names {names[0]} first: put the queries first")
             continue

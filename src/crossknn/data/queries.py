@@ -158,13 +158,6 @@ def queries_from(records: Records, *, as_given: bool = False) -> QuerySet:
     return QuerySet(tuple(ids), tuple(texts), numbered)
 
 
-def unmarked(text: str) -> str:
-    """Return a marked query or item as plain text, for models that do not know the marks."""
-    for mark in MARKS:
-        text = text.replace(mark, " ")
-    return " ".join(text.split())
-
-
 def _topics(path: Path) -> Iterator[Record]:
     """Read the short field of TREC topics, as ir_datasets does: XML (`<topics><topic number="1">
     <query>...`), or the older format with unclosed tags (`<top><num> Number: 301 <title> ...

@@ -47,7 +47,7 @@ def collect_anchors(
         queries: Texts (k_q); they cost k_q * n scored pairs, minus those in the store.
         limits, progress: As for `collect`.
     """
-    texts = check_texts(queries, "anchor")
+    texts = check_texts(queries)
     opened = as_scorer(scorer)
     index = index.for_scorer(opened.fingerprint)
     index.check_compact("collecting rows of scores")
@@ -85,17 +85,11 @@ def _teach(index: ItemIndex) -> None:
             logger.warning("kriging's prior was not fitted to the anchors: %s", error)
 
 
-def check_texts(queries: Texts, kind: str) -> list[str]:
+def check_texts(queries: Texts) -> list[str]:
     """The different texts of a container of queries; `InputError` if there are none."""
     if isinstance(queries, str):
-        raise InputError(f"{kind} queries must be a list of texts, not one text")
-    if not isinstance(queries, Sequence) or not all(
-        isinstance(q, str) and q.strip() for q in queries
-    ):
-        queries = query_set(queries).texts
-    if not len(queries):
-        raise InputError(f"there are no {kind} queries to score the items against")
-    return list(dict.fromkeys(map(str, queries)))
+        raise InputError("the queries must be a list of texts, not one text")
+    return list(dict.fromkeys(query_set(queries).texts))
 
 
 def _current_rows(index: ItemIndex, own: str | None) -> Artifact | None:

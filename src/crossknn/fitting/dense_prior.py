@@ -16,8 +16,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.files import scratch
-from crossknn.fitting.observations import directions_of
-from crossknn.linalg import solve_scaled
+from crossknn.linalg import directions_of, solve_scaled
 from crossknn.methods.posterior import Trend
 from crossknn.methods.prior import SLOPE, Cokriging, Prior, near, trend_columns
 from crossknn.types import BoolArray, FloatArray, IntArray, Progress
@@ -107,11 +106,17 @@ def fit_dense(
     mixture = _mixture(gram, q, rank)
     cokriging, others = None, None
     if query_vectors is not None:
-        cokriging, others = _cokriging_of(query_vectors[rows], gram, mixture)
+        products = mixture.T @ gram @ mixture
+        # The coordinates of the anchors' residuals in the factors' space.
+        coordinates = np.linalg.lstsq(products, mixture.T @ gram[:, :q], rcond=1e-10)[0].T
+        cokriging, others = fit_cokriging(query_vectors[rows], coordinates, products)
     factor, every = scratch((n, mixture.shape[1])), Moments()
     for part, values in anchors.blocks(2):
         factor[part] = stacked(part, values).T @ mixture.astype(np.float32)
-        every.add(values if others is None else _with_column(values, others, factor[part]))
+        if others is not None:  # cokriging's prediction is one more column, before mean and score
+            likely = others.astype(np.float32) @ factor[part].T
+            values = np.insert(values, -2, likely, axis=1)
+        every.add(values)
     exact = total.astype(np.float64)
     used = trend_columns(len(cheap), lead, others is not None)
     return Prior(
@@ -121,23 +126,6 @@ def fit_dense(
         variance=variance,
         cokriging=cokriging,
     )
-
-
-def _cokriging_of(
-    query_vectors: FloatArray, gram: FloatArray, mixture: FloatArray
-) -> tuple[Cokriging, FloatArray]:
-    """Fit cokriging to the coordinates of the q anchors' residuals in the factors' space."""
-    q, products = len(query_vectors), mixture.T @ gram @ mixture
-    coordinates = np.linalg.lstsq(products, mixture.T @ gram[:, :q], rcond=1e-10)[0].T
-    return fit_cokriging(query_vectors, coordinates, products)
-
-
-def _with_column(values: FloatArray, others: FloatArray, factor: FloatArray) -> FloatArray:
-    """Add cokriging's prediction as one more feature, before the last two (mean and score).
-
-    From (queries, features, items) to (queries, features + 1, items)."""
-    likely = (others.astype(np.float32) @ factor.T)[:, None]
-    return np.concatenate([values[:, :-2], likely, values[:, -2:]], axis=1)
 
 
 class _Anchors(NamedTuple):

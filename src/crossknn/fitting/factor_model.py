@@ -27,7 +27,8 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.files import scratch
 from crossknn.fitting.dense_prior import BLOCK, PRIOR_QUERIES, RANK, Moments, fit_cokriging
-from crossknn.fitting.observations import Observations, Query, directions_of
+from crossknn.fitting.observations import Observations, Query
+from crossknn.linalg import directions_of
 from crossknn.methods.posterior import Trend
 from crossknn.methods.prior import SLOPE, Prior, trend_columns
 from crossknn.scores.sparse import SparseScores
@@ -274,6 +275,7 @@ def m_step(
     about = sums.second / q - np.outer(mean, mean)
     prior = np.linalg.pinv(model.precision[1:, 1:], rcond=1e-12, hermitian=True)
     spread = (q * about[1:f, 1:f] + PRIOR_QUERIES * prior) / (q + PRIOR_QUERIES)
+    precision = np.linalg.pinv(spread, rcond=1e-12, hermitian=True)
     turn = np.eye(t)
     turn[1:, 0] = mean[f:]
     turn[1:, 1:] = np.linalg.cholesky((q * about[f:, f:] + np.eye(t - 1)) / (q + 1))
@@ -283,7 +285,7 @@ def m_step(
         content=model.content @ turn,
         own_prior=model.own_prior @ np.square(turn),
         weights=np.append(0.0, mean[1:f]),
-        precision=_without_intercept(np.linalg.pinv(spread, rcond=1e-12, hermitian=True)),
+        precision=np.pad(precision, (1, 0)),  # nothing is known about the intercept
     )
 
 
@@ -326,11 +328,6 @@ def _update_loadings(
     before = np.maximum(model.own_prior[1:], SMALLEST**2)
     own_prior[1:] = model.own_prior[1:] * np.mean(own_prior[1:] / before)
     return replace(model, theta=theta, own_prior=own_prior, own_variance=own_variance, noise=noise)
-
-
-def _without_intercept(precision: FloatArray) -> FloatArray:
-    """Extend a precision by an intercept about which nothing is known: (f - 1, f - 1) -> (f, f)."""
-    return np.pad(precision, ((1, 0), (1, 0)))
 
 
 def _prior_of(
@@ -412,7 +409,7 @@ def fit_trend(
     f = len(used)
     # Start from small slopes, as if there were no other queries.
     flat = variance / size**2 / SLOPE * np.eye(f - 1)  # their covariance
-    model = replace(model, weights=np.zeros(f), precision=_without_intercept(np.linalg.inv(flat)))
+    model = replace(model, weights=np.zeros(f), precision=np.pad(np.linalg.inv(flat), (1, 0)))
     for _ in range(TREND_STEPS):
         posteriors = [
             model.posterior(query, basis[:, used])
@@ -422,7 +419,7 @@ def fit_trend(
         about = np.cov(weights.T, bias=True) + sum(c[:f, :f] for _, c in posteriors) / q
         spread = (q * about[1:, 1:] + PRIOR_QUERIES * flat) / (q + PRIOR_QUERIES)
         expected = np.append(0.0, weights.mean(axis=0)[1:])
-        precision = _without_intercept(np.linalg.inv(spread))
+        precision = np.pad(np.linalg.inv(spread), (1, 0))
         model = replace(model, weights=expected, precision=precision)
     # Convert to the units of the scores and of standardised columns.
     units = np.ones(len(columns))

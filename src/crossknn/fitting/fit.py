@@ -120,13 +120,16 @@ def fit(
     index = index.for_scorer(opened.fingerprint)
     name = name or chosen.name.replace("-", "_")
     index.check_free(name)
+    base = (vectors == "auto" and unfitted(index)) or default_vectors(index, vectors)
+    if base in index.fitted:
+        raise InputError(f"the vectors {base!r} are already fitted: start from unfitted ones")
     if strategy not in PER:
         raise InputError(f"strategy is {strategy!r}; it must be 'q' or 'i'")
     task = FitTask(
         index=index,
         scorer=opened,
-        queries=check_texts(queries, "train"),
-        base=_initial(index, vectors),
+        queries=check_texts(queries),
+        base=base,
         strategy=strategy,
         per=PER[strategy] if per is None else per,
         retriever=retriever,
@@ -137,14 +140,6 @@ def fit(
     made = chosen.fit(task)
     index.add_fitted(name, made, replace=True)
     return FitReport(name=name, vectors=made, collected=task.collected)
-
-
-def _initial(index: ItemIndex, vectors: str) -> str:
-    """The name of the vectors to start from, which were not fitted themselves."""
-    base = (vectors == "auto" and unfitted(index)) or default_vectors(index, vectors)
-    if base in index.fitted:
-        raise InputError(f"the vectors {base!r} are already fitted: start from unfitted ones")
-    return base
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,7 +9,6 @@ from importlib.util import find_spec
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.files import scratch
 from crossknn.fitting.dense_prior import fit_dense
 from crossknn.fitting.factor_model import fit_sparse
 from crossknn.index.base import Index, lacking
@@ -78,8 +77,7 @@ def prior_of(
         prior = _of_anchors(index, retriever, progress=progress)
         return replace(prior, queries=count, pairs=count * index.n, n_anchor_queries=count)
     if scores:
-        prior = _of_searches(index, scores, retriever, progress)
-        return replace(prior, queries=len(scores.scored_queries), pairs=len(scores))
+        return _of_searches(index, scores, retriever, progress)
     raise InputError(
         f"the index has no scores to fit to{lacking(index, 'anchors')}: search it, "
         "or score anchor queries with  crossknn collect INDEX --anchors QUERIES"
@@ -129,17 +127,28 @@ def _of_anchors(
 def _of_searches(
     index: Index, scores: SparseScores, retriever: Spec, progress: Progress | None
 ) -> Prior:
-    vectors, space = _space(index)
-    cheap, query_vectors = _at_entries(index, retriever, scores, space)
+    (vectors, space), chosen = _space(index), scores.scored_queries
+    columns, query_vectors = list[list[FloatArray]](), list[FloatArray]()
+    together = max(1, min(_QUERIES_AT_ONCE, _SCORES_AT_ONCE // index.n))
+    for start in range(0, len(chosen), together):
+        rows = chosen[start : start + together]
+        where = slice(scores.by_query[rows[0]], scores.by_query[rows[-1] + 1])
+        query, item = np.searchsorted(rows, scores.query[where]), scores.item[where]
+        queries = Queries([scores.queries[row] for row in rows])
+        cheap = retriever_scores(index, retriever, queries, SEED)
+        columns.append([standardised(stage)[query, item] for stage in cheap])
+        if space is not None:
+            query_vectors.append(index.query_vectors(queries, space))
     prior = fit_sparse(
         scores,
-        cheap,
+        [np.concatenate(stage) for stage in zip(*columns, strict=True)],
         index.vectors[vectors],
-        query_vectors,
+        None if space is None else np.concatenate(query_vectors),
         lead=leading_retriever(index, stage_names(index, retriever)),
         progress=progress,
     )
-    return replace(prior, space=space, retriever=str(retriever))
+    prior = replace(prior, space=space, retriever=str(retriever))
+    return replace(prior, queries=len(chosen), pairs=len(scores))
 
 
 def _space(index: Index) -> tuple[str, str | None]:
@@ -147,32 +156,3 @@ def _space(index: Index) -> tuple[str, str | None]:
     queries: the same, or None if queries have no such vectors."""
     name = unfitted(index) or default_vectors(index)
     return name, name if index.has_query_vectors(name) else None
-
-
-def _at_entries(
-    index: Index, retriever: Spec, scores: SparseScores, space: str | None
-) -> tuple[list[FloatArray], FloatArray | None]:
-    """Return each retriever's standardised scores of the e scored pairs, and the vectors (q, d) of
-    the scored queries."""
-    chosen, parts, vectors = scores.scored_queries, [], []
-    together = max(1, min(_QUERIES_AT_ONCE, _SCORES_AT_ONCE // index.n))
-    for start in range(0, len(chosen), together):
-        rows = chosen[start : start + together]
-        where = slice(scores.by_query[rows[0]], scores.by_query[rows[-1] + 1])
-        query, item = np.searchsorted(rows, scores.query[where]), scores.item[where]
-        queries = Queries([scores.queries[row] for row in rows])
-        parts.append([cheap[query, item] for cheap in _columns(index, retriever, queries)])
-        if space is not None:
-            vectors.append(index.query_vectors(queries, space))
-    cheap = [np.concatenate(stage) for stage in zip(*parts, strict=True)]
-    return cheap, None if space is None else np.concatenate(vectors)
-
-
-def _columns(index: Index, retriever: Spec, queries: Queries) -> list[FloatArray]:
-    """Each retriever's standardised scores (m, n)."""
-    columns = list[FloatArray]()
-    for cheap in retriever_scores(index, retriever, queries, SEED):
-        columns.append(scratch(cheap.shape))
-        for row, scores in zip(columns[-1], cheap, strict=True):
-            row[:] = standardised(scores)
-    return columns

@@ -10,6 +10,8 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 
@@ -54,7 +56,12 @@ def fit_from_store(
 ) -> Prior:
     """Fit kriging's prior now to the index's scores by `scorer`, with the options of `fit_prior`.
     Queries that were scored with every item for ground truth, as by `compare`, are left out."""
-    return _fit(index, scorer.fingerprint or "", retriever, progress)
+    fingerprint = _fingerprint(scorer)
+    index = index.for_scorer(fingerprint)
+    counts = index.scores.query_counts(fingerprint)[1]
+    stored = int(counts[_searched(index, counts)].sum())
+    scores = searched_scores(index, fingerprint)
+    return fit_prior(index, scores, retriever=retriever, stored=stored, progress=progress)
 
 
 def learn(index: ItemIndex, scorer: Scorer) -> Prior | None:
@@ -65,14 +72,7 @@ def learn(index: ItemIndex, scorer: Scorer) -> Prior | None:
 
 def is_due(index: ItemIndex, scorer: Scorer) -> bool:
     """Whether the store has enough new scores by this cross-encoder to learn from."""
-    if scorer.fingerprint is None:
-        raise InputError(
-            "the scorer has no fingerprint, so no scores are stored to learn from: name its model"
-        )
-    return _is_due(index, scorer.fingerprint)
-
-
-def _is_due(index: ItemIndex, fingerprint: str) -> bool:
+    fingerprint = _fingerprint(scorer)
     index = index.for_scorer(fingerprint)
     if not index.vectors or len(index.anchor_queries) >= TEACHING_ANCHORS:
         return False
@@ -102,27 +102,18 @@ def searched_scores(index: ItemIndex, fingerprint: str) -> SparseScores:
     anchors = set(index.anchor_queries)
     anchored = np.array([text in anchors for text in scores.queries], np.bool_)
     dense = (np.diff(scores.by_query) == index.n) | anchored
-    kept = ~dense[scores.query]
     # How a document of the corpus scores with itself says nothing about other pairs.
     rows = {text: row for row, text in enumerate(scores.queries)}
-    itself = {(rows[t], i) for i, t in enumerate(index.items.texts) if t in rows}
-    if itself:
-        pairs = zip(scores.query.tolist(), scores.item.tolist(), strict=True)
-        kept &= ~np.array([pair in itself for pair in pairs], np.bool_)
-    return scores.take(kept)
+    itself = np.array([rows.get(text, -1) for text in index.items.texts])
+    return scores.take(~dense[scores.query] & (itself[scores.item] != scores.query))
 
 
-def _fit(
-    index: ItemIndex,
-    fingerprint: str,
-    retriever: str | Spec | None = None,
-    progress: Progress | None = None,
-) -> Prior:
-    index = index.for_scorer(fingerprint)
-    counts = index.scores.query_counts(fingerprint)[1]
-    stored = int(counts[_searched(index, counts)].sum())
-    scores = searched_scores(index, fingerprint)
-    return fit_prior(index, scores, retriever=retriever, stored=stored, progress=progress)
+def _fingerprint(scorer: Scorer) -> str:
+    if scorer.fingerprint is None:
+        raise InputError(
+            "the scorer has no fingerprint, so no scores are stored to learn from: name its model"
+        )
+    return scorer.fingerprint
 
 
 def learn_apart(folder: Path, fingerprint: str, patience: float = PATIENCE) -> bool:
@@ -155,10 +146,12 @@ def _apart(folder: str, fingerprint: str) -> None:
     with suppress(AttributeError, OSError):
         os.nice(LOW)
     try:
-        index = ItemIndex.load(folder)
+        index, scorer = (
+            ItemIndex.load(folder),
+            cast(Scorer, SimpleNamespace(fingerprint=fingerprint)),
+        )
         with exclusive_lock(Path(folder), "learning.part", what="what it learns"):
-            if _is_due(index, fingerprint):
-                _fit(index, fingerprint)
+            learn(index, scorer)
     except LockedError:
         return
     except CrossknnError as error:

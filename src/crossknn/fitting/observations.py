@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crossknn.linalg import lengths
+from crossknn.linalg import directions_of
 from crossknn.scores.sparse import SparseScores
 from crossknn.types import BoolArray, FloatArray, IntArray
 
@@ -74,9 +74,3 @@ class Observations:
             fitted.append(query.take(~out))
             held.append(query.take(out))
         return replace(self, queries=fitted), held
-
-
-def directions_of(vectors: FloatArray, dtype: type = np.float64) -> FloatArray:
-    """Scale vectors (b, d) to unit length; zero vectors stay zero."""
-    exact: FloatArray = vectors.astype(dtype)
-    return exact / lengths(exact)[:, None]

@@ -47,9 +47,8 @@ def rehearsals(index: Index, method: Kriging, budget: int, seed: int) -> Iterato
     """Make searches of the anchor queries, each with a prior fitted without them."""
     anchors, prior = index.anchors, method.prior(index)
     assert anchors is not None
-    retriever = method.mean or trend_retrievers(index)
-    if prior is not None:
-        retriever = parse(prior.retriever)
+    mean = method.mean or trend_retrievers(index)
+    retriever = mean if prior is None else parse(prior.retriever)
     for fold, without in cross_fitted(index, retriever, FOLDS):
         plan = method.plan_with(without, index, budget, seed)
         yield plan, anchors.queries.take(fold), anchors.scores[fold]

@@ -20,14 +20,7 @@ from crossknn.data.items import Items
 from crossknn.errors import CrossknnError, InputError, StoreError, counted, nearest
 from crossknn.index.filters import Condition, fields_of, parse_filter
 from crossknn.retrievers.base import WHOLE
-from crossknn.types import (
-    NO_ITEM,
-    BoolArray,
-    Candidates,
-    FloatArray,
-    IntArray,
-    is_missing,
-)
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, is_missing
 
 T = TypeVar("T")
 Id: TypeAlias = int | str
@@ -65,7 +58,7 @@ class DatabaseStore(ABC):
         self.keys, self.shape = self._as_keys(ids), (len(ids), dimensions)
         self._order = np.argsort(self.keys, kind="stable")
         self._recent_vectors = Recent[FloatArray](partial(self._of, vectors=True))
-        self._recent_records = Recent[Mapping[str, Any]](partial(self._of, vectors=False))
+        self.records = Recent[Mapping[str, Any]](partial(self._of, vectors=False))
         self._masks = dict[str, tuple[Condition, BoolArray]]()
         same = self.keys[self._order[1:]] == self.keys[self._order[:-1]]
         if same.any():
@@ -153,9 +146,8 @@ class DatabaseStore(ABC):
         n, d = self.shape
         vectors = np.empty((n, d), np.float32)
         for start in range(0, n, _BLOCK):
-            vectors[start : start + _BLOCK] = self._of(
-                range(start, min(start + _BLOCK, n)), vectors=True
-            )
+            rows = range(start, min(start + _BLOCK, n))
+            vectors[rows.start : rows.stop] = self._of(rows, vectors=True)
         return vectors
 
     def id(self, item: int) -> Id:
@@ -169,10 +161,6 @@ class DatabaseStore(ABC):
         near = np.minimum(np.searchsorted(self.keys, keys, sorter=self._order), self.shape[0] - 1)
         items = self._order[near]
         return np.where(self.keys[items] == keys, items, NO_ITEM)
-
-    def records(self, items: Sequence[int]) -> list[Mapping[str, Any]]:
-        """Return the fields of the items at these positions."""
-        return self._recent_records(items)
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
         """Return the mask (n,) of the items that meet conditions, as the database finds them."""
@@ -296,7 +284,14 @@ def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
 
     def read_texts(items: Sequence[int]) -> list[str]:
         if callable(texts):
-            made = _checked(texts(ids(items)), len(items))
+            given = texts(ids(items))
+            is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
+            made: list[Any] = [*given] if is_list else []
+            if len(made) != len(items):
+                raise InputError(
+                    f"texts= returned {given!r:.80} for {counted(len(items), 'id')}: it must take "
+                    "a list of ids and return a list of as many texts"
+                )
         else:
             made = [record.get(texts) for record in store.records(items)]
         for item, text in zip(items, made, strict=True):
@@ -316,14 +311,3 @@ def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
         titles=Column(n, lambda items: [""] * len(items)),
         extra=Column(n, extra),
     )
-
-
-def _checked(given: Any, count: int) -> list[Any]:
-    is_list = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-    texts = [*given] if is_list else []
-    if len(texts) != count:
-        raise InputError(
-            f"texts= returned {given!r:.80} for {counted(count, 'id')}: it must take a list of ids "
-            "and return a list of as many texts"
-        )
-    return texts

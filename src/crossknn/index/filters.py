@@ -75,19 +75,20 @@ class Group:
     parts: tuple[Condition, ...]
 
 
-Condition: TypeAlias = Among | Between | Missing | Group
+Leaf: TypeAlias = Among | Between | Missing
+Condition: TypeAlias = Leaf | Group
 
 
 def parse_filter(given: Any) -> Condition:
     """Parse a filter into a condition (syntax above); raise `InputError` if it is malformed."""
     try:
         condition = _filter(given)
-        conditions = evaluate(condition, lambda leaf: 1, lambda group, parts: sum(parts))
-        values = evaluate(condition, _count, lambda group, parts: sum(parts))
-        depth = evaluate(condition, lambda leaf: 1, lambda group, parts: 1 + max(parts))
+        leaves = [*leaves_of(condition)]
+        values = sum(len(leaf.values) for leaf, _ in leaves if isinstance(leaf, Among))
+        deepest = max(depth for _, depth in leaves)
     except RecursionError:
-        depth = MOST_DEPTH + 1
-    if depth > MOST_DEPTH or conditions > MOST_CONDITIONS or values > MOST_VALUES:
+        deepest = MOST_DEPTH + 1
+    if deepest > MOST_DEPTH or len(leaves) > MOST_CONDITIONS or values > MOST_VALUES:
         raise InputError(
             f"the filter is larger than the limit of {MOST_CONDITIONS:,} conditions, "
             f"{MOST_VALUES:,} values and {MOST_DEPTH} levels: give values as a list, "
@@ -96,35 +97,34 @@ def parse_filter(given: Any) -> Condition:
     return condition
 
 
-def _count(leaf: Among | Between | Missing) -> int:
-    return len(leaf.values) if isinstance(leaf, Among) else 1
+def leaves_of(condition: Condition, depth: int = 1) -> Iterator[tuple[Leaf, int]]:
+    """Yield the conditions on one field of which a condition consists, and their depths."""
+    if isinstance(condition, Group):
+        for part in condition.parts:
+            yield from leaves_of(part, depth + 1)
+    else:
+        yield condition, depth
 
 
 def evaluate(
     condition: Condition,
-    leaf: Callable[[Among | Between | Missing], T],
-    group: Callable[[Group, Iterator[T]], T],
+    leaf: Callable[[Leaf], T],
+    all: Callable[[Iterator[T]], T],
+    any: Callable[[Iterator[T]], T],
+    no: Callable[[T], T],
 ) -> T:
-    """Evaluate a condition: `leaf` evaluates conditions on one field, `group` combines values."""
-    if isinstance(condition, Group):
-        return group(condition, (evaluate(part, leaf, group) for part in condition.parts))
-    return leaf(condition)
-
-
-def combined(
-    all: Callable[[Iterator[T]], T], any: Callable[[Iterator[T]], T], no: Callable[[T], T]
-) -> Callable[[Group, Iterator[T]], T]:
-    """Make the `group` function of `evaluate` from three functions: for all, any and not."""
-    both = {"all": all, "any": any}
-    return lambda group, parts: no(next(parts)) if group.how == "not" else both[group.how](parts)
+    """Evaluate a condition: `leaf` evaluates conditions on one field, the others combine values."""
+    if not isinstance(condition, Group):
+        return leaf(condition)
+    parts = (evaluate(part, leaf, all, any, no) for part in condition.parts)
+    if condition.how == "not":
+        return no(next(parts))
+    return all(parts) if condition.how == "all" else any(parts)
 
 
 def fields_of(condition: Condition) -> list[str]:
     """Return the fields that a condition names, each once."""
-    names = evaluate(
-        condition, lambda leaf: [leaf.field], lambda group, parts: [*chain.from_iterable(parts)]
-    )
-    return [*dict.fromkeys(names)]
+    return [*dict.fromkeys(leaf.field for leaf, _ in leaves_of(condition))]
 
 
 def kind_of(value: object) -> Kind | None:
@@ -142,9 +142,7 @@ def field_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     columns, kept = dict[str, Any](), list[str]()
     for name, column in Fields(records).read([name for name, _ in common], 0).items():
         texts = {kind: [json.dumps(v) for v in run[0]] for kind, (run,) in column.runs.items()}
-        if sum(len(text) for run in texts.values() for text in run) > MOST_CHARACTERS * len(
-            records
-        ):
+        if sum(map(len, chain(*texts.values()))) > MOST_CHARACTERS * len(records):
             continue
         at = f"field{len(kept)}"
         kept.append(json.dumps(name))
@@ -152,10 +150,8 @@ def field_columns(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         for kind, [(_, ranks, rows)] in column.runs.items():
             prefix = f"{at}.{kind.split()[0]}"
             columns[f"{prefix}.values"] = texts[kind]
-            columns |= {
-                f"{prefix}.ranks": ranks.astype("<i4"),
-                f"{prefix}.rows": rows.astype("<i4"),
-            }
+            columns[f"{prefix}.ranks"] = ranks.astype("<i4")
+            columns[f"{prefix}.rows"] = rows.astype("<i4")
     return columns | {"fields": kept}
 
 
@@ -177,10 +173,13 @@ class Fields:
         stored = {name: self._open(name) for name in new if name in self._stored_names}
         self._columns |= stored | self.read([name for name in new if name not in stored], 0)
         # Combine masks as they are computed: many masks (n,) would not fit into memory.
-        group = combined(
-            partial(reduce, np.logical_and), partial(reduce, np.logical_or), np.logical_not
+        return evaluate(
+            condition,
+            lambda leaf: self._columns[leaf.field].mask(leaf),
+            all=partial(reduce, np.logical_and),
+            any=partial(reduce, np.logical_or),
+            no=np.logical_not,
         )
-        return evaluate(condition, lambda leaf: self._columns[leaf.field].mask(leaf), group)
 
     def _open(self, name: str) -> _Column:
         at, stored = f"field{self._stored_names.index(name)}", self._stored
@@ -241,7 +240,7 @@ class _Column:
             self.runs[kind] = [(distinct, ranks, np.array(rows, np.int64))]
         self._values = {}
 
-    def mask(self, leaf: Among | Between | Missing) -> BoolArray:
+    def mask(self, leaf: Leaf) -> BoolArray:
         if isinstance(leaf, Missing):
             return self.missing.copy()
         met = np.zeros(len(self.missing), np.bool_)

@@ -181,7 +181,7 @@ class ItemIndex(IndexView):
         if place.path != self.folder and len(scores) and not is_file(place.path, SCORES):
             scores.copy_to(place.path / SCORES)
         self._parts = replace(self._parts, folder=place)
-        self.__dict__.pop("_scores", None)
+        self.__dict__.pop("scores", None)
 
     def reloaded(self) -> ItemIndex:
         """Load the current version of the folder, with this index's models and retrievers."""

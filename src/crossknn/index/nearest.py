@@ -30,7 +30,7 @@ from crossknn.files import (
     translate_os_errors,
     write_file,
 )
-from crossknn.linalg import inner, top_k
+from crossknn.linalg import inner
 from crossknn.retrievers.base import WHOLE
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Progress
 
@@ -126,15 +126,14 @@ class FaissStore:
             kept = candidates != NO_ITEM
             if exclude is not None:
                 kept &= ~np.isin(candidates, exclude[q])
-            order = np.flatnonzero(kept)
-            order = order[np.argsort(candidates[order], kind="stable")]
-            positions = candidates[order]
+            positions = candidates[kept]
             if scores is None:
-                values = inner(vectors[q][None], self.vectors(positions))
+                positions = np.sort(positions)  # read in the order of the file
+                values = inner(vectors[q][None], self.vectors(positions))[0]
             else:
-                values = scores[q][order][None]
-            best = top_k(values, count)
-            rows.append((positions[best.items[0]], best.scores[0]))
+                values = scores[q][kept]
+            best = np.lexsort((positions, -values))[:count]
+            rows.append((positions[best], values[best]))
         return Candidates.from_rows(rows)
 
 
@@ -221,18 +220,14 @@ def _read(folder: Path, rows: Any) -> Any:
         ) from error
 
 
-def _fingerprint(rows: Any, count: int) -> str:
-    """Digest 64 of the first `count` vectors and, if they are in a file, its checksums."""
-    some = rows[np.unique(np.linspace(0, count - 1, 64).astype(np.int64))]
-    files = getattr(rows, "files", ())
-    sums = [file.digest(count * some[0].nbytes) for file in files]
-    data = np.ascontiguousarray(some).tobytes() + "".join(sums).encode()
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
 def _about(rows: Any, count: int) -> dict[str, Any]:
-    shape = [count, int(rows.shape[1])]
-    return {"version": 1, "vectors": _fingerprint(rows, count), "shape": shape}
+    """Describe the first `count` vectors by their shape, and by a digest of 64 of them and, if they
+    are in a file, its checksums."""
+    some = rows[np.unique(np.linspace(0, count - 1, 64).astype(np.int64))]
+    sums = [file.digest(count * some[0].nbytes) for file in getattr(rows, "files", ())]
+    data = np.ascontiguousarray(some).tobytes() + "".join(sums).encode()
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    return {"version": 1, "vectors": digest, "shape": [count, int(rows.shape[1])]}
 
 
 def _count_listed(folder: Path, rows: Any) -> int | None:

@@ -20,19 +20,13 @@ import numpy as np
 from crossknn.data.items import Items
 from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.files import parse_json, text_digest
-from crossknn.index.columns import (
-    StoredArray,
-    StoredColumns,
-    StoredRecords,
-    StoredTexts,
-    refusing,
-)
+from crossknn.index.columns import StoredArray, StoredColumns, StoredRecords, StoredTexts, refusing
 from crossknn.index.storage import IndexFolder, as_json, columns_of
 from crossknn.index.vectors import EncodeQueries, ItemVectors, LateStates
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.lexical import BM25, LSA
 from crossknn.retrievers.words import UNICODE
-from crossknn.types import Artifact, Cache, IntArray, Named, Value
+from crossknn.types import Artifact, Cache, Named, Value
 
 DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
 ANCHORS = "anchors"
@@ -119,19 +113,14 @@ class Parts:
         return parts | {"items": Artifact({"template": self.items.template}, columns)}
 
     def put(self, parts: Mapping[str, Any]) -> Parts:
-        """Write changed parts to the folder (None drops a part), and return the new parts."""
-        keys = self.keys
-        parts = {
-            keys.get(key, key) if part is None else _full_key(key, part): part
-            for key, part in parts.items()
-        }
-        stored = {key: part and as_artifact(part, key) for key, part in parts.items()}
+        """Write changed parts to the folder, and return the new parts."""
+        parts = {_full_key(key, part): part for key, part in parts.items()}
+        stored = {key: as_artifact(part, key) for key, part in parts.items()}
         if self.folder is not None and parts:
             self.folder.write(stored, self.build, keep=True)
         held = {key: part for key, part in self.held.items() if key not in parts}
         for key, part in parts.items():
-            if part is not None:
-                held[key] = stored[key] if isinstance(part, Artifact) else part
+            held[key] = stored[key] if isinstance(part, Artifact) else part
         return replace(self, held=held, cache=Cache())
 
     @cached_property
@@ -272,19 +261,11 @@ _COLUMNS: Mapping[str, str] = {
 """The columns of each part: name, axes (n items, N items of a fit), kinds of types (or texts)."""
 
 
-def _text(value: Any) -> bool:
-    return value is None or isinstance(value, str)
-
-
 def _number(value: Any) -> bool:
     try:
         return not isinstance(value, bool) and math.isfinite(value)
     except (TypeError, OverflowError):
         return False
-
-
-def _count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**31
 
 
 def _scale(value: Any) -> bool:
@@ -297,8 +278,14 @@ def _each(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 _META: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("fingerprint", "tokenizer", "method", "base", "map"), _text),
-    **dict.fromkeys(("added", "queries", "pairs", "n"), _count),
+    **dict.fromkeys(
+        ("fingerprint", "tokenizer", "method", "base", "map"),
+        lambda value: value is None or isinstance(value, str),
+    ),
+    **dict.fromkeys(
+        ("added", "queries", "pairs", "n"),
+        lambda value: type(value) is int and 0 <= value < 2**31,
+    ),
     "mean_length": lambda value: _number(value) and value > 0,
     "scale": _scale,
     "scales": lambda value: _each(_scale)(value) and value.get("center") is not None,
@@ -339,14 +326,6 @@ def check_part(key: str, part: Artifact, n: int) -> None:
     for name, column in columns.items():
         if isinstance(column, StoredArray) and column.dtype.kind not in "biuf":
             raise ValueError(f"{name} are an array of {column.dtype}")
-
-
-def check_positions(values: Any, n: int) -> IntArray:
-    """Return the array (a,) if it holds positions of n items, or raise `ValueError`."""
-    if values.ndim != 1 or values.dtype.kind not in "iu" or ((values < 0) | (values >= n)).any():
-        raise ValueError(f"the positions are not those of {n} items")
-    positions: IntArray = values
-    return positions
 
 
 def _check_column(

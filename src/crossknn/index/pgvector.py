@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from crossknn.errors import InputError, nearest, needs_extra
 from crossknn.index.database import DatabaseStore, Found, Id
-from crossknn.index.filters import Among, Between, Condition, Missing, combined, evaluate
+from crossknn.index.filters import Between, Condition, Leaf, Missing, evaluate
 from crossknn.types import FloatArray
 
 _WIDEST = 1000  # maximum number of items that pgvector's HNSW index returns
@@ -26,15 +27,8 @@ where attrelid = to_regclass({}) and attnum > 0 and not attisdropped order by at
 """
 
 
-class _Column(NamedTuple):
-    """The name and schema of a column's type, the type with its dimensions, and the table."""
-
-    type: str
-    type_schema: str
-    full_type: str
-    mod: int
-    schema: str
-    table: str
+_Column = namedtuple("_Column", "type type_schema full_type mod schema table")
+"""The name and schema of a column's type, the type with its dimensions, and the table."""
 
 
 class PgVectorStore(DatabaseStore):
@@ -159,15 +153,16 @@ class PgVectorStore(DatabaseStore):
 
     def _matching(self, condition: Condition) -> Iterable[Id]:
         sql = self._sql.SQL
-        group = combined(
-            lambda parts: sql("({})").format(sql(" and ").join(parts)),
-            lambda parts: sql("({})").format(sql(" or ").join(parts)),
-            lambda part: sql("not ({})").format(part),
+        met = evaluate(
+            condition,
+            self._leaf,
+            all=lambda parts: sql("({})").format(sql(" and ").join(parts)),
+            any=lambda parts: sql("({})").format(sql(" or ").join(parts)),
+            no=lambda part: sql("not ({})").format(part),
         )
-        met = evaluate(condition, self._leaf, group)
         return (key for (key,) in self._rows(f"select {{key}} {_HELD} and {{}}", met))
 
-    def _leaf(self, leaf: Among | Between | Missing) -> Any:
+    def _leaf(self, leaf: Leaf) -> Any:
         """Translate a condition to a JSON path, which compares as filters do."""
         sql, literal = self._sql.SQL, self._sql.Literal
         column, *path = [leaf.field] if leaf.field in self._fields else leaf.field.split(".")

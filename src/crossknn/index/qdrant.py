@@ -11,15 +11,7 @@ import numpy as np
 
 from crossknn.errors import InputError, nearest, needs_extra
 from crossknn.index.database import DatabaseStore, Found, Id
-from crossknn.index.filters import (
-    Among,
-    Between,
-    Condition,
-    Missing,
-    combined,
-    evaluate,
-    kind_of,
-)
+from crossknn.index.filters import Between, Condition, Leaf, Missing, evaluate, kind_of
 from crossknn.types import FloatArray
 
 _PAGE = 10_000  # points of one scroll
@@ -150,14 +142,16 @@ class QdrantStore(DatabaseStore):
 
     def _filter(self, condition: Condition) -> Any:
         to = self._models.Filter
-        group = combined(
-            lambda parts: to(must=[*parts]),
-            lambda parts: to(should=[*parts]),
-            lambda part: to(must_not=[part]),
+        met = evaluate(
+            condition,
+            self._leaf,
+            all=lambda parts: to(must=[*parts]),
+            any=lambda parts: to(should=[*parts]),
+            no=lambda part: to(must_not=[part]),
         )
-        return to(must=[evaluate(condition, self._leaf, group)])
+        return to(must=[met])
 
-    def _leaf(self, leaf: Among | Between | Missing) -> Any:
+    def _leaf(self, leaf: Leaf) -> Any:
         models, field = self._models, self._models.FieldCondition
         if isinstance(leaf, Missing):
             return field(key=leaf.field, is_empty=True)

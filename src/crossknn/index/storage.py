@@ -130,23 +130,19 @@ class IndexFolder:
                 if self.manifest()["checksum"] == manifest["checksum"]:
                     raise
 
-    def write(
-        self, parts: Mapping[str, Artifact | None], build: str, *, keep: bool = False
-    ) -> None:
+    def write(self, parts: Mapping[str, Artifact], build: str, *, keep: bool = False) -> None:
         """Write parts in one atomic step; after an error the folder stays as it was, or absent.
 
         Args:
-            parts: Parts by key; None drops a part.
+            parts: Parts by key.
             build: Random name that changes when the index is built anew.
             keep: Keep the other parts, provided that the index still has this `build`.
         """
         self.check_target()
         is_new = not self.path.exists()
         try:
-            with self._writing():
-                self.path.mkdir(parents=True, exist_ok=True)
-                with self.changing():
-                    self.commit(parts, build, build if keep else None)
+            with self.changing():
+                self.commit(parts, build, build if keep else None)
         finally:
             if is_new:
                 with suppress(OSError):  # not empty: the index was written
@@ -165,53 +161,64 @@ class IndexFolder:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the lock of changes; at the end, remove files that the manifest does not name."""
-        with exclusive_lock(self.path, wait=True):
-            try:
-                yield
-            finally:
-                self._remove_unused()
+        """Make the folder, and hold the lock of changes; at the end, remove files that the manifest
+        does not name."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with exclusive_lock(self.path, wait=True):
+                try:
+                    yield
+                finally:
+                    self._remove_unused()
+        except OSError as error:
+            why = error.strerror or error
+            raise InputError(
+                f"the index {self.path} cannot be written: {why}; nothing was changed"
+            ) from error
 
     def commit(
         self,
-        parts: Mapping[str, Artifact | Growth | None],
+        parts: Mapping[str, Artifact | Growth],
         build: str,
         keep: str | None = None,
     ) -> None:
         """Write parts under the lock of `changing`, and keep the other parts of the build `keep`.
 
         Args:
-            parts: Parts by key; a `Growth` appends rows to an existing part, None drops it.
+            parts: Parts by key; a `Growth` appends rows to an existing part.
             build: The name of the new build.
             keep: The build whose other parts are kept.
         """
         before = {} if keep is None else self.manifest(keep)["parts"]
         written, grown_files = dict[str, Any](), list[dict[str, Any]]()
-        with self._writing():
-            data = self.path / f"data-{secrets.token_hex(8)}"
-            data.mkdir()
-            try:
-                for key, part in parts.items():
-                    with _refusing_surrogates(key):
-                        if isinstance(part, Growth):
-                            columns = before[key]["columns"]
-                            grown_files += [e for column in columns.values() for e in column]
-                            written[key] = self._grow(data, key, part, columns)
-                        elif part is not None:
-                            written[key] = _write(data, key, part)
-                sync(data)
-            except BaseException:
-                for entry in grown_files:  # free the space on a full disk
-                    with (
-                        suppress(OSError, InputError),
-                        open_file(self.path, entry["path"], "r+b") as file,
-                    ):
-                        file.truncate(entry["bytes"])
-                raise
-            kept = {key: part for key, part in before.items() if key not in parts}
-            manifest = {"version": VERSION, "build": build, "parts": kept | written}
-            manifest["checksum"] = checksum_of(manifest)
-            write_file(self.path, MANIFEST, json.dumps(manifest, indent=1).encode())
+        data = self.path / f"data-{secrets.token_hex(8)}"
+        data.mkdir()
+        try:
+            for key, part in parts.items():
+                if isinstance(part, Growth):
+                    columns = before[key]["columns"]
+                    grown_files += [e for column in columns.values() for e in column]
+                    written[key] = self._grow(data, key, part, columns)
+                else:
+                    written[key] = _write(data, key, part)
+            sync(data)
+        except BaseException as error:
+            for entry in grown_files:  # free the space on a full disk
+                with (
+                    suppress(OSError, InputError),
+                    open_file(self.path, entry["path"], "r+b") as file,
+                ):
+                    file.truncate(entry["bytes"])
+            if isinstance(error, UnicodeEncodeError):
+                raise InputError(
+                    f"{key} contain half a surrogate pair, which is not valid text: "
+                    f"{error.object!r:.80}"
+                ) from None
+            raise
+        kept = {key: part for key, part in before.items() if key not in parts}
+        manifest = {"version": VERSION, "build": build, "parts": kept | written}
+        manifest["checksum"] = checksum_of(manifest)
+        write_file(self.path, MANIFEST, json.dumps(manifest, indent=1).encode())
 
     def remove_work(self, name: str = "work-vectors") -> None:
         """Remove the work files of an encoding that has been committed to the index."""
@@ -248,16 +255,6 @@ class IndexFolder:
                 rows = np.asarray(rows, column.dtype).reshape(-1, *column.shape[1:])
                 entries[name] = [append_array(self.path, entry, rows)]
         return {"meta": dict(part.meta), "columns": entries}
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            why = error.strerror or error
-            raise InputError(
-                f"the index {self.path} cannot be written: {why}; nothing was changed"
-            ) from error
 
     def _remove_unused(self) -> None:
         remove_parts(self.path)
@@ -306,16 +303,6 @@ def checksum_of(manifest: Mapping[str, Any]) -> int:
     """Compute the CRC-32 of the manifest without its checksum entry."""
     content = {key: value for key, value in manifest.items() if key != "checksum"}
     return zlib.crc32(json.dumps(content, sort_keys=True).encode())
-
-
-@contextmanager
-def _refusing_surrogates(key: str) -> Iterator[None]:
-    try:
-        yield
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{key} contain half a surrogate pair, which is not valid text: {error.object!r:.80}"
-        ) from None
 
 
 def _write(data: Path, key: str, part: Artifact) -> dict[str, Any]:

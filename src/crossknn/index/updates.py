@@ -203,9 +203,13 @@ def compacted(parts: Parts) -> dict[str, Artifact]:
             taken["scores"] = partial(getitem, arrays["scores"], np.s_[:, columns_kept])
         for name in set(ROWS.get(plain(key), ())) & set(arrays):
             taken[name] = partial(getitem, arrays[name], rows)
-        unchanged = {name: partial(getitem, arrays, name) for name in arrays if name not in taken}
-        by_name = unchanged | taken
-        compact[key] = Artifact(meta, Named(list(arrays), partial(_called, by_name)))
+        for name in arrays.keys() - taken.keys():
+            taken[name] = partial(getitem, arrays, name)
+
+        def made(name: str, of: Mapping[str, Callable[[], Any]] = taken) -> Any:
+            return of[name]()
+
+        compact[key] = Artifact(meta, Named(list(arrays), made))
     return compact
 
 
@@ -231,7 +235,3 @@ def _vectors(
             f"vectors={{{name!r}: array of the shape ({k}, {d})}}"
         )
     return check_vectors(made, k, d, f"the vectors {name!r} of the new items", half=True)
-
-
-def _called(functions: Mapping[str, Callable[[], Any]], name: str) -> Any:
-    return functions[name]()

@@ -19,15 +19,7 @@ from crossknn.index.columns import StoredArray, refusing
 from crossknn.index.database import DatabaseStore
 from crossknn.index.filters import Fields, parse_filter
 from crossknn.index.nearest import LARGE, FaissStore, open_lists
-from crossknn.index.parts import (
-    ANCHORS,
-    DUAL_ENCODER,
-    LSA_NAME,
-    Parts,
-    check_positions,
-    fingerprint_of,
-    plain,
-)
+from crossknn.index.parts import ANCHORS, DUAL_ENCODER, LSA_NAME, Parts, fingerprint_of, plain
 from crossknn.index.storage import SCORES, damages
 from crossknn.index.vectors import ItemVectors, RememberedModel, check_vectors
 from crossknn.retrievers.base import ArrayStore, Late, Retriever, VectorStore
@@ -93,7 +85,7 @@ class IndexView:
         """Return the index in its current state, which later additions and deletions do not change;
         results of fits are stored in both, unless the items have changed by then."""
         if self.folder is None:
-            _ = self._scores  # one store for both
+            _ = self.scores  # one store for both
         made = copy(self)
         made._origin = self
         return made
@@ -120,7 +112,11 @@ class IndexView:
     def anchor_items(self) -> IntArray:
         """At most 10,000 items in a random order, drawn when the index was built."""
         with refusing("anchor_items"):
-            return check_positions(np.asarray(self._parts.anchor_items), len(self.items))
+            items, n = np.asarray(self._parts.anchor_items), len(self.items)
+            is_position = (items >= 0) & (items < n)
+            if items.ndim != 1 or items.dtype.kind not in "iu" or not is_position.all():
+                raise ValueError(f"they are not positions of {n} items")
+            return items
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
         """Return the mask (n,) of the items that meet conditions; see `crossknn.index.filters`."""
@@ -131,13 +127,9 @@ class IndexView:
         fields = self._fields.get("fields", (records,), lambda: Fields(records))
         return fields.mask(condition)
 
-    @property
+    @cached_property
     def scores(self) -> ScoreStore:
         """The store of exact scores: `StoredScorer(scorer, index.scores)` uses it."""
-        return self._scores
-
-    @cached_property
-    def _scores(self) -> ScoreStore:
         return ScoreStore(None if self.folder is None else self.folder / SCORES)
 
     def verify(self, *, repair: bool = False) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -62,7 +62,11 @@ def encode_kept(
         for start in range(0, len(missing), AT_ONCE):
             batch = missing[start : start + AT_ONCE]
             before = len(text_of) - len(missing) + start
-            report = partial(_report, progress, before, len(text_of))
+
+            def report(done: int, _: int, before: int = before) -> None:
+                if progress is not None:
+                    progress(before + done, len(text_of))
+
             made = encode([text_of[name] for name in batch], report)
             ids = np.frombuffer(b"".join(batch), np.uint8).reshape(-1, 16)
             path = f"{key}-{secrets.token_hex(8)}.npz"
@@ -72,24 +76,17 @@ def encode_kept(
         return _joined(work, files, digests)
 
 
-def _report(progress: Progress | None, before: int, total: int, done: int, _: int) -> None:
-    if progress is not None:
-        progress(before + done, total)
-
-
 def _finished(work: Path, key: str) -> dict[str, _Counts]:
     files = dict[str, _Counts]()
     for path in work.iterdir():
-        try:
-            if not path.name.startswith(f"{key}-"):
-                raise InputError(f"{path} belongs to another model")
+        with suppress(InputError, LookupError):
             arrays = read_npz(work, path.name, ["texts", "counts", "rows"])
             names, counts = arrays["texts"], arrays["counts"].astype(np.int64)
-            if names.shape != (len(counts), 16) or counts.sum() != len(arrays["rows"]):
-                raise InputError(f"{path} contains arrays of unexpected shapes")
-            files[path.name] = dict(zip(map(bytes, names), counts.tolist(), strict=True))
-        except (InputError, LookupError):  # its texts are encoded again
-            path.unlink()
+            is_whole = names.shape == (len(counts), 16) and counts.sum() == len(arrays["rows"])
+            if is_whole and path.name.startswith(f"{key}-"):
+                files[path.name] = dict(zip(map(bytes, names), counts.tolist(), strict=True))
+                continue
+        path.unlink()  # its texts are encoded again
     return files
 
 

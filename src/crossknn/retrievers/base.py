@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
@@ -381,7 +380,9 @@ class LateRetriever(Ranked):
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """See `Retriever.top`."""
-        candidates = self._candidates(queries, max(count, self.depth), allowed).items
+        candidates = self.stage.top(queries, max(count, self.depth), allowed).items
+        if self.name not in queries.states:
+            queries.states[self.name] = self.model.encode_queries(queries.texts)
         lists, below = np.split(candidates, [self.depth], axis=1)
         scores = np.full(lists.shape, -np.inf, np.float32)
         if (lists != NO_ITEM).any():
@@ -400,16 +401,6 @@ class LateRetriever(Ranked):
     def others(self, ranking: Candidates) -> FloatArray:
         """Return the score (m,) of items after the candidates: 1 below the lowest score."""
         return _lowest(ranking) - 1
-
-    def _candidates(self, queries: Queries, count: int, allowed: BoolArray | None) -> Candidates:
-        """Retrieve the stage's candidates while encoding the queries in parallel (CMC 3.3)."""
-        if self.name in queries.states:
-            return self.stage.top(queries, count, allowed)
-        with ThreadPoolExecutor(1, "crossknn-late") as pool:
-            encoding = pool.submit(self.model.encode_queries, queries.texts)
-            candidates = self.stage.top(queries, count, allowed)
-            queries.states[self.name] = encoding.result()
-        return candidates
 
 
 def extended(ranking: Candidates, below: IntArray, count: int | None = None) -> Candidates:

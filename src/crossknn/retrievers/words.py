@@ -73,10 +73,8 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
     letters = rf"[^\W{_DENSE}]+"
     word = rf"([{_DENSE}][{_DENSE}{marks}]*)|{letters}(?:[{marks}]+(?:{letters})?)*"
     word += rf"|[{_FLAGS}]{{2}}|[{_EMOJI}]"
-    dropped, special = (
-        f"[{_DROPPED}{''.join(_SAME)}]",
-        rf"[{_DENSE}{marks}{_EMOJI}\U00010000-\U0003ffff]",
-    )
+    dropped = f"[{_DROPPED}{''.join(_SAME)}]"
+    special = rf"[{_DENSE}{marks}{_EMOJI}\U00010000-\U0003ffff]"
     many = f"[{marks}]{{{MARKS + 1},}}"
     return tuple(map(re.compile, (dropped, r"[^\D0-9]", special, word, f".[{marks}]*", many)))
 

@@ -231,7 +231,8 @@ class ScoreFile:
             exists = self._exists()
             if exists and not os.access(path, os.R_OK):  # closing it would drop its locks
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-            if exists and (read_only or not _may_change(path)):
+            may_write = all(os.access(place, os.W_OK) for place in (path, path.parent))
+            if exists and (read_only or not may_write or path.stat().st_nlink > 1):
                 log = path.with_name(f"{path.name}-wal")
                 unread = log.exists() and log.stat().st_size > 0
                 name += "?mode=ro" if unread else "?immutable=1"
@@ -270,11 +271,6 @@ class ScoreFile:
 def _line(error: object) -> str:
     """Join the lines of a message from SQLite."""
     return " ".join(str(error).split())
-
-
-def _may_change(path: Path) -> bool:
-    """Whether this process may write the file and its folder, and the file has no hard links."""
-    return path.stat().st_nlink == 1 and all(os.access(p, os.W_OK) for p in (path, path.parent))
 
 
 def _distrust(db: sqlite3.Connection) -> None:

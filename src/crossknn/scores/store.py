@@ -9,11 +9,12 @@ Axes: q queries, n items, t texts, p pairs, b scores of a block.
 from __future__ import annotations
 
 import os
+import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,7 +31,6 @@ from crossknn.scores.database import (
     text_crc,
 )
 from crossknn.scores.sparse import SparseScores
-from crossknn.scores.upkeep import make_room, prune, verify
 from crossknn.types import FloatArray, IntArray, Pairs
 
 LIMIT = 2 * 2**30
@@ -40,6 +40,7 @@ dropped. `CROSSKNN_STORE_LIMIT` in the environment sets another limit, in MB."""
 TextTable = Literal["queries", "items"]
 _SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 _VARIABLES = 500  # of one statement
+_FILLED = 0.9  # share of the limit that stays in use when the oldest scores are dropped
 _SMALL, _MANY = 8_192, 32  # 32 blocks of a query, each below 8,192 scores, are merged
 
 
@@ -137,7 +138,7 @@ class ScoreTable(ScoreFile):
                 if new.any():
                     self._add(fingerprint, query, blocks, ids[new], values[places][first[new]])
             if added and self.used_bytes() > self.limit:
-                make_room(self, db, self.limit)
+                self._make_room(db)
         return added
 
     def blocks(self, fingerprint: str, query: int) -> Iterator[Block]:
@@ -155,11 +156,11 @@ class ScoreTable(ScoreFile):
             yield Block(row, *parsed)
 
     def texts(
-        self, table: TextTable, where: str = "TRUE", values: Sequence[int] = ()
+        self, statement: str, values: Sequence[Any]
     ) -> Iterator[tuple[int, bytes, bytes | None]]:
-        """Read and check (id, digest, stored text or None) of texts that a condition selects."""
-        rows = f"SELECT id, digest, text, crc FROM {table} WHERE {where} ORDER BY id"
-        for row in self.select(rows, values):
+        """Yield (id, digest, text or None) of the texts whose rows a statement selects; check the
+        rows (id, digest, text, crc)."""
+        for row in self.select(statement, values):
             if not is_whole_text(*row):
                 raise self.damaged("checksum mismatch in a text")
             yield row[:3]
@@ -191,16 +192,45 @@ class ScoreTable(ScoreFile):
                 (fingerprint, query, *row, crc),
             )
 
+    def _make_room(self, db: sqlite3.Connection) -> None:
+        excess = self.used_bytes() - int(_FILLED * self.limit)
+        oldest = db.execute(
+            "SELECT query, sum(coalesce(length(scores), 0) + coalesce(length(items), 0)) "
+            "FROM blocks GROUP BY query ORDER BY max(id)"
+        ).fetchall()
+        sizes = np.cumsum([size for _, size in oldest])
+        count = min(int((sizes < excess).sum()) + 1, len(oldest) - 1)
+        self.drop([query for query, _ in oldest[:count]])
+
+    def drop(self, queries: Sequence[int]) -> None:
+        """Drop the scores and texts of queries."""
+        rows = [(query,) for query in queries]
+        with self.writing() as db:
+            db.executemany("DELETE FROM blocks WHERE query = ?", rows)
+            # Keep the largest id: otherwise a new query would get an id that another process may
+            # still use for the old one.
+            last = "(SELECT max(id) FROM queries)"
+            db.executemany(f"DELETE FROM queries WHERE id = ? AND id < {last}", rows)
+            db.executemany("UPDATE queries SET text = NULL WHERE id = ?", rows)
+
+    def is_whole_block(self, block: int) -> bool:
+        """Whether a block of scores and the text of its query are undamaged."""
+        [row] = self.select(
+            "SELECT CAST(fingerprint AS BLOB), query, start, items, scores, blocks.crc, "
+            "queries.id, digest, text, queries.crc FROM blocks "
+            "LEFT JOIN scorers ON scorers.id = scorer LEFT JOIN queries ON queries.id = query "
+            "WHERE blocks.id = ?",
+            [block],
+        )
+        return parsed_block(*row[:6]) is not None and is_whole_text(*row[6:])
+
     def _find(self, table: TextTable, digests: Sequence[bytes]) -> dict[bytes, int]:
         ids: dict[bytes, int] = {}
         for start in range(0, len(digests), _VARIABLES):
             asked = digests[start : start + _VARIABLES]
             places = ",".join("?" * len(asked))
             statement = f"SELECT id, digest, NULL, crc FROM {table} WHERE digest IN ({places})"
-            for row in self.select(statement, asked):
-                if not is_whole_text(*row):
-                    raise self.damaged("checksum mismatch in a text")
-                ids[row[1]] = row[0]
+            ids |= {digest: number for number, digest, _ in self.texts(statement, asked)}
         return ids
 
 
@@ -267,10 +297,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             queries, items: Texts (q) and (n).
         """
         table = self.table()
-        ids, scores = (
-            table.ids("items", items),
-            np.full((len(queries), len(items)), np.nan, np.float32),
-        )
+        ids = table.ids("items", items)
+        scores = np.full((len(queries), len(items)), np.nan, np.float32)
         for row, query in enumerate(table.ids("queries", queries).tolist()):
             for block in table.blocks(fingerprint, query):
                 block.find(ids, scores[row])
@@ -318,8 +346,8 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
 
     def query_texts(self, ids: IntArray) -> list[str]:
         """Return the texts of queries, by ids from `query_counts`."""
-        table = self.table()
-        rows = (row for query in ids.tolist() for row in table.texts("queries", "id = ?", [query]))
+        statement, table = "SELECT id, digest, text, crc FROM queries WHERE id = ?", self.table()
+        rows = (row for query in ids.tolist() for row in table.texts(statement, [query]))
         return [text.decode("utf-8", "surrogatepass") for *_, text in rows if text is not None]
 
     def queries(self, fingerprint: str) -> list[str]:
@@ -333,7 +361,18 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             keep: Number of queries to keep, those with the newest scores.
             private: Drop the texts of all queries, too, and keep their digests.
         """
-        return prune(self.table(), keep, private) if len(self) else 0
+        if not len(self):
+            return 0
+        table = self.table()
+        with table.writing() as db:
+            db.execute("PRAGMA secure_delete = ON")
+            rows = db.execute("SELECT query FROM blocks GROUP BY query ORDER BY max(id)").fetchall()
+            dropped = rows[: 0 if keep is None else max(0, len(rows) - keep)]
+            table.drop([query for (query,) in dropped])
+            if private:
+                db.execute("UPDATE queries SET text = NULL WHERE text IS NOT NULL")
+        table.shrink()
+        return len(dropped)
 
     def copy_to(self, path: Path) -> None:
         """Copy all scores to a file that does not exist."""
@@ -354,7 +393,30 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
     def verify(self, *, repair: bool = False) -> list[str]:
         """Check every row, and return one sentence per kind of damage. `repair` removes damaged
         rows, so that they are scored again; `InputError` if the file itself is damaged."""
-        return verify(self.table(), repair)
+        file = self.table()
+        for (problem,) in file.select("PRAGMA quick_check"):
+            if problem != "ok":
+                raise file.damaged(problem)
+        damaged: dict[str, list[int]] = {}
+        for table in ("queries", "items"):
+            rows = file.select(f"SELECT id, digest, text, crc FROM {table}")
+            damaged[table] = [row[0] for row in rows if not is_whole_text(*row)]
+        blocks = [row for (row,) in file.select("SELECT id FROM blocks")]
+        damaged["blocks"] = [row for row in blocks if not file.is_whole_block(row)]
+        if repair and any(damaged.values()):
+            with file.writing() as db:
+                db.executemany("DELETE FROM blocks WHERE id = ?", [(r,) for r in damaged["blocks"]])
+                for table in ("queries", "items"):
+                    db.execute(f"DELETE FROM {table} WHERE id NOT BETWEEN 1 AND {LARGEST_ID - 1}")
+                    for row in damaged[table]:  # keep the row, because blocks may refer to its id
+                        digest = os.urandom(16)
+                        change = f"UPDATE {table} SET digest = ?, text = NULL, crc = ? WHERE id = ?"
+                        db.execute(change, (digest, text_crc(row, digest), row))
+        return [
+            f"{len(rows)} of the {table} of scores in {file.path} are damaged"
+            for table, rows in damaged.items()
+            if rows
+        ]
 
 
 def _size_limit() -> int:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from crossknn.data.queries import own_items, unmarked, without_own
+from crossknn.data.queries import own_items, without_own
 from crossknn.errors import InputError
 from crossknn.linalg import mask, top_k
 from crossknn.models.tokens import Row, token_batches
@@ -41,7 +41,7 @@ from crossknn.types import (
 )
 from crossknn_train.loop import digest_of
 from crossknn_train.models.base import TorchModel
-from crossknn_train.reading import Dataset, read_labelled
+from crossknn_train.reading import Dataset, read_labelled, unmarked
 from crossknn_train.settings import NegativesSettings, RunSettings
 
 WORDS = ("bm25", "tfidf")

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import nn
 
 from crossknn.errors import InputError, first_line
-from crossknn.files import filling, write_file
+from crossknn.files import write_file
 from crossknn.models.folder import (
     COMPARE_MODEL,
     COMPARED,
@@ -43,7 +43,7 @@ from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, checked_row
 from crossknn.scorers.library import open_library, own_prompts
 from crossknn.types import Pairs
 from crossknn_train.models.backbone import has_token_types, position_limit
-from crossknn_train.models.base import TorchModel
+from crossknn_train.models.base import TorchModel, filling
 from crossknn_train.models.cross_encoder import CrossEncoderModel
 from crossknn_train.models.dual_encoder import DualEncoderModel
 from crossknn_train.models.late import LateInteractionModel

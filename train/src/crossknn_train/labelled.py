@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from crossknn.data.queries import unmarked
 from crossknn.models.tokens import checked_rows
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.token_models import TokenEncoder
@@ -32,7 +31,7 @@ from crossknn_train.corpora import (
 from crossknn_train.loop import Measures, Task, kept
 from crossknn_train.models.cross_encoder import CrossEncoderModel
 from crossknn_train.models.dual_encoder import DualEncoderModel
-from crossknn_train.reading import Dataset
+from crossknn_train.reading import Dataset, unmarked
 
 RELATIONS = 10.0
 """Weight of the similarities within a batch in `distance_to_teacher`."""

@@ -14,6 +14,7 @@ from crossknn.data.layouts import DataFolder
 from crossknn.data.qrels import Qrels, Run, read_qrels, read_run
 from crossknn.data.queries import (
     ENTITY,
+    MARKS,
     MENTION_END,
     MENTION_START,
     QuerySet,
@@ -192,3 +193,10 @@ def _marked(record: Record, left: str, mention: str, right: str) -> Record:
         raise InputError(f"{record.place} has an empty mention")
     fields = {"id": record.field("mention_id"), "text": marked_query(left, mention, right)}
     return record._replace(fields=fields)
+
+
+def unmarked(text: str) -> str:
+    """Return a marked query or item as plain text, for models that do not know the marks."""
+    for mark in MARKS:
+        text = text.replace(mark, " ")
+    return " ".join(text.split())

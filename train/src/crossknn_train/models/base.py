@@ -7,8 +7,11 @@ A model's folder is its encoder's Hugging Face folder with a settings file (`KIN
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -19,7 +22,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 
 from crossknn.errors import InputError
-from crossknn.files import filling, write_file
+from crossknn.files import make_folder, sync, write_file
 from crossknn.models.folder import KINDS, check_files, json_in, refusing
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, padded
 from crossknn.scorers.library import state_hash
@@ -178,3 +181,20 @@ class TorchModel(nn.Module):  # type: ignore[misc]
         except RuntimeError as error:
             first = str(error).splitlines()[1].strip()
             raise InputError(f"{path} does not match the encoder in its folder: {first}") from error
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[Path]:
+    """Make a temporary folder for libraries that write files themselves; at the end its files are
+    moved to `folder`, following no link there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        made = Path(scratch)
+        yield made
+        for path in sorted(made.rglob("*")):  # a folder comes before its contents
+            if path.is_dir():
+                make_folder(folder / path.relative_to(made))
+            else:
+                sync(path)
+                os.replace(path, folder / path.relative_to(made))
+        sync(folder)

@@ -211,6 +211,7 @@ def test_tokens_and_money_are_counted(serve):
     ):
         scorer._count({"usage": usage})
     assert (scorer.tokens_read.total, scorer.tokens_written.total) == (1200, 12)
+    assert scorer.spent is None  # no longer known
 
 
 def test_long_documents_are_cut_and_counted(serve):

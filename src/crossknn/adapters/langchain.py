@@ -65,8 +65,7 @@ class CrossknnReranker(BaseDocumentCompressor):
         """Return the documents, the best first."""
         documents = list_of(Document, documents)
         texts = [document.page_content for document in documents]
-        options: dict[str, Any] = {"budget": self.budget, "scorer": self.scorer}
-        options["top_k"] = self.top_n
+        options: Any = {"budget": self.budget, "scorer": self.scorer, "top_k": self.top_n}
         ranked = rerank_documents(query, documents, texts, lambda each: each.metadata, **options)
         return [
             document.model_copy(update={"metadata": metadata | {SCORE: score}})

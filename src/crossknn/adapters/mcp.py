@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from crossknn.errors import CrossknnError, needs_extra
 from crossknn.search.results import Hit, Results
-from crossknn.search.searcher import PER_QUERY, Budget, FreshSearcher, Searcher
+from crossknn.search.searcher import Budget, FreshSearcher, Searcher
 from crossknn.types import json_value
 
 with needs_extra("crossknn mcp", "mcp"):
@@ -42,13 +42,8 @@ _READS = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_h
 
 
 def create_server(searcher: Searcher, name: str, budget: Budget) -> MCPServer:
-    """Make a server over the index of a searcher.
-
-    Args:
-        searcher: The searcher; calls run on separate threads and share it.
-        name: Name of the index, for the language model and in URLs.
-        budget: Budget of each search.
-    """
+    """Make a server over the index of a searcher, which the threads of all calls share. `name` is
+    that of the index, for the language model and in URLs; `budget` that of each search."""
     server = MCPServer(
         "crossknn", instructions=_INSTRUCTIONS.format(name=name), log_level="WARNING"
     )
@@ -88,17 +83,12 @@ class _Tools:
         ] = None,
     ) -> dict[str, Any]:
         """Find the most relevant texts: ids, titles, snippets and scores (logits), best first."""
-        cancel, scored = threading.Event(), 0
-        searcher = await to_thread.run_sync(self._searcher.now)
-        total = min((self._budget.calls or (PER_QUERY,))[-1], len(searcher.index))
+        cancel, searcher = threading.Event(), await to_thread.run_sync(self._searcher.now)
 
-        def report(round: int, picks: list[list[Hit]]) -> None:
-            nonlocal scored
-            scored += len(picks[0])
-            message = f"round {round}: {scored} texts scored"
-            from_thread.run(context.report_progress, scored, total, message)
+        def report(done: int, total: int) -> None:
+            from_thread.run(context.report_progress, done, total, f"{done} texts scored")
 
-        options: dict[str, Any] = {"filter": filter or None, "cancel": cancel, "on_round": report}
+        options: dict[str, Any] = {"filter": filter or None, "cancel": cancel, "progress": report}
         work = partial(searcher.search, query, k, self._budget, **options)
         try:
             with _readable_errors():

@@ -65,14 +65,8 @@ class CrossknnSearch:
         top_ranked: Mapping[str, list[str]] | None = None,
         **options: Any,
     ) -> dict[str, dict[str, float]]:
-        """Return final scores by query id and document id.
-
-        Args:
-            queries: Queries with `id`, `text` and optionally `instruction`.
-            top_k: Number of documents per query.
-            top_ranked: In reranking tasks, the ids of each query's documents.
-            options: Ignored.
-        """
+        """Return the final scores of `top_k` documents by query id and document id; `top_ranked`
+        are the ids of each query's documents in reranking tasks."""
         if not self._corpus:
             raise InputError("there is no corpus: call index before search")
         texts: dict[str, str] = {}

@@ -28,21 +28,25 @@ def show(results: Results, json: bool) -> None:
         if results.errors[q] is not None and len(results) > 1:
             what = "ended early" if results[q] else "no answer"
             say(f"{what}: {results.errors[q]}")
-        if results.min_score is not None:
-            out.print(Text(_reached(results, q, results.min_score), style="dim"))
+        if (least := results.min_score) is not None:
+            best = results.best_scores[q]
+            reached = f"{counted(len(results[q]), 'item')} scored {least:g} or more"
+            if not results[q]:
+                why = "nothing was scored" if best is None else f"the best score is {best:.2f}"
+                reached = f"no scored item reaches {least:g}: {why}"
+            out.print(Text(reached, style="dim"))
         if results.none_relevant and (chance := results.none_relevant[q] or 0) >= 0.5:
             out.print(Text(f"probably no relevant item ({chance:.0%})", style="dim"))
         out.print()
     default = results.method == str(parse_method(DEFAULT))
     named = f"{DEFAULT} ({results.method})" if default else results.method
-    calls, scores = (
-        " + ".join(f"{getattr(each, name):,}" for each in results.rungs[:-1])
-        for name in ("n_calls", "n_scored")
-    )
-    plus = " + " if len(results.rungs) > 1 else ""
+    calls = "".join(f"{each.n_calls:,} + " for each in results.rungs[:-1])
+    scores = "".join(f"{each.n_scored:,} + " for each in results.rungs[:-1])
+    costs = [each.cost for each in results.rungs if each.cost is not None]
     notes = {
-        f"{named}: {calls}{plus}{counted(results.n_calls, 'cross-encoder call')} "
-        f"({scores}{plus}{counted(results.n_scored, 'score')} used), {results.seconds:.2f} s": True,
+        f"{named}: {calls}{counted(results.n_calls, 'cross-encoder call')} "
+        f"({scores}{counted(results.n_scored, 'score')} used), {results.seconds:.2f} s": True,
+        f"cost {sum(costs):.3g}": costs,
         f"stopped by {results.stopped_by}": results.stopped_by != "budget",
         f"{counted(results.n_failed, 'pair')} could not be scored": results.n_failed,
         f"{counted(results.truncated or 0, 'pair')} truncated to the model's maximum length": (
@@ -50,14 +54,6 @@ def show(results: Results, json: bool) -> None:
         ),
     }
     out.print(Text("; ".join(text for text, applies in notes.items() if applies), style="dim"))
-
-
-def _reached(results: Results, q: int, min_score: float) -> str:
-    if results[q]:
-        return f"{counted(len(results[q]), 'item')} scored {min_score:g} or more"
-    best = results.best_scores[q]
-    reason = "nothing was scored" if best is None else f"the best score is {best:.2f}"
-    return f"no scored item reaches {min_score:g}: {reason}"
 
 
 def _show_hit(rank: int, hit: Hit) -> None:

@@ -41,17 +41,17 @@ def command(
     """
     from crossknn.fitting.anchors import collect_anchors
 
-    if (anchors is None) == (queries is None):
+    given = anchors or queries
+    if given is None or (anchors and queries):
         raise InputError("give a file of queries to score: --anchors FILE or --queries FILE")
     index = ItemIndex.load(folder)
+    texts = o.read_queries(given).texts
     exact = scorer.open(workers=o.threads(limits.workers))
     with progress("scoring queries", "pairs") as report:
         shared: dict[str, Any] = {"limits": limits.limits(), "progress": report}
         if anchors is not None:
-            made = collect_anchors(index, exact, o.read_queries(anchors).texts, **shared)
+            made = collect_anchors(index, exact, texts, **shared)
         else:
-            assert queries is not None
-            texts = o.read_queries(queries).texts
             made = collect(index.scores, exact, texts, index.items.texts, **shared)
     anchor_queries = index.for_scorer(exact.fingerprint).anchor_queries
     about = {"complete": made.complete, "seconds": round(made.seconds, 2), "index": str(folder)}

@@ -129,7 +129,7 @@ def command(
     table = _searched(evaluation, methods, budgets, searcher.fusion)
     sentences = list[str]()
     if others:
-        rungs, sentences = _after_cheaper(searcher, evaluation, scores, budgets)
+        rungs, sentences = _after_cheaper(searcher, evaluation, budgets)
         table += rungs
     if json:
         for row in chain(*table):  # with all settings of its method
@@ -143,21 +143,21 @@ def command(
 
 
 def _after_cheaper(
-    searcher: Searcher, evaluation: Evaluation, exact: FloatArray | None, budgets: Sequence[int]
+    searcher: Searcher, evaluation: Evaluation, budgets: Sequence[int]
 ) -> tuple[list[list[dict[str, Any]]], list[str]]:
     """Return rows of reranking and the default search after the cheaper searches, and sentences
     about the latter."""
-    from crossknn.evaluation.rungs import after_cheaper, sentence
+    from crossknn.evaluation.rungs import after_cheaper, sentence_after
     from crossknn.trial.plan import pairs_per_second
 
     methods = {name: parse_method(name) for name in ("rerank(retriever=search)", DEFAULT)}
-    splits = [searcher.budgets(Budget(per_query=budget)) for budget in budgets]
+    splits = [Budget(per_query=budget).of_each(searcher.scorers) for budget in budgets]
     with progress("searching with the cheaper scorers", "budgets") as report:
-        rungs = [*after_cheaper(searcher, evaluation, exact, methods, splits, report)]
+        rungs = [*after_cheaper(searcher, evaluation, methods, splits, report)]
     alone = [*evaluation.outcomes({DEFAULT: methods[DEFAULT]}, budgets)]
     models = [getattr(each, "scorer", each) for each in searcher.scorers]  # not stored scores
     seconds = [1 / pairs_per_second(each, searcher.index.items.texts) for each in models]
-    sentences = [sentence(alone, *rung, seconds) for rung in rungs[1::2]]
+    sentences = [sentence_after(alone, *rung, seconds) for rung in rungs[1::2]]
     return [list(outcome.rows()) for _, outcome in rungs], sentences
 
 

@@ -68,6 +68,8 @@ def command(
     Exact scores are stored in the index: run the same command again to resume after an
     interruption.
     """
+    from crossknn.fitting.fit import fit
+
     _check(method, queries, qrels, fitted)
     index = ItemIndex.load(folder)
     # Fitting may use all threads, but a search scores on one.
@@ -77,12 +79,17 @@ def command(
         report = _fit_stored(index, given, fitted.retriever)
     elif method in JUDGED:
         judged = None if qrels is None else read_qrels(qrels)
-        options: dict[str, Any] = {"queries": o.read_queries(queries), "qrels": judged}
-        options["keep_own"] = keep_own
-        report = _fit_judged(index, given, method, per, limits, options)
+        report = _fit_judged(
+            *(index, given, method, per, limits),
+            queries=o.read_queries(queries),
+            qrels=judged,
+            keep_own=keep_own,
+        )
     else:
-        options = asdict(fitted) | {"per": per, "limits": limits.limits()}
-        report = _fit_vectors(index, given, queries, method, options)
+        options = asdict(fitted) | {"per": per, "limits": limits.limits(), "progress": progress}
+        made = fit(index, given, o.read_queries(queries).texts, method, **options)
+        said = f"later searches use these vectors by default; to select them: vectors={made.name}"
+        report = made.summary() | {"note": said}
     answer({name: value for name, value in report.items() if name != "note" or json}, json)
     if "note" in report:
         note(report["note"])
@@ -110,31 +117,20 @@ def _check(method: str, queries: Path | None, qrels: Path | None, fitted: Vector
         raise InputError("calibration needs relevance judgements: give --qrels FILE")
 
 
-def _fit_vectors(
-    index: ItemIndex, scorer: Any, queries: Path, method: str, options: dict[str, Any]
-) -> dict[str, Any]:
-    from crossknn.fitting.fit import fit
-
-    texts = o.read_queries(queries).texts
-    report = fit(index, scorer, texts, method, progress=progress, **options)
-    said = f"later searches use these vectors by default; to select them: vectors={report.name}"
-    return report.summary() | {"note": said}
-
-
 def _fit_judged(
     index: ItemIndex,
     scorer: Any,
     method: str,
     per: int | None,
     limits: o.LimitOptions,
-    options: dict[str, Any],
+    **options: Any,
 ) -> dict[str, Any]:
     """Fit a fusion or a calibration, and return its report."""
     from crossknn.fitting.calibration import fit_calibration
     from crossknn.fitting.fusion import fit_fusion
 
     with progress("scoring", "pairs") as report:
-        options = options | {"progress": report}
+        options["progress"] = report
         if method == "fusion":
             return fit_fusion(index, scorer, depth=per or 100, limits=limits.limits(), **options)
         budget = Budget(per_query=per, deadline=limits.deadline)

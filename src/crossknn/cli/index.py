@@ -209,8 +209,7 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
 
 @app.command(
     epilog=o.examples(
-        "crossknn index prune docs.index --keep 10000",
-        "crossknn index prune docs.index --private",
+        "crossknn index prune docs.index --keep 10000", "crossknn index prune docs.index --private"
     ),
 )
 def prune(

@@ -12,8 +12,7 @@ from crossknn.methods import DEFAULT, parse_method
 from crossknn.search.searcher import Budget, Searcher
 
 EPILOG = o.examples(
-    "crossknn mcp docs.index",
-    "claude mcp add docs -- crossknn mcp /path/to/docs.index --budget 50",
+    "crossknn mcp docs.index", "claude mcp add docs -- crossknn mcp /path/to/docs.index --budget 50"
 )
 
 
@@ -38,7 +37,7 @@ def command(
     scorers = [o.stored(each, index) for each in scorer.open_all()] if chosen.calls else []
     searcher = Searcher(index, scorers or None, chosen)
     searcher.check_scorer(chosen)
-    searcher.budgets(limits)
+    limits.of_each(searcher.scorers)
     server = create_server(searcher, folder.resolve().name, limits)
     # A repeated interrupt cuts asyncio's shutdown short, which asyncio would report as an error.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)

@@ -53,8 +53,7 @@ Store = Annotated[
     Path | None, Option(help="File of exact scores that indexes share; else each has its own.")
 ]
 Lists = Annotated[
-    Path | None,
-    Option(help="TREC run of your own candidates, the retriever 'lists' of --method."),
+    Path | None, Option(help="TREC run of your own candidates, the retriever 'lists' of --method.")
 ]
 Neighbours = Annotated[
     str | None, Option("-k", "--k", help="Values of k for recall@k; 1,10,100 by default.")
@@ -145,19 +144,19 @@ class ScorerOptions:
 
     def open_all(self, *, workers: int = 1) -> list[Scorer]:
         """Open the cross-encoders; --scorer-option is for the last one."""
-        if len(set(self.scorer)) < len(self.scorer):
-            raise InputError("--scorer names the same cross-encoder twice: name each once")
-        given, cores = self._options(), max(1, threads(None) // workers)
         options: dict[str, dict[str, Any]] = {name: {} for name in self.scorer}
-        options[self.scorer[-1]] = given
-        urls, models = [name for name in self.scorer if is_url(name)], self.endpoint_model or []
+        if len(options) < len(self.scorer):
+            raise InputError("--scorer names the same cross-encoder twice: name each once")
+        options[self.scorer[-1]] = self._options()
+        urls, models = [*filter(is_url, self.scorer)], self.endpoint_model or []
         if len(models) not in (0, 1, len(urls)) or (models and not urls):
             raise InputError(
                 f"--endpoint-model names {counted(len(models), 'model')}, and --scorer "
                 f"{counted(len(urls), 'URL')}: give one for each, or the last one's"
             )
-        for url, model in zip(urls[-len(models) :] if models else (), models, strict=True):
+        for url, model in zip(urls[::-1], models[::-1], strict=False):
             options[url]["model"] = model
+        cores = max(1, threads(None) // workers)
         return [CrossEncoder(name, cores=cores, **own) for name, own in options.items()]
 
     def _options(self) -> dict[str, Any]:

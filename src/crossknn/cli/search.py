@@ -126,7 +126,7 @@ def command(
     queries, index = question.read(query or []), ItemIndex.load(folder)
     add_lists(index, lists, None if question.queries is None else queries)
     opened = scorer.open_all() if chosen.calls else []
-    first, later = (chosen, None) if len(opened) < 2 else (parse_method(DEFAULT), chosen)
+    first = chosen if len(opened) < 2 else parse_method(DEFAULT)
     if lists is not None:  # for the cheapest scorer: the others go on from its search
         fingerprint = opened[0].fingerprint if opened else None
         first = using_lists(index, first, queries, fingerprint, (question.budget or [100])[0])
@@ -134,7 +134,7 @@ def command(
     cheapest, others = scorers[0] if scorers else None, scorers[1:]
     searcher = Searcher(index, cheapest, first, fuse=o.fuse_of(fuse))
     if others:
-        searcher = Searcher(index, [searcher, *others], later, fuse=o.fuse_of(fuse))
+        searcher = Searcher(index, [searcher, *others], chosen, fuse=o.fuse_of(fuse))
     results = _search(searcher, queries, question, run, keep_own, explain, json)
     if learn and isinstance(cheapest, StoredScorer) and cheapest.store is index.scores:
         _learn(index, cheapest)
@@ -164,11 +164,10 @@ def _search(
 ) -> Results:
     """Search, print the answers, and write them to the file."""
     k, wanted, one_more = question.k, question.k, False
-    recall = question.target_recall
     limits = Budget(
         per_query=question.budget,
         deadline=question.deadline,
-        target_recall=recall,
+        target_recall=question.target_recall,
         seconds=question.seconds,
         cost=question.cost,
     )

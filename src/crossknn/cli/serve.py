@@ -65,16 +65,10 @@ def command(
     for spec in (method, *(offer or ())):
         parse_method(spec)  # before an index is made or opened
     with connections.listening(host, port) as sockets:
-        limits: dict[str, Any] = {"most_pairs": most_pairs, "deadline": deadline}
+        how: dict[str, Any] = {"method": method, "methods": offer or (), "most_pairs": most_pairs}
         indexes = _open(folders)
-        served = engine.Engine(
-            indexes,
-            scorer.open_all(),
-            method=method,
-            methods=offer or (),
-            budget=budget or [100],
-            **limits,
-        )
+        how |= {"budget": budget or [100], "deadline": deadline}
+        served = engine.Engine(indexes, scorer.open_all(), **how)
         url = connections.url_of(host, sockets)
         if not api_keys and host not in app.LOCAL:
             note(f"anyone who can reach {url} may search: give --keys or {KEYS_VARIABLE}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +19,6 @@ from crossknn.errors import InputError, counted
 from crossknn.index.item_index import ItemIndex
 from crossknn.scorers.base import Scorer
 from crossknn.scores.collect import Limits, exact_scores
-from crossknn.scores.store import ScoreStore
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.searcher import Searcher
 from crossknn.table import Table
@@ -98,39 +98,32 @@ def command(
     data = data.sample(plan.items)
     for sentence in data.check(options.measure):
         note(sentence)
-    if plan.judged < data.n_judged:
-        data = data.first(plan.judged)
+    data = data.first(plan.judged) if plan.judged < data.n_judged else data
     _say_cost(plan, data, options.minutes)
     with progress("encoding", "items") as report:  # an earlier trial's vectors and scores are kept
         encoder = None if options.encoder == "none" else options.encoder
         saved = options.folder / "index"
         index = ItemIndex.build(data.items, encoder=encoder, folder=saved, progress=report)
-    store = o.open_store(exact, index, None)
+    stored = StoredScorer(exact, o.open_store(exact, index, None))
     until = time.monotonic() + 60 * options.minutes
-    scores = _score(index, data.queries.take(range(plan.queries)), exact, store, until)
+    scores = _score(index, data.queries.take(range(plan.queries)), stored, until)
     in_time = len(scores) == plan.queries
     judged = data.first(plan.judged if in_time else len(scores))
     with progress("verdict", "pairs") as report:
         trial = Trial.run(
             *(index, judged.queries, scores, judged.qrels),
-            scorer=StoredScorer(exact, store),
+            scorer=stored,
             budget=options.budget,
             budgets=plan.budgets,
             measure=options.measure,
             made_up=data.made_up,
             progress=report,
         )
-    splits = None
-    if others:
-        task = judged.first(len(scores)).task(options.measure)
-        searcher = Searcher(index, [*(o.stored(each, index) for each in others), exact])
-        splits = _splits(searcher, store, trial, scores, task)
+    task = judged.first(len(scores)).task(options.measure)
+    splits = _splits(others, stored, trial, scores, task) if others else None
     show(trial, json, splits)
-    if not json:
-        _show_verdict(trial, saved)
-
-
-def _show_verdict(trial: Trial, saved: Path) -> None:
+    if json:
+        return
     say("")
     if trial.diagnosis is None:
         say(_UNJUDGED)
@@ -185,9 +178,7 @@ def _say_cost(plan: Plan, data: TrialData, minutes: float) -> None:
     )
 
 
-def _score(
-    index: ItemIndex, queries: QuerySet, scorer: Scorer, store: ScoreStore, until: float
-) -> FloatArray:
+def _score(index: ItemIndex, queries: QuerySet, stored: StoredScorer, until: float) -> FloatArray:
     """Score queries against every item, one after the other, until the time `until`; as many as can
     show a clear difference are scored in any case."""
     from crossknn.evaluation.diagnosis import ENOUGH
@@ -204,28 +195,30 @@ def _score(
                 report(q * n + done, m * n)
 
             texts = [text], index.items.texts
-            rows += [*exact_scores(store, scorer, *texts, limits=limits, progress=of_all)]
+            rows += [
+                *exact_scores(stored.store, stored.scorer, *texts, limits=limits, progress=of_all)
+            ]
     return np.stack(rows)
 
 
 def _splits(
-    searcher: Searcher,
-    store: ScoreStore,
+    cheaper: Sequence[Scorer],
+    stored: StoredScorer,
     trial: Trial,
     scores: FloatArray,
     task: TaskMeasures | None,
 ) -> Table:
-    """Tabulate what is found if the cheaper scorers take a share of the time."""
+    """Tabulate what is found if cheaper scorers take a share of the time."""
     from crossknn.evaluation.compare import Evaluation, query_batches
     from crossknn.evaluation.rungs import splits_of
 
-    assert searcher.scorer is not None
-    stored, queries = StoredScorer(searcher.scorer, store), trial.queries
-    batches = query_batches(trial.index, queries, stored, scores)
+    index, queries = trial.index, trial.queries
+    batches = query_batches(index, queries, stored, scores)
     evaluation = Evaluation(batches=batches, ks=[trial.k], depth=trial.budget, task=task)
+    searcher = Searcher(index, [*(o.stored(each, index) for each in cheaper), stored])
     with progress("splits", "splits") as report:
-        rates = searcher.rates(queries.texts)
-        return splits_of(searcher, evaluation, scores, trial.budget, rates, report)
+        rates = Searcher(index, [*cheaper, stored.scorer]).rates(queries.texts)
+        return splits_of(searcher, evaluation, trial.budget, rates, report)
 
 
 def show(trial: Trial, json: bool, splits: Table | None = None) -> None:

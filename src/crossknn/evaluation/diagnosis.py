@@ -20,15 +20,7 @@ from crossknn.evaluation.compare import Evaluation, query_batches
 from crossknn.evaluation.measures import Comparison, Estimate, bootstrap, fewest_queries, paired
 from crossknn.evaluation.outcome import Outcome, check
 from crossknn.evaluation.task import Judgements, TaskMeasures, relevant_items
-from crossknn.evaluation.verdict import (
-    RERANK,
-    RETRIEVER,
-    SEARCH,
-    Values,
-    Verdict,
-    Way,
-    verdict_of,
-)
+from crossknn.evaluation.verdict import RERANK, RETRIEVER, SEARCH, Values, Verdict, Way, verdict_of
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
@@ -169,8 +161,7 @@ def diagnose(
     searcher.check_scorer(searcher.method)
     budgets = sorted({as_count(budget, "a budget") for budget in budgets})
     if not budgets or budgets[-1] > index.n:
-        n = index.n
-        raise InputError(f"budgets are {budgets}: give budgets of at most {n}, the number of items")
+        raise InputError(f"budgets are {budgets}: give budgets of at most {index.n} items")
     judged = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
     rows = [q for q, row in enumerate(judged.rows) if row]
     task = TaskMeasures(judged.take(rows), [measure])

@@ -168,12 +168,15 @@ def outcome(
         revealed = observed.items if method.calls else None
         values.append(task.values(answers[-1], revealed, start=start) if task else {})
         index_calls, start = max(index_calls, seen.calls), start + r
-    items = np.concatenate(answers)
+    items, shares = np.concatenate(answers), dict[int, FloatArray]()
+    if truth is not None:  # the other queries have no recall
+        none = np.full(len(items) - len(truth), np.nan)
+        shares = {k: np.append(recall(items[: len(truth), :k], truth[:, :k]), none) for k in ks}
     return Outcome(
         method=name,
         budget=budget,
         seed=seed,
-        recall={} if truth is None else {k: _recall(items, truth, k) for k in ks},
+        recall=shares,
         calls=np.concatenate(calls),
         seconds=np.concatenate(seconds),
         task={m: np.concatenate([of_batch[m] for of_batch in values]) for m in values[0]},
@@ -182,12 +185,6 @@ def outcome(
         fused=fusion is not None,
         items=items,
     )
-
-
-def _recall(items: IntArray, truth: IntArray, k: int) -> FloatArray:
-    """Recall at k (m,) of answers (m, c), NaN for queries beyond the m' with a truth (m', ..)."""
-    shares = recall(items[: len(truth), :k], truth[:, :k])
-    return np.pad(shares, (0, len(items) - len(truth)), constant_values=np.nan)
 
 
 def _searched(

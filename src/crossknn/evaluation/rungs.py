@@ -1,4 +1,4 @@
-"""What methods find after a search with a cheaper scorer, beside what they find alone."""
+"""What the default search finds after a search with cheaper scorers, beside what it finds alone."""
 
 from __future__ import annotations
 
@@ -8,62 +8,59 @@ from operator import mul
 
 import numpy as np
 
-from crossknn.data.queries import query_set
-from crossknn.evaluation.compare import Evaluation, query_batches
+from crossknn.evaluation.compare import Evaluation
 from crossknn.evaluation.measures import paired
 from crossknn.evaluation.outcome import Outcome
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.search.ladder import CHEAPER_SHARE, Rate, affordable
 from crossknn.search.searcher import Searcher
 from crossknn.table import Cell, Table
-from crossknn.types import FloatArray, Progress
+from crossknn.types import Progress
 
 SHARES = (0.15, CHEAPER_SHARE, 0.5)
-"""Shares of the time that the cheaper scorers may take in `splits_of`."""
+"""Shares of the time that a cheaper scorer may take in `splits_of`."""
 
 
 def after_cheaper(
     searcher: Searcher,
     evaluation: Evaluation,
-    exact: FloatArray | None,
     methods: Mapping[str, Method],
     splits: Sequence[tuple[int, ...]],
     progress: Progress,
 ) -> Iterator[tuple[tuple[int, ...], Outcome]]:
     """Yield the outcome of each method after the searches with the cheaper scorers of `searcher`,
     for each split: the numbers of pairs that all scorers score for a query. Queries, measures and
-    exact scores (m, n) are those of `evaluation`; `progress` counts splits."""
+    exact scores are those of `evaluation`; `progress` counts splits."""
     assert searcher.cheaper is not None
-    texts = [text for batch in evaluation.batches for text in batch.queries.texts]
     for done, split in enumerate(splits):
         progress(done, len(splits))
         *cheaper, budget = split
-        index = searcher.index.after_search(searcher.cheaper.as_retriever(cheaper))
-        batches = query_batches(index, query_set(texts), searcher.scorer, exact)
+        index = searcher.of_scorer().after_search(searcher.cheaper.as_retriever(cheaper))
+        batches = [replace(batch, index=index) for batch in evaluation.batches]
         after = replace(evaluation, batches=batches, _outcomes={})
-        for outcome in after.outcomes(methods, [budget]):
-            name = f"{outcome.method}, after {' + '.join(map(str, cheaper))} cheaper calls"
-            yield split, replace(outcome, method=name)
+        for found in after.outcomes(methods, [budget]):
+            name = f"{found.method}, after {' + '.join(map(str, cheaper))} cheaper calls"
+            yield split, replace(found, method=name)
 
 
 def splits_of(
     searcher: Searcher,
     evaluation: Evaluation,
-    exact: FloatArray,
     budget: int,
     rates: Sequence[Rate],
     progress: Progress,
 ) -> Table:
     """Tabulate what the default search finds in the time of `budget` calls of the last scorer,
-    alone and with several splits between the scorers."""
-    seconds, n = budget * rates[-1].seconds, len(searcher.index)
+    alone and with several splits of that time between the scorers."""
+    seconds = [rate.seconds or 0.0 for rate in rates]
     methods, k = {DEFAULT: parse_method(DEFAULT)}, max(evaluation.ks)
     (alone,) = evaluation.outcomes(methods, [budget])
-    splits = {affordable(rates, seconds, n, of_time=True, share=share) for share in SHARES}
-    tried = after_cheaper(searcher, evaluation, exact, methods, sorted(splits), progress)
+    time, n = budget * seconds[-1], len(searcher.index)
+    splits = {affordable(rates, time, n, of_time=True, share=share) for share in SHARES}
+    after = after_cheaper(searcher, evaluation, methods, sorted(splits), progress)
     lines = list[list[Cell]]()
-    for split, outcome in [((budget,), alone), *tried]:
-        spent = sum(map(mul, split, [rate.seconds for rate in rates][-len(split) :]))
+    for split, outcome in [((budget,), alone), *after]:
+        spent = sum(map(mul, split, seconds[-len(split) :]))
         line: list[Cell] = [" + ".join(map(str, split)), float(f"{spent:.2g}")]
         pairs = [(outcome.recall[k], alone.recall[k])]
         pairs += [(outcome.task[name], alone.task[name]) for name in outcome.task]
@@ -77,26 +74,24 @@ def splits_of(
     return Table(head=["calls", "seconds", *columns], rows=lines, caption=about)
 
 
-def sentence(
-    alone: Sequence[Outcome], split: Sequence[int], outcome: Outcome, seconds: Sequence[float]
+def sentence_after(
+    alone: Sequence[Outcome], split: Sequence[int], after: Outcome, seconds: Sequence[float]
 ) -> str:
     """Say how many calls alone find as much, by the measure, or else by recall of the k best;
     `seconds` are those of a pair by each scorer."""
-    name = next(iter(outcome.task), None)
-    k = max(outcome.recall, default=0)
-    what = name if name is not None else f"recall of the {k} best"
+    name = next(iter(after.task), None)
+    k = max(after.recall, default=0)
 
     def value(of: Outcome) -> float:
         return float(np.nanmean(of.task[name] if name is not None else of.recall[k]))
 
-    budgets = {each.budget: value(each) for each in alone}
-    enough = [budget for budget, found in sorted(budgets.items()) if found >= value(outcome)]
-    most = max(budgets)
-    than = f"as much as {enough[0]} alone" if enough else f"more than {most} alone"
+    found, values = value(after), {each.budget: value(each) for each in alone}
+    enough = [budget for budget in values if values[budget] >= found]
+    calls = min(enough, default=max(values))
     own = sum(map(mul, split, seconds))
-    other = (enough[0] if enough else most) * seconds[-1]
     return (
-        f"{outcome.budget} calls after {' + '.join(map(str, split[:-1]))} of the cheaper scorer "
-        f"find {than} ({what} {value(outcome):.3f} and {budgets[enough[0] if enough else most]:.3f}"
-        f"), in {own:.2g} s of scoring instead of {other:.2g} s."
+        f"{after.budget} calls after {' + '.join(map(str, split[:-1]))} of the cheaper scorer "
+        f"find {'as much as' if enough else 'more than'} {calls} alone "
+        f"({name or f'recall of the {k} best'} {found:.3f} and {values[calls]:.3f}), "
+        f"in {own:.2g} s of scoring instead of {calls * seconds[-1]:.2g} s."
     )

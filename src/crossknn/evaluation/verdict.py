@@ -93,7 +93,10 @@ def verdict_of(
     than = RETRIEVER if way == RERANK else RERANK
     names = {w: w.name(budget, retriever) for w in at}
     if way.kind == "retriever":
-        clauses = [_keep(tested, names[way])]
+        unclear = _unclear(way, tested)
+        until = " until more queries are judged" if any(d.difference > 0 for d in unclear) else ""
+        why = ": nothing is proven better, and it costs no calls" if unclear else ""
+        clauses = [f"Keep {names[way]}{until}{why}"]
     else:
         others = dict.fromkeys([tested[-1].than, RERANK, *(c.than for c in tested if c.way == way)])
         gains = {w: paired(at[way] - at[w], seed=seed) for w in others if w != way}
@@ -145,13 +148,6 @@ def _advised(claims: Sequence[Claim]) -> Way:
 
 def _unclear(way: Way, claims: Sequence[Claim]) -> list[Comparison]:
     return [c.difference for c in claims if c.than == way and not c.difference.sign]
-
-
-def _keep(claims: Sequence[Claim], retriever: str) -> str:
-    unclear = _unclear(claims[-1].than, claims)
-    until = " until more queries are judged" if any(d.difference > 0 for d in unclear) else ""
-    why = ": nothing is proven better, and it costs no calls" if unclear else ""
-    return f"Keep {retriever}{until}{why}"
 
 
 def _comparisons(way: Way, claims: Sequence[Claim], names: Mapping[Way, str]) -> list[str]:

@@ -38,12 +38,7 @@ from crossknn.methods.prior import (
     trend_retrievers,
 )
 from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
-from crossknn.retrievers.specs import (
-    AUTO,
-    default_vectors,
-    open_retriever,
-    stage_names,
-)
+from crossknn.retrievers.specs import AUTO, default_vectors, open_retriever, stage_names
 from crossknn.spec import Spec, option, parse
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
 
@@ -229,9 +224,7 @@ def points_of(index: Index, prior: Prior, vectors: str) -> PointStore:
     """Return the items' points, with their mean scores in the last column."""
     store = index.store(vectors)
     return index.cache.get(
-        ("points", vectors),
-        (prior, store),
-        lambda: PointStore(prior.factor, store, prior.column),
+        ("points", vectors), (prior, store), lambda: PointStore(prior.factor, store, prior.column)
     )
 
 

@@ -103,7 +103,12 @@ class Predictor(ABC, Generic[State]):
             if allowed is not None:
                 out |= ~allowed[pool]
             value = np.where(out, -np.inf, value)
-        self._check(prediction, value)
+        wrong = np.isnan(prediction.mean)
+        if wrong.any() and (wrong := wrong & (value != -np.inf)).any():
+            raise InputError(
+                f"{type(self).__name__} predicts NaN for {wrong.sum()} items that may be scored: "
+                "`predict` must give a number for each"
+            )
         if pool is None:
             columns = items = top_k(value, count).items
         else:  # ties by position, not by column; `predict` saw the pool in the order it has grown
@@ -116,15 +121,6 @@ class Predictor(ABC, Generic[State]):
         means = np.take_along_axis(prediction.mean, place, axis=1)
         std = None if prediction.std is None else np.take_along_axis(prediction.std, place, axis=1)
         return Candidates(np.where(none, NO_ITEM, items), np.where(none, -np.inf, means), std)
-
-    def _check(self, prediction: Prediction, value: FloatArray) -> None:
-        """Raise an error if the mean of an item that may be chosen is NaN."""
-        wrong = np.isnan(prediction.mean)
-        if wrong.any() and (wrong := wrong & (value != -np.inf)).any():
-            raise InputError(
-                f"{type(self).__name__} predicts NaN for {wrong.sum()} items that may be scored: "
-                "`predict` must give a number for each"
-            )
 
 
 def expected_recall(best: FloatArray, mean: FloatArray, std: FloatArray) -> float:

@@ -17,7 +17,7 @@ from urllib.request import getproxies_environment, proxy_bypass_environment  # t
 
 from crossknn.errors import InputError, ScorerError, visible
 from crossknn.scorers.streaming import BatchedScorer, BatchError, Deadline, excerpt
-from crossknn.types import as_count
+from crossknn.types import as_count, as_positive
 
 API_KEY_VARIABLE = "CROSSKNN_API_KEY"
 
@@ -34,15 +34,8 @@ _PORTS = {"http": 80, "https": 443}
 class Endpoint(BatchedScorer):
     """A scorer whose batches are requests to the service at `url`, several at the same time.
 
-    Requests use the proxy of the environment. `score` raises ScorerError if the service is down,
-    too slow, refuses the key or returns an invalid answer.
-
-    Args:
-        url: Address of the service, http:// or https://.
-        path: The path if the URL has none.
-        per_request: Maximum number of items in a request.
-        api_key, timeout, retries, concurrency: See `HttpScorer`.
-    """
+    `path` is the path if the URL has none, and `per_request` the maximum number of items in a
+    request; the other arguments are those of `HttpScorer`, which says what `score` raises."""
 
     per_request: int
     verb, _hint = "rerank", ""
@@ -59,8 +52,7 @@ class Endpoint(BatchedScorer):
         concurrency: int,
     ) -> None:
         parts = _checked(url)
-        if type(timeout) not in (int, float) or not 0 < timeout < 1e6:
-            raise InputError(f"timeout must be a number of seconds above 0, got {timeout!r}")
+        self._timeout = as_positive(timeout, "timeout", 1e6)
         self._key = api_key or os.environ.get(API_KEY_VARIABLE) or ""
         if not (self._key.isascii() and (self._key + "x").isprintable()):
             raise InputError(f"the API key (api_key or {API_KEY_VARIABLE}) is not printable ASCII")
@@ -75,7 +67,6 @@ class Endpoint(BatchedScorer):
         self.workers = as_count(concurrency, "concurrency")
         if self.workers > MOST_AT_ONCE:
             raise InputError(f"concurrency is {concurrency}: it must be {MOST_AT_ONCE} or less")
-        self._timeout = float(timeout)
         self._url = urlunsplit((parts.scheme, parts.netloc.lower(), path, parts.query, ""))
         # Several searches may share this object.
         options = {"maxsize": 16 * self.workers, "retries": False, "headers": headers}
@@ -180,10 +171,8 @@ class Count:
             self.total += count
 
 
-def checked_price(price: Any) -> float | None:
-    """Return a price of 0 or more, or None; raise InputError for anything else."""
-    if price is None:
-        return None
+def checked_price(price: Any) -> float:
+    """Return a price of 0 or more; raise InputError for anything else."""
     is_number = isinstance(price, int | float) and not isinstance(price, bool)
     if not is_number or not 0 <= price < math.inf:
         raise InputError(f"the price is {price!r:.80}: give a number of 0 or more")

@@ -84,12 +84,6 @@ def own_prompts(model: Any) -> tuple[str, str]:
     return str(model.prompts.get("query") or ""), str(item)
 
 
-def pools_tokens(model: Any) -> bool:
-    """Whether a text's vector is pooled from its token vectors. Then BERT's own pooler, which the
-    library may have initialized at random, is not used."""
-    return getattr(model[0], "module_output_name", None) == "token_embeddings"
-
-
 def choose_padding_side(model: Any, run: Callable[[list[tuple[str, str]]], Any]) -> None:
     """Choose the padding side: right, or left if only that leaves scores unchanged (XLNet).
 
@@ -238,7 +232,9 @@ class SentenceTransformerEncoder:
                 f"{self._name} is not a bi-encoder of sentence-transformers: open a "
                 "cross-encoder with CrossEncoder"
             )
-        self._pools = pools_tokens(model)
+        # If vectors are pooled from token vectors, BERT's own pooler, which the library may have
+        # initialized at random, is not used.
+        self._pools = getattr(model[0], "module_output_name", None) == "token_embeddings"
         if self._pools and model.tokenizer is not None:
             # With padding on the left, a vector would depend on the longest text of its batch.
             model.tokenizer.padding_side = "right"

@@ -124,16 +124,17 @@ class LLMScorer(Endpoint):
             raise InputError(f"extra is {extra!r:.80}: give fields of a request and their values")
         self._model, self._extra = model, dict(extra or {})
         self._longest = as_count(max_characters, "max_characters")
-        self._price, self._cut = _price(price), Count()
-        self.tokens_read, self.tokens_written = Count(), Count()
+        self._price, self._cut = None if price is None else _prices(price), Count()
+        self.tokens_read, self.tokens_written, self._uncounted = Count(), Count(), Count()
         asked = repr((self._prompt, self._longest, sorted(self._extra.items())))
         digest = hashlib.blake2b(asked.encode(), digest_size=4).hexdigest()
         self.fingerprint = f"llm:{self.name}|model={model}|prompt={digest}"
 
     @property
     def spent(self) -> float | None:
-        """Money for all requests so far; None if no price was given."""
-        if self._price is None:
+        """Money for all requests so far; None without a price, or if an answer did not say how many
+        tokens it took."""
+        if self._price is None or self._uncounted.total:
             return None
         totals = self.tokens_read.total, self.tokens_written.total
         return sum(map(mul, self._price, totals)) / 1e6
@@ -191,12 +192,14 @@ class LLMScorer(Endpoint):
 
     def _count(self, answer: Any) -> None:
         """Add the numbers of tokens that an answer states."""
-        usage = answer.get("usage") if isinstance(answer, dict) else None
-        given = usage if isinstance(usage, dict) else {}
-        totals = self.tokens_read, self.tokens_written
-        for total, name in zip(totals, ("prompt_tokens", "completion_tokens"), strict=True):
-            count = given.get(name)
-            total.add(count if is_whole(count) and count > 0 else 0)
+        usage = answer.get("usage")
+        names = {"prompt_tokens": self.tokens_read, "completion_tokens": self.tokens_written}
+        for name, total in names.items():
+            count = usage.get(name) if isinstance(usage, dict) else None
+            if is_whole(count) and count >= 0:
+                total.add(count)
+            else:
+                self._uncounted.add(1)
 
     def _difference(self, likely: Mapping[str, float]) -> float:
         """Return log p(yes) - log p(no); what is not among the likely tokens is at most as likely
@@ -223,15 +226,13 @@ class LLMScorer(Endpoint):
 
 
 def _prompt(given: Any) -> Prompt:
-    if isinstance(given, str) and "{" in given:
-        given = Prompt(text=given)
     if isinstance(given, str):
-        if given not in PROMPTS:
+        if "{" not in given and given not in PROMPTS:
             raise InputError(
                 f"there is no prompt {given!r}: {nearest(given, PROMPTS)}; or give a text with "
                 "{query} and {document}"
             )
-        return PROMPTS[given]
+        given = PROMPTS.get(given, Prompt(text=given))
     if not isinstance(given, Prompt):
         raise InputError(f"the prompt is {given!r:.80}: give a name, a text or a Prompt")
     for name in ("{query}", "{document}"):
@@ -240,13 +241,10 @@ def _prompt(given: Any) -> Prompt:
     return given
 
 
-def _price(given: Any) -> tuple[float, float] | None:
-    if given is None:
-        return None
+def _prices(given: Any) -> tuple[float, float]:
     with suppress(TypeError, ValueError):
         read, written = map(checked_price, given)
-        if read is not None and written is not None:
-            return read, written
+        return read, written
     raise InputError(
         f"price is {given!r:.80}: give two numbers of 0 or more, such as [0.1, 0.4], the prices of "
         "a million tokens read and of a million written"

@@ -61,12 +61,10 @@ def CrossEncoder(  # noqa: N802
         options: Keyword arguments of what opens the model: `OnnxModel`, `HttpScorer`, or
             sentence-transformers' `CrossEncoder`, with the `batch` of `PredictScorer`.
     """
-    if isinstance(path_or_name, str) and path_or_name.startswith(LLM):
-        _check_options(LLMScorer, options, "model")
-        return LLMScorer(path_or_name.removeprefix(LLM), **options)
     if is_url(path_or_name):
-        _check_options(HttpScorer, options)
-        return HttpScorer(path_or_name, **options)
+        kind: Any = LLMScorer if path_or_name.startswith(LLM) else HttpScorer
+        _check_options(kind, options)
+        return kind(path_or_name.removeprefix(LLM), **options)
     folder, own = _open_own(path_or_name, "cross-encoder", options, cores)
     if own is not None:
         return own
@@ -172,9 +170,8 @@ def _open_own(
     return folder, scorer(model.from_pretrained(folder, **{"device": None} | options))
 
 
-def _check_options(make: Any, options: dict[str, Any], *others: str) -> None:
-    of_make = signature(make).parameters.values()
-    names = [*others, *(p.name for p in of_make if p.kind is p.KEYWORD_ONLY)]
+def _check_options(make: Any, options: dict[str, Any]) -> None:
+    names = [p.name for p in signature(make).parameters.values() if p.default is not p.empty]
     for name in options:
         if name not in names:
             raise InputError(f"{make.__qualname__} has no option {name!r}: {nearest(name, names)}")

@@ -32,8 +32,6 @@ JOINING = 4
 """Before each round, a shortlist may grow by this many times the number of items that the largest
 round scores, and by at least a quarter of its first length."""
 
-NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64))
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class RoundState:
@@ -129,7 +127,7 @@ class Search:
         asked, scored = self._state.picks.items, self.n_scored
         failed = np.count_nonzero(asked != NO_ITEM, axis=1) - scored
         state = replace(self._state, columns={}, scored=scored, failed=failed)
-        self._state, pairs = state, NO_PAIRS
+        self._state, pairs = state, Pairs(*np.empty((2, 0), np.int64))
         while not len(pairs) and self._room(state, scored).any():
             state = replace(state, number=state.number + 1)
             if self._wanted(state).any():
@@ -181,10 +179,9 @@ class Search:
         if pool is not None:
             pool = joined(pool, self.plan.retriever.top(self.queries, k, self.allowed).items)
         more = predictor.top(self._learn(state), count, state.picks.items, self.allowed, pool)
-        below = Ranking.empty(*more.items.shape)
+        below, added = Ranking.empty(*more.items.shape), self._added(more.items)
         std = below.std if more.std is None else more.std
-        below = replace(below, items=more.items, approx=more.scores, std=std)
-        below = replace(below, added=self._added(more.items))
+        below = replace(below, items=more.items, approx=more.scores, std=std, added=added)
         return best.beside(below.where(more.items != NO_ITEM))
 
     def ranked(self) -> Candidates:
@@ -200,21 +197,11 @@ class Search:
         belief, pool = self._learn(state), state.pool
         if plan.shortlist is not None and pool is None:
             pool = self._restriction(replace(state, belief=belief), plan.shortlist, picks.items)
-        if pool is None:
-            items = np.tile(np.arange(self.n), (len(self.queries), 1))
-        else:
-            pool = items = joined(pool, picks.items)
-        scores = plan.predictor.predict(belief, pool).mean.copy()
-        for q in range(len(items)):
-            by_item, known = np.argsort(items[q], kind="stable"), picks.items[q] != NO_ITEM
-            place = by_item[np.searchsorted(items[q][by_item], picks.items[q, known])]
-            scores[q, place] = picks.final[q, known]
-        out = items == NO_ITEM
-        if self.allowed is not None:
-            out |= ~self.allowed[items]
-        order = np.lexsort((items, np.where(out, np.inf, -scores)))
-        items = np.take_along_axis(np.where(out, NO_ITEM, items), order, axis=1)
-        return Candidates(items, np.take_along_axis(np.where(out, -np.inf, scores), order, axis=1))
+        others = plan.predictor.top(belief, self.available, picks.items, self.allowed, pool)
+        items = np.hstack([picks.items, others.items])
+        scores = np.hstack([np.nan_to_num(picks.final, nan=-np.inf), others.scores])
+        order = np.lexsort((items, -scores))
+        return Candidates(*(np.take_along_axis(each, order, axis=1) for each in (items, scores)))
 
     def picks(self) -> Ranking:
         """Every scored item of each query, in the order in which the items were chosen."""
@@ -228,10 +215,8 @@ class Search:
 
     def first(self, k: int) -> Ranking:
         """The retriever's candidates for the first round, at most k; empty before that round."""
-        retrieved = self._state.retrieved
-        return (
-            Ranking.empty(len(self.queries)) if retrieved is None else _of_retriever(retrieved, k)
-        )
+        retrieved, none = self._state.retrieved, Ranking.empty(len(self.queries))
+        return none if retrieved is None else _of_retriever(retrieved, k)
 
     def observed(self) -> Observed:
         """All exact scores so far, without gaps in a query's row."""
@@ -274,8 +259,7 @@ class Search:
             new.approx[q, : len(approx)], new.std[q, : len(std)] = approx, std
         query, column = np.nonzero(new.items != NO_ITEM)
         pairs = Pairs(query, new.items[query, column])
-        if self.plan.added is not None:
-            new = replace(new, added=self._added(new.items))
+        new = replace(new, added=self._added(new.items))
         asked = zip(query.tolist(), pairs.item.tolist(), strict=True)
         columns = dict(zip(asked, (seen.shape[1] + column).tolist(), strict=True))
         picks = state.picks.beside(new)
@@ -345,23 +329,16 @@ class Search:
 class SearchRetriever(Ranked):
     """Retrieves what a search has found: an item has its exact score if the search computed it, or
     else the search's prediction of it (as in recursive cokriging, Le Gratiet 2013). Queries are
-    searched when items are first retrieved for them.
+    searched when items are first retrieved for them: `search` takes texts (m,), and returns
+    `Search.ranked` and its results."""
 
-    Args:
-        search: Searches for texts (m,); returns `Search.ranked`, the items (m, b) with exact
-            scores, and its results.
-        rung: Number of the scorer of this search, from 1.
-    """
-
-    def __init__(
-        self, search: Callable[[Sequence[str]], tuple[Candidates, IntArray, Any]], n: int, rung: int
-    ) -> None:
-        self.n, self.rung, self._search = n, rung, search
-        self._found: dict[tuple[str, ...], tuple[Candidates, IntArray, Any]] = {}
+    def __init__(self, search: Callable[[Sequence[str]], tuple[Candidates, Any]], n: int) -> None:
+        self.n, self._search = n, search
+        self._found: dict[tuple[str, ...], tuple[Candidates, Any]] = {}
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """See `Retriever.top`."""
-        ranking = self.searched(queries)[0]
+        ranking = self.searched(queries)
         kept = ranking.items != NO_ITEM
         if allowed is not None:
             kept &= allowed[ranking.items]
@@ -370,18 +347,18 @@ class SearchRetriever(Ranked):
 
     def of_all(self, queries: Queries) -> FloatArray:
         """Score all items: (m, n)."""
-        return self.spread(self.searched(queries)[0], self.n)
+        return self.spread(self.searched(queries), self.n)
 
-    def searched(self, queries: Queries) -> tuple[Candidates, IntArray, Any]:
-        """Search for the queries, unless that has been done."""
-        key = tuple(queries.texts)
-        if key not in self._found:
-            self._found = {key: self._search(key)}  # the last batch is enough
-        return self._found[key]
+    def searched(self, queries: Queries) -> Candidates:
+        """Search for the queries, unless that has been done, and return the ranking."""
+        key, found = tuple(queries.texts), self._found
+        if key not in found:  # the last batch is enough; other threads may replace it
+            found = self._found = {key: self._search(key)}
+        return found[key][0]
 
     def results(self, queries: Queries) -> Any:
         """Return the results of the search for these queries; None if they were not searched."""
-        return self._found.get(tuple(queries.texts), (None, None, None))[2]
+        return self._found.get(tuple(queries.texts), (None, None))[1]
 
 
 def _first(candidates: Candidates, q: int, count: int) -> tuple[IntArray, FloatArray, FloatArray]:

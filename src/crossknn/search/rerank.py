@@ -39,17 +39,6 @@ SECONDS_A_DOCUMENT, SECONDS_A_CHARACTER, OF_THE_TIME = 3e-4, 5e-7, 0.25
 they may take; if they would take more, the search does without them."""
 
 
-_NOTHING = Results(
-    queries=("",),
-    query_ids=("0",),
-    hits=([],),
-    errors=(None,),
-    method="exact",
-    budget=0,
-    stopped_by="budget",
-)
-
-
 class Reranked(list[dict[str, Any]]):
     """The answer of `rerank`; its `results` contain the costs and the reason for stopping."""
 
@@ -100,20 +89,24 @@ def rerank(
     began, kept = time.monotonic(), None if top_k is None else as_count(top_k, "top_k")
     given, limits = _checked(query, documents, budget)
     if not given:
-        return Reranked([], replace(_NOTHING, queries=(query,)))
-    models = [_model(s) for s in (scorer if isinstance(scorer, list | tuple) else [scorer])]
-    most = limits.calls[-1] if limits.calls else 0
+        none: dict[str, Any] = {"hits": ([],), "errors": (None,), "method": "exact", "budget": 0}
+        none |= {"queries": (query,), "query_ids": ("0",), "stopped_by": "budget"}
+        return Reranked([], Results(**none))
+    several = scorer if isinstance(scorer, list | tuple) else [scorer]
+    models = [_opened(each) if isinstance(each, str | Path | None) else each for each in several]
+    most = 0 if limits.per_query is None else limits.calls[-1]
     if method is None and limits.deadline is None and len(given) <= most:
         method, models, limits = "exact", models[-1:], replace(limits, per_query=most)
     index = _index(given, limits, vectors, query_vector, texts_only=method == "exact")
     if limits.deadline is not None:  # building the index took a part of it
         limits = replace(limits, deadline=max(limits.deadline - time.monotonic() + began, 1e-3))
-    search = _searcher(index, models, method, seed).search
-    results = search(query, len(given), limits, progress=progress, cancel=cancel)
-    texts = None
-    if return_documents:
-        texts = [_shown(*both) for both in zip(given, index.items.texts, strict=True)]
-    return Reranked(_entries(results, len(given), texts)[:kept], results)
+    of_first = method if len(models) == 1 else None
+    searcher = Searcher(index, models[0], of_first or _method(index), seed=seed)
+    if len(models) > 1:  # the others go on from what the cheapest finds in the given order
+        searcher = Searcher(index, [searcher, *models[1:]], method, seed=seed)
+    results = searcher.search(query, len(given), limits, progress=progress, cancel=cancel)
+    texts = index.items.texts if return_documents else None
+    return Reranked(_entries(results, given, texts)[:kept], results)
 
 
 def _checked(
@@ -154,26 +147,17 @@ def _index(
     return index
 
 
-def _searcher(
-    index: ItemIndex, models: list[Any], method: str | Method | None, seed: int
-) -> Searcher:
-    """Make the searcher; of several scorers the cheapest goes on from the given order, and the
-    others from its search."""
-    if len(models) == 1:
-        return Searcher(index, models, method or _method(index), seed=seed)
-    cheapest = Searcher(index, models[0], _method(index), seed=seed)
-    return Searcher(index, [cheapest, *models[1:]], method, seed=seed)
-
-
-def _entries(results: Results, n: int, texts: Sequence[str] | None) -> list[dict[str, Any]]:
-    """Return the entries of all n documents; documents that are not in the results come last."""
+def _entries(
+    results: Results, given: Sequence[Record], texts: Sequence[str] | None
+) -> list[dict[str, Any]]:
+    """Return the entries of all documents; documents that are not in the results come last."""
     ranked = [(hit.position, hit.final_score, hit.predicted) for hit in results[0]]
-    for place in sorted({*range(n)} - {place for place, *_ in ranked}):
+    for place in sorted({*range(len(given))} - {place for place, *_ in ranked}):
         ranked.append((place, below(ranked[-1][1]) if ranked else 0.0, True))
     answer = []
     for place, score, predicted in ranked:
         entry: dict[str, Any] = {"corpus_id": place, "score": score}
-        entry |= {} if texts is None else {"text": texts[place]}
+        entry |= {} if texts is None else {"text": _shown(given[place], texts[place])}
         answer.append(entry | ({"predicted": True} if predicted else {}))
     return answer
 
@@ -221,11 +205,6 @@ def _embeddings(documents: Sequence[Record]) -> FloatArray | None:
         )
     given = cast(FloatArray, vectors)
     return check_vectors(given, len(vectors), None, "the documents' embeddings", half=True)
-
-
-def _model(scorer: Any) -> Scorer:
-    by_name = scorer is None or isinstance(scorer, str | Path)
-    return _opened(scorer) if by_name else as_scorer(scorer)
 
 
 @lru_cache(maxsize=2)

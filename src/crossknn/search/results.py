@@ -172,9 +172,8 @@ class Results:
                 steps = ("round", "id", "title", "approx", "std", "score")
                 entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in self.trace[q]]
             answers.append(entry)
-        counts = ("n_calls", "n_scored", "n_failed", "truncated", "cost")
-        how = ("stopped_by", "error", "seconds", "scoring_seconds")
-        names = ("method", "budget", *counts, *how)
+        names = ["method", "budget", "n_calls", "n_scored", "n_failed", "truncated", "cost"]
+        names += ["stopped_by", "error", "seconds", "scoring_seconds"]
         whole = {name: getattr(self, name) for name in names} | {"results": answers}
         if self.cheaper is not None:
             whole["cheaper"] = [
@@ -216,19 +215,15 @@ def merged(results: Sequence[Results]) -> Results:
     whole["cost"] = sum(costs) if costs else None
     stopped_by = min((each.stopped_by for each in results), key=REASONS.index)
     below = [each.cheaper for each in results if each.cheaper is not None]
-    cheaper = merged(below) if below else None
-    return replace(first, **whole, stopped_by=stopped_by, cheaper=cheaper)
+    whole["cheaper"] = merged(below) if below else None
+    return replace(first, **whole, stopped_by=stopped_by)
 
 
 def hits_of(
-    items: Items,
-    ranking: Ranking,
-    method: str,
-    rungs: IntArray,
-    probabilities: FloatArray | None = None,
+    items: Items, ranking: Ranking, method: str, rung: int, probabilities: FloatArray | None = None
 ) -> list[list[Hit]]:
     """Return the hits of each row of a ranking (m, k); `method` is the source of items after
-    round 1, and `probabilities` (m, k) are calibrated."""
+    round 1, `rung` the number of the scorer, and `probabilities` (m, k) are calibrated."""
     rows: list[list[Hit]] = [[] for _ in ranking.items]
     for at in zip(*np.nonzero(ranking.items != NO_ITEM), strict=True):
         position, round = int(ranking.items[at]), int(ranking.rounds[at])
@@ -254,7 +249,7 @@ def hits_of(
             extra=item.extra,
             calibrated=None if probabilities is None else float(probabilities[at]),
             predicted=not scored,
-            rung=int(rungs[at]),
+            rung=rung if scored and round else 0,
         )
         rows[at[0]].append(hit)
     return rows

@@ -11,18 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from crossknn.data.queries import QuerySet
-from crossknn.errors import (
-    CrossknnError,
-    InputError,
-    StoreError,
-    counted,
-    scorer_failure,
-)
+from crossknn.errors import CrossknnError, InputError, StoreError, counted, scorer_failure
 from crossknn.index.database import Column
 from crossknn.linalg import one_thread
 from crossknn.methods.base import Method, planned
@@ -34,7 +28,7 @@ from crossknn.search.calibration import CONTEXT, Calibration
 from crossknn.search.fusion import Fusion
 from crossknn.search.loop import Search, SearchRetriever
 from crossknn.search.results import EqualTexts, Hit, Results, completed, hits_of
-from crossknn.types import BoolArray, FloatArray, Pairs, Progress, Queries, Ranking
+from crossknn.types import BoolArray, FloatArray, Pairs, Queries, Ranking
 
 if TYPE_CHECKING:
     from crossknn.index.item_index import ItemIndex
@@ -60,7 +54,7 @@ class SearchRequest:
     `index` is a snapshot of the index with the fits of this scorer, `pairs` the budget per query,
     and `allowed` the mask (n,) of items that pass the filter. `cheaper` is the search with a
     cheaper scorer that comes first, and `found` the retriever that runs it; `rung` is the number of
-    the scorer, from the cheapest, 1; `scored` is called with each number of newly scored pairs.
+    the scorer, from the cheapest, 1; `scored` is called with the number of newly scored pairs.
     """
 
     index: ItemIndex
@@ -76,7 +70,6 @@ class SearchRequest:
     deadline: float | None
     min_score: float | None = None
     trace: bool = False
-    progress: Progress | None = None
     cancel: threading.Event | None = None
     on_round: OnRound | None = None
     fallback: bool = False
@@ -169,19 +162,13 @@ class FailurePolicy:
 
 class SearchRun:
     """The execution of a request for one batch of its queries, at the positions `rows`; `batches`
-    are left, with this one. `rounds` and `n_scored` count those of the whole request."""
+    are left, with this one; `rounds` counts those of the request, also before this batch."""
 
     def __init__(
-        self,
-        request: SearchRequest,
-        policy: FailurePolicy,
-        rows: range,
-        batches: int,
-        previous: SearchRun | None,
+        self, request: SearchRequest, policy: FailurePolicy, rows: range, batches: int, rounds: int
     ) -> None:
         self.request, self.policy, self.rows, self.batches = request, policy, rows, batches
-        self.rounds: int = 0 if previous is None else previous.rounds
-        self.n_scored: int = 0 if previous is None else previous.n_scored
+        self.rounds = rounds
         self.queries, m, n = request.queries.take(rows), len(rows), request.index.n
         self.cells = m * n  # of the largest matrix product
         with one_thread(self.cells):
@@ -198,6 +185,12 @@ class SearchRun:
         self.errors: list[str | None] = [None] * m
         self.unscored = np.zeros(m, np.int64)  # failed pairs since the last scored one
         self.n_calls, self.scoring_seconds = 0, 0.0
+
+    @property
+    def cheaper(self) -> Results | None:
+        """The results of the search with a cheaper scorer, if it has run for these queries."""
+        found = self.request.found
+        return None if found is None else found.results(self.search.queries)
 
     def results(self) -> Results:
         """Run the search and return its results."""
@@ -216,7 +209,8 @@ class SearchRun:
             stopped_by = stopped_by or "scorer"
         with one_thread(self.cells):
             results = self._ranked(stopped_by)
-        cost = None if spent is None else getattr(scorer, "spent", spent) - spent
+        after = getattr(scorer, "spent", None)
+        cost = None if spent is None or after is None else after - spent
         truncated = getattr(scorer, "truncated", 0) - truncated
         return replace(results, truncated=truncated, cost=cost)
 
@@ -316,7 +310,6 @@ class SearchRun:
                 self.search.tell(pairs.take(positions), scores)
                 scored[positions] = True
                 self.policy.scored()
-                self.n_scored += len(positions)
                 if request.scored is not None:
                     request.scored(len(positions))
                 if stopped_by := self.policy.stop():
@@ -355,23 +348,15 @@ class SearchRun:
         if request.min_score is not None:
             ranking = ranking.where(final >= request.min_score)
         hits = self._hits(ranking, calibrated)
-        if request.found is not None and request.min_score is None:
-            cheaper = request.found.results(search.queries)
-            if cheaper is not None:
-                hits = list(map(partial(completed, request.k), hits, cheaper.hits))
-        if self.fallback and not all(hits):
-            first, lacking = search.first(request.k), np.array([not own for own in hits])
-            kept = np.broadcast_to(lacking[:, None], first.items.shape)
-            others = self._hits(first.where(kept))
-            hits = [own or other for own, other in zip(hits, others, strict=True)]
+        if self.cheaper is not None and request.min_score is None:
+            hits = list(map(partial(completed, request.k), hits, self.cheaper.hits))
+        if self.fallback and request.min_score is None and not all(hits):
+            first = self._hits(search.first(request.k))
+            hits = [own or others for own, others in zip(hits, first, strict=True)]
         stopped_by = stopped_by or ("target" if search.stopped.all() else "budget")
         trace = tuple(self._hits(search.picks())) if request.trace else None
-        return replace(
-            self._answer(hits, stopped_by),
-            trace=trace,
-            best_scores=best_scores,
-            none_relevant=none_relevant,
-        )
+        figures: Any = {"best_scores": best_scores, "none_relevant": none_relevant}
+        return replace(self._answer(hits, stopped_by), trace=trace, **figures)
 
     def _answer(self, hits: list[list[Hit]], stopped_by: str) -> Results:
         request, search, none = self.request, self.search, (None,) * len(hits)
@@ -392,17 +377,12 @@ class SearchRun:
             min_score=request.min_score,
             best_scores=none,
             none_relevant=None if request.calibration is None else none,
-            cheaper=None if request.found is None else request.found.results(search.queries),
+            cheaper=self.cheaper,
         )
 
     def _hits(self, ranking: Ranking, calibrated: FloatArray | None = None) -> list[list[Hit]]:
-        request, found = self.request, self.request.found
-        rungs = np.where(np.isnan(ranking.scores) | (ranking.rounds == 0), 0, request.rung)
-        if found is not None and found.results(self.search.queries) is not None:
-            _, scored, _ = found.searched(self.search.queries)
-            known = [np.isin(*row) for row in zip(ranking.items, scored, strict=True)]
-            rungs = np.where(known & (rungs == 0), found.rung, rungs)
-        return hits_of(request.index.items, ranking, request.method.name, rungs, calibrated)
+        of, method = self.request, self.request.method.name
+        return hits_of(of.index.items, ranking, method, of.rung, calibrated)
 
 
 def _or_none(values: FloatArray) -> tuple[float | None, ...]:

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import math
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from crossknn.data.queries import QuerySet, Texts, query_set
-from crossknn.errors import CrossknnError, InputError
+from crossknn.errors import CrossknnError, InputError, counted
 from crossknn.linalg import running, solvable
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.methods.kriging import Kriging
 from crossknn.retrievers.base import RandomItems
 from crossknn.scorers.base import Scorer
+from crossknn.search import ladder
 from crossknn.search.calibration import CALIBRATION, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
-from crossknn.search.ladder import (
-    PROBE_TIME,
-    Rate,
-    affordable,
-    budgets,
-    execute,
-    rate_of,
-    searched,
-    with_probes,
-)
 from crossknn.search.loop import SearchRetriever
 from crossknn.search.results import Results
-from crossknn.search.run import FailurePolicy, OnRound, SearchRequest
+from crossknn.search.run import OnRound, SearchRequest
 from crossknn.types import BoolArray, Progress, as_count, as_positive
 
 if TYPE_CHECKING:
@@ -49,6 +38,9 @@ K = 10
 """Default number of hits per query."""
 PER_QUERY = 100
 """Default budget: number of pairs scored per query."""
+TIMES, FEWEST = 10, 100
+"""Without a budget of its own, a cheaper scorer scores ten pairs for each pair of the next scorer,
+at least 100 and at most `ladder.MOST`."""
 Filter: TypeAlias = Mapping[str, Any] | Iterable[str] | BoolArray
 
 
@@ -78,21 +70,34 @@ class Budget:
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.per_query, self.seconds, self.cost)) > 1:
             raise InputError("give one budget: per_query (--budget), seconds or cost")
-        for name in ("seconds", "cost"):
-            if getattr(self, name) is not None:
-                as_positive(getattr(self, name), name, 1e9)
-        if self.per_query is not None and not self.calls:
+        if not self.calls:
             raise InputError("budget is empty: give a number for each scorer")
-        if self.deadline is not None:
-            as_positive(self.deadline, "deadline")
-        if self.target_recall is not None:
-            as_positive(self.target_recall, "target_recall", 1.0)
+        most = {"deadline": math.inf, "target_recall": 1.0, "seconds": 1e9, "cost": 1e9}
+        for name, largest in most.items():
+            if (value := getattr(self, name)) is not None:
+                as_positive(value, name, largest)
 
     @property
     def calls(self) -> tuple[int, ...]:
-        """The budgets of the scorers, none if no budget was given."""
-        given = self.per_query if isinstance(self.per_query, Sequence) else [self.per_query]
-        return tuple(as_count(pairs, "budget") for pairs in given if pairs is not None)
+        """The given numbers of pairs; 100 if none were given."""
+        given = PER_QUERY if self.per_query is None else self.per_query
+        each = given if isinstance(given, Sequence) else [given]
+        return tuple(as_count(pairs, "budget") for pairs in each)
+
+    def of_each(self, scorers: Sequence[object]) -> tuple[int, ...]:
+        """Return the number of pairs of each scorer, cheapest first; InputError for a number too
+        many or too few.
+
+        >>> Budget(per_query=20).of_each("ab"), Budget(per_query=20).of_each("abc")
+        ((200, 20), (400, 200, 20))
+        """
+        calls, n = self.calls, max(1, len(scorers))
+        while len(self.calls) == 1 and len(calls) < n:
+            calls = (min(max(TIMES * calls[0], FEWEST), ladder.MOST), *calls)
+        if len(calls) != n:
+            both = counted(len(calls), "budget"), counted(n, "scorer")
+            raise InputError("there are {} for {}: give one for each".format(*both))
+        return calls
 
 
 class Searcher:
@@ -136,21 +141,21 @@ class Searcher:
             raise InputError(f"{index!r} is not an index: open one with ItemIndex.load(folder)")
         self.index = index
         self.method = parse_method(DEFAULT if method is None else method)
-        several = isinstance(scorer, list | tuple)
-        if several and not scorer:
+        scorers = scorer if isinstance(scorer, list | tuple) else [scorer]
+        if not scorers:
             raise InputError("the list of scorers is empty: give one scorer or more")
-        *cheaper, own = scorer if several else [scorer]
+        if len(scorers) > 1 and any(each is None for each in scorers):
+            raise InputError("one of several scorers is None: give a scorer for each")
+        *cheaper, own = scorers
         self.scorer: Scorer | None = None if own is None else as_scorer(own)
         self.cheaper: Searcher | None = None
-        self._rate: Rate | None = None
+        self._rates = dict[int, ladder.Rate]()
         if len(cheaper) == 1 and isinstance(cheaper[0], Searcher):
             self.cheaper = cheaper[0]
             if self.cheaper.index is not index:
                 raise InputError("the cheaper search has another index: give both the same one")
         elif cheaper:
             self.cheaper = Searcher(index, cheaper, fuse=fuse, seed=seed)
-        if cheaper and len(self.scorers) <= len(cheaper):
-            raise InputError("one of several scorers is None: give a scorer for each")
         names = [each.fingerprint or id(each) for each in self.scorers]
         if len(set(names)) < len(names):
             raise InputError("the same scorer is given twice: give different ones, or one")
@@ -160,11 +165,9 @@ class Searcher:
 
     def reopened(self, index: ItemIndex) -> Searcher:
         """Return this searcher with another version of the index."""
-        made = copy.copy(self)
-        made.index, made._items = index, index.items
-        made.fusion = open_fusion(made.of_scorer(), made._fuse, made.seed)
-        made.cheaper = None if self.cheaper is None else self.cheaper.reopened(index)
-        return made
+        cheaper = [] if self.cheaper is None else [self.cheaper.reopened(index)]
+        scorers = [*cheaper, self.scorer]
+        return Searcher(index, scorers, self.method, fuse=self._fuse, seed=self.seed)
 
     @property
     def scorers(self) -> list[Scorer]:
@@ -218,14 +221,15 @@ class Searcher:
         chosen = self.method if method is None else parse_method(method)
         limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
         queries = query_set(queries)
-        rates = list[Rate]()
+        rates = list[ladder.Rate]()
         if chosen.calls and (limits.seconds is not None or limits.cost is not None):
+            self.check_scorer(chosen)
             limits, rates = self._counted(limits, queries.texts, cancel)
         index = self.index.snapshot()
-        request = self._request(index, queries, chosen, k, limits, min_score, filter, seed)
-        how: dict[str, Any] = {"trace": trace, "progress": progress, "cancel": cancel}
-        results = execute(replace(request, **how, on_round=on_round, fallback=fallback))
-        return with_probes(results, rates) if rates else results
+        request = self._request(index, queries, chosen, limits, k, min_score, filter, seed)
+        how: dict[str, Any] = {"trace": trace, "cancel": cancel, "on_round": on_round}
+        results = ladder.execute(replace(request, **how, fallback=fallback), progress)
+        return ladder.with_probes(results, rates) if rates else results
 
     async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:
         """Run `search` in a worker thread; cancelling the task stops it at the next batch.
@@ -243,10 +247,9 @@ class Searcher:
     def as_retriever(self, budget: int | Sequence[int] | Budget = PER_QUERY) -> SearchRetriever:
         """Return this search with a budget as a retriever, for `ItemIndex.add_retriever`."""
         limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
-        index, none = self.index.snapshot(), query_set(["-"])
-        request = self._request(index, none, self.method, None, limits, None, None, None)
-        search = partial(searched, request, request, FailurePolicy(request))
-        return SearchRetriever(search, index.n, len(self.scorers))
+        none = query_set(["-"])  # until it is asked about others
+        request = self._request(self.index.snapshot(), none, self.method, limits)
+        return ladder.as_retriever(request)
 
     def of_scorer(self, index: ItemIndex | None = None) -> ItemIndex:
         """Return a snapshot of the index without the fits and scores of other scorers."""
@@ -260,10 +263,7 @@ class Searcher:
         or a fit that the index has only from another cross-encoder."""
         if self.scorer is None:
             if method.calls:
-                raise InputError(
-                    f"{method.name} needs a scorer: give one, such as CrossEncoder(), the bundled "
-                    "one"
-                )
+                raise InputError(f"{method.name} needs a scorer: give one, such as 'bundled'")
             return
         everything, own = self.index.artifacts, self.of_scorer()
         if self.cheaper is not None:  # no prior is read then
@@ -276,50 +276,46 @@ class Searcher:
                 "collect or fit with this one, too, or search with kriging(use_anchors=false)"
             )
 
-    def rates(self, queries: Sequence[str], **limits: Any) -> list[Rate]:
+    def rates(self, queries: Sequence[str], **limits: Any) -> list[ladder.Rate]:
         """Measure the scorers' seconds and money per pair on a few pairs of these queries, unless
         that has been done; cheapest scorer first. `limits` as in `Scorer.score`."""
-        below = [] if self.cheaper is None else self.cheaper.rates(queries, **limits)
-        rate = self._rate
-        if rate is None and self.scorer is not None:
-            rate = rate_of(self.scorer, queries, self.index.items.texts, **limits)
-            self._rate = None if math.isnan(rate.seconds) else rate._replace(calls=0)
-        return below if rate is None else [*below, rate]
+        known, texts = self._rates, self.index.items.texts
+        rates = [
+            known[number] if number in known else ladder.rate_of(scorer, queries, texts, **limits)
+            for number, scorer in enumerate(self.scorers)
+        ]
+        self._rates = {n: rate._replace(calls=0) for n, rate in enumerate(rates) if rate.seconds}
+        return rates
 
     def _counted(
         self, limits: Budget, queries: Sequence[str], cancel: threading.Event | None
-    ) -> tuple[Budget, list[Rate]]:
+    ) -> tuple[Budget, list[ladder.Rate]]:
         """Convert a budget in seconds or money to numbers of pairs and a deadline, and return what
         was measured for it."""
-        began, amount = time.monotonic(), limits.cost if limits.seconds is None else limits.seconds
-        assert amount is not None
-        self.check_scorer(self.method)
-        ends = limits.deadline or math.inf
+        began, amount, deadline = time.monotonic(), limits.cost, limits.deadline
         if limits.seconds is not None:
-            ends = min(ends, len(queries) * limits.seconds)
-        time_left = None if ends == math.inf else PROBE_TIME * ends
+            amount = limits.seconds
+            deadline = min(deadline or math.inf, len(queries) * amount)
+        assert amount is not None
+        time_left = deadline and ladder.PROBE_TIME * deadline
         rates = self.rates(queries, time_left=time_left, cancel=cancel)
-        calls = affordable(rates, amount, len(self.index), of_time=limits.seconds is not None)
-        left = max(ends - (time.monotonic() - began), ends / 2)
-        deadline = None if ends == math.inf else left
+        of_time = limits.seconds is not None
+        calls = ladder.affordable(rates, amount, len(self.index), of_time=of_time)
+        if deadline is not None:
+            deadline = max(deadline - (time.monotonic() - began), deadline / 2)
         limits = replace(limits, per_query=calls, deadline=deadline, seconds=None, cost=None)
         return limits, rates
-
-    def budgets(self, limits: Budget) -> tuple[int, ...]:
-        """Return the budget of each scorer, cheapest first; InputError if their number is wrong."""
-        given = (PER_QUERY,) if limits.per_query is None else limits.calls
-        return budgets(given, max(1, len(self.scorers)))
 
     def _request(
         self,
         index: ItemIndex,
         queries: QuerySet,
         method: Method,
-        k: int | None,
         limits: Budget,
-        min_score: float | None,
-        filter: Filter | None,
-        seed: int | None,
+        k: int | None = None,
+        min_score: float | None = None,
+        filter: Filter | None = None,
+        seed: int | None = None,
     ) -> SearchRequest:
         """Check the arguments and make the request, given a snapshot of the index."""
         snapshot, index = index, self.of_scorer(index)
@@ -336,14 +332,14 @@ class Searcher:
         method = _for_k(method, k or 1, limits.target_recall)
         allowed, pairs, cheaper = _mask(filter, index), k or 1, None
         if method.calls:
-            *others, pairs = self.budgets(limits)
+            *others, pairs = limits.of_each(self.scorers)
         if self.cheaper is not None and method.calls:
             if getattr(method, "target_recall", None) is not None:
                 raise InputError(
-                    "target_recall works with one scorer only: leave it out, or name one scorer"
+                    "target_recall works with one scorer only: leave it out, or the others"
                 )
             below = replace(limits, per_query=others, target_recall=None)
-            how = self.cheaper.method, k, below, None, allowed, seed
+            how = self.cheaper.method, below, k, None, allowed, seed
             cheaper = self.cheaper._request(snapshot, queries, *how)
         self.check_scorer(method)
         chosen_seed = self.seed if seed is None else as_count(seed, "seed", 0)
@@ -413,9 +409,7 @@ def _check_min_score(min_score: object, limits: Budget) -> None:
     if not number or not np.isfinite(min_score):  # type: ignore[call-overload]
         raise InputError(f"min_score is {min_score!r}; it must be a number")
     if limits.target_recall is not None:
-        raise InputError(
-            "target_recall refers to the top k: give either target_recall or min_score"
-        )
+        raise InputError("target_recall refers to the top k: leave out either it or min_score")
 
 
 def _for_k(method: Method, k: int, target_recall: float | None) -> Method:

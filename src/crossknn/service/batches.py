@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
@@ -160,16 +161,10 @@ class SharedScorer:
             self._changed.notify_all()
 
     def score(
-        self,
-        pairs: Pairs,
-        queries: Sequence[str],
-        items: Sequence[str],
-        *,
-        time_left: float | None = None,
-        cancel: threading.Event | None = None,
+        self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], **limits: Any
     ) -> Iterator[tuple[IntArray, FloatArray]]:
         """See `Scorer.score`."""
-        return self._stream(_PendingCall(pairs, queries, items, Deadline(time_left, cancel)))
+        return self._stream(_PendingCall(pairs, queries, items, Deadline(**limits)))
 
     def _stream(self, call: _PendingCall) -> Iterator[tuple[IntArray, FloatArray]]:
         over = False

@@ -11,11 +11,12 @@ import errno
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+from prometheus_client import Counter
 from starlette.types import ASGIApp
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -75,7 +76,7 @@ class BoundedServer(Server):
 
     def __init__(self, app: ASGIApp, engine: Engine) -> None:
         self.engine, most = engine, _max_connections()
-        dropped = engine.metrics.connection_dropped
+        dropped = engine.metrics.dropped
         super().__init__(
             Config(
                 app,
@@ -125,9 +126,7 @@ def _max_connections() -> int:
 class Connection(H11Protocol):
     """A connection that new ones may displace, and that is dropped if its client is too slow."""
 
-    def __init__(
-        self, *args: Any, most: int, dropped: Callable[[str], object], **options: Any
-    ) -> None:
+    def __init__(self, *args: Any, most: int, dropped: Counter, **options: Any) -> None:
         super().__init__(*args, **options)
         self.most, self.dropped = most, dropped
         self.since, self.state = time.monotonic(), tuple[Any, ...]()
@@ -157,4 +156,4 @@ class Connection(H11Protocol):
         """Close the connection at once, although its client may not have read everything."""
         self.connections.discard(self)  # the loop reports later that it is gone
         self.transport.abort()
-        self.dropped(why)
+        self.dropped.labels(why).inc()

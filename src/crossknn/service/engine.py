@@ -19,7 +19,6 @@ from crossknn.linalg import available_threads
 from crossknn.methods import DEFAULT, METHODS
 from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
-from crossknn.search.ladder import budgets
 from crossknn.search.rerank import Reranked, rerank
 from crossknn.search.results import Results
 from crossknn.search.searcher import Budget, FreshSearcher, K, Searcher
@@ -47,14 +46,10 @@ def busy(message: str = "the service has too many requests: try again later") ->
 class Engine:
     """Indexes by name, the scorers of all searches, and the threads that run searches.
 
-    Args:
-        indexes: Indexes by name; the first serves requests that name no index.
-        scorer: The scorer for all indexes, or several, cheapest first.
-        method: The method for requests that name no method.
-        methods: Specs that requests may give besides the names of all methods except `exact`.
-        budget: Default number of pairs per query, or one number for each scorer.
-        most_pairs: Maximum number of pairs per request.
-        deadline: Maximum and default seconds from a request's arrival to its answer.
+    Requests that name no index use the first, and those without a method use `method`; they may
+    give `methods` besides the names of all methods but `exact`. `budget` is the default number of
+    pairs per query, or of each scorer, cheapest first; `most_pairs` the maximum of a request;
+    `deadline` the maximum and default seconds from a request's arrival to its answer.
     """
 
     def __init__(
@@ -75,7 +70,7 @@ class Engine:
         self.scorers = [SharedScorer(each, self.metrics) for each in given]
         self.shared = self.scorers[-1]
         self.metrics.queue.set_function(lambda: sum(each.waiting for each in self.scorers))
-        self.budgets = budgets(Budget(per_query=budget).calls, len(given))
+        self.budgets = Budget(per_query=budget).of_each(given)
         named = [name for name in (DEFAULT, *METHODS) if name != "exact"]
         self.methods = list(dict.fromkeys([*named, method, *methods]))
         # The methods that the page offers.
@@ -103,9 +98,8 @@ class Engine:
         indexes = []
         for name in self._served:
             index = self.searcher(name).index
-            first_words = index.items.texts[0].removeprefix(index.items.titles[0]).split()[:8]
-            example = " ".join(first_words)
-            indexes.append({"name": name, "items": len(index), "example": example})
+            words = index.items.texts[0].removeprefix(index.items.titles[0]).split()[:8]
+            indexes.append({"name": name, "items": len(index), "example": " ".join(words)})
         return {
             "indexes": indexes,
             "methods": self.methods,
@@ -184,8 +178,8 @@ class Engine:
 
     def calls_of(self, body: SearchBody | RerankBody) -> tuple[int, ...]:
         """Return the budget of each scorer."""
-        given = Budget(per_query=body.budget).calls or self.budgets
-        return budgets(given, len(self.scorers))
+        given = self.budgets if body.budget is None else body.budget
+        return Budget(per_query=given).of_each(self.scorers)
 
     def check_pairs(self, pairs: int) -> None:
         """Refuse a request that would score too many pairs."""

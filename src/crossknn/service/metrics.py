@@ -26,7 +26,7 @@ class Metrics:
         self._steps = Counter("crossknn_seconds", "Seconds of searches by step.", ["step"], **own)
         self._stops = Counter("crossknn_searches", "Searches by what ended them.", ["by"], **own)
         self._degraded = Counter("crossknn_degraded", "Incomplete answers.", **own)
-        self._dropped = Counter("crossknn_dropped_connections", "Closed early.", ["why"], **own)
+        self.dropped = Counter("crossknn_dropped_connections", "Closed early.", ["why"], **own)
         self.queue = Gauge("crossknn_queue", "Pairs that wait for the scorer.", **own)
         self.live = Gauge("crossknn_live", "Requests under way.", **own)
         self.connections = Gauge("crossknn_connections", "Connections.", **own)
@@ -51,10 +51,6 @@ class Metrics:
         self._steps.labels("choosing").inc(results.seconds - scoring)
         self._stops.labels(results.stopped_by).inc()
         self._degraded.inc(degraded)
-
-    def connection_dropped(self, why: str) -> None:
-        """Count a dropped connection: a new one `displaced` it, or its client was `slow`."""
-        self._dropped.labels(why).inc()
 
     def text(self) -> bytes:
         """Return all counters in Prometheus' format."""

@@ -16,7 +16,6 @@ import re
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -209,58 +208,29 @@ def _argument(parameter: Any) -> str:
     return f"{name}..." if parameter.nargs == -1 else name
 
 
-@dataclass
-class Part:
-    """A heading of the report, what follows it, and the headings below."""
-
-    level: int
-    title: str
-    lines: list[str] = field(default_factory=list)
-    below: list[Part] = field(default_factory=list)
-
-    def text(self, shift: int) -> Iterator[str]:
-        """The lines, with headings raised by `shift` levels."""
-        yield f"{'#' * (self.level - shift)} {self.title}"
-        yield from self.lines
-        for part in self.below:
-            yield from part.text(shift)
-
-
 def report() -> dict[str, str]:
     """The pages of the report, in order."""
     with tarfile.open(REPORT) as archive:
         file = archive.extractfile("page.md")
         assert file is not None
         text = file.read().decode()
-    top = Part(1, "")
-    open = [top]
-    for line in re.sub(r"(?m)^ *- \[.*\]\(#.*\n", "", text).split("\n"):  # without the contents
-        if head := re.match(r"(#+) (.*)", line):
-            part = Part(len(head[1]), head[2])
-            while open[-1].level >= part.level and len(open) > 1:
-                open.pop()
-            open[-1].below.append(part)
-            open.append(part)
-        else:
-            open[-1].lines.append(line)
-    return {path: text for part in top.below for path, text in _pages(part, ())}
+    text = re.sub(r"(?m)^ *- \[.*\]\(#.*\n", "", text)  # without the contents
+    return dict(_pages(text.removesuffix("\n"), 1, ()))
 
 
-def _pages(part: Part, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """The page of a part, then those that it was cut into, if it is long."""
-    names = (*above, slug(part.title)) if part.level > 1 else ()
-    path = "-".join(names) or "index"
-    lines = [*part.text(part.level - 1)]
-    if len(lines) <= LONGEST or not part.below:
-        yield f"evidence/report/{path}.md", "\n".join(lines) + "\n"
+def _pages(part: str, level: int, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The page of a part, a heading of `level` and what follows, then those that its sections are
+    cut into, if it is long. `above` are the names of the parts around it."""
+    title, _, _ = part.lstrip("# ").partition("\n")
+    names = (*above, slug(title)) if level > 1 else ()
+    path = f"evidence/report/{'-'.join(names) or 'index'}.md"
+    head, *below = re.split(rf"\n(?=#{{{level + 1}}} )", part)
+    if part.count("\n") < LONGEST or not below:
+        yield path, re.sub(rf"(?m)^#{{{level - 1}}}(?=#+ )", "", part) + "\n"
         return
-    made = [[*_pages(below, names)] for below in part.below]
-    head = [f"# {part.title}", *part.lines, ""]
-    head += [
-        f"- [{below.title}]({Path(pages[0][0]).name})"
-        for below, pages in zip(part.below, made, strict=True)
-    ]
-    yield f"evidence/report/{path}.md", "\n".join(head) + "\n"
+    made = [[*_pages(each, level + 1, names)] for each in below]
+    links = [f"- [{text[2:].splitlines()[0]}]({Path(page).name})" for (page, text), *_ in made]
+    yield path, "\n".join([head[level - 1 :], "", *links]) + "\n"
     for pages in made:
         yield from pages
 
@@ -272,12 +242,15 @@ def publish(folder: Path, commit: str) -> None:
     assert command is not None
     made = f"`crossknn-lab reproduce --preset {command[1]}` at {commit}, {date.today().isoformat()}"
     page = re.sub(r"(?m)^(## .*)$", rf"\1\n\nMade by {made}.", page)
+    # Without who made it and when, so that the same report is the same file.
+    nobody: dict[str, Any] = {"uid": 0, "gid": 0, "uname": "", "gname": "", "mtime": 0}
+    anonymous = partial(tarfile.TarInfo.replace, deep=False, **nobody)
     with tarfile.open(REPORT, "w:xz") as archive:
         member = tarfile.TarInfo("page.md")
         member.size = len(page.encode())
         archive.addfile(member, io.BytesIO(page.encode()))
         for picture in sorted((folder / "images").iterdir()):
-            archive.add(picture, f"images/{picture.name}", filter=_anonymous)
+            archive.add(picture, f"images/{picture.name}", filter=anonymous)
     facts = re.search(
         r"## What this is made of\n.*?\n(\| matrix.*?)\n\n((?:- [^\n]*\n)+)", page, re.DOTALL
     )
@@ -301,13 +274,6 @@ def publish(folder: Path, commit: str) -> None:
 def _rows(table: str) -> list[list[str]]:
     """The cells of a table in Markdown."""
     return [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.strip().split("\n")]
-
-
-def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Without who made it and when, so that the same report is the same file."""
-    member.uid = member.gid = member.mtime = 0
-    member.uname = member.gname = ""
-    return member
 
 
 if __name__ == "__main__":

@@ -172,8 +172,8 @@ def test_nothing_is_large():
 MOST_LINES = {
     "src": 24_251,
     "train/src": 3_960,
-    "lab": 13_850,
-    "tests": 21_830,
+    "lab": 13_540,
+    "tests": 21_698,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

@@ -23,13 +23,8 @@ from crossknn.service.app import create_app
 from crossknn.service.engine import Engine
 
 TEXTS = [
-    {
-        "id": f"d{n}",
-        "title": f"<b>{n}",
-        "text": f"part {n} on {['archives', 'threads', 'files'][n % 3]}",
-        "year": 2000 + n,
-    }
-    for n in range(60)
+    {"id": f"d{n}", "title": f"<b>{n}", "text": f"part {n} on {topic}", "year": 2000 + n}
+    for n, topic in enumerate(["archives", "threads", "files"] * 20)
 ]
 ORDINARY = {"query": "archives on part 5", "k": 5, "budget": 20}
 VALID: list[tuple[str, dict[str, Any]]] = [
@@ -67,22 +62,19 @@ def service() -> tuple[TestClient, list[logging.LogRecord]]:
     return TestClient(app, raise_server_exceptions=False), logged
 
 
-@cache
-def undisturbed() -> str:
+def ordinary() -> str:
     """What an ordinary search finds."""
     return str(service()[0].post("/search", json=ORDINARY).json()["results"])
+
+
+undisturbed = cache(ordinary)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Paths to all values within."""
     yield path
-    for key, inner in (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    ):
+    parts = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, inner in parts.items() if isinstance(parts, dict) else ():
         yield from places(inner, (*path, key))
 
 
@@ -116,13 +108,8 @@ def cut(data: bytes, rng: np.random.Generator) -> bytes:
     """The bytes with one change."""
     at = int(rng.integers(len(data)))
     noise = rng.bytes(int(rng.integers(1, 20)))
-    ways = (
-        data[:at],
-        data[:at] + noise + data[at:],
-        data[:at] + noise + data[at + len(noise) :],
-        data * 2,
-        b"[" * 5000 + data,
-    )
+    begun = data[:at] + noise
+    ways = data[:at], begun + data[at:], begun + data[len(begun) :], data * 2, b"[" * 5000 + data
     return ways[int(rng.integers(len(ways)))]
 
 
@@ -142,13 +129,7 @@ def trial(number: int) -> dict[str, Any]:
     told, status = answer.json(), answer.status_code
     if (verdict == "refused" and not (400 <= status < 500 and told["error"]["message"])) or logged:
         verdict = "failed"
-    elif (
-        number % 10 == 0 and str(client.post("/search", json=ORDINARY).json()["results"]) != before
-    ):
+    elif number % 10 == 0 and ordinary() != before:
         verdict = "disturbed another"
-    return {
-        "path": path,
-        "status": status,
-        "verdict": verdict,
-        "error": told["error"]["message"] if status >= 400 else "",
-    }
+    error = told["error"]["message"] if status >= 400 else ""
+    return {"path": path, "status": status, "verdict": verdict, "error": error}

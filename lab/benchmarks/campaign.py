@@ -43,6 +43,9 @@ from crossknn_lab.cli import app as lab
 
 ROOT = Path(__file__).parents[2]
 TOPICS = ("archives", "threads", "files", "strings", "queues")
+TRIALS = {
+    "kills": 200, "damages": 2000, "steps": 1000, "changes": 400, "lists": 120, "bodies": 5000
+}  # fmt: skip
 IN_FLIGHT = 8
 """Requests that the endpoint's scorer has under way at most."""
 
@@ -59,12 +62,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("--methods", "rerank(retriever=bm25), axn(retriever=als)", *SCORED),
     ),
     "matrix": (
-        "collect-matrix",
-        "d.index",
-        "--queries",
-        "queries.jsonl",
-        "--out",
-        "m.npz",
+        *("collect-matrix", "d.index", "--queries", "queries.jsonl", "--out", "m.npz"),
         *SCORED,
     ),
 }
@@ -112,9 +110,8 @@ class Campaign:
         state.mkdir(parents=True)
         items = [{"id": f"d{i}", "text": f"part {i} on {TOPICS[i % 5]}"} for i in range(120)]
         for name, count in (("queries", 8), ("train", 12)):
-            rows = [
-                {"id": f"{name}{i}", "text": f"{name} {i} {TOPICS[i % 5]}"} for i in range(count)
-            ]
+            texts = (f"{name} {i} {TOPICS[i % 5]}" for i in range(count))
+            rows = [{"id": f"{name}{i}", "text": text} for i, text in enumerate(texts)]
             (state / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (state / "docs.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
         for name, then in zip(COMMANDS, [*COMMANDS, "end"][1:], strict=True):
@@ -192,12 +189,8 @@ class Campaign:
             changed = bytes(data) != path.read_bytes()
             path.write_bytes(data)
             with contextlib.chdir(folder):
-                if matrix:
-                    code, out, said = quietly(REPLAY, lab)
-                else:
-                    code, out, said = quietly(
-                        [p.replace("URL", self.url) for p in COMMANDS["search"]]
-                    )
+                search = [part.replace("URL", self.url) for part in COMMANDS["search"]]
+                code, out, said = quietly(REPLAY, lab) if matrix else quietly(search)
                 verified, _, sentence = quietly(["index", "verify", "d.index"])
         if "Traceback" in said + sentence or len(said.splitlines()) > 1:
             verdict = "traceback"
@@ -207,21 +200,15 @@ class Campaign:
             verdict = "refused"
         else:
             verdict = "unseen, same answer" if changed else "nothing changed"
-        return {
-            "file": name,
-            "kind": kind,
-            "verdict": verdict,
-            "error": said.strip() or sentence.strip(),
-        }
+        error = said.strip() or sentence.strip()
+        return {"file": name, "kind": kind, "verdict": verdict, "error": error}
 
 
 def answers(out: str) -> list[Any]:
     """Lines of JSON without costs, which a second run may save."""
     found = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    return [
-        {k: v for k, v in row.items() if k in ("results", "items", "recall", "query")}
-        for row in found
-    ]
+    kept = ("results", "items", "recall", "query")
+    return [{k: v for k, v in row.items() if k in kept} for row in found]
 
 
 def quietly(arguments: Sequence[str], *commands: Any) -> tuple[int, list[Any], str]:
@@ -250,12 +237,8 @@ def trials(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--damages", type=int, default=2000)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--changes", type=int, default=400)
-    parser.add_argument("--lists", type=int, default=120)
-    parser.add_argument("--bodies", type=int, default=5000)
+    for name, count in TRIALS.items():
+        parser.add_argument(f"--{name}", type=int, default=count)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "campaign")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/campaign.json")
     options = parser.parse_args()
@@ -264,12 +247,11 @@ def main() -> int:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     options.work.mkdir(parents=True, exist_ok=True)
     campaign = Campaign(options.work.resolve(), f"http://127.0.0.1:{server.server_port}/rerank")
-    kills = trials(options.work / "kills.jsonl", options.kills, campaign.kill)
-    damages = trials(options.work / "damages.jsonl", options.damages, campaign.damage)
-    steps = trials(options.work / "steps.jsonl", options.steps, updates.steps)
-    changes = trials(options.work / "changes.jsonl", options.changes, updates.kill)
-    lists = trials(options.work / "lists.jsonl", options.lists, updates.kill_lists)
-    asked = trials(options.work / "bodies.jsonl", options.bodies, bodies.trial)
+    ways = (campaign.kill, campaign.damage, updates.steps, updates.kill, updates.kill_lists)
+    kills, damages, steps, changes, lists, asked = (
+        trials(options.work / f"{name}.jsonl", getattr(options, name), way)
+        for name, way in zip(TRIALS, (*ways, bodies.trial), strict=True)
+    )
     failed = [each for each in asked if each["verdict"] not in ("answered", "refused")]
     differing = [s for s in steps if s["differs"]]
     lossy = [c for c in changes if not (c["whole"] and c["same answer"])]

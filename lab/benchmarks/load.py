@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ import urllib3
 
 import crossknn as ck
 from crossknn.types import Pairs
+from crossknn_lab.sweep_report import cores
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_MS = 500
@@ -68,11 +70,8 @@ def service(start: Callable[[int], Any]) -> Iterator[tuple[str, psutil.Process]]
     process = psutil.Process(start(port).pid)
     url = f"http://127.0.0.1:{port}"
     try:
-        urllib3.request(
-            "GET",
-            f"{url}/readyz",
-            retries=urllib3.Retry(total=None, connect=200, backoff_factor=0.1, backoff_max=0.3),
-        )
+        tries = urllib3.Retry(total=None, connect=200, backoff_factor=0.1, backoff_max=0.3)
+        urllib3.request("GET", f"{url}/readyz", retries=tries)
         yield url, process
     finally:
         if process.is_running():
@@ -83,8 +82,9 @@ class Clients:
     """So many clients, each asking again when it is answered; `answers` are (seconds, answer)."""
 
     def __init__(self, url: str, count: int, **options: Any) -> None:
-        self.url, self.options = url, options
-        self.pool = urllib3.PoolManager(maxsize=count, retries=False)
+        self.options = options
+        pool = urllib3.PoolManager(maxsize=count, retries=False)
+        self.post = partial(pool.request, "POST", f"{url}/search")
         self.answers: list[tuple[float, dict[str, Any]]] = []
         self.stopped, self.refused = threading.Event(), 0
         self.threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(count)]
@@ -97,9 +97,7 @@ class Clients:
             query = f"{SAMPLE.queries.texts[number % len(SAMPLE.queries)]} ({number})"
             began = time.perf_counter()
             try:
-                answer = self.pool.request(
-                    "POST", f"{self.url}/search", json={"query": query, **self.options}
-                )
+                answer = self.post(json={"query": query, **self.options})
             except urllib3.exceptions.HTTPError:
                 return  # the service was killed
             if answer.status == 429:
@@ -120,9 +118,8 @@ def alone(pairs: list[tuple[str, str]]) -> tuple[float, float]:
     queries, items = zip(*pairs, strict=True)
     scorer, each = ck.CrossEncoder(), np.arange(len(pairs))
     began, cpu = time.perf_counter(), time.process_time()
-    assert sum(len(scores) for _, scores in scorer.score(Pairs(each, each), queries, items)) == len(
-        pairs
-    )
+    for _ in scorer.score(Pairs(each, each), queries, items):
+        pass
     return len(pairs) / (time.perf_counter() - began), len(pairs) / (time.process_time() - cpu)
 
 
@@ -140,11 +137,6 @@ def spent(url: str, process: psutil.Process) -> tuple[float, float]:
     return float(calls.split()[1]), sum(process.cpu_times()[:2])
 
 
-def percentiles(seconds: list[float]) -> list[float]:
-    """p50 and p99 in milliseconds."""
-    return [round(1000 * float(value), 1) for value in np.percentile(seconds, [50, 99])]
-
-
 def load(
     seconds: float, methods: list[str], counts: list[int], work: Path
 ) -> Iterator[dict[str, Any]]:
@@ -153,9 +145,8 @@ def load(
     offers = [word for method in methods for word in ("--offer", method)]
     serve = f"{sys.executable} -m crossknn serve {work / 'docs'} --deadline 300s"
     command = [*serve.split(), *offers, "--port"]
-    with service(
-        lambda port: subprocess.Popen([*command, str(port)], stderr=subprocess.DEVNULL)
-    ) as (url, process):
+    start = lambda port: subprocess.Popen([*command, str(port)], stderr=subprocess.DEVNULL)  # noqa: E731
+    with service(start) as (url, process):
         some = Clients(url, 1, budget=100, explain=True)
         while len(some.answers) < 8:
             time.sleep(0.1)
@@ -165,14 +156,12 @@ def load(
             before = alone(pairs)
             clients = Clients(url, count, budget=100, method=method)
             time.sleep(min(seconds / 10, 20))
-            (calls, cpu), first, began = (
-                spent(url, process),
-                len(clients.answers),
-                time.perf_counter(),
-            )
+            calls, cpu = spent(url, process)
+            first, began = len(clients.answers), time.perf_counter()
             time.sleep(seconds)
             took = time.perf_counter() - began
-            done, (after, cpu_after) = clients.answers[first:], spent(url, process)
+            took_ms = [1000 * each for each, _ in clients.answers[first:]]
+            after, cpu_after = spent(url, process)
             clients.stop()
             rates = np.mean([before, alone(pairs)], axis=0)
             own = (after - calls) / np.array([took, cpu_after - cpu])
@@ -180,21 +169,20 @@ def load(
             time.sleep(min(seconds / 4, 60))
             hurried.stop()
             late = [1000 * each - DEADLINE_MS for each, _ in hurried.answers]
+            until = [answer["n_calls"] for _, answer in hurried.answers]
             row = {
                 "method": method,
                 "clients": count,
                 "seconds": seconds,
-                "searches": len(done),
-                "p50, p99 ms": percentiles([each for each, _ in done]),
+                "searches": len(took_ms),
+                "p50, p99 ms": np.percentile(took_ms, [50, 99]).round(1).tolist(),
                 "pairs a second": round(float(own[0]), 1),
                 "scorer alone": round(float(rates[0]), 1),
                 "share": round(float(own[0] / rates[0]), 3),
                 "share of CPU time": round(float(own[1] / rates[1]), 3),
                 "with a deadline: answered, refused": [len(late), hurried.refused],
                 "late at p99, ms": round(float(np.percentile(late, 99)), 1),
-                "calls until the deadline": float(
-                    np.median([answer["n_calls"] for _, answer in hurried.answers])
-                ),
+                "calls until the deadline": float(np.median(until)),
                 "load of the machine": os.getloadavg()[0],
             }
             print(json.dumps(row), flush=True)
@@ -227,13 +215,11 @@ def kill(seed: int, folder: Path) -> dict[str, int]:
         time.sleep(float(np.random.default_rng([8, seed]).uniform(0.5, 2)))
         process.send_signal(signal.SIGKILL)
         clients.stop()
-    index = ck.ItemIndex.load(folder)
+    index, scorer = ck.ItemIndex.load(folder), ck.CallableScorer(cheap, "cheap")
     told = lost = 0
     for result in (result for _, answer in clients.answers for result in answer["results"]):
         items = [index.items.texts[index.items.position(pick["id"])] for pick in result["trace"]]
-        kept = index.scores.rows(
-            ck.CallableScorer(cheap, "cheap").fingerprint, [result["query"]], items
-        )[0]
+        [kept] = index.scores.rows(scorer.fingerprint, [result["query"]], items)
         told += len(items)
         lost += int((kept != np.float32([pick["score"] for pick in result["trace"]])).sum())
     return {"told": told, "lost": lost, "damaged": len(index.scores.verify())}
@@ -249,19 +235,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks/results/load.json")
     options = parser.parse_args()
     made = json.loads(options.out.read_text()) if options.out.exists() else {}
-    git = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    )
-    stamp = {
-        "date": date.today().isoformat(),
-        "commit": git.stdout.strip(),
-        "cores": len(os.sched_getaffinity(0)),
-    }
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True)
+    stamp = {"date": date.today().isoformat(), "commit": commit.strip(), "cores": cores()}
     with tempfile.TemporaryDirectory() as work:
         small = Path(work) / "small"
-        ck.ItemIndex.build(
-            [f"{n} {text}" for n, text in enumerate(SAMPLE.index.items.texts[:200])], lsa=16
-        ).save(small)
+        texts = [f"{n} {text}" for n, text in enumerate(SAMPLE.index.items.texts[:200])]
+        ck.ItemIndex.build(texts, lsa=16).save(small)
         if options.clients:
             rows = {(row["method"], row["clients"]): row for row in made.get("load", [])}
             for row in load(options.seconds, options.methods, options.clients, Path(work)):
@@ -272,11 +251,8 @@ def main() -> None:
             made["memory"] = stamp | memory(options.requests, small)
         if options.kills:
             kills = [kill(seed, small) for seed in range(options.kills)]
-            made["kills"] = (
-                stamp
-                | {"kills": len(kills)}
-                | {k: sum(each[k] for each in kills) for k in kills[0]}
-            )
+            sums = {k: sum(each[k] for each in kills) for k in kills[0]}
+            made["kills"] = stamp | {"kills": len(kills)} | sums
     options.out.write_text(json.dumps(made, indent=1) + "\n")
     print(json.dumps({k: v for k, v in made.items() if k != "load"}))
 

@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,7 +30,6 @@ AT_ONCE = 1000
 """Steps of a trial; every twentieth trial keeps its index in a folder."""
 NUMBERS = 60
 """Ids that come and go."""
-CHANGES = ("add", "replace", "delete", "compact")
 
 
 def vectors_of(texts: Any) -> NDArray[np.float32]:
@@ -43,10 +43,10 @@ def record(number: int, version: int) -> dict[str, object]:
     return {"id": f"i{number}", "text": f"item {number}, {version}", "version": version}
 
 
-def add(index: ck.ItemIndex, records: list[dict[str, object]], replace: bool = True) -> None:
+def add(index: ck.ItemIndex, records: list[dict[str, object]]) -> None:
     """Put the records into the index with their vectors."""
     vectors = {SPACE: vectors_of([str(each["text"]) for each in records])}
-    index.add(records, vectors=vectors, replace=replace)
+    index.add(records, vectors=vectors, replace=True)
 
 
 def built(count: int) -> ck.ItemIndex:
@@ -114,15 +114,12 @@ def steps(trial: int, count: int = AT_ONCE) -> dict[str, Any]:
     return {"steps": count, "differs": None}
 
 
-def change(index: ck.ItemIndex, what: str) -> None:
-    """One of `CHANGES`."""
-    if what in ("add", "replace"):
-        first = 100 if what == "add" else 0
-        add(index, [record(number, 7) for number in range(first, first + 20)])
-    elif what == "delete":
-        index.delete(["i3", "i17"])
-    else:
-        index.compact()
+CHANGES: dict[str, Callable[[ck.ItemIndex], object]] = {
+    "add": lambda index: add(index, [record(number, 7) for number in range(100, 120)]),
+    "replace": lambda index: add(index, [record(number, 7) for number in range(20)]),
+    "delete": lambda index: index.delete(["i3", "i17"]),
+    "compact": lambda index: index.compact(),
+}
 
 
 _FILES = ("data-", "crossknn-index", ".part", ".npy", ".utf8")
@@ -142,7 +139,7 @@ def changed(folder: Path, what: str, at: int | None, counted: Any) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
-    change(index, what)
+    CHANGES[what](index)
 
 
 def in_child(folder: Path, what: str, at: int | None) -> tuple[int, int]:
@@ -157,30 +154,26 @@ def in_child(folder: Path, what: str, at: int | None) -> tuple[int, int]:
 
 def kill(trial: int) -> dict[str, Any]:
     """Kill a change at one of its steps, all of them in turn; then do it again."""
-    what, round = CHANGES[trial % len(CHANGES)], trial // len(CHANGES)
-    answers, steps = [], 0
-    for at in (None, 0):
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place).resolve() / "index"
-            built(40).save(folder)
-            index = opened(folder)
-            add(index, [record(number, 1) for number in range(30, 50)])
-            index.delete(["i5", "i41"])
-            if at is None:
-                answers.append(nearest(index, "query", len(index)))
-                _, steps = in_child(folder, what, None)
-                index = opened(folder)
-                answers.append(nearest(index, "query", len(index)))
-                continue
-            at = 1 + round % steps
-            code, _ = in_child(folder, what, at)
-            found = opened(folder)
-            same = nearest(found, "query", len(found))
-            whole = same in answers and found.verify() == []
-            if same == answers[0]:
-                change(found, what)
-            again = nearest(found, "query", len(found)) == answers[1]
-            left = len([*folder.glob("data-*")])
+    what, round = list(CHANGES)[trial % len(CHANGES)], trial // len(CHANGES)
+    with tempfile.TemporaryDirectory() as place:
+        folder, whole_one = Path(place).resolve() / "index", Path(place).resolve() / "whole"
+        built(40).save(folder)
+        index = opened(folder)
+        add(index, [record(number, 1) for number in range(30, 50)])
+        index.delete(["i5", "i41"])
+        before = nearest(index, "query", len(index))
+        shutil.copytree(folder, whole_one)
+        _, steps = in_child(whole_one, what, None)
+        after = nearest(index := opened(whole_one), "query", len(index))
+        at = 1 + round % steps
+        code, _ = in_child(folder, what, at)
+        found = opened(folder)
+        same = nearest(found, "query", len(found))
+        whole = same in (before, after) and found.verify() == []
+        if same == before:
+            CHANGES[what](found)
+        again = nearest(found, "query", len(found)) == after
+        left = len([*folder.glob("data-*")])
     return {
         "change": what,
         "step": at,

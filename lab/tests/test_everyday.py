@@ -3,7 +3,6 @@ down with their right answers before the bundled models were trained (lab/recipe
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "bundled"
 LISTS = Path(os.environ.get("CROSSKNN_DEBIAN_LISTS", "/var/lib/apt/lists"))
 
 
-@pytest.fixture(scope="module")
-def domains():
-    sys.path.insert(0, str(RECIPE))
-    yield pytest.importorskip("domains")
-    sys.path.remove(str(RECIPE))
-
-
 FOUND_SO_FAR = pytest.mark.xfail(strict=True, reason="6 of 20 are right at the top so far")
 
 
@@ -28,11 +20,12 @@ FOUND_SO_FAR = pytest.mark.xfail(strict=True, reason="6 of 20 are right at the t
 @pytest.mark.parametrize(
     "name", [pytest.param("everyday-pydocs", marks=FOUND_SO_FAR), "everyday-debian"]
 )
-def test_everyday_questions(domains, name, tmp_path):
+def test_everyday_questions(name, tmp_path, monkeypatch):
     if "debian" in name and not [*LISTS.glob("*_Packages*")]:
         pytest.skip(f"{LISTS} has no lists of Debian packages (CROSSKNN_DEBIAN_LISTS names them)")
-    given = argparse.Namespace(lists=LISTS)
-    domains.DOMAINS[name](given).write(tmp_path)
+    monkeypatch.syspath_prepend(RECIPE)
+    domains = pytest.importorskip("domains")
+    domains.DOMAINS[name](argparse.Namespace(lists=LISTS)).write(tmp_path)
     index = ck.ItemIndex.build(tmp_path / "corpus.jsonl", encoder="bundled")
     queries = ck.read_queries(tmp_path, split="test")
     right = ck.read_qrels(tmp_path, split="test")

@@ -1,13 +1,10 @@
 """The item graph: what it holds, and what it is made of."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from index_helpers import LengthEncoder, corpus
-from synthetic import aligned_matrix
 
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
@@ -80,13 +77,3 @@ def test_the_graph_is_of_vectors_or_words_and_made_once(index):
         InputError, match=r"nothing to make an item graph 'own' of .there are: dense"
     ):
         item_graph(index, "own", 3)
-
-
-def test_a_matrix_has_the_graphs_of_its_vectors():
-    data = aligned_matrix()
-    graph = item_graph(data, "dense", 5)
-    assert np.array_equal(graph, nearest_by_vectors(data.dense_items, 5))
-    assert item_graph(data.rows(2, 4)[0], "dense", 5) is graph
-    moved = replace(data, dense_items=data.dense_items[::-1].copy())
-    assert not np.array_equal(item_graph(moved, "dense", 5), graph)
-    assert default_graph(data, "auto") == "dense"

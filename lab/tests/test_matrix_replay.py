@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from synthetic import matrix, run
 
 from crossknn.errors import InputError, SpecError
+from crossknn.evaluation.compare import Evaluation
 from crossknn.evaluation.measures import recall
 from crossknn.evaluation.outcome import outcome, truth_of
 from crossknn.evaluation.task import Judgements, TaskMeasures
@@ -43,10 +44,6 @@ def test_outcomes_keep_every_query():
     assert found.task["RR@10"] == pytest.approx(1 / ranks)
 
 
-def fusion_of(index) -> Fusion:
-    return Fusion(WeightedSum([open_retriever(index, n) for n in ("dense", "bm25")], (0.7, 0.4)))
-
-
 def test_recall_of_a_fused_search_is_that_of_the_best_final_scores():
     data = matrix(tests=70)
     _, queries, exact = data.rows(0, 70)
@@ -54,8 +51,10 @@ def test_recall_of_a_fused_search_is_that_of_the_best_final_scores():
     final += 0.4 * data.firsts["bm25"][20:]
     truth = np.argsort(-final, axis=1, kind="stable")[:, :5]
     methods = parse_methods("rerank(retriever=dense), axn(retriever=dense, rounds=3), exact")
-    options = {"budgets": [20], "ks": [5], "fusion": fusion_of(data)}
-    rows = list(replay(data, methods, **options))
+    stages = [open_retriever(data, name) for name in ("dense", "bm25")]
+    evaluation = Evaluation(batches=parts_of(data), ks=[5])
+    outcomes = evaluation.outcomes(methods, [20], Fusion(WeightedSum(stages, (0.7, 0.4))))
+    rows = [row for found in outcomes for row in found.rows()]
     first = run("rerank(retriever=dense)", data, 20).observed().items
     assert rows[0]["recall"] == pytest.approx(recall(first, truth).mean(), abs=1e-5)
     assert rows[0]["recall"] < rows[1]["recall"] < rows[2]["recall"] == 1

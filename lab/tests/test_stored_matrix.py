@@ -107,8 +107,6 @@ def test_a_key_that_is_missing_or_of_another_shape_or_kind_is_refused(tmp_path, 
     assert said in str(caught.value)
 
 
-def test_what_may_not_be_read_or_named(tmp_path):
-    with pytest.raises(InputError, match=r"is a folder, but crossknn needs a regular file"):
-        StoredMatrix.load(tmp_path)
+def test_what_may_not_be_named():
     with pytest.raises(InputError, match="cannot be named 'dense'"):
         matrix().with_vectors("dense", np.ones((80, 2)))

@@ -101,6 +101,8 @@ def test_filters_allow_what_haystack_s_own_do(index, documents, conditions):
         {"operator": "XOR", "conditions": [YEAR]},
         {"field": "meta.lang", "operator": "=="},
         {"lang": "en"},
+        "year > 2000",
+        [{"field": "meta.year"}],
     ],
 )
 def test_what_is_no_filter_is_refused(documents, conditions):

@@ -114,8 +114,6 @@ COMMANDS = {
     f"{BUILD} --text-field {{}}": ("nothing", "a\0b"),
     "collect docs.index --anchors {}": PATHS,
     "collect docs.index --anchors queries.txt --max-calls {}": ("0", "x", "nan"),
-    "collect docs.index --item-scores {}": ("0", "-2", "x", "nan"),
-    "collect docs.index --queries queries.txt --out {}": ("a\0b", LONG, "."),
     f"{COMPARE} --budgets {{}}": ("", "x", "0", "1,,x", "nan", "1e300"),
     f"{COMPARE} -k {{}}": ("0", "x", "31", "-1", HUGE),
     f"{COMPARE} --methods {{}}": ("", ";", "rerank(", "nothing"),

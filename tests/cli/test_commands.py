@@ -323,7 +323,7 @@ def test_all_items_above_a_score(build, command, capsys):
     assert [h["score"] for h in answer["hits"]] == [score for score in best if score >= best[6]]
     assert answer["best_score"] == best[0]
     assert run([*search, "--budget", "20", "--min-score", "99"]) == 0
-    assert f"reaches 99: the best score is {best[0]:.2f}" in capsys.readouterr().out
+    assert f"no scored item reaches 99: the best score is {best[0]:.2f}" in capsys.readouterr().out
 
 
 def test_a_filter_and_a_deadline(build, command, folder):

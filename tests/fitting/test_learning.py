@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import threading
 
-import numpy as np
 import pytest
 from library import Library, N
 
-from crossknn.cli.app import run
 from crossknn.errors import InputError
 from crossknn.fitting import learning
 from crossknn.fitting.anchors import collect_anchors
@@ -150,32 +148,3 @@ def test_what_cannot_be_learned_from_is_said_and_searches_go_on(library, monkeyp
     assert len(library.search(index, 100, 101, "auto")[0]) == 10
     with pytest.raises(InputError, match="has no fingerprint"):
         Learner(index, CallableScorer(library.score))
-
-
-@pytest.mark.slow
-def test_the_command_line_learns_after_its_answers(tmp_path, capsys):
-    rng = np.random.default_rng(0)
-    words = [f"word{w}" for w in range(40)]
-    items = [" ".join(rng.choice(words, 8)) for _ in range(80)]
-    (tmp_path / "items.txt").write_text("\n".join(items))
-    folder, asked = str(tmp_path / "i"), iter([" ".join(rng.choice(words, 4)) for _ in range(90)])
-    assert run(["index", "build", str(tmp_path / "items.txt"), folder, "--encoder", "none"]) == 0
-
-    def search(count, *options):
-        texts = [next(asked) for _ in range(count)]
-        assert run(["search", folder, *texts, "--budget", "20", *options]) == 0
-        return "fitting the index to past searches" in capsys.readouterr().err
-
-    def info():
-        capsys.readouterr()
-        assert run(["index", "info", folder]) == 0
-        return capsys.readouterr().out
-
-    assert not search(FIRST_FIT, "--no-learn")
-    assert "nothing learned yet" in info()
-    assert search(1)
-    said = info()
-    assert "kriging: queries 31, pairs 620" in said
-    assert not search(1)
-    assert search(10)
-    assert "kriging: queries 42, pairs 840" in info()

@@ -3,11 +3,8 @@
 import errno
 import os
 import pkgutil
-import signal
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -459,48 +456,6 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, change):
     assert len(index) == 50
     change()
     assert ItemIndex.load(tmp_path / "index").verify() == []
-
-
-FILES = ("data-", "crossknn-index", ".part", ".npy", ".utf8")
-"""What stands in the names of an index's files and folders."""
-
-
-def killed_at(folder, step, what):
-    """Change the index in a process that is killed when it touches the folder for the n-th time."""
-    seen = 0
-
-    def watch(event, arguments):
-        nonlocal seen
-        if event in ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.truncate"):
-            touched = next((str(a) for a in arguments if isinstance(a, str | os.PathLike)), "")
-            seen += any(name in touched for name in FILES)
-            if seen == step:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    index = ItemIndex.load(folder, query_vectors={"own": vectors_of})
-    sys.addaudithook(watch)
-    add(index, [record(99), record(2, 1)], replace=True) if what == "add" else index.compact()
-
-
-@pytest.mark.parametrize("what", ["add", "compact"])
-def test_an_index_survives_a_kill_at_some_steps(tmp_path, what):
-    build([record(i) for i in range(20)]).save(tmp_path / "index")
-    index = load(tmp_path)
-    add(index, [record(50)])
-    index.delete(["i7"])
-    before = nearest(index, "query", 20)
-    for step in (20, 45):
-        child = get_context("fork").Process(target=killed_at, args=(tmp_path / "index", step, what))
-        child.start()
-        child.join()
-        assert child.exitcode == -signal.SIGKILL
-        index = load(tmp_path)
-        assert index.verify() == []
-        assert nearest(index, "query", 20) == before
-    add(index, [record(99)])
-    index.compact()
-    assert len(index) == 21
-    assert len([*(tmp_path / "index").glob("data-*")]) == 1
 
 
 def test_during_a_compaction_searches_go_on_and_writers_wait(tmp_path, monkeypatch):

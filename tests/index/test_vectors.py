@@ -14,13 +14,7 @@ from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.vectors import (
-    GatedSkip,
-    ItemVectors,
-    Linear,
-    RememberedModel,
-    check_vectors,
-)
+from crossknn.index.vectors import GatedSkip, ItemVectors, Linear, RememberedModel, check_vectors
 from crossknn.retrievers.specs import default_vectors, stage_names
 from crossknn.scorers.opening import bundled_folder
 from crossknn.spec import parse

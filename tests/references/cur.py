@@ -10,16 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .problem import (
-    Batch,
-    FloatArray,
-    IntArray,
-    Problem,
-    Ranked,
-    best_first,
-    observed,
-    softmax,
-)
+from .problem import Batch, FloatArray, IntArray, Problem, Ranked, best_first, observed, softmax
 
 
 def approximate(

@@ -10,15 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from .problem import (
-    Batch,
-    FloatArray,
-    Problem,
-    Ranked,
-    best_first,
-    observed,
-    softmax,
-)
+from .problem import Batch, FloatArray, Problem, Ranked, best_first, observed, softmax
 
 Normalize = Literal["none", "anchors", "first"]
 

@@ -226,9 +226,9 @@ def test_the_pause_is_waited_for(busy, headers, least, most):
 
 @pytest.mark.parametrize("status", [408, 425, 429, 503, 520, 524, 529])
 def test_every_answer_of_a_service_that_is_busy(busy, status):
-    server = busy(answer(b"later", f"{status} Later", "Retry-After: 0.05"))
-    assert len(reranked(server.url, retries=1)) == 2
-    assert server.count == 2
+    server = busy(*[answer(b"later", f"{status} Later", "Retry-After: 0.05")] * 2)
+    assert len(reranked(server.url, retries=2)) == 2
+    assert server.count == 3
 
 
 def test_a_service_that_answers_created(opened):

@@ -30,13 +30,6 @@ def test_rerank_spends_no_call_on_a_copy(method):
     assert sorted(hit["corpus_id"] for hit in found) == list(range(10))
 
 
-def test_a_budget_for_every_text_scores_every_text():
-    texts = ["a list", "names", "a list", "sort", "names", "sort"]
-    found = ck.rerank("sort names", texts, 3, scorer=Counted())
-    assert not any(hit.get("predicted") for hit in found)
-    assert found.results.n_calls == found.results.n_scored == 3
-
-
 def test_a_search_answers_all_copies_in_order_of_position():
     texts = [OTHERS[0], SAME, OTHERS[1], SAME, OTHERS[2], SAME, OTHERS[0]]
     items = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts)]

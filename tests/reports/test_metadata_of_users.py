@@ -95,13 +95,6 @@ def test_what_is_no_list_of_documents(make):
             rerank([document, wrong])
 
 
-@pytest.mark.parametrize("wrong", ["year > 2000", [{"field": "meta.year"}], 5])
-def test_haystack_a_filter_that_is_none(searcher, wrong):
-    adapter = pytest.importorskip("crossknn.adapters.haystack")
-    with pytest.raises(ck.InputError, match="is no filter: give a mapping, field, operator"):
-        adapter.CrossknnRetriever(searcher.index, overlap, filters=wrong).run(QUERY)
-
-
 def test_pyterrier(searcher, terrier):
     topics = pd.DataFrame({"qid": ["1"], "query": [QUERY], "iteration": [9], "predicted": ["yes"]})
     found = terrier.CrossknnRetriever(searcher, budget=2)(topics)

@@ -30,7 +30,10 @@ def learned(tmp_path_factory):
     (folder / "items.txt").write_text("\n".join(" ".join(rng.choice(WORDS, 8)) for _ in range(60)))
     index, texts = str(folder / "i"), [" ".join(rng.choice(WORDS, 3)) for _ in range(FIRST_FIT)]
     assert run(["index", "build", str(folder / "items.txt"), index, "--encoder", "none"]) == 0
-    assert run(["search", index, *texts, *BM25, "--budget", "10"]) == 0
+    search = ["search", index, *texts, *BM25, "--budget", "10"]
+    assert run([*search, "--no-learn"]) == 0
+    assert not ck.ItemIndex.load(index).artifacts
+    assert run(search) == 0
     assert ck.ItemIndex.load(index).artifacts
     return index
 

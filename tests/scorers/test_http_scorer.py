@@ -118,14 +118,6 @@ def test_what_the_service_says_of_an_unknown_model_is_passed_on(serve):
         scores_of(HttpScorer(server.url, model="mine"))
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_passing_failures_are_tried_again(serve, status):
-    states = iter([status, status])
-    service = serve(lambda b: (s, b"wait") if (s := next(states, None)) else cohere(b))
-    np.testing.assert_array_equal(scores_of(HttpScorer(service.url)), EXPECTED)
-    assert sizes(service) == [10] * 4
-
-
 def test_one_item_the_service_chokes_on_fails_no_other(serve):
     service = serve(lambda b: (500, b"crash") if ITEMS[3] in b["documents"] else cohere(b))
     order = np.random.default_rng(0).permutation(20)  # queries interleaved

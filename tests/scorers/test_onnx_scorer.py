@@ -12,12 +12,7 @@ from tiny_models import collect, grid
 
 from crossknn.errors import InputError
 from crossknn.models.tokens import Encoding, Tokenizer, Window
-from crossknn.scorers import (
-    CrossEncoder,
-    DualEncoder,
-    Encoder,
-    OnnxModel,
-)
+from crossknn.scorers import CrossEncoder, DualEncoder, Encoder, OnnxModel
 from crossknn.scorers.opening import bundled_folder
 from crossknn.types import Pairs
 

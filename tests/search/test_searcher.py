@@ -13,7 +13,6 @@ from dataclasses import replace
 import pytest
 
 import crossknn as ck
-from crossknn.cli.answers import show
 from crossknn.errors import InputError
 from crossknn.extend import Method
 from crossknn.fitting.anchors import collect_anchors
@@ -154,10 +153,7 @@ def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeyp
     [
         ({"method": "axm"}, "did you mean axn"),
         ({"budget": ck.Budget(target_recall=0.9)}, "axn cannot estimate its recall"),
-        ({"min_score": float("nan")}, "min_score is nan"),
-        ({"min_score": "3"}, "min_score is '3'"),
         ({"min_score": 3, "budget": ck.Budget(target_recall=0.9)}, "refers to the top k"),
-        ({"min_score": 3, "k": 0}, "k is 0"),
     ],
 )
 def test_wrong_arguments_are_answered_in_a_sentence(search, options, words):
@@ -204,7 +200,7 @@ def test_a_target_is_the_methods_and_for_the_k_that_is_wanted():
 
 @pytest.mark.parametrize("method", ["kriging(retriever=bm25, rounds=5)", "axn(retriever=bm25)"])
 @pytest.mark.parametrize("k", [None, 3])
-def test_hits_are_the_scored_items_that_reach_a_score(search, method, k, capsys):
+def test_hits_are_the_scored_items_that_reach_a_score(search, method, k):
     queries = ["odd", "even xx", "item xxxx"]
     found = search.search(queries, k, 20, min_score=16.0, method=method, trace=True)
     for q, scored in enumerate(found.trace):
@@ -212,8 +208,3 @@ def test_hits_are_the_scored_items_that_reach_a_score(search, method, k, capsys)
         assert [hit.score for hit in found[q]] == reach[:k]
         assert found.best_scores[q] == max(hit.score for hit in scored)
     assert any(found)
-    none = search.search("odd", budget=20, min_score=99)
-    assert none[0] == []
-    show(none, json=False)
-    said = f"no scored item reaches 99: the best score is {none.best_scores[0]:.2f}"
-    assert said in capsys.readouterr().out

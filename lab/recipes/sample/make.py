@@ -61,13 +61,15 @@ def main() -> None:
 
     records = [{"_id": i, "title": words, "text": definition} for i, words, definition in items]
     ids = [f"s{number}" for number, _ in enumerate(sentences, start=1)]
-    asked = [f"{left}[{word}]{right}".strip() for _, left, word, right in sentences]
-    right = {i: {items[item][0]: 1} for i, (item, *_) in zip(ids, sentences, strict=True)}
-    sentences_by_id = [{"_id": i, "text": text} for i, text in zip(ids, asked, strict=True)]
-    for name, written in (("corpus", records), ("queries", sentences_by_id)):
+    asked = [
+        {"_id": i, "text": f"{left}[{word}]{right}".strip()}
+        for i, (_, left, word, right) in zip(ids, sentences, strict=True)
+    ]
+    for name, written in (("corpus", records), ("queries", asked)):
         lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in written)
         (arguments.out / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
-    judged = (f"{query}\t{item}\t1\n" for query, row in right.items() for item in row)
+    right = (items[item][0] for item, *_ in sentences)
+    judged = (f"{query}\t{item}\t1\n" for query, item in zip(ids, right, strict=True))
     table = "query-id\tcorpus-id\tscore\n" + "".join(judged)
     (arguments.out / "qrels" / "test.tsv").write_text(table, encoding="utf-8")
     np.save(arguments.out / "scores.npy", np.array(rows, np.float16))
@@ -95,14 +97,11 @@ def read(path: Path) -> tuple[list[tuple[str, str, str]], list[tuple[int, str, s
         items.append((fields[0], ", ".join(words), definition))
         for example in re.findall(r'"([^"]+)"', gloss):
             example = example.strip(" ;")
-            found = (
-                re.search(rf"\b{re.escape(word)}s?\b", example, re.IGNORECASE) for word in words
-            )
+            found = (re.search(rf"(?i)\b{re.escape(word)}s?\b", example) for word in words)
             first = next(filter(None, found), None)
             if first and len(example.split()) >= FEWEST_WORDS:
-                sentences.append(
-                    (len(items) - 1, example[: first.start()], first[0], example[first.end() :])
-                )
+                left, right = example[: first.start()], example[first.end() :]
+                sentences.append((len(items) - 1, left, first[0], right))
     return items, sentences
 
 

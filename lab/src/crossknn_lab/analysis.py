@@ -116,8 +116,10 @@ def oracle_cur(scores: FloatArray, rows: IntArray, columns: IntArray) -> FloatAr
     The best approximation in the Frobenius norm from these rows and columns, and stable where
     k_q = k_i. Computed as two projections: C pinv(C) and pinv(R) R.
     """
+    from scipy.linalg import orth
+
     matrix = np.asarray(scores, np.float64)
-    left, right = _basis(matrix[:, columns]), _basis(matrix[rows].T)
+    left, right = (orth(part, rcond=1e-10) for part in (matrix[:, columns], matrix[rows].T))
     return left @ ((left.T @ matrix) @ right) @ right.T
 
 
@@ -193,12 +195,6 @@ def _cur(exact: FloatArray, anchors: FloatArray, columns: IntArray) -> FloatArra
     """
     weights = least_squares(anchors[:, columns].T, exact[:, columns].T, NO_CUT)
     return weights.T @ anchors
-
-
-def _basis(matrix: FloatArray) -> FloatArray:
-    """Orthonormal columns that span those of `matrix`: (a, b) -> (a, <=b)."""
-    left, values, _ = np.linalg.svd(matrix, full_matrices=False)
-    return left[:, values > 1e-10 * (values[0] if values.size else 0.0)]
 
 
 # ------------------------------------------------------------------- errors of approximations

@@ -48,11 +48,8 @@ def equal_calls(run: Experiment) -> list[Block | Section]:
 
 def _group(run: Experiment, spec: str, data: str, budget: int) -> Group | None:
     """A method of the questions on a matrix; None if it has found nothing there."""
-    for group in run.groups(ASKED):
-        first = group.first
-        if (first.data, first.budget) == (data, budget) and group.known and group.is_called(spec):
-            return group
-    return None
+    here = (g for g in run.groups(ASKED) if (g.first.data, g.first.budget) == (data, budget))
+    return next((group for group in here if group.known and group.is_called(spec)), None)
 
 
 def _sign(found: Comparison | None) -> int:
@@ -216,8 +213,8 @@ class Field:
 
 def _pairs(run: Experiment, upper: str, lower: str, budget: int) -> list[tuple[Group, Group]]:
     """Both methods on each matrix that has them."""
-    pairs = [
-        (_group(run, upper, data, budget), _group(run, lower, data, budget))
+    return [
+        (a, b)
         for data in by_data(run, ASKED)
+        if (a := _group(run, upper, data, budget)) and (b := _group(run, lower, data, budget))
     ]
-    return [(a, b) for a, b in pairs if a is not None and b is not None]

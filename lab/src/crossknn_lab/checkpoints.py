@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,16 +23,8 @@ from torch import Tensor
 
 from crossknn.data.queries import MARKS
 from crossknn.errors import InputError, first_line
-from crossknn.models.folder import (
-    existing,
-    refusing,
-    snapshot,
-)
-from crossknn_train.models.backbone import (
-    UNUSED,
-    add_marks,
-    open_tokenizer,
-)
+from crossknn.models.folder import existing, refusing, snapshot
+from crossknn_train.models.backbone import UNUSED, add_marks, open_tokenizer
 from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 from crossknn_train.models.dual_encoder import DualEncoderConfig, DualEncoderModel
 from crossknn_train.models.late import LateInteractionConfig, LateInteractionModel
@@ -73,36 +64,19 @@ _CMC_NAMES = {
     "self_attn.out_proj.": "out_proj.",
 }
 """Parts of names in its stack of layers, and ours."""
-_HEAD_WIDTH = 64
-_SHAPES = {
-    "vocab_size": ("embeddings.word_embeddings.weight", 0),
-    "hidden_size": ("embeddings.word_embeddings.weight", 1),
-    "max_position_embeddings": ("embeddings.position_embeddings.weight", 0),
-    "type_vocab_size": ("embeddings.token_type_embeddings.weight", 0),
-    "intermediate_size": ("encoder.layer.0.intermediate.dense.weight", 0),
-}
-"""Settings of a BERT: the weight and the axis that say them."""
 
 
-def open_checkpoint(source: str | Path, *, encoder: str | Path | None = None) -> Model:
+def open_checkpoint(source: str | Path, *, encoder: str | Path) -> Model:
     """Open a published checkpoint; `save_pretrained` then writes a folder that opens by itself.
 
     Args:
         source: a file, a folder with one, or a hub name. Pickles are read as data.
-        encoder: the folder or hub name of the model that a pickled checkpoint was trained from
-            (bert-base-uncased): its tokenizer, which a checkpoint does not hold, and its
-            `config.json` if it has one, else heads are 64 wide. Not needed if the tokenizer's files
-            lie beside the checkpoint.
+        encoder: the folder or hub name of the model that the checkpoint was trained from
+            (bert-base-uncased): its tokenizer and configuration, which a checkpoint does not hold.
     """
     path = _file(source)
     weights, options = read_checkpoint(path)
-    if encoder is None and not any(path.parent.glob("tokenizer*.json")):
-        raise InputError(
-            f"{path} holds no tokenizer: give the model that it was trained from as encoder "
-            "(bert-base-uncased for the published ones)"
-        )
-    base = encoder if encoder is not None else path.parent
-    found = _recognized(path, weights, options, base)
+    found = _recognized(path, weights, options, encoder)
     if found.layout == "cmc":
         return _cmc(found, options)
     return _dual(found, options) if found.layout == "zeshel-dual" else _cross(found, options)
@@ -180,34 +154,21 @@ class _Checkpoint:
 
     def bert(self, part: str) -> tuple[Any, FastTokenizer]:
         """The BERT of a part without its pooler, and its marked tokenizer."""
-        from transformers import AutoModel
+        from transformers import AutoConfig, AutoModel
 
         found = {
             name: value
             for name, value in self.parts[part].items()
             if not name.endswith("position_ids") and not name.startswith("pooler.")
         }
-        if lacking := [name for name, _ in _SHAPES.values() if name not in found]:
-            raise InputError(f"{self.path} holds no BERT: {lacking[0]} is missing")
-        encoder = AutoModel.from_config(self._config(found), attn_implementation="sdpa")
-        encoder.pooler = None
-        self.load(encoder, found)
-        return encoder, self._tokenizer(encoder)
-
-    def _config(self, found: Mapping[str, Tensor]) -> Any:
-        """The configuration of `base`; without one, that of the shapes."""
-        from transformers import AutoConfig, BertConfig
-
-        if Path(self.base).is_dir() and not (Path(self.base) / "config.json").is_file():
-            sizes = {size: found[name].shape[axis] for size, (name, axis) in _SHAPES.items()}
-            layers = {m[1] for n in found if (m := re.match(r"encoder\.layer\.(\d+)\.", n))}
-            heads = max(1, sizes["hidden_size"] // _HEAD_WIDTH)
-            return BertConfig(**sizes, num_hidden_layers=len(layers), num_attention_heads=heads)
         with refusing(f"cannot read the configuration of {self.base}"):
             config = AutoConfig.from_pretrained(str(self.base), trust_remote_code=False)
         if config.model_type != "bert":
             raise InputError(f"{self.base} is a {config.model_type}, and {self.path} holds a BERT")
-        return config
+        encoder = AutoModel.from_config(config, attn_implementation="sdpa")
+        encoder.pooler = None
+        self.load(encoder, found)
+        return encoder, self._tokenizer(encoder)
 
     def _tokenizer(self, encoder: Any) -> FastTokenizer:
         fast = open_tokenizer(self.base).backend_tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,14 +13,7 @@ import typer
 
 from crossknn.cli import options as o
 from crossknn.cli.app import run as run_app
-from crossknn.cli.options import (
-    AsJson,
-    Neighbours,
-    Seed,
-    check_path,
-    neighbours,
-    numbers,
-)
+from crossknn.cli.options import AsJson, Neighbours, Seed, check_path, neighbours, numbers
 from crossknn.cli.output import answer, err, note, print_json, progress, say
 from crossknn.errors import TRAIN, InputError, needs_extra
 from crossknn_lab.stored import StoredMatrix
@@ -187,7 +180,7 @@ def _sweep(
     Run again after an interruption, or with more in the file, and no cell is searched twice. The
     exit code is 1 if some could not be searched; the table says why.
     """
-    from crossknn_lab.sweep import run_sweep
+    from crossknn_lab.sweep import failures, run_sweep
     from crossknn_lab.sweep_file import read_sweep
 
     check_path("--out", folder, folder=True)
@@ -204,7 +197,8 @@ def _sweep(
         "older": done.older,
         "seconds": round(time.perf_counter() - began, 2),
     }
-    _note(done.table.notes, done.failed)
+    for sentence in (*done.table.notes, *failures(done.failed)):
+        note(sentence)
     if done.older:
         note(
             f"{done.older} cells were searched by other source files of crossknn: remove "
@@ -252,6 +246,7 @@ def _reproduce(
     """
     from crossknn_lab.experiment import preset as named
     from crossknn_lab.reproduce import matrices_of, reproduce
+    from crossknn_lab.sweep import failures
 
     check_path("--out", folder, folder=True)
     began = time.perf_counter()
@@ -264,19 +259,13 @@ def _reproduce(
             progress=report,
         )
     spent = made.spent
-    _note(made.notes, spent.failed)
+    for sentence in (*made.notes, *failures(spent.failed)):
+        note(sentence)
     say(
         f"{folder / 'index.html'}, {folder / 'page.md'}: {spent.searched} searches now, "
         f"{spent.kept} kept from before, {time.perf_counter() - began:.0f} s"
     )
     return int(bool(spent.failed))
-
-
-def _note(notes: Iterable[str], failed: Mapping[str, int]) -> None:
-    for sentence in notes:
-        note(sentence)
-    for sentence, count in failed.items():
-        note(f"failed: {sentence}" + (f" ({count} searches)" if count > 1 else ""))
 
 
 def _processes(workers: int | None) -> int:
@@ -292,9 +281,8 @@ def _convert(
     ],
     folder: Annotated[Path, typer.Argument(help="Where to write the model folder.")],
     encoder: Annotated[
-        str | None,
-        typer.Option(help="Whose tokenizer a pickled checkpoint goes with: bert-base-uncased."),
-    ] = None,
+        str, typer.Option(help="The model that it was trained from: bert-base-uncased.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Convert a CHECKPOINT of ANNCUR's ZESHEL models or of CMC to FOLDER."""

@@ -222,15 +222,12 @@ def _draw(
     panel.plot(x, y[0], **look)
     if label:
         panel.fill_between(x, *y[1:], color=look["color"], alpha=0.1, lw=0)
-        end_label(panel, label, (x[-1], y[0, -1]), look["color"])
-
-
-def end_label(panel: Any, text: str, end: tuple[Any, float], colour: str) -> None:
-    """Write the name of a line at its end, beside the panel."""
-    leader = {"arrowstyle": "-", "color": colour, "lw": 0.8, "ls": ":", "relpos": (0, 0.5)}
-    look = {"color": colour, "va": "center", "arrowprops": leader, "annotation_clip": False}
-    where = {"xytext": (1.06, 0.5), "textcoords": "axes fraction"}
-    panel.annotate(fill(text, 16, break_long_words=False), end, **where, **look)
+        colour = look["color"]  # the name stands at the line's end, beside the panel
+        leader = {"arrowstyle": "-", "color": colour, "lw": 0.8, "ls": ":", "relpos": (0, 0.5)}
+        look = {"color": colour, "va": "center", "arrowprops": leader, "annotation_clip": False}
+        where = {"xytext": (1.06, 0.5), "textcoords": "axes fraction"}
+        named = fill(label, 16, break_long_words=False)
+        panel.annotate(named, (x[-1], y[0, -1]), **where, **look)
 
 
 def _move_apart(panel: Any) -> None:
@@ -299,8 +296,6 @@ def labels_of(names: Iterable[str]) -> dict[str, str]:
         for option, value in spec.options.items() if spec else ():
             if len({str(options.get(option)) for options in like}) > 1:
                 said.append(str(value) if option == "retriever" else f"{option}={value}")
-        if spec is not None and name.endswith(", fused"):
-            said[-1] += ", fused"
         found[name] = " ".join(said)
     return found
 
@@ -308,7 +303,7 @@ def labels_of(names: Iterable[str]) -> dict[str, str]:
 def _parsed(name: str) -> Spec | None:
     """Parse a specification, whose settings may still have to be chosen; None if it is invalid."""
     try:
-        return parse(re.sub(r"\{\w+\}", "chosen", name.removesuffix(", fused")))
+        return parse(re.sub(r"\{\w+\}", "chosen", name))
     except SpecError:
         return None
 

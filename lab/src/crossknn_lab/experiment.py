@@ -264,13 +264,10 @@ def retrievers_of(data: MatrixFile) -> tuple[str, ...]:
 
 def asked_specs() -> tuple[str, ...]:
     """Every method that a question of `papers.toml` names."""
-    pairs = [pair for figure in PAPERS["figure"] for pair in _pairs(figure)]
+    asked = [figure for figure in PAPERS["figure"] if figure.get("kind") == "questions"]
+    pairs = [pair for figure in asked for pair in figure["options"]["pairs"]]
     specs = [spec for _, *both in [*pairs, *PAPERS["in_short"]["pairs"]] for spec in both]
     return tuple(dict.fromkeys(specs))
-
-
-def _pairs(figure: Mapping[str, Any]) -> list[list[str]]:
-    return figure["options"]["pairs"] if figure.get("kind") == "questions" else []
 
 
 def _fits(spec: str, data: MatrixFile) -> bool:

@@ -16,9 +16,7 @@ from crossknn.evaluation.outcome import truth_of
 from crossknn.evaluation.task import ACCURACY
 from crossknn.methods import parse_method
 from crossknn.table import Cell
-from crossknn_lab.analysis import (
-    recall_by_split,
-)
+from crossknn_lab.analysis import recall_by_split
 from crossknn_lab.cells import MatrixFile
 from crossknn_lab.curves import Curve, curves, draw, labels_of
 from crossknn_lab.experiment import Experiment

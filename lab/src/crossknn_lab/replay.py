@@ -12,7 +12,6 @@ from crossknn.evaluation.outcome import QueryBatch
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.base import Index
 from crossknn.methods import Method
-from crossknn.search.fusion import Fusion
 from crossknn.types import NO_ITEM, FloatArray, Queries
 from crossknn_lab.rivals.oracles import WithOracles
 from crossknn_lab.stored import StoredMatrix
@@ -51,11 +50,10 @@ def replay(
     seed: int = 0,
     queries: int | None = None,
     task: TaskMeasures | None = None,
-    fusion: Fusion | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Rows of every method, budget and k, over the first `queries` test queries of a matrix."""
     evaluation = Evaluation(batches=parts_of(matrix, queries), ks=ks, seed=seed, task=task)
-    for found in evaluation.outcomes(methods, budgets, fusion):
+    for found in evaluation.outcomes(methods, budgets):
         yield from found.rows()
 
 

@@ -22,6 +22,7 @@ from crossknn_lab import answers, figures, indexing, score_figures
 from crossknn_lab.curves import write_report
 from crossknn_lab.experiment import PAPERS, TABLES, Experiment, Preset
 from crossknn_lab.page import Block, Page, Section, Table
+from crossknn_lab.sweep import failures
 from crossknn_lab.sweep_report import environment, listed
 
 WORK = "work"
@@ -168,11 +169,7 @@ def _made_of(run: Experiment, seconds: float) -> Section:
 
 def _left_out(run: Experiment) -> Section:
     """What a reader must know: notes, and what failed."""
-    failed = [
-        f"failed: {sentence}" + (f" ({count} searches)" if count > 1 else "")
-        for sentence, count in run.spent.failed.items()
-    ]
-    items = [*run.notes, *failed] or ["Nothing was left out."]
+    items = [*run.notes, *failures(run.spent.failed)] or ["Nothing was left out."]
     return Section(title="Left out, and why", blocks=[items])
 
 

@@ -30,16 +30,7 @@ from crossknn.methods.prior import NAME as PRIOR
 from crossknn.methods.prior import trend_retrievers
 from crossknn.retrievers.base import AllScores, ArrayStore, Late, Retriever
 from crossknn.spec import Spec
-from crossknn.types import (
-    NO_ITEM,
-    Anchors,
-    Artifact,
-    Cache,
-    FloatArray,
-    IntArray,
-    Queries,
-    Scale,
-)
+from crossknn.types import NO_ITEM, Anchors, Artifact, Cache, FloatArray, IntArray, Queries, Scale
 from crossknn_lab.rivals.item_scores import ITEM_SCORES, item_scores_artifact
 
 DUAL_ENCODER = "dense"

@@ -110,6 +110,14 @@ def run_sweep(
     )
 
 
+def failures(failed: Mapping[str, int]) -> list[str]:
+    """Sentences on what failed, and how often."""
+    return [
+        f"failed: {sentence}" + (f" ({count} searches)" if count > 1 else "")
+        for sentence, count in failed.items()
+    ]
+
+
 def _entry(row: Row, results: Results, chosen: bool) -> Entry:
     result = results[row.cell.key]
     return Entry(

@@ -321,16 +321,14 @@ def _costs(view: ReportContext) -> Section | None:
         for name in dataset.names:
             found = [dataset.find(name, budget) for budget in dataset.budgets]
             index_calls = max((g.cost("index_calls") for g in found if g), default=0.0)
-            rows.append(
-                [f"`{name}`", round(index_calls), *(_cost(g) if g else None for g in found)]
+            spent = (
+                f"{g.cost('calls'):,.4g} calls, {1000 * g.cost('seconds'):.3g} ms" if g else None
+                for g in found
             )
+            rows.append([f"`{name}`", round(index_calls), *spent])
         head = ["method", "calls for the index", *(f"{b} asked for" for b in dataset.budgets)]
         blocks.append(PageTable(head=head, rows=rows, caption=f"{dataset.title}: cost per query"))
     return Section(title="Cost", blocks=blocks) if view.datasets else None
-
-
-def _cost(group: Group) -> str:
-    return f"{group.cost('calls'):,.4g} calls, {1000 * group.cost('seconds'):.3g} ms"
 
 
 def _tasks(view: ReportContext) -> Section | None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from index_helpers import corpus
 from synthetic import matrix, run
 
-from crossknn.errors import InputError, SpecError
+from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import parse_method
 from crossknn.types import NO_ITEM
@@ -129,5 +129,3 @@ def test_the_graph_is_that_of_the_vectors_by_default():
     index = ItemIndex.build(corpus(9), lsa=0)
     with pytest.raises(InputError, match="affinity=set needs item vectors"):
         parse_method("gar(retriever=bm25, graph=bm25, affinity=set)").plan(index, 4, 0)
-    with pytest.raises(SpecError, match="batch must be 1 or more"):
-        run("greedy(retriever=bm25, batch=0)", data, 10)

@@ -57,7 +57,7 @@ _ABOUT = ("name", "revision", "license", "content")
 
 # Download no code, no weights of other frameworks and no exported copies from the hub.
 _SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "model.onnx", "model.onnx.data")
-_CONVERT = "crossknn-lab convert CHECKPOINT FOLDER"
+_CONVERT = "crossknn-lab convert CHECKPOINT FOLDER --encoder NAME"
 _HEADS = ("classifier", "score", "logits_proj", "classification_head")
 
 

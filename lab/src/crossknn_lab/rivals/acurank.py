@@ -26,8 +26,8 @@ from crossknn.spec import Spec, option
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 from crossknn_lab.rivals.graph_methods import in_batches
 
-STEPS = 20
-"""Bisections of `level`: to a millionth of the range of scores."""
+CLOSE = 1e-6
+"""How near `level` is found, as a share of the range of scores."""
 LEAST = 3
 """Scores of a query, at least, that a line and its deviation are fitted to."""
 
@@ -110,24 +110,17 @@ def n_uncertain(
 
 def level(known: FloatArray, mean: FloatArray, std: FloatArray, k: int) -> float:
     """The score above which k of all items are expected, known (b,) or not (c,); by bisection."""
+    from scipy.optimize import bisect
     from scipy.special import ndtr
 
-    every = np.concatenate([known, mean])
-    if len(every) <= k:
-        return float(every.min())
-    # Half of 2 k + 1 even chances, at least, are above the lowest of them: more than k.
-    if len(every) > 2 * k:
-        low = -float(np.partition(-every, 2 * k)[2 * k])
-    else:
-        low = min(float(every.min()), float((mean - FAR * std).min()))
-    high = max(float(every.max()), float((mean + FAR * std).max()))
-    near = mean + FAR * std > low
-    mean, std = mean[near], std[near]
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        expected = np.count_nonzero(known > middle) + ndtr((mean - middle) / std).sum()
-        low, high = (middle, high) if expected > k else (low, middle)
-    return (low + high) / 2
+    def excess(score: float) -> float:
+        return float(np.count_nonzero(known > score) + ndtr((mean - score) / std).sum() - k)
+
+    if len(known) + len(mean) <= k:
+        return float(np.concatenate([known, mean]).min())
+    ends = np.concatenate([known, mean - FAR * std, mean + FAR * std])
+    low, high = float(ends.min()) - 1, float(ends.max())
+    return float(bisect(excess, low, high, xtol=(high - low) * CLOSE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,15 +33,7 @@ from crossknn.methods.plan import Plan, Prediction, Predictor
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import AUTO, open_retriever
 from crossknn.spec import Spec, option
-from crossknn.types import (
-    NO_ITEM,
-    BoolArray,
-    Candidates,
-    FloatArray,
-    IntArray,
-    Observed,
-    Queries,
-)
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Observed, Queries
 from crossknn_lab.rivals.graphs import (
     NEIGHBOURS,
     SCORES,

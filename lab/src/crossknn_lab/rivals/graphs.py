@@ -6,7 +6,6 @@ Axes: n items, k neighbours, d dimensions.
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -81,13 +80,11 @@ def nearest_by_rankings(scores: FloatArray, k: int) -> Neighbours:
     neighbours = np.full((n, k), NO_ITEM, np.int32)
     step = max(1, _CELLS // n)
     for start in range(0, n, step):
-        products = (rows[start : start + step] @ columns).tocsr()
-        for item, (first, end) in enumerate(pairwise(products.indptr), start):
-            others, near = products.indices[first:end], products.data[first:end]
-            kept = others != item
-            others, near = others[kept], near[kept]
-            best = others[np.lexsort((others, -near))[:k]]
-            neighbours[item, : len(best)] = best
+        products = (rows[start : start + step] @ columns).toarray().astype(np.float64)
+        each = np.arange(len(products))
+        products[each, start + each] = 0
+        best = top_k(np.where(products > 0, products, -np.inf), k).items
+        neighbours[start + each, : best.shape[1]] = best
     return neighbours
 
 

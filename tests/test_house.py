@@ -170,10 +170,10 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 24_251,
+    "src": 24_275,
     "train/src": 3_960,
-    "lab": 13_540,
-    "tests": 21_698,
+    "lab": 13_565,
+    "tests": 21_730,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

@@ -52,10 +52,11 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_python_runs_and_prints_what_it_says(folder, capsys):
-    first, second = blocks("python")
-    exec(compile(first, "README.md", "exec"), {})
-    [shown] = blocks("text")
-    assert capsys.readouterr().out == shown
+    first, second, third = blocks("python")
+    names: dict[str, object] = {}
+    for block, shown in zip((first, third), blocks("text"), strict=True):
+        exec(compile(block, "README.md", "exec"), names)
+        assert capsys.readouterr().out == shown
     exec(compile(f"import crossknn as ck\n{second}", "README.md", "exec"), {})
     best = capsys.readouterr().out.splitlines()[0]
     assert best.split()[1] == "item-0"

@@ -4,8 +4,8 @@
 
 SET is "sample" (the package's, whose stored scores are the expensive scorer's) or a BEIR folder.
 There the expensive scorer is the bundled cross-encoder, which first scores all pairs, or that of a
-matrix of scores, `--scores`, with ids as in the folder. CHEAP is "bundled" or the folder of a
-cross-encoder. All scores are kept in `--store`. For each cheap scorer and budget, the file gets
+matrix of scores, `--scores`, with ids as in the folder. CHEAP is "bundled", the folder of a
+cross-encoder, a matrix of scores, or "stored" for the sample's own. All scores are kept in `--store`. For each cheap scorer and budget, the file gets
 each query's share of the expensive scorer's ten best items (`own`), whether a right item is among
 20 (`right`), and nDCG@10; `table` prints means and differences (ladder_table.py).
 """
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import crossknn as ck
+from crossknn.data.items import Items
 from crossknn.data.qrels import Qrels
 from crossknn.data.queries import QuerySet
 from crossknn.evaluation.task import Judgements, TaskMeasures
@@ -72,6 +73,26 @@ class Set:
         }
 
 
+def of_matrix(file: Path, queries: QuerySet, items: Items) -> FloatArray:
+    """Read the scores (m, n) of a matrix, by the ids of queries and items."""
+    stored = np.load(file)
+    row = {str(name): q for q, name in enumerate(stored["query_ids"])}
+    column = {str(name): i for i, name in enumerate(stored["item_ids"])}
+    rows, columns = [row[name] for name in queries.ids], [column[name] for name in items.ids]
+    found: FloatArray = stored["scores"][np.ix_(rows, columns)].astype(np.float32)
+    return found
+
+
+def looked_up(scores: FloatArray, queries: QuerySet, items: Items, name: str) -> CallableScorer:
+    row = {text: q for q, text in enumerate(queries.texts)}
+    column = {text: i for i, text in enumerate(items.texts)}
+
+    def of(pairs: list[tuple[str, str]]) -> FloatArray:
+        return scores[[row[query] for query, _ in pairs], [column[text] for _, text in pairs]]
+
+    return CallableScorer(of, name)
+
+
 def of_folder(folder: Path, matrix: Path | None, store: Path, most: int) -> Set:
     items = ck.read_items(folder)
     queries, qrels = ck.read_queries(folder, split="test"), ck.read_qrels(folder, split="test")
@@ -81,20 +102,14 @@ def of_folder(folder: Path, matrix: Path | None, store: Path, most: int) -> Set:
         scores = np.stack([*exact_scores(kept, exact, queries.texts, items.texts)])
     else:
         stored = np.load(matrix)
-        place = {str(name): n for n, name in enumerate(stored["query_ids"])}
         tests = {str(name) for name in stored["query_ids"][int(stored["n_anchors"]) :]}
         rows = [n for n, name in enumerate(queries.ids) if name in tests and name in qrels][:most]
         queries = queries.take(rows)
-        items = items.take(items.positions([str(name) for name in stored["item_ids"]]))
-        scores = stored["scores"][[place[name] for name in queries.ids]].astype(np.float32)
-    row = {text: q for q, text in enumerate(queries.texts)}
-    column = {text: i for i, text in enumerate(items.texts)}
-
-    def looked_up(pairs: list[tuple[str, str]]) -> FloatArray:
-        return scores[[row[query] for query, _ in pairs], [column[text] for _, text in pairs]]
-
+        items = items.take(items.positions([str(name) for name in stored["item_ids"]]).tolist())
+        scores = of_matrix(matrix, queries, items)
     index = ItemIndex.build(items, encoder="bundled", folder=store / f"{folder.name}.index")
-    return Set(index, queries, qrels, scores, CallableScorer(looked_up, f"exact {folder.name}"))
+    scorer = looked_up(scores, queries, items, f"exact {folder.name}")
+    return Set(index, queries, qrels, scores, scorer)
 
 
 def answers(results: ck.Results) -> tuple[IntArray, int]:
@@ -158,7 +173,13 @@ def _with(
     chosen: Set, name: str, place: str, store: Path, first: IntArray, mine: Any, keep: Any
 ) -> None:
     """Measure the ladders above one cheap scorer."""
-    cheap = ck.StoredScorer(ck.CrossEncoder(place), ScoreStore(store))
+    if place.endswith(".npz"):
+        texts = chosen.queries, chosen.index.items
+        cheap: Any = looked_up(of_matrix(Path(place), *texts), *texts, place)
+    elif place == "stored":
+        cheap = ck.sample().cheap
+    else:
+        cheap = ck.StoredScorer(ck.CrossEncoder(place), ScoreStore(store))
     wanted = [(c, e, "grid") for c in CHEAP for e in BUDGETS]
     for total in TIMES:
         for ratio in RATIOS:

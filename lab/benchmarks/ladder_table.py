@@ -146,7 +146,7 @@ def shares(all_cases: list[Case]) -> str:
     return rows(["set", "cheap scorer", "ratio", "0.15", "0.3", "0.5"], body)
 
 
-def picture(all_cases: list[Case], file: Path, ratio: int = 100) -> None:
+def picture(all_cases: list[Case], file: Path, ratio: int = 20) -> None:
     """Own top 10 over seconds, mean over sets, where the cheap scorer is correlated."""
     import matplotlib
 
@@ -158,11 +158,12 @@ def picture(all_cases: list[Case], file: Path, ratio: int = 100) -> None:
                "cascade": "#1476ba", "ladder": "#7d0d41"}  # fmt: skip
     names = {
         "rerank": "rerank",
-        "search": "search",
+        "search": "search, one scorer",
         "twice": "rerank twice",
-        "cascade": "cheap search, rerank",
-        "ladder": "two scorers in one search",
+        "cascade": "cheap search, then rerank",
+        "ladder": "search, both scorers",
     }
+    ends = dict[str, float]()
     fig, axes = plt.subplots(figsize=(6.4, 4.2), dpi=160, layout="constrained")
     for way, colour in colours.items():
         points = []
@@ -173,8 +174,11 @@ def picture(all_cases: list[Case], file: Path, ratio: int = 100) -> None:
         axes.fill_between(TIMES, [p.low for p in points], [p.high for p in points],
                           color=colour, alpha=0.12, lw=0)  # fmt: skip
         axes.plot(TIMES, y, "o-", color=colour, lw=2)
-        axes.annotate(names[way], (TIMES[-1], y[-1]), xytext=(6, 0), textcoords="offset points",
-                      color=colour, va="center", fontsize=9)  # fmt: skip
+        ends[way] = y[-1]
+    place = -np.inf  # of the name below
+    for way in sorted(ends, key=ends.__getitem__):
+        place = max(ends[way], place + 3.2)
+        axes.text(TIMES[-1] * 1.05, place, names[way], color=colours[way], va="center", fontsize=9)
     axes.set_xscale("log")
     axes.set_xticks(TIMES, [f"{total}" for total in TIMES])
     axes.minorticks_off()

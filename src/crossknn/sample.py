@@ -2,14 +2,15 @@
 
 The items are 11,587 meanings of nouns from WordNet 3.0 (`noun.artifact`: things people make), the
 queries sentences with one marked word, whose meaning is the right item. The scores come from a
-cross-encoder of six layers that was trained on other data. `lab/recipes/sample` made the sample;
-`bundled/sample/README.md` has its licence.
+cross-encoder that was trained on other data; those of a second one stand for a cheap scorer.
+`lab/recipes/sample` made the sample; `bundled/sample/README.md` has its licence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -28,27 +29,31 @@ FOLDER = bundled_folder("sample")
 @dataclass(frozen=True, eq=False, repr=False)
 class Sample:
     """An index of n items, m queries with their relevance judgements, and all scores (m, n), which
-    `scorer` looks up; it refuses other queries and items."""
+    `scorer` looks up; `cheap` looks up another cross-encoder's. Both refuse other queries and
+    items."""
 
     index: ItemIndex
     queries: QuerySet
     qrels: Qrels
     scorer: CallableScorer
+    cheap: CallableScorer
     scores: FloatArray
 
 
 def sample() -> Sample:
     """Open the package's sample, in a second or two: index, queries, judgements, stored scores."""
     items, queries = read_items(FOLDER), read_queries(FOLDER)
-    scores = np.load(FOLDER / "scores.npy").astype(np.float32)
+    scores, cheap = (
+        np.load(FOLDER / f"{name}.npy").astype(np.float32) for name in ("scores", "cheap")
+    )
     vectors = np.load(FOLDER / "vectors.npy").astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     row = {text: q for q, text in enumerate(queries.texts)}
     column = {text: i for i, text in enumerate(items.texts)}
 
-    def stored(pairs: Sequence[tuple[str, str]]) -> FloatArray:
+    def stored(pairs: Sequence[tuple[str, str]], of: FloatArray) -> FloatArray:
         try:
-            return scores[[row[query] for query, _ in pairs], [column[item] for _, item in pairs]]
+            return of[[row[query] for query, _ in pairs], [column[item] for _, item in pairs]]
         except KeyError as error:
             raise InputError(
                 f"the sample has no stored score for {error.args[0]!r}: search for its own "
@@ -56,5 +61,6 @@ def sample() -> Sample:
             ) from None
 
     index = ItemIndex.build(items, encoder="bundled", vectors={"dense": vectors})
-    scorer = CallableScorer(stored, "the sample's stored scores")
-    return Sample(index, queries, read_qrels(FOLDER), scorer, scores)
+    large = CallableScorer(partial(stored, of=scores), "the sample's stored scores")
+    small = CallableScorer(partial(stored, of=cheap), "the sample's cheap scores")
+    return Sample(index, queries, read_qrels(FOLDER), large, small, scores)

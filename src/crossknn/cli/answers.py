@@ -24,7 +24,7 @@ def show(results: Results, json: bool) -> None:
             _explain(results.trace[q])
         out.print(Text(visible(text), style="bold"))
         for rank, hit in enumerate(results[q], start=1):
-            _show_hit(rank, hit)
+            _show_hit(rank, hit, hit.rung < len(results.rungs))
         if results.errors[q] is not None and len(results) > 1:
             what = "ended early" if results[q] else "no answer"
             say(f"{what}: {results.errors[q]}")
@@ -56,8 +56,9 @@ def show(results: Results, json: bool) -> None:
     out.print(Text("; ".join(text for text, applies in notes.items() if applies), style="dim"))
 
 
-def _show_hit(rank: int, hit: Hit) -> None:
-    """Print two lines: rank, score, id and round, if any; then the beginning of the text."""
+def _show_hit(rank: int, hit: Hit, cheap: bool) -> None:
+    """Print two lines: rank, score, id and round, if any, or whether only a cheaper scorer scored
+    the item; then the beginning of the text."""
     exact = "" if hit.final_score == hit.score else f"(exact {hit.score:.2f})  "
     head = Text(f"{rank:3}  {hit.final_score:7.2f}  {exact}")
     if hit.predicted:
@@ -65,10 +66,10 @@ def _show_hit(rank: int, hit: Hit) -> None:
     head.append(visible(hit.id), style="cyan")
     if hit.calibrated is not None:
         head.append(f"  {hit.calibrated:.0%} relevant", style="dim")
-    if hit.round:
-        head.append(f"  round {hit.round}", style="dim")
-    elif hit.rung:
+    if hit.rung and cheap:
         head.append("  scored by a cheaper scorer only", style="dim")
+    elif hit.round:
+        head.append(f"  round {hit.round}", style="dim")
     out.print(head, no_wrap=True, overflow="ellipsis")
     body = hit.text.removeprefix(f"{hit.title}\n")
     shown = hit.text if body == hit.text else f"{hit.title}: {body}"

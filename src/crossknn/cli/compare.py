@@ -148,7 +148,7 @@ def _after_cheaper(
     """Return rows of reranking and the default search after the cheaper searches, and sentences
     about the latter."""
     from crossknn.evaluation.rungs import after_cheaper, sentence_after
-    from crossknn.trial.plan import pairs_per_second
+    from crossknn.search.ladder import rate_of
 
     methods = {name: parse_method(name) for name in ("rerank(retriever=search)", DEFAULT)}
     splits = [Budget(per_query=budget).of_each(searcher.scorers) for budget in budgets]
@@ -156,7 +156,8 @@ def _after_cheaper(
         rungs = [*after_cheaper(searcher, evaluation, methods, splits, report)]
     alone = [*evaluation.outcomes({DEFAULT: methods[DEFAULT]}, budgets)]
     models = [getattr(each, "scorer", each) for each in searcher.scorers]  # not stored scores
-    seconds = [1 / pairs_per_second(each, searcher.index.items.texts) for each in models]
+    texts = [text for batch in evaluation.batches for text in batch.queries.texts]
+    seconds = [rate_of(each, texts, searcher.index.items.texts).seconds for each in models]
     sentences = [sentence_after(alone, *rung, seconds) for rung in rungs[1::2]]
     return [list(outcome.rows()) for _, outcome in rungs], sentences
 

@@ -149,7 +149,9 @@ def _end(results: Results, json: bool) -> None:
     if len(results) > 1 and not json:
         failed = sum(error is not None for error in results.errors)
         message = f"{failed} of {len(results)} queries ended early"
-    note(f"crossknn: {message}; the results above were found before the failure")
+    if any(results):
+        message += "; the results above were found before the failure"
+    note(f"crossknn: {message}")
     raise typer.Exit(3)
 
 

@@ -66,7 +66,9 @@ def splits_of(
         pairs += [(outcome.task[name], alone.task[name]) for name in outcome.task]
         for own, before in pairs:
             line.append(round(100 * float(np.nanmean(own)), 1))
-            line.append(None if outcome is alone else str(paired(100 * (own - before))))
+            gain = paired(100 * (own - before))
+            interval = f"{gain.difference:+.1f} [{gain.low:+.1f}, {gain.high:+.1f}]"
+            line.append(None if outcome is alone else interval)
         lines.append(line)
     names = [f"top {k} found, %", *(f"{name}, %" for name in alone.task)]
     columns = [column for name in names for column in (name, "gain [95%]")]
@@ -75,10 +77,10 @@ def splits_of(
 
 
 def sentence_after(
-    alone: Sequence[Outcome], split: Sequence[int], after: Outcome, seconds: Sequence[float]
+    alone: Sequence[Outcome], split: Sequence[int], after: Outcome, seconds: Sequence[float | None]
 ) -> str:
     """Say how many calls alone find as much, by the measure, or else by recall of the k best;
-    `seconds` are those of a pair by each scorer."""
+    `seconds` are those of a pair by each scorer, None if unknown."""
     name = next(iter(after.task), None)
     k = max(after.recall, default=0)
 
@@ -87,11 +89,15 @@ def sentence_after(
 
     found, values = value(after), {each.budget: value(each) for each in alone}
     enough = [budget for budget in values if values[budget] >= found]
-    calls = min(enough, default=max(values))
-    own = sum(map(mul, split, seconds))
-    return (
-        f"{after.budget} calls after {' + '.join(map(str, split[:-1]))} of the cheaper scorer "
-        f"find {'as much as' if enough else 'more than'} {calls} alone "
-        f"({name or f'recall of the {k} best'} {found:.3f} and {values[calls]:.3f}), "
-        f"in {own:.2g} s of scoring instead of {calls * seconds[-1]:.2g} s."
+    calls, than = min(enough, default=max(values)), "as much as at most"
+    if found < min(values.values()) or not enough:
+        than = "less than" if enough else "more than"
+    text = (
+        f"{after.budget} calls after {' + '.join(map(str, split[:-1]))} of the cheaper scorer find "
+        f"{than} {calls} alone ({name or f'recall of the {k} best'} {found:.3f} and "
+        f"{values[calls]:.3f})"
     )
+    if None in seconds:
+        return f"{text}."
+    own = sum(map(mul, split, (each or 0.0 for each in seconds)))
+    return f"{text}, in {own:.2g} s of scoring instead of {calls * (seconds[-1] or 0.0):.2g} s."

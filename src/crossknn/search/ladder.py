@@ -35,8 +35,9 @@ PROBE_TIME = 0.2
 """Share of a budget of seconds that measuring the scorers may take."""
 CALLS_TO_COMPARE = 20
 """Number of calls of each scorer from which their speed is compared."""
-PROBES, UNKNOWN = 4, 20
-"""Number of pairs that are scored to measure a scorer, and the budget of one of unknown speed."""
+PROBES, TRIES, UNKNOWN = 4, 20, 20
+"""Number of pairs that are scored to measure a scorer, how often others are tried if their scores
+are stored, and the budget of one of unknown speed."""
 
 
 class Rate(NamedTuple):
@@ -54,14 +55,17 @@ def rate_of(scorer: Scorer, queries: Sequence[str], items: Sequence[str], **limi
     name, rng = str(scorer.fingerprint or type(scorer).__name__), np.random.default_rng(0)
     before, seconds, calls = getattr(scorer, "spent", None), None, 0
     try:
-        for count in (1, PROBES):  # the first pair may open a model
+        for count in (1, *[PROBES] * TRIES):  # the first pair may open a model
             began, drawn = time.perf_counter(), rng.integers(len(items), size=count)
             pairs = Pairs(np.arange(count) % len(queries), drawn)
-            stream = scorer.score(pairs, queries, items, **limits)
+            stream, is_open = scorer.score(pairs, queries, items, **limits), calls > 0
             scored = sum(len(places) for places, _ in stream)
-            computed = int(getattr(stream, "computed", scored))
-            seconds = (time.perf_counter() - began) / computed if computed else None
+            # Stored scores say nothing about the scorer.
+            if computed := int(getattr(stream, "computed", scored)):
+                seconds = (time.perf_counter() - began) / computed
             calls += computed
+            if computed and is_open:
+                break
     except Exception as error:  # whatever the scorer raises: the search meets it again
         logger.warning("the speed of %s could not be measured: %s", name, error)
     after = getattr(scorer, "spent", None)
@@ -89,13 +93,13 @@ def affordable(
     """
     last, calls = rates[-1], list[int]()
     if not of_time and not last.cost:
-        what = "unknown (give price=)" if last.cost is None else "0"
-        raise InputError(f"the cost of {last.name} is {what}: give a budget of pairs or seconds")
+        what = "0" if last.cost is not None else "unknown: it has no price, or counts no tokens"
+        raise InputError(f"the cost of {last.name} is {what}; give a budget of pairs or seconds")
     left, (*cheaper, own) = budget, [each.seconds if of_time else each.cost for each in rates]
     for unit in cheaper:  # None or 0 if the pairs cost nothing
         calls.append(int(min(MOST, share * left / unit)) if unit else MOST)
         left -= calls[-1] * (unit or 0.0)
-    calls.append(int(min(left / own, n)) if own else UNKNOWN)
+    calls.append(int(min(left / own + 1e-9, n)) if own else UNKNOWN)
     if not calls[-1]:
         kind = "takes {:.2g} seconds" if of_time else "costs {:.2g}"
         logger.warning(
@@ -145,14 +149,14 @@ def _most_pairs(request: SearchRequest) -> int:
 
 
 def _check_rungs(request: SearchRequest, results: Results) -> None:
-    """Warn once if the method does not use the cheaper scorer, or if that scorer is slower than the
-    next one, which costs no money."""
+    """Warn once if the method does not use the cheaper scorer, or if that scorer is less than half
+    as fast as the next one, which costs no money."""
     below = results.cheaper
     if below is None and results.stopped_by == "budget":
         _warn_once(f"{request.method} does not use the cheaper scorer: name the retriever 'search'")
     elif below is not None and min(below.n_calls, results.n_calls) >= CALLS_TO_COMPARE:
         speeds = [each.n_calls / each.scoring_seconds for each in (below, results)]
-        if speeds[0] < speeds[1] and results.cost is None:
+        if 2 * speeds[0] < speeds[1] and results.cost is None:
             name = getattr(request.scorer, "fingerprint", None) or "the next one"
             _warn_once(f"the cheaper scorer is slower than {name}: try without it")
 

@@ -205,6 +205,8 @@ class SearchRun:
         stopped_by = self._drive()
         if policy.down is not None:
             self._end(range(len(self.queries)), policy.down)
+        if stopped_by == "deadline" and not (self.fallback or self.search.n_scored.any()):
+            self._end(range(len(self.queries)), "the deadline passed before a pair was scored")
         if any(self.errors):
             stopped_by = stopped_by or "scorer"
         with one_thread(self.cells):

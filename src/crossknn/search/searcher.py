@@ -297,9 +297,14 @@ class Searcher:
             amount = limits.seconds
             deadline = min(deadline or math.inf, len(queries) * amount)
         assert amount is not None
+        of_time = limits.seconds is not None
+        if not of_time and getattr(self.scorer, "spent", None) is None:
+            name = getattr(self.scorer, "fingerprint", None) or "the scorer"
+            raise InputError(f"{name} has no price: give price=, or a budget of pairs or seconds")
         time_left = deadline and ladder.PROBE_TIME * deadline
         rates = self.rates(queries, time_left=time_left, cancel=cancel)
-        of_time = limits.seconds is not None
+        if not of_time:
+            amount -= sum(rate.calls * (rate.cost or 0.0) for rate in rates) / len(queries)
         calls = ladder.affordable(rates, amount, len(self.index), of_time=of_time)
         if deadline is not None:
             deadline = max(deadline - (time.monotonic() - began), deadline / 2)

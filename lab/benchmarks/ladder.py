@@ -40,7 +40,7 @@ BUDGETS, CHEAP = (5, 10, 20, 50), (50, 100, 200, 400)
 ALONE = (*BUDGETS, 80, 100)
 TIMES, RATIOS = (10, 20, 50), (5, 20, 100, 1000)
 """Budgets of time, in calls of the expensive scorer, and its calls' cost in calls of the cheap one."""
-SHARES = (0.15, CHEAPER_SHARE, 0.5)
+SHARES = (CHEAPER_SHARE, 0.3, 0.5)
 WAYS = {"cascade": "rerank(retriever=search)", "ladder": "auto"}
 
 
@@ -69,7 +69,7 @@ class Set:
         return {
             "own": [len(np.intersect1d(*pair)) / 10 for pair in both],
             "right": np.asarray(task[f"Success@{K}"]).tolist(),
-            "ndcg": np.asarray(task["nDCG@10"]).tolist(),
+            "ndcg": np.round(task["nDCG@10"], 4).tolist(),
         }
 
 

@@ -139,7 +139,7 @@ def shares(all_cases: list[Case]) -> str:
     body = []
     for case in all_cases:
         for ratio in RATIOS:
-            ways = [split(TIMES[1], ratio, share) for share in (0.15, CHEAPER_SHARE, 0.5)]
+            ways = [split(TIMES[1], ratio, share) for share in (0.15, 0.3, 0.5)]
             body.append(
                 [case.name, case.cheap, ratio, *(case.mean("ladder", *w, "own") for w in ways)]
             )

@@ -17,7 +17,7 @@ DATA = {
     for name in ("README.md", "crossknn.json", "model.onnx", "tokenizer.json")
 }
 TEXTS = ("README.md", "corpus.jsonl", "queries.jsonl", "qrels/test.tsv")
-DATA |= {f"{SAMPLE}/{name}" for name in (*TEXTS, "scores.npy", "vectors.npy")}
+DATA |= {f"{SAMPLE}/{name}" for name in (*TEXTS, "scores.npy", "cheap.npy", "vectors.npy")}
 DATA |= {"crossknn/py.typed"}
 DATA |= {
     f"crossknn/service/page/{name}" for name in ("icon.svg", "index.html", "page.css", "page.js")

@@ -17,7 +17,7 @@ from crossknn.search.searcher import Searcher
 from crossknn.table import Cell, Table
 from crossknn.types import Progress
 
-SHARES = (0.15, CHEAPER_SHARE, 0.5)
+SHARES = (CHEAPER_SHARE, 0.3, 0.5)
 """Shares of the time that a cheaper scorer may take in `splits_of`."""
 
 

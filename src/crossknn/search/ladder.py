@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 MOST = 400
 """Maximum number of pairs that a cheaper scorer scores without a budget of its own."""
-CHEAPER_SHARE = 0.3
+CHEAPER_SHARE = 0.15
 """Share of a budget in seconds or money that each cheaper scorer may take."""
 CHEAPER_TIME = 0.5
 """Share of the time before the deadline that a search with a cheaper scorer may take."""
@@ -89,7 +89,7 @@ def affordable(
 
     >>> rates = Rate("small", 0.001, None), Rate("large", 0.1, 0.002)
     >>> affordable(rates, 2.0, 1000, of_time=True), affordable(rates, 0.05, 1000, of_time=False)
-    ((400, 16), (400, 25))
+    ((300, 17), (400, 25))
     """
     last, calls = rates[-1], list[int]()
     if not of_time and not last.cost:

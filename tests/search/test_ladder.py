@@ -473,8 +473,12 @@ def test_less_than_one_pair_is_said_and_answered(index, caplog):
     late = ck.Searcher(index, [named(small, "small"), timed(large, 1.0, "late")])
     with caplog.at_level(logging.WARNING):
         results = late.search("old red oak", 5, ck.Budget(seconds=0.6))
-    assert "one pair of callable:late takes 1 seconds, more than the budget of 0.6" in caplog.text
+    assert "one pair of callable:late takes 1 seconds, more than the 0.6 that are" in caplog.text
     assert len(results[0]) == 5
+    dear = ck.Searcher(index, [named(small, "small"), Priced(large, "dear")])
+    results = dear.search("old red oak", 5, ck.Budget(cost=0.03))  # measuring costs 0.05
+    assert "one pair of callable:dear costs 0.01, more than the 0 that are left" in caplog.text
+    assert (results.budget, results.n_calls) == (1, 6)
 
 
 @pytest.mark.parametrize(

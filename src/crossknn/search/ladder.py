@@ -103,7 +103,7 @@ def affordable(
     if not calls[-1]:
         kind = "takes {:.2g} seconds" if of_time else "costs {:.2g}"
         logger.warning(
-            "one pair of %s %s, more than the budget of %g: one is scored anyway, if in time",
+            "one pair of %s %s, more than the %g that are left: one is scored anyway, if in time",
             *(last.name, kind.format(own), budget),
         )
     return tuple(min(max(count, 1), n) for count in calls)

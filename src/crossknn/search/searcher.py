@@ -304,7 +304,8 @@ class Searcher:
         time_left = deadline and ladder.PROBE_TIME * deadline
         rates = self.rates(queries, time_left=time_left, cancel=cancel)
         if not of_time:
-            amount -= sum(rate.calls * (rate.cost or 0.0) for rate in rates) / len(queries)
+            spent = sum(rate.calls * (rate.cost or 0.0) for rate in rates)
+            amount = max(0.0, amount - spent / len(queries))
         calls = ladder.affordable(rates, amount, len(self.index), of_time=of_time)
         if deadline is not None:
             deadline = max(deadline - (time.monotonic() - began), deadline / 2)

@@ -10,8 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
 import numpy as np
 
@@ -56,12 +55,15 @@ def fit_from_store(
 ) -> Prior:
     """Fit kriging's prior now to the index's scores by `scorer`, with the options of `fit_prior`.
     Queries that were scored with every item for ground truth, as by `compare`, are left out."""
-    fingerprint = _fingerprint(scorer)
+    return _fit(index, _fingerprint(scorer), retriever=retriever, progress=progress)
+
+
+def _fit(index: ItemIndex, fingerprint: str, **options: Any) -> Prior:
     index = index.for_scorer(fingerprint)
     counts = index.scores.query_counts(fingerprint)[1]
     stored = int(counts[_searched(index, counts)].sum())
     scores = searched_scores(index, fingerprint)
-    return fit_prior(index, scores, retriever=retriever, stored=stored, progress=progress)
+    return fit_prior(index, scores, stored=stored, **options)
 
 
 def learn(index: ItemIndex, scorer: Scorer) -> Prior | None:
@@ -72,7 +74,10 @@ def learn(index: ItemIndex, scorer: Scorer) -> Prior | None:
 
 def is_due(index: ItemIndex, scorer: Scorer) -> bool:
     """Whether the store has enough new scores by this cross-encoder to learn from."""
-    fingerprint = _fingerprint(scorer)
+    return _is_due(index, _fingerprint(scorer))
+
+
+def _is_due(index: ItemIndex, fingerprint: str) -> bool:
     index = index.for_scorer(fingerprint)
     if not index.vectors or len(index.anchor_queries) >= TEACHING_ANCHORS:
         return False
@@ -146,12 +151,10 @@ def _apart(folder: str, fingerprint: str) -> None:
     with suppress(AttributeError, OSError):
         os.nice(LOW)
     try:
-        index, scorer = (
-            ItemIndex.load(folder),
-            cast(Scorer, SimpleNamespace(fingerprint=fingerprint)),
-        )
+        index = ItemIndex.load(folder)
         with exclusive_lock(Path(folder), "learning.part", what="what it learns"):
-            learn(index, scorer)
+            if _is_due(index, fingerprint):
+                _fit(index, fingerprint)
     except LockedError:
         return
     except CrossknnError as error:

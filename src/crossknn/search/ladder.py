@@ -36,8 +36,7 @@ PROBE_TIME = 0.2
 CALLS_TO_COMPARE = 20
 """Number of calls of each scorer from which their speed is compared."""
 PROBES, TRIES, UNKNOWN = 4, 20, 20
-"""Number of pairs that are scored to measure a scorer, how often others are tried if their scores
-are stored, and the budget of one of unknown speed."""
+"""Pairs that measure a scorer, tries if they are stored, and its budget if it has no speed."""
 
 
 class Rate(NamedTuple):
@@ -64,7 +63,7 @@ def rate_of(scorer: Scorer, queries: Sequence[str], items: Sequence[str], **limi
             if computed := int(getattr(stream, "computed", scored)):
                 seconds = (time.perf_counter() - began) / computed
             calls += computed
-            if computed and is_open:
+            if not scored or (computed and is_open):
                 break
     except Exception as error:  # whatever the scorer raises: the search meets it again
         logger.warning("the speed of %s could not be measured: %s", name, error)

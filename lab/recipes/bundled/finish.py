@@ -1,105 +1,69 @@
-"""The steps after training a cross-encoder.
+"""Make model folders of what train.py wrote, in torch's format; crossknn-train exports them.
 
-    python finish.py mean MODEL OUT --config FILE --share S    weights between the start and MODEL
-    python finish.py calibrate MODEL --config FILE      scores become logits of relevance, in place
-    python finish.py shallow MODEL OUT                  layers 1, 3 and 6, to train further
+    python finish.py WORK TRAINED ENCODER OUT
 
-`--config` names the settings of the training: its start and its dev queries are used. MODEL and OUT
-are folders in torch's format.
+WORK is the folder of prepare.py, TRAINED that of train.py, ENCODER all-MiniLM-L6-v2. OUT gets
+`cross-encoder`, of six layers, and `cross-encoder-3`, of three. What was learned is added to the
+encoder's own weights, times the share that train.py chose (Wortsman et al. 2022: a trained model
+forgets what the mean still knows); the head is calibrated.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
-from torch import nn
+from torch import Tensor, nn
+from train import KEPT, opened
 
-import crossknn as ck
-from crossknn.types import FloatArray
-from crossknn_train.corpora import Corpora, read_corpora, retrieved
-from crossknn_train.labelled import CrossEncoderTask
 from crossknn_train.models.backbone import layers_of
-from crossknn_train.models.cross_encoder import CrossEncoderModel
-from crossknn_train.models.gated import FASTER
-from crossknn_train.settings import CrossEncoderSettings, read_settings
-
-KEPT = (0, 2, 5)
+from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 
 
-def mean(folder: Path, out: Path, settings: CrossEncoderSettings, share: float) -> None:
-    """Write start + share * (trained - start): a trained model forgets what the mean still knows
-    (Wortsman et al. 2022)."""
-    start = CrossEncoderModel.from_pretrained(settings.encoder).state_dict()
-    model = CrossEncoderModel.from_pretrained(folder)
-    trained = model.state_dict()
-    model.load_state_dict({name: start[name].lerp(trained[name], share) for name in start})
-    model.save_pretrained(out)
+def trained(folder: Path, name: str) -> dict[str, Tensor]:
+    """The arrays of all files of a model."""
+    arrays = {}
+    for path in sorted(folder.glob(f"{name}-*.npz")):
+        with np.load(path) as found:
+            arrays |= {n: torch.from_numpy(found[n].astype(np.float32)) for n in found}
+    return arrays
 
 
-def calibrate(folder: Path, settings: CrossEncoderSettings) -> None:
-    """Scale and shift the scores so that the logistic function of a score is the share of relevant
-    items among the dev queries' nearest items by the dual encoder."""
-    dev = Corpora(read_corpora(settings)[1])
-    encoder = ck.DualEncoder(settings.negatives.encoder)
-    model = CrossEncoderModel.from_pretrained(folder)
-    near = retrieved(dev, "dual-encoder", settings.negatives.dev_candidates, encoder)[1].items
-    rows = range(len(dev))
-    task = CrossEncoderTask(model, dev.datasets, dev.datasets, settings, encoder)
-    with torch.inference_mode():
-        scores = np.concatenate([task.scores(dev, [row], near[row : row + 1]) for row in rows])
-    right = np.stack([np.isin(near[row], dev.positives[row]) for row in rows])
-    present = np.isfinite(scores)
-    values, relevant = scores[present], right[present]
-
-    def loss(line: FloatArray) -> float:
-        logits = line[0] * values + line[1]
-        return float(np.logaddexp(0, np.where(relevant, -logits, logits)).mean())
-
-    slope, shift = minimize(loss, [1.0, 0.0]).x
-    head = model.head
-    with torch.no_grad():
-        for part in (head.cosine, head.mix, head.first.weight, head.bias):
-            part.mul_(slope)
-        head.bias.add_(shift / FASTER)
-    model.save_pretrained(folder)
-    chance = 1 / (1 + np.exp(-slope * values - shift))
-    near_half = np.abs(chance - 0.5) < 0.15
-    print(
-        f"{len(dev)} queries: times {slope:.3f}, plus {shift:.3f}; mean loss "
-        f"{loss(np.array([1, 0])):.4f} -> {loss(np.array([slope, shift])):.4f}; relevant are "
-        f"{relevant[chance > 0.5].mean():.2f} of the pairs above 0, and "
-        f"{relevant[near_half].mean():.2f} of the {near_half.sum()} with a probability near 0.5"
-    )
-
-
-def shallow(folder: Path, out: Path) -> None:
-    """Write a copy of the model with three of its six layers, `KEPT`."""
-    model = CrossEncoderModel.from_pretrained(folder)
-    layers, reading = layers_of(model.encoder), model.head.reading
-    model.encoder.encoder.layer = nn.ModuleList(layers[depth] for depth in KEPT)
-    model.encoder.config.num_hidden_layers = len(KEPT)
-    reading.gates = nn.Parameter(reading.gates[list(KEPT)])
-    model.save_pretrained(out)
+def fresh(encoder: Path) -> CrossEncoderModel:
+    config = CrossEncoderConfig(head="interaction", max_length=256)
+    return CrossEncoderModel.new(encoder, config)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("step", choices=("mean", "calibrate", "shallow"))
-    parser.add_argument("model", type=Path)
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--config", type=Path)
-    parser.add_argument("--share", type=float, default=1.0)
+    for name in ("work", "trained", "encoder", "out"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--share", type=float, help="in place of the chosen one")
     given = parser.parse_args()
-    if given.step == "shallow":
-        return shallow(given.model, given.out)
-    settings = read_settings(given.config, CrossEncoderSettings)
-    if given.step == "mean":
-        return mean(given.model, given.out, settings, given.share)
-    return calibrate(given.model, settings)
+    log = [json.loads(line) for line in (given.trained / "log.jsonl").open()]
+    share = next(row["chosen"] for row in log if "chosen" in row)
+    share = share if given.share is None else given.share
+    before = opened(given.work, "cpu").state_dict()  # rounded, as train.py began
+    learned, head = trained(given.trained, "six"), trained(given.trained, "head")
+
+    model = fresh(given.encoder)
+    state = model.state_dict()
+    for name, value in learned.items():
+        change = share * (value - before[name])
+        state[name] = change + (before if name.startswith("head.") else state)[name]
+    model.load_state_dict(state | (head if given.share is None else {}))
+    model.save_pretrained(given.out / "cross-encoder")
+
+    small = fresh(given.encoder)
+    layers, reading = layers_of(small.encoder), small.head.reading
+    small.encoder.encoder.layer = nn.ModuleList(layers[depth] for depth in KEPT)
+    small.encoder.config.num_hidden_layers = len(KEPT)
+    reading.gates = nn.Parameter(reading.gates[list(KEPT)].detach())
+    small.load_state_dict(small.state_dict() | trained(given.trained, "three"))
+    small.save_pretrained(given.out / "cross-encoder-3")
 
 
 if __name__ == "__main__":

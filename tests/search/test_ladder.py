@@ -150,12 +150,8 @@ def test_the_upper_search_goes_on_from_scores_and_predictions(index, method):
     other = ck.ItemIndex.build(
         [{"id": f"i{i}", "text": text} for i, text in enumerate(texts())], lsa=8
     )
-    other.add_retriever("given", Given())
-    apart = (
-        "kriging(retriever=given, mean=hybrid(given, bm25, lsa))"
-        if method == "auto"
-        else "rerank(retriever=given)"
-    )
+    other = other.after_search(Given())
+    apart = "kriging(mean=hybrid(search, bm25, lsa))" if method == "auto" else method
     expected = ck.Searcher(other, named(large, "large"), apart).search(QUERIES, 15, 15, trace=True)
     ladder = ck.Searcher(index, [named(small, "small"), named(large, "large")], method)
     found = ladder.search(QUERIES, 15, [60, 15], trace=True)

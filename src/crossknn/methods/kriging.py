@@ -38,13 +38,23 @@ from crossknn.methods.prior import (
     trend_retrievers,
 )
 from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
-from crossknn.retrievers.specs import AUTO, default_vectors, open_retriever, stage_names
+from crossknn.retrievers.specs import (
+    AUTO,
+    SEARCH,
+    default_vectors,
+    open_retriever,
+    stage_names,
+)
 from crossknn.spec import Spec, option, parse
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
 
 FIRST_BATCH = 8
 """Minimum size of the first round: with fewer items the trend is unreliable, and the next rounds
 depend on it."""
+
+AFTER_SEARCH = 4
+"""The same for more than eight calls after a search with a cheaper scorer, whose predictions are
+reliable; if they are not, the next rounds find out."""
 
 PRIOR_POOL, PRIOR_PER_CALL = 4 * POOL, 8
 """Size of the pool with a prior: eight items per scored pair, up to 1,600. A pool of 400 lost more
@@ -138,14 +148,15 @@ class Kriging(Method):
         return Plan(
             retriever=retriever,
             predictor=predictor,
-            batches=self._batches(budget),
+            batches=self._batches(budget, after_search=names[lead] == SEARCH),
             shortlist=pool,
             stages=() if pool is None else stages,
         )
 
-    def _batches(self, budget: int) -> tuple[int, ...]:
+    def _batches(self, budget: int, *, after_search: bool) -> tuple[int, ...]:
         """Sizes of the first batch and of the others: as equal as possible, larger ones first."""
-        first = min(max(budget // self.rounds, FIRST_BATCH), budget)
+        least = AFTER_SEARCH if after_search and budget > FIRST_BATCH else FIRST_BATCH
+        first = min(max(budget // self.rounds, least), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
         return (first, *(left // later + (r < left % later) for r in range(later)))
 

@@ -19,6 +19,7 @@ from crossknn.types import FloatArray
 
 WAYS = ("twice", "cascade", "ladder")
 CORRELATED = 0.5
+MEASURES = {"own": "own top 10", "right": "right in 20", "ndcg": "nDCG@10"}
 
 
 class Case:
@@ -56,8 +57,8 @@ def fixed(all_cases: list[Case]) -> str:
     head += [f"{c} + {e}" if c else f"{e} alone" for c, e in points]
     body = []
     for case in all_cases:
-        for measure in ("own", "right", "ndcg"):
-            line = [case.name, case.cheap, f"{case.correlation:.2f}", measure]
+        for measure, title in MEASURES.items():
+            line = [case.name, case.cheap, f"{case.correlation:.2f}", title]
             for calls, budget in points:
                 ways = WAYS if calls else ("rerank", "search")
                 line.append(" / ".join(case.mean(w, calls, budget, measure) for w in ways))

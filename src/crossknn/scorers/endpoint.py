@@ -82,9 +82,10 @@ class Endpoint(BatchedScorer):
             try:
                 status, answer, retry_after = self._send(data, deadline)
             except TimeoutError as error:
+                fewer = "batch" if count > 1 else "concurrency"
                 raise ScorerError(
-                    f"{self.name} did not answer a request of {count} items within "
-                    f"{self._timeout:g} s: raise timeout or lower batch"
+                    f"{self.name} did not answer a request of {count} item{'s' * (count > 1)} "
+                    f"within {self._timeout:g} s: raise timeout or lower {fewer}"
                 ) from error
             except ConnectionError as error:
                 why = f"{self.name} cannot be reached{self._via}: {visible(str(error))}"

@@ -53,7 +53,7 @@ FIRST_BATCH = 8
 depend on it."""
 
 AFTER_SEARCH = 4
-"""The same for more than eight calls after a search with a cheaper scorer, whose predictions are
+"""The same from eight calls on after a search with a cheaper scorer, whose predictions are
 reliable; if they are not, the next rounds find out."""
 
 PRIOR_POOL, PRIOR_PER_CALL = 4 * POOL, 8
@@ -155,7 +155,7 @@ class Kriging(Method):
 
     def _batches(self, budget: int, *, after_search: bool) -> tuple[int, ...]:
         """Sizes of the first batch and of the others: as equal as possible, larger ones first."""
-        least = AFTER_SEARCH if after_search and budget > FIRST_BATCH else FIRST_BATCH
+        least = AFTER_SEARCH if after_search and budget >= FIRST_BATCH else FIRST_BATCH
         first = min(max(budget // self.rounds, least), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
         return (first, *(left // later + (r < left % later) for r in range(later)))

@@ -26,6 +26,7 @@ import crossknn as ck
 from crossknn.data.items import Items
 from crossknn.data.qrels import Qrels
 from crossknn.data.queries import QuerySet
+from crossknn.evaluation.rungs import SHARES
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.specs import open_retriever
@@ -40,7 +41,6 @@ BUDGETS, CHEAP = (5, 10, 20, 50), (50, 100, 200, 400)
 ALONE = (*BUDGETS, 80, 100)
 TIMES, RATIOS = (10, 20, 50), (5, 20, 100, 1000)
 """Budgets of time, in calls of the expensive scorer, and its calls' cost in calls of the cheap one."""
-SHARES = (CHEAPER_SHARE, 0.3, 0.5)
 WAYS = {"cascade": "rerank(retriever=search)", "ladder": "auto"}
 
 

@@ -1,6 +1,6 @@
 """Tables, tests and a picture of what ladder.py measured.
 
-python lab/benchmarks/ladder_table.py FILE [--picture docs/images/ladder.png]
+python lab/benchmarks/ladder_table.py FILE [SET ...] [--picture docs/images/ladder.png]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ladder import CHEAPER_SHARE, RATIOS, TIMES, split
+from ladder import CHEAPER_SHARE, RATIOS, SHARES, TIMES, split
 
 from crossknn.evaluation.measures import bootstrap, holm, paired
 from crossknn.types import FloatArray
@@ -140,11 +140,11 @@ def shares(all_cases: list[Case]) -> str:
     body = []
     for case in all_cases:
         for ratio in RATIOS:
-            ways = [split(TIMES[1], ratio, share) for share in (0.15, 0.3, 0.5)]
+            ways = [split(TIMES[1], ratio, share) for share in SHARES]
             body.append(
                 [case.name, case.cheap, ratio, *(case.mean("ladder", *w, "own") for w in ways)]
             )
-    return rows(["set", "cheap scorer", "ratio", "0.15", "0.3", "0.5"], body)
+    return rows(["set", "cheap scorer", "ratio", *map(str, SHARES)], body)
 
 
 def picture(all_cases: list[Case], file: Path, ratio: int = 20) -> None:
@@ -194,16 +194,13 @@ def picture(all_cases: list[Case], file: Path, ratio: int = 20) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("file", type=Path)
+    parser.add_argument("sets", nargs="*", help="only these sets")
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
-    all_cases = cases(json.loads(given.file.read_text()))
-    print(
-        fixed(all_cases),
-        equal_seconds(all_cases, "own"),
-        equal_seconds(all_cases, "ndcg"),
-        sep="\n",
-    )
-    print(shares(all_cases), claims(all_cases), sep="\n")
+    table = json.loads(given.file.read_text())
+    all_cases = cases({name: table[name] for name in given.sets or table})
+    times = [equal_seconds(all_cases, measure) for measure in ("own", "ndcg")]
+    print(fixed(all_cases), *times, shares(all_cases), claims(all_cases), sep="\n")
     if given.picture:
         picture(all_cases, given.picture)
 

@@ -69,7 +69,11 @@ def _fit(index: ItemIndex, fingerprint: str, **options: Any) -> Prior:
 def learn(index: ItemIndex, scorer: Scorer) -> Prior | None:
     """Fit kriging's prior to past searches with a cross-encoder; None if too few of them are new.
     Searches that are already running finish with the old prior."""
-    return fit_from_store(index, scorer) if is_due(index, scorer) else None
+    return _learn(index, _fingerprint(scorer))
+
+
+def _learn(index: ItemIndex, fingerprint: str) -> Prior | None:
+    return _fit(index, fingerprint) if _is_due(index, fingerprint) else None
 
 
 def is_due(index: ItemIndex, scorer: Scorer) -> bool:
@@ -153,8 +157,7 @@ def _apart(folder: str, fingerprint: str) -> None:
     try:
         index = ItemIndex.load(folder)
         with exclusive_lock(Path(folder), "learning.part", what="what it learns"):
-            if _is_due(index, fingerprint):
-                _fit(index, fingerprint)
+            _learn(index, fingerprint)
     except LockedError:
         return
     except CrossknnError as error:

@@ -38,13 +38,7 @@ from crossknn.methods.prior import (
     trend_retrievers,
 )
 from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
-from crossknn.retrievers.specs import (
-    AUTO,
-    SEARCH,
-    default_vectors,
-    open_retriever,
-    stage_names,
-)
+from crossknn.retrievers.specs import AUTO, SEARCH, default_vectors, open_retriever, stage_names
 from crossknn.spec import Spec, option, parse
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
 
@@ -53,8 +47,8 @@ FIRST_BATCH = 8
 depend on it."""
 
 AFTER_SEARCH = 4
-"""The same from eight calls on after a search with a cheaper scorer, whose predictions are
-reliable; if they are not, the next rounds find out."""
+"""Minimum size of the first round after a search with a cheaper scorer, if the budget is at least
+`FIRST_BATCH`: its predictions are a good start, and if they mislead, the next rounds correct it."""
 
 PRIOR_POOL, PRIOR_PER_CALL = 4 * POOL, 8
 """Size of the pool with a prior: eight items per scored pair, up to 1,600. A pool of 400 lost more

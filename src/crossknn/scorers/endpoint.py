@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from urllib.request import getproxies_environment, proxy_bypass_environment  # type: ignore[attr-defined]
 
-from crossknn.errors import InputError, ScorerError, visible
+from crossknn.errors import InputError, ScorerError, counted, visible
 from crossknn.scorers.streaming import BatchedScorer, BatchError, Deadline, excerpt
 from crossknn.types import as_count, as_positive
 
@@ -84,8 +84,8 @@ class Endpoint(BatchedScorer):
             except TimeoutError as error:
                 fewer = "batch" if count > 1 else "concurrency"
                 raise ScorerError(
-                    f"{self.name} did not answer a request of {count} item{'s' * (count > 1)} "
-                    f"within {self._timeout:g} s: raise timeout or lower {fewer}"
+                    f"{self.name} did not answer a request of {counted(count, 'item')} within "
+                    f"{self._timeout:g} s: raise timeout or lower {fewer}"
                 ) from error
             except ConnectionError as error:
                 why = f"{self.name} cannot be reached{self._via}: {visible(str(error))}"

@@ -25,6 +25,7 @@ IDEAS = {
     "index.work": "batches that a stopped encoding has finished",
     "fitting.factors": "which pairs to score, and item vectors by least squares",
     "fitting.factor_model": "the low-rank model of scores, from any entries",
+    "fitting.gain": "what a prior is expected to gain, from the searches it was fitted to",
     "fitting.observations": "what searches left, as the model reads it",
     "fitting.stopping": "when a search has found enough",
     "fitting.kriging": "fitting the prior",
@@ -170,10 +171,10 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 24_284,
+    "src": 24_570,
     "train/src": 3_960,
-    "lab": 13_565,
-    "tests": 21_730,
+    "lab": 13_780,
+    "tests": 21_880,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

@@ -47,7 +47,7 @@ gar(retriever=hybrid, graph=auto, neighbours=16, batch=16, affinity=score, set_s
     softmax=scaled)
 ladr(retriever=hybrid, graph=auto, neighbours=16, retriever_share=0.5, depth=50, mode=adaptive, batch=16)
 greedy(retriever=hybrid, graph=auto, neighbours=16, retriever_share=0.5, batch=16)
-kriging(retriever=hybrid, mean=none, rounds=10, use_anchors=true, vectors=auto, shortlist=none,
+kriging(retriever=hybrid, mean=none, rounds=10, use_anchors=true, together=true, vectors=auto, shortlist=none,
     target_recall=none, k=10)
 feedback(retriever=hybrid, retriever_share=0.5, rounds=1, a=1.0, b=1.0, c=1.0, pairs=none, vectors=auto,
     normalize=auto)

@@ -112,7 +112,7 @@ def test_private_searches_leave_no_text(used, capsys):
 def test_private_queries_are_not_learned_from(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     ck.ItemIndex.build(ITEMS[:50], lsa=2).save("i")
-    assert run(["search", "i", *(f"q {q}" for q in range(40)), "--budget", "10", "--private"]) == 0
+    assert run(["search", "i", *(f"q {q}" for q in range(40)), "--budget", "20", "--private"]) == 0
     assert "fitting" not in capsys.readouterr().err
 
 
@@ -121,15 +121,15 @@ WORDS = [f"word{w}" for w in range(300)]
 
 @pytest.fixture
 def well_used(tmp_path):
-    """An index of 200 items whose store has 109,000 scores of 10,900 queries."""
+    """An index of 200 items whose store has 218,000 scores of 10,900 queries."""
     rng = np.random.default_rng(0)
     items = [" ".join(rng.choice(WORDS, 12)) for _ in range(200)]
     index = ck.ItemIndex.build(items, lsa=16)
     index.save(tmp_path / "i")
     queries = [f"{WORDS[q % 300]} number {q}" for q in range(10_900)]
-    pairs = Pairs(np.repeat(np.arange(10_900), 10), (np.arange(109_000) * 7) % 200)
+    pairs = Pairs(np.repeat(np.arange(10_900), 20), (np.arange(218_000) * 7) % 200)
     scorer = ck.CrossEncoder()
-    scores = rng.normal(size=109_000).astype(np.float32)
+    scores = rng.normal(size=218_000).astype(np.float32)
     index.scores.put(scorer.fingerprint, queries, items, pairs, scores)
     return tmp_path / "i", scorer.fingerprint, queries
 
@@ -166,7 +166,7 @@ def test_a_sample_of_the_newest_queries(well_used):
     known = learning.searched_scores(ck.ItemIndex.load(folder), fingerprint)
     assert len(known.scored_queries) == learning.QUERIES == 1_000
     assert {*known.queries} == {*queries[-1_000:]}
-    assert len(known) == 10_000
+    assert len(known) == 20_000
 
 
 def test_a_sample_of_scores(well_used):
@@ -185,8 +185,8 @@ def test_a_fit_in_a_process_of_its_own(tmp_path):
     index = ck.ItemIndex.build([" ".join(rng.choice(WORDS, 12)) for _ in range(50)], lsa=4)
     index.save(tmp_path / "i")
     queries = [f"{WORDS[q]} number {q}" for q in range(40)]
-    pairs = Pairs(np.repeat(np.arange(40), 10), (np.arange(400) * 7) % 50)
-    index.scores.put("one", queries, index.items.texts, pairs, rng.normal(size=400))
+    pairs = Pairs(np.repeat(np.arange(40), 20), (np.arange(800) * 7) % 50)
+    index.scores.put("one", queries, index.items.texts, pairs, rng.normal(size=800))
     assert learning.learn_apart(tmp_path / "i", "one", 120)
     assert stored_prior(ck.ItemIndex.load(tmp_path / "i")).queries == 40
     with pytest.raises(ck.InputError, match="there is no index"):

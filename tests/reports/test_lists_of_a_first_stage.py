@@ -1,6 +1,7 @@
 """`search --lists run.trec` uses the lists, whatever else is asked for, or says how to."""
 
 import json
+import re
 
 import pytest
 
@@ -62,10 +63,12 @@ def test_short_lists(folder, capsys):
 
 def test_an_index_that_has_learned(folder, capsys):
     texts = [f"{w} {i}" for w in ("trees", "rivers") for i in range(16)]
-    quick = ("--method", "rerank(retriever=bm25)", "--budget", "10")
+    quick = ("--method", "rerank(retriever=bm25)", "--budget", "20")
     assert run(["search", "i", *texts, *quick]) == 0
     assert run(["index", "info", "i"]) == 0
-    assert "kriging: queries 32, pairs 320" in capsys.readouterr().out
+    learned = capsys.readouterr().out
+    assert "kriging: queries 32, pairs 640" in learned
+    assert re.search(r"it saves \d+% \[-?\d+%, \d+%\] of the squared error of predictions", learned)
     method, (one, _), _ = searched(capsys)
     assert one == {f"d{i}" for i in range(40, 48)}
     assert "mean=" not in method

@@ -30,7 +30,7 @@ def learned(tmp_path_factory):
     (folder / "items.txt").write_text("\n".join(" ".join(rng.choice(WORDS, 8)) for _ in range(60)))
     index, texts = str(folder / "i"), [" ".join(rng.choice(WORDS, 3)) for _ in range(FIRST_FIT)]
     assert run(["index", "build", str(folder / "items.txt"), index, "--encoder", "none"]) == 0
-    search = ["search", index, *texts, *BM25, "--budget", "10"]
+    search = ["search", index, *texts, *BM25, "--budget", "20"]
     assert run([*search, "--no-learn"]) == 0
     assert not ck.ItemIndex.load(index).artifacts
     assert run(search) == 0

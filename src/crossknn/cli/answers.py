@@ -46,6 +46,7 @@ def show(results: Results, json: bool) -> None:
     notes = {
         f"{named}: {calls}{counted(results.n_calls, 'cross-encoder call')} "
         f"({scores}{counted(results.n_scored, 'score')} used), {results.seconds:.2f} s": True,
+        f"{results.together} queries learned from each other": results.together,
         f"cost {sum(costs):.3g}": costs,
         f"stopped by {results.stopped_by}": results.stopped_by != "budget",
         f"{counted(results.n_failed, 'pair')} could not be scored": results.n_failed,

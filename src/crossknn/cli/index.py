@@ -203,6 +203,10 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
         for kind, fit in view.artifacts.items():
             about = {key: fit.meta[key] for key in SHOWN if fit.meta.get(key)}
             say(f"  {kind}: {plain(about)}")
+            if gain := fit.meta.get("gain"):
+                share = "{:.0%} [{:.0%}, {:.0%}]".format(*gain)
+                unused = ", so searches do not use it" if gain[0] <= 0 else ""
+                say(f"    it saves {share} of the squared error of predictions{unused}")
     if not index.each("kriging") and index.vectors:
         say(f"nothing learned yet: learning needs the scores of {FIRST_FIT} searched queries")
 

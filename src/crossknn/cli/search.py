@@ -68,6 +68,9 @@ class QuestionOptions:
         float | None, Option(help="With kriging: stop at this expected recall (0-1).")
     ] = None
     deadline: o.Deadline = None
+    together: Annotated[
+        bool, Option("--together/--apart", help="Let queries learn from each other's scores.")
+    ] = True
     filter: Annotated[
         str | None,
         Option(help='Search only these items: a file of ids, or conditions, \'{"lang": "en"}\'.'),
@@ -185,6 +188,7 @@ def _search(
             limits,
             min_score=question.min_score,
             filter=question.conditions(),
+            together=question.together,
             trace=explain,
             progress=report,
         )

@@ -11,11 +11,11 @@ import numpy as np
 
 from crossknn.evaluation.measures import Estimate, bootstrap, recall
 from crossknn.evaluation.task import TaskMeasures
+from crossknn.fitting.together import plan_together
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import top_k
 from crossknn.methods import Method
-from crossknn.methods.base import planned
 from crossknn.retrievers.base import VectorStore
 from crossknn.search.fusion import Fusion
 from crossknn.search.loop import Search, drive
@@ -207,7 +207,7 @@ def _searched(
             scored(len(pairs))
         return scores
 
-    plan = planned(method, cast(Index, seen), budget, seed)
+    plan = plan_together(method, cast(Index, seen), budget, seed)
     search = Search(fusion.plan(plan) if fusion else plan, batch.queries, batch.index.n)
     return drive(search, score), seen, time.perf_counter() - began - scoring
 
@@ -228,4 +228,4 @@ def check(
 ) -> None:
     """Plan every method once, so that missing data is reported before anything is searched."""
     for method in methods.values():
-        planned(method, cast(Index, Replayed(batches[0].index)), budget, seed)
+        plan_together(method, cast(Index, Replayed(batches[0].index)), budget, seed)

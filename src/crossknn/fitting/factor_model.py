@@ -30,7 +30,7 @@ from crossknn.fitting.dense_prior import BLOCK, PRIOR_QUERIES, RANK, Moments, fi
 from crossknn.fitting.observations import Observations, Query
 from crossknn.linalg import directions_of
 from crossknn.methods.posterior import Trend
-from crossknn.methods.prior import SLOPE, Prior, trend_columns
+from crossknn.methods.prior import SLOPE, Prior, level_trend, trend_columns
 from crossknn.scores.sparse import SparseScores
 from crossknn.types import BoolArray, FloatArray, Progress
 
@@ -58,11 +58,13 @@ def fit_sparse(
     *,
     lead: int = 0,
     rank: int = RANK,
+    dimensions: int | None = None,
     progress: Progress | None = None,
 ) -> Prior:
     """Fit a prior like that of `fit_dense` to exact scores of e pairs, each retriever's scores (e,)
     of them, standardised over all items of a query, item vectors (n, d) and the vectors (q, d') of
-    the queries that have scores.
+    the queries that have scores. With `dimensions`, only so many principal axes of the items'
+    directions predict the content, which takes less time.
 
     The content is fitted first, then the items' own loadings, as long as predictions of a held-out
     tenth of the scores improve; then the same number of steps is repeated with all scores.
@@ -73,12 +75,17 @@ def fit_sparse(
             "kriging cannot be fitted to the scores of a single query: search more queries, or use "
             "kriging(use_anchors=false)"
         )
+    if dimensions is not None:
+        axes = np.linalg.eigh(data.directions.T @ data.directions)[1][:, ::-1][:, :dimensions]
+        data = replace(data, directions=data.directions @ axes)
     texts = [scores.queries[query] for query in scores.scored_queries.tolist()]
     fitted, held = data.split(texts)
     steps: tuple[int, ...] = STEPS_UNTESTED
     if any(len(query.scores) for query in held):
         _, steps = _fit(fitted, rank, (STEPS, STEPS), held, progress)
     model, _ = _fit(data, rank, steps, progress=progress)
+    if dimensions is not None:
+        model = replace(model, content=axes @ model.content)
     if progress:
         progress(4 * STEPS, 4 * STEPS)
     return _prior_of(model, data, vectors, query_vectors, lead)
@@ -362,10 +369,11 @@ def _prior_of(
         ]
         bases.append(np.column_stack([query.basis, *learned]))
     columns = trend_columns(len(data.size) - 1, lead, cokriging is not None)
+    trends = [fit_trend(model, data, bases, kept, variance) for kept in columns]
     return Prior(
         factor=factor,
         mean=(mean - mean.mean()).astype(np.float32),
-        trends=[fit_trend(model, data, bases, kept, variance) for kept in columns],
+        trends=[level_trend(columns.shape[1]), *trends],
         variance=variance,
         cokriging=cokriging,
     )

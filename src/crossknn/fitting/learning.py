@@ -16,7 +16,7 @@ import numpy as np
 
 from crossknn.errors import CrossknnError, InputError
 from crossknn.files import LockedError, exclusive_lock
-from crossknn.fitting.kriging import TEACHING_ANCHORS, fit_prior
+from crossknn.fitting.kriging import FEWEST_SCORES, PER_ITEM, TEACHING_ANCHORS, fit_prior
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import running
 from crossknn.methods.prior import Prior, stored_prior
@@ -32,7 +32,8 @@ GROWTH = 0.1
 """Share by which the searched pairs in the store must grow before the next fit."""
 
 FIRST_FIT = 30
-"""Number of queries that must have been searched before the first fit."""
+"""Number of queries that must have been searched before the first fit, with 20 scores or more; and
+the store must have one score for eight items."""
 
 QUERIES, SCORES = 1_000, 100_000
 """Limits on the newest queries and scores that a fit reads, so that its memory and time do not grow
@@ -90,7 +91,8 @@ def _is_due(index: ItemIndex, fingerprint: str) -> bool:
         return False
     searched, prior = counts[_searched(index, counts)], stored_prior(index)
     before = 0 if prior is None else prior.stored
-    return len(searched) >= FIRST_FIT and int(searched.sum()) >= (1 + GROWTH) * before
+    stored, enough = int(searched.sum()), int(np.sum(searched >= FEWEST_SCORES)) >= FIRST_FIT
+    return enough and stored >= max(PER_ITEM * index.n, (1 + GROWTH) * before)
 
 
 def _searched(index: ItemIndex, counts: IntArray) -> IntArray:

@@ -34,8 +34,8 @@ from crossknn.methods.prior import (
     flat_trends,
     leading_retriever,
     of_retriever,
-    stored_prior,
     trend_retrievers,
+    used_prior,
 )
 from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
 from crossknn.retrievers.specs import AUTO, SEARCH, default_vectors, open_retriever, stage_names
@@ -77,6 +77,7 @@ class Kriging(Method):
             prior, or else BM25 and vectors.
         rounds: Maximum number of rounds, each after the first with new predictions.
         use_anchors: If false, ignore what was learned from other queries' scores.
+        together: If false, queries that are searched together do not learn from each other.
         vectors: Name of the item vectors whose directions the covariance compares.
         shortlist: Predict only this many items of each retriever, and the items that the linear
             part of the prediction ranks first; by default a few per scored pair above 12,000 items.
@@ -89,6 +90,7 @@ class Kriging(Method):
     mean: Spec | None = None
     rounds: int = option(20, least=1)
     use_anchors: bool = True
+    together: bool = True
     vectors: str = "auto"
     shortlist: int | None = option(None, least=1)
     target_recall: float | None = option(None, least=0, most=1)
@@ -109,7 +111,7 @@ class Kriging(Method):
     def prior(self, index: Index) -> Prior | None:
         """Return the index's prior, if it is used; `InputError` if it was fitted to retrievers
         other than those of `mean`."""
-        prior = stored_prior(index) if self.use_anchors else None
+        prior = used_prior(index) if self.use_anchors else None
         if prior is None or self.mean is None:
             return prior
         if stage_names(index, parse(prior.retriever)) == stage_names(index, self.mean):
@@ -196,22 +198,24 @@ def gaussian_process(
     store: VectorStore = one_place if vectors is None else index.store(vectors)
     rank = 0 if prior is None else prior.factor.shape[1]
     columns = [of_retriever(stage, store, rank, partial(_spread, index)) for stage in stages]
+    arrays: list[FloatArray | VectorStore] = [store]
+    model = Model(Kernel(), flat_trends(len(stages), lead))
     if prior is not None:
-        return GaussianProcess(
-            arrays=[prior.factor, store],
-            model=Model(Kernel(rank, prior.variance or 1.0), prior.trends, fitted=True),
-            retriever=retriever,
-            beta=0.0,
-            columns=[*columns, *_learned_columns(index, prior, store.shape[1])],
-        )
-    own = None
-    if vectors is not None and index.has_query_vectors(vectors):
-        own = partial(index.query_vectors, name=vectors)
+        arrays.insert(0, prior.factor)
+        model = Model(Kernel(rank, prior.variance or 1.0), prior.trends, fitted=True)
+        columns += _learned_columns(index, prior, store.shape[1])
+    # Few scores of other queries, of items that looked good, teach less than all scores of anchors.
+    explores, own = prior is None or prior.from_searches, None
+    if explores and vectors is not None and index.has_query_vectors(vectors):
+
+        def own(queries: Queries) -> FloatArray:
+            return np.pad(index.query_vectors(queries, vectors), ((0, 0), (rank, 0)))
+
     return GaussianProcess(
-        arrays=[store],
-        model=Model(Kernel(), flat_trends(len(stages), lead)),
+        arrays=arrays,
+        model=model,
         retriever=retriever,
-        beta=BETA,
+        beta=BETA if explores else 0.0,
         columns=columns,
         own=own,
     )

@@ -167,6 +167,7 @@ class Plan:
         stop: Ends a query before its budget is spent. Needs predictions with `std`.
         added: Computes the retrievers' weighted scores that fusion adds; the predictor then
             predicts the sum.
+        together: Minimum number of queries that learn from each other's scores; 0: they do not.
     """
 
     retriever: Retriever
@@ -176,3 +177,4 @@ class Plan:
     stages: Sequence[Retriever] = ()
     stop: Stop | None = None
     added: AddedScores | None = None
+    together: int = 0

@@ -85,6 +85,8 @@ class Results:
         min_score, best_scores: The minimum final score of hits, if one was given; each query's best
             final score, even if below it.
         none_relevant: The calibrated probability that none of a query's ten best items is relevant.
+        together: Number of queries that learned from each other's scores, so that a query's hits
+            depend on the others; 0 if each was searched alone.
         cheaper: With several scorers, the results of the search with the one before; counts and
             seconds of calls above are those of the last scorer.
     """
@@ -108,6 +110,7 @@ class Results:
     best_scores: tuple[float | None, ...] = ()
     none_relevant: tuple[float | None, ...] | None = None
     numbered: bool = False
+    together: int = 0
     cheaper: Results | None = None
 
     @property
@@ -173,7 +176,7 @@ class Results:
                 entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in self.trace[q]]
             answers.append(entry)
         names = ["method", "budget", "n_calls", "n_scored", "n_failed", "truncated", "cost"]
-        names += ["stopped_by", "error", "seconds", "scoring_seconds"]
+        names += ["stopped_by", "error", "seconds", "scoring_seconds", "together"]
         whole = {name: getattr(self, name) for name in names} | {"results": answers}
         if self.cheaper is not None:
             whole["cheaper"] = [
@@ -211,6 +214,7 @@ def merged(results: Sequence[Results]) -> Results:
         if getattr(first, name) is not None:
             whole[name] = tuple(chain.from_iterable(getattr(each, name) for each in results))
     whole |= {name: sum(getattr(each, name) for each in results) for name in counts}
+    whole["together"] = max(each.together for each in results)
     costs = [each.cost for each in results if each.cost is not None]
     whole["cost"] = sum(costs) if costs else None
     stopped_by = min((each.stopped_by for each in results), key=REASONS.index)

@@ -187,6 +187,7 @@ class Searcher:
         filter: Filter | None = None,
         method: str | Method | None = None,
         seed: int | None = None,
+        together: bool = True,
         trace: bool = False,
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
@@ -209,16 +210,18 @@ class Searcher:
             filter: The items that may be returned: conditions on item fields, such as `{"lang":
                 "en", "year": {"gte": 2020}}` (`ItemIndex.allowed`), ids, or a mask (n,).
             method, seed: Replace the method and seed of the searcher.
+            together: By default, ten queries or more learn from each other's scores, unless the
+                index has learned already, or with a deadline or `cancel`.
             trace: Keep every scored item in `Results.trace`.
             progress: Called with (done, total) scored pairs.
-            cancel: An event; once set, the search stops at the next batch with the best hits so
-                far.
-            on_round: Called after each round with its number, from 1, and each query's newly scored
-                hits.
+            cancel: An event that stops the search at the next batch, with the best hits so far.
+            on_round: Called after each round with its number and each query's newly scored hits.
             fallback: If no pair of a query could be scored in time, return the retriever's hits
                 (their `round` is 0) instead of raising the scorer's error.
         """
         chosen = self.method if method is None else parse_method(method)
+        if not together and isinstance(chosen, Kriging):
+            chosen = replace(chosen, together=False)
         limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
         queries = query_set(queries)
         rates = list[ladder.Rate]()

@@ -197,7 +197,7 @@ def tables(rows: list[dict[str, Any]]) -> None:
         adjusted = holm([row[top][3] for row, top in places])
         clear = {(id(row), top): p < 0.05 for (row, top), p in zip(places, adjusted, strict=True)}
         names = [name for name in ("queries", "scores", "used", "budget") if name in of_way[0]]
-        print(f"\n{way}\n| {' | '.join([*names, 'matrices', *tops])} | ms |")
+        print(f"\n{way}\n| {' | '.join([*names, 'sets', *tops])} | ms apart, together |")
         print("|---" * (len(names) + len(tops) + 2) + "|")
         cells = dict.fromkeys(tuple(row[name] for name in names) for row in of_way)
         for cell in sorted(cells):
@@ -211,7 +211,7 @@ def tables(rows: list[dict[str, Any]]) -> None:
                     f"{np.mean(means):+.1f} ({min(means):+.1f} to {max(means):+.1f}; {counts})"
                 )
             took = [row["ms"] for row in some if "ms" in row]
-            line.append(" to ".join(f"{x:.0f}" for x in np.mean(took, axis=0)) if took else "")
+            line.append(", ".join(f"{x:.0f}" for x in np.mean(took, axis=0)) if took else "")
             print(f"| {' | '.join(line)} |")
 
 

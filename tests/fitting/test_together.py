@@ -7,6 +7,7 @@ import pytest
 from library import Library
 
 from crossknn.fitting import together
+from crossknn.fitting.fusion import fit_fusion
 from crossknn.fitting.gain import Gain
 from crossknn.fitting.kriging import expected_gain, prior_of
 from crossknn.fitting.learning import FIRST_FIT, learn
@@ -45,6 +46,28 @@ def test_queries_that_are_searched_together_find_more(library):
     assert recall(library, found).mean() > recall(library, apart).mean() + 0.02
     assert searched(library).hits == found.hits
     assert found.to_dict()["together"] == COUNT
+
+
+@pytest.mark.parametrize("method", ["auto(shortlist=60)", "auto(rounds=3)"])
+def test_a_pool_and_few_rounds_learn_too(library, method):
+    found = searched(library, method=method)
+    apart = searched(library, method=method, together=False)
+    assert recall(library, found).mean() > recall(library, apart).mean()
+
+
+def test_with_a_fusion_the_exact_scores_teach(library):
+    index, judged = library.index(), {}
+    for q in range(150, 160):
+        best = np.argsort(-library.scores[q])[:10]
+        judged[str(q)] = {str(i): 1 for i in best.tolist()}
+    queries = {str(q): f"query {q}" for q in range(150, 160)}
+    fit_fusion(index, library.scorer, queries, judged, depth=20)
+    search = Searcher(index, library.scorer, fuse={"vectors": 0.5}).search
+    texts = library.texts(0, COUNT)
+    found, apart = (search(texts, budget=BUDGET, together=both) for both in (True, False))
+    assert found.together == COUNT
+    finals = [[np.mean([hit.final_score for hit in hits]) for hits in of] for of in (found, apart)]
+    assert np.mean(finals[0]) > np.mean(finals[1])
 
 
 def test_a_few_queries_or_a_deadline_or_a_prior_leave_them_alone(library):

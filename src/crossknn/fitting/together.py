@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crossknn.errors import InputError
 from crossknn.fitting.kriging import FEWEST_SCORES, prior_of_pairs
 from crossknn.index.base import Index
 from crossknn.methods.base import Method, planned
@@ -54,10 +53,9 @@ def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
         """Fit a prior to the scores of all queries, and return its predictor; None if there are too
         few scores."""
         known = np.flatnonzero(observed.counts >= FEWEST_SCORES)
-        few = observed.counts[known].sum() < PER_ITEM * index.n
-        if len(known) < FEWEST_QUERIES or few:
-            return None
         known = np.sort(np.random.default_rng(seed).permutation(known)[:MOST_QUERIES])
+        if len(known) < FEWEST_QUERIES or observed.counts[known].sum() < PER_ITEM * index.n:
+            return None
         pairs, cheap = [], []
         for row, q in enumerate(known.tolist()):
             count = observed.counts[q]
@@ -69,11 +67,8 @@ def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
         query, item, score = map(np.concatenate, zip(*pairs, strict=True))
         some = queries.take(known)
         scores = SparseScores(some.texts, index.n, query, item, score.astype(np.float32))
-        try:
-            columns = [*np.concatenate(cheap).T]
-            prior = prior_of_pairs(index, scores, columns, some, mean, dimensions=DIMENSIONS)
-        except InputError:
-            return None
+        columns = [*np.concatenate(cheap).T]
+        prior = prior_of_pairs(index, scores, columns, some, mean, dimensions=DIMENSIONS)
         return method.plan_with(prior, index, budget, seed).predictor
 
     predictor = Together(first=first, learn=learn, after=after)

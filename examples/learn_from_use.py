@@ -19,7 +19,7 @@ verbs, nouns = ["open", "read", "count", "copy", "sort"], ["files", "dates", "th
 for verb in verbs:
     for noun in nouns:
         for manner in ("quickly", "safely"):
-            searcher.search(f"how do I {verb} {noun} {manner}", k=3, budget=10)
+            searcher.search(f"how do I {verb} {noun} {manner}", k=3, budget=20)
 
 learner.notice()  # after any search: fits in the background when enough is new; makes no calls
 learner.wait()

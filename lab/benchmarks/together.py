@@ -2,8 +2,8 @@
 
     python lab/benchmarks/together.py OUT MATRIX ...        # without a matrix: print OUT as tables
 
-The anchors of a matrix serve as more queries or as earlier searches; nothing else is known of them. A MATRIX may be "sample", the package's.
-For each way, budget and number of queries, OUT (JSON lines) gets the difference to searching each
+The anchors of a matrix serve as more queries or as earlier searches; nothing else is known of
+them. A MATRIX may be "sample", the package's. For each way, budget and number of queries, OUT (JSON lines) gets the difference to searching each
 query alone, in points of own top 1, 10 and 100 with a 95% interval and a p-value, and milliseconds
 per query outside scoring. `als` (MF_TRNS) fits vectors to the scores of the first half of the calls,
 and spends the other half on the items that they predict. A killed run is resumed by matrix.
@@ -33,7 +33,7 @@ from crossknn.retrievers.specs import open_retriever
 from crossknn.scores.sparse import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.spec import Spec
-from crossknn.types import FloatArray, IntArray, Pairs, Queries
+from crossknn.types import FloatArray, IntArray, Observed, Pairs, Queries
 from crossknn_lab.stored import DUAL_ENCODER, StoredMatrix
 
 KS, BUDGETS, SIZES, TESTS = (1, 10, 100), (50, 100, 200, 500), (10, 30, 100, 300), 100
@@ -77,7 +77,6 @@ class Run:
 
     @property
     def parts(self) -> list[QueryBatch]:
-        """The batches."""
         split = [self.rows[s : s + self.size] for s in range(0, len(self.rows), self.size)]
         texts = [[self.matrix.query_ids[row] for row in part] for part in split]
         scores = self.matrix.scores
@@ -106,14 +105,18 @@ class Run:
             assert part.exact is not None
             plan = Kriging(together=False).plan(self.matrix, half, 0)
             seen = simulate(plan, part.queries, part.exact).observed()
-            of = np.repeat(np.arange(len(seen.counts)), half)
-            pairs = Pairs(of, seen.items.ravel())
-            scores = SparseScores.of(part.queries.texts, self.matrix.n, pairs, seen.scores.ravel())
+            scores = sparse(self.matrix, part.queries, seen)
             vectors = self.matrix.query_vectors(part.queries, DUAL_ENCODER)
             fit = als(Targets.of(scores, self.matrix.vectors[DUAL_ENCODER], vectors))
             likely = top_k(mask(fit.queries @ fit.items.T, seen.items, None), budget - half).items
             items[where] = np.hstack([seen.items, likely])
         return items
+
+
+def sparse(matrix: ById, queries: Queries, seen: Observed) -> SparseScores:
+    """Convert the scores of queries with equally many scores each."""
+    pairs = Pairs(np.repeat(np.arange(len(seen.items)), seen.items.shape[1]), seen.items.ravel())
+    return SparseScores.of(queries.texts, matrix.n, pairs, seen.scores.ravel())
 
 
 def of_file(path: Path) -> tuple[ById, int]:
@@ -173,8 +176,7 @@ def learned(matrix: ById, first: int) -> Iterator[dict[str, Any]]:
         log = Queries(matrix.query_ids[: min(count, first)])
         plan, q = method.plan_with(None, matrix, calls, 0), len(log)
         seen = simulate(plan, log, matrix.scores[:q]).observed()
-        pairs = Pairs(np.repeat(np.arange(q), calls), seen.items.ravel())
-        scores = SparseScores.of(log.texts, matrix.n, pairs, seen.scores.ravel())
+        scores = sparse(matrix, log, seen)
         prior = prior_of(matrix, scores)
         gain = expected_gain(matrix, scores, prior)
         used = calls >= FEWEST_SCORES and len(scores) >= PER_ITEM * matrix.n and gain.mean > 0

@@ -12,11 +12,11 @@ from crossknn.fitting.gain import Gain
 from crossknn.fitting.kriging import expected_gain, prior_of
 from crossknn.fitting.learning import FIRST_FIT, learn
 from crossknn.methods.kriging import Kriging
-from crossknn.methods.prior import Prior, stored_prior, used_prior
+from crossknn.methods.prior import stored_prior
 from crossknn.scorers import CallableScorer
 from crossknn.scores.sparse import SparseScores
 from crossknn.search.loop import Search
-from crossknn.search.searcher import Searcher
+from crossknn.search.searcher import Budget, Searcher
 from crossknn.types import Pairs, Queries
 
 BUDGET, COUNT = 50, 100
@@ -28,9 +28,8 @@ def library():
 
 
 def searched(library, count=COUNT, **options):
-    return Searcher(library.index(), library.scorer).search(
-        library.texts(0, count), k=10, budget=BUDGET, **options
-    )
+    search = Searcher(library.index(), library.scorer).search
+    return search(library.texts(0, count), k=10, budget=BUDGET, **options)
 
 
 def recall(library, results):
@@ -70,11 +69,20 @@ def test_with_a_fusion_the_exact_scores_teach(library):
     assert np.mean(finals[0]) > np.mean(finals[1])
 
 
+def test_queries_with_too_few_scores_for_the_items_do_not_count_as_taught(library, monkeypatch):
+    monkeypatch.setattr(together, "PER_ITEM", 100.0)
+    assert searched(library).together == 0
+
+
 def test_a_few_queries_or_a_deadline_or_a_prior_leave_them_alone(library):
     few = together.FEWEST_QUERIES - 1
     alone = [searched(library, 1 + q, together=False)[q] for q in range(few)]
     assert list(searched(library, few)) == alone
     assert searched(library, few).together == 0
+    search = Searcher(library.index(), library.scorer).search
+    assert search(library.texts(0, 30), budget=Budget(per_query=BUDGET, deadline=600)).together == 0
+    assert search(library.texts(0, 12), budget=24).together == 12
+    assert search(library.texts(0, 12), budget=23).together == 0
     index = library.index()
     library.search(index, 0, FIRST_FIT, "auto")
     learn(index, library.scorer)
@@ -82,7 +90,7 @@ def test_a_few_queries_or_a_deadline_or_a_prior_leave_them_alone(library):
 
 
 def test_the_prior_is_fitted_to_all_scores_after_each_share_of_the_budget(library):
-    """A search whose predictor is replaced by hand scores the same items in each round."""
+    """Fitting the prior by hand between rounds gives a search that scores the same items."""
     index, queries = library.index(), Queries(library.texts(0, COUNT))
     method, exact = Kriging(), library.scores[:COUNT]
     by_hand = Search(method.plan(index, BUDGET, 0), queries, index.n)
@@ -97,9 +105,8 @@ def test_the_prior_is_fitted_to_all_scores_after_each_share_of_the_budget(librar
             pairs = Pairs(rows, seen.items.ravel())
             scores = SparseScores.of(queries.texts, index.n, pairs, seen.scores.ravel())
             prior = prior_of(index, scores)
-            by_hand.plan = replace(
-                by_hand.plan, predictor=method.plan_with(prior, index, BUDGET, 0).predictor
-            )
+            learned = method.plan_with(prior, index, BUDGET, 0).predictor
+            by_hand.plan = replace(by_hand.plan, predictor=learned)
             by_hand._state = replace(by_hand._state, belief=None)
         one, other = by_hand.ask(), taught.ask()
         chosen = [{*zip(p.query.tolist(), p.item.tolist(), strict=True)} for p in (one, other)]
@@ -129,11 +136,11 @@ def test_what_was_learned_is_expected_to_gain(library):
     prior = learn(index, library.scorer)
     mean, low, high = prior.gain
     assert 0 < low < mean < high < 1
-    assert used_prior(index) is not None
+    assert Kriging().prior(index) is not None
 
 
 def test_a_prior_that_predicts_no_better_is_stored_and_not_used(library):
-    """Scores without any order: what is learned of them cannot predict."""
+    """The scores are random, so a prior fitted to some of them cannot predict the others."""
     noise = np.random.default_rng(1).normal(size=library.scores.shape)
     scorer = CallableScorer(
         lambda pairs: [noise[int(q.split()[1]), int(i.split()[1])] for q, i in pairs], "noise"
@@ -144,7 +151,7 @@ def test_a_prior_that_predicts_no_better_is_stored_and_not_used(library):
     assert prior.gain[0] <= 0
     view = index.for_scorer(scorer.fingerprint)
     assert stored_prior(view) is not None
-    assert used_prior(view) is None
+    assert Kriging().prior(view) is None
     before = library.index().for_scorer(scorer.fingerprint)
     plans = [Kriging().plan(of, BUDGET, 0).predictor for of in (view, before)]
     assert plans[0].model.trends[0].columns.tolist() == plans[1].model.trends[0].columns.tolist()
@@ -169,6 +176,4 @@ def test_too_few_queries_have_no_expected_gain(library):
     pairs = Pairs(np.repeat(np.arange(3), 25), np.tile(np.arange(25), 3))
     scores = library.scores[pairs.query, pairs.item]
     sparse = SparseScores.of(library.texts(0, 3), index.n, pairs, scores)
-    prior = prior_of(index, sparse)
-    assert isinstance(prior, Prior)
-    assert expected_gain(index, sparse, prior) is None
+    assert expected_gain(index, sparse, prior_of(index, sparse)) is None

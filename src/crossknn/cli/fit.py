@@ -144,14 +144,11 @@ def _fit_stored(index: ItemIndex, scorer: Any, retriever: str | None) -> dict[st
     fingerprint_of(scorer, index.scores)  # no scores were stored for one without a name
     with progress("fitting kriging's prior", "steps") as report:
         prior = fit_from_store(index, scorer, retriever=retriever, progress=report)
-    used = not prior.gain or prior.gain[0] > 0
-    note = (
-        "now use the prior" if used else "do not use the prior, which predicts no better than none"
-    )
+    use = "now use the prior" if prior.predicts else "do not use a prior that predicts no better"
     return {
         "pairs": prior.pairs,
         "queries": prior.queries,
         "anchor_queries": prior.n_anchor_queries,
         "retriever": prior.retriever,
-        "note": f"searches with the default method {note}",
+        "note": f"searches with the default method {use}",
     }

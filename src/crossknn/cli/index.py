@@ -17,6 +17,7 @@ from crossknn.cli.output import answer, note, plain, print_json, progress, say
 from crossknn.errors import InputError, MissingExtraError
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import CENTROIDS, LARGE
+from crossknn.methods.kriging import Kriging
 
 OF_SCORERS = "anchors", "kriging", "fusion", "calibration"
 """Artifacts that belong to one cross-encoder."""
@@ -204,9 +205,9 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
             about = {key: fit.meta[key] for key in SHOWN if fit.meta.get(key)}
             say(f"  {kind}: {plain(about)}")
             if gain := fit.meta.get("gain"):
-                share = "{:.0%} [{:.0%}, {:.0%}]".format(*gain)
-                unused = ", so searches do not use it" if gain[0] <= 0 else ""
-                say(f"    it saves {share} of the squared error of predictions{unused}")
+                saved = "it saves {:.0%} [{:.0%}, {:.0%}] of the squared error of predictions"
+                unused = "" if Kriging().prior(view) else ", so searches do not use it"
+                say(f"    {saved.format(*gain)}{unused}")
     if not index.each("kriging") and index.vectors:
         say(f"nothing learned yet: learning needs the scores of {FIRST_FIT} searched queries")
 

@@ -24,7 +24,7 @@ from crossknn.evaluation.verdict import RERANK, RETRIEVER, SEARCH, Values, Verdi
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
-from crossknn.methods.kriging import Kriging
+from crossknn.methods.kriging import apart
 from crossknn.methods.rerank import Rerank, Retrieve
 from crossknn.retrievers import specs
 from crossknn.search.fusion import Fuse, Fusion
@@ -182,9 +182,7 @@ def search_ways(
 ) -> Ways:
     """Answer the queries by the retriever alone, by reranking and by a search; if there is a
     fusion, also in the order of its final scores. Queries are searched alone, as they come."""
-    index = evaluation.batches[0].index
-    if isinstance(method, Kriging):
-        method = replace(method, together=False)
+    index, method = evaluation.batches[0].index, apart(method)
     stage, fused_stage = _stages(index, method)
     plain = {RETRIEVER: Retrieve(retriever=stage), **_reranking(index, method, stage)}
     fused = dict[Way, Method]()

@@ -103,8 +103,7 @@ def expected_gain(index: Index, scores: SparseScores, prior: Prior) -> Gain | No
     for half in (0, 1):
         inside = np.isin(scores.query, chosen[half::2])
         without = prior_of(index, scores.take(~inside), retriever=spec)
-        for row, known in enumerate((None, without)):
-            errors[row, half::2] = late_errors(index, known, scores.take(inside), spec)
+        errors[:, half::2] = late_errors(index, without, scores.take(inside), spec)
     return Gain.of(errors)
 
 

@@ -1,5 +1,5 @@
 """Learn from use: fit kriging's prior to the scores that past searches left in an index, first when
-30 queries were searched, then whenever the store has grown by a tenth."""
+there are enough (`FIRST_FIT`), then whenever the store has grown by a tenth."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ GROWTH = 0.1
 """Share by which the searched pairs in the store must grow before the next fit."""
 
 FIRST_FIT = 30
-"""Number of queries that must have been searched before the first fit, with 20 scores or more; and
-the store must have one score for eight items."""
+"""Minimum number of searched queries with `FEWEST_SCORES` scores before the first fit."""
 
 QUERIES, SCORES = 1_000, 100_000
 """Limits on the newest queries and scores that a fit reads, so that its memory and time do not grow

@@ -16,7 +16,7 @@ from crossknn.methods.gp import GaussianProcess, Posteriors
 from crossknn.methods.kriging import Kriging
 from crossknn.methods.plan import Plan, Prediction, Predictor
 from crossknn.methods.prior import trend_retrievers
-from crossknn.retrievers.specs import default_vectors, stage_names
+from crossknn.retrievers.specs import default_vectors
 from crossknn.scores.sparse import SparseScores
 from crossknn.types import BoolArray, FloatArray, IntArray, Observed, Queries
 
@@ -27,8 +27,7 @@ FEWEST_QUERIES, MOST_QUERIES = 10, 300
 """Minimum and maximum numbers of queries that a fit reads."""
 
 PER_ITEM = 1 / 3
-"""Minimum number of scores per item of the index. With 0.2, a batch lost 2 points of recall on one
-set of texts, and gained up to 4 on others."""
+"""Minimum number of scores per item of the index; with 0.2, a batch lost 2 points on one set."""
 
 DIMENSIONS = 128
 """Principal axes of the items' vectors that a fit uses; all 384 take two to four times as long."""
@@ -42,14 +41,13 @@ def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
         return plan
     if method.prior(index) is not None or not index.vectors:
         return plan
-    counts = (math.ceil(share * budget) for share in SHARES)
-    after = tuple(count for count in counts if FEWEST_SCORES <= count < budget)
+    after = tuple(c for s in SHARES if FEWEST_SCORES <= (c := math.ceil(s * budget)) < budget)
     if not after or index.store(default_vectors(index)).values is None:
         return plan
     first, mean = plan.predictor, method.mean or trend_retrievers(index)
     assert isinstance(first, GaussianProcess)
 
-    def learn(queries: Queries, began: Posteriors, observed: Observed) -> Predictor[Any] | None:
+    def learn(began: Posteriors, observed: Observed) -> Predictor[Any] | None:
         """Fit a prior to the scores of all queries, and return its predictor; None if there are too
         few scores."""
         known = np.flatnonzero(observed.counts >= FEWEST_SCORES)
@@ -61,25 +59,21 @@ def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
             count = observed.counts[q]
             order = np.argsort(observed.items[q, :count])
             items = observed.items[q, order]
-            basis = first.basis(began, q, items, first.points(items))
-            cheap.append(basis[:, 1 : 1 + len(stage_names(index, mean))])
+            cheap.append(first.basis(began, q, items, first.points(items))[:, 1:])
             pairs.append((np.full(count, row), items, observed.scores[q, order]))
         query, item, score = map(np.concatenate, zip(*pairs, strict=True))
-        some = queries.take(known)
+        some = began.queries.take(known)
         scores = SparseScores(some.texts, index.n, query, item, score.astype(np.float32))
-        columns = [*np.concatenate(cheap).T]
-        prior = prior_of_pairs(index, scores, columns, some, mean, dimensions=DIMENSIONS)
+        how = [*np.concatenate(cheap).T], some, mean
+        prior = prior_of_pairs(index, scores, *how, dimensions=DIMENSIONS)
         return method.plan_with(prior, index, budget, seed).predictor
 
-    predictor = Together(first=first, learn=learn, after=after)
-    return replace(plan, predictor=predictor, together=FEWEST_QUERIES)
+    return replace(plan, predictor=Together(first=first, learn=learn, after=after))
 
 
 class Taught(NamedTuple):
-    """The state of `Together`: the queries and the first predictor's state before any score, the
-    current predictor and its state, and the number of fits so far."""
+    """The first predictor's initial state, the current predictor with its state, and past fits."""
 
-    queries: Queries
     began: Posteriors
     predictor: Predictor[Any]
     state: Any
@@ -92,19 +86,19 @@ class Together(Predictor[Taught]):
     makes of all queries' scores."""
 
     first: GaussianProcess
-    learn: Callable[[Queries, Posteriors, Observed], Predictor[Any] | None]
+    learn: Callable[[Posteriors, Observed], Predictor[Any] | None]
     after: tuple[int, ...]
 
     def start(self, queries: Queries) -> Taught:
         began = self.first.start(queries)
-        return Taught(queries, began, self.first, began, 0)
+        return Taught(began, self.first, began, 0)
 
     def update(self, state: Taught, observed: Observed) -> Taught:
         due = sum(int(observed.counts.max(initial=0)) >= count for count in self.after)
         if due > state.fits:
             state = state._replace(fits=due)
-            if (learned := self.learn(state.queries, state.began, observed)) is not None:
-                state = state._replace(predictor=learned, state=learned.start(state.queries))
+            if (learned := self.learn(state.began, observed)) is not None:
+                state = state._replace(predictor=learned, state=learned.start(state.began.queries))
         return state._replace(state=state.predictor.update(state.state, observed))
 
     def predict(self, state: Taught, items: IntArray | None = None) -> Prediction:
@@ -112,6 +106,9 @@ class Together(Predictor[Taught]):
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
         return self.first.acquisition(prediction)
+
+    def taught(self, state: Taught) -> int:
+        return 0 if state.predictor is self.first else len(state.began.queries)
 
     def joining(
         self, state: Taught, count: int, exclude: IntArray, allowed: BoolArray | None = None

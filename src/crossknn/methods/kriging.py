@@ -34,8 +34,8 @@ from crossknn.methods.prior import (
     flat_trends,
     leading_retriever,
     of_retriever,
+    stored_prior,
     trend_retrievers,
-    used_prior,
 )
 from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
 from crossknn.retrievers.specs import AUTO, SEARCH, default_vectors, open_retriever, stage_names
@@ -111,8 +111,10 @@ class Kriging(Method):
     def prior(self, index: Index) -> Prior | None:
         """Return the index's prior, if it is used; `InputError` if it was fitted to retrievers
         other than those of `mean`."""
-        prior = used_prior(index) if self.use_anchors else None
-        if prior is None or self.mean is None:
+        prior = stored_prior(index) if self.use_anchors else None
+        if prior is None or not prior.predicts:
+            return None
+        if self.mean is None:
             return prior
         if stage_names(index, parse(prior.retriever)) == stage_names(index, self.mean):
             return prior
@@ -155,6 +157,11 @@ class Kriging(Method):
         first = min(max(budget // self.rounds, least), budget)
         left, later = budget - first, min(self.rounds - 1, budget - first)
         return (first, *(left // later + (r < left % later) for r in range(later)))
+
+
+def apart(method: Method) -> Method:
+    """Return a method that searches each query as if it were alone."""
+    return replace(method, together=False) if isinstance(method, Kriging) else method
 
 
 def calibrated(

@@ -63,6 +63,10 @@ class Predictor(ABC, Generic[State]):
         highest first; by default the predicted scores."""
         return prediction.mean
 
+    def taught(self, state: State) -> int:
+        """Return how many queries of the batch have learned from each other; by default none."""
+        return 0
+
     def joining(
         self, state: State, count: int, exclude: IntArray, allowed: BoolArray | None = None
     ) -> IntArray:
@@ -167,7 +171,6 @@ class Plan:
         stop: Ends a query before its budget is spent. Needs predictions with `std`.
         added: Computes the retrievers' weighted scores that fusion adds; the predictor then
             predicts the sum.
-        together: Minimum number of queries that learn from each other's scores; 0: they do not.
     """
 
     retriever: Retriever
@@ -177,4 +180,3 @@ class Plan:
     stages: Sequence[Retriever] = ()
     stop: Stop | None = None
     added: AddedScores | None = None
-    together: int = 0

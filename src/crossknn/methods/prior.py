@@ -207,6 +207,11 @@ class Prior:
     gain: Sequence[float] | None = None
 
     @property
+    def predicts(self) -> bool:
+        """Whether it predicted past searches better than no prior, or was not tested."""
+        return not self.gain or self.gain[0] > 0
+
+    @property
     def from_searches(self) -> bool:
         """Whether the prior was fitted to scores of queries besides the anchors."""
         return self.queries > self.n_anchor_queries
@@ -265,8 +270,7 @@ def trend_columns(retrievers: int, lead: int, cokriging: bool) -> BoolArray:
 
 def level_trend(columns: int) -> Trend:
     """Return the trend [1] among this many columns."""
-    only_one = np.arange(columns) == 0
-    return Trend(only_one, np.zeros(columns), np.zeros((columns, columns)))
+    return Trend(np.arange(columns) == 0, np.zeros(columns), np.zeros((columns, columns)))
 
 
 def flat_trends(retrievers: int, lead: int) -> list[Trend]:
@@ -274,14 +278,8 @@ def flat_trends(retrievers: int, lead: int) -> list[Trend]:
     with slopes assumed small."""
     precision = SLOPE * np.diag([0.0, *np.ones(retrievers)])
     columns = trend_columns(retrievers, lead, False)[:, :-1]
-    learned = [Trend(row, np.zeros(len(row)), precision) for row in columns]
-    return [level_trend(1 + retrievers), *learned]
-
-
-def used_prior(index: Index) -> Prior | None:
-    """Return the stored prior, unless it predicted past searches no better than none."""
-    prior = stored_prior(index)
-    return None if prior is not None and prior.gain and prior.gain[0] <= 0 else prior
+    sloped = (Trend(row, np.zeros(len(row)), precision) for row in columns)
+    return [level_trend(1 + retrievers), *sloped]
 
 
 def stored_prior(index: Index) -> Prior | None:

@@ -75,6 +75,9 @@ class Fused(Predictor[FusedState]):
     def acquisition(self, prediction: Prediction) -> FloatArray:
         return self.predictor.acquisition(prediction)
 
+    def taught(self, state: FusedState) -> int:
+        return self.predictor.taught(state[0])
+
     def joining(
         self, state: FusedState, count: int, exclude: IntArray, allowed: BoolArray | None = None
     ) -> IntArray:

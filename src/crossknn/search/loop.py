@@ -113,6 +113,12 @@ class Search:
         return int(self._state.failed.sum())
 
     @property
+    def taught(self) -> int:
+        """Number of queries that have learned from each other's scores."""
+        belief = self._state.belief
+        return 0 if belief is None else self.plan.predictor.taught(belief)
+
+    @property
     def stopped(self) -> BoolArray:
         """Mask (m,) of the queries that were ended, by `Plan.stop` or `end`, with budget left."""
         return self._state.stopped.copy()

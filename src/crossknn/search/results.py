@@ -85,8 +85,7 @@ class Results:
         min_score, best_scores: The minimum final score of hits, if one was given; each query's best
             final score, even if below it.
         none_relevant: The calibrated probability that none of a query's ten best items is relevant.
-        together: Number of queries that learned from each other's scores, so that a query's hits
-            depend on the others; 0 if each was searched alone.
+        together: Number of queries that learned from each other's scores; 0 if each was alone.
         cheaper: With several scorers, the results of the search with the one before; counts and
             seconds of calls above are those of the last scorer.
     """

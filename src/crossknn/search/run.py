@@ -81,13 +81,12 @@ class SearchRequest:
     @cached_property
     def plan(self) -> Plan:
         """The method's plan; with fusion, it searches for the top k by final score."""
-        how = self.method, self.index, self.pairs, self.seed
+        make = planned
         if len(self.queries) > 1:
             from crossknn.fitting.together import plan_together
 
-            plan = plan_together(*how)
-        else:
-            plan = planned(*how)
+            make = plan_together
+        plan = make(self.method, self.index, self.pairs, self.seed)
         if plan.stop is not None and self.k > plan.stop.k:
             raise InputError(
                 f"k is {self.k}, but the method's target_recall refers to the top "
@@ -385,7 +384,7 @@ class SearchRun:
             min_score=request.min_score,
             best_scores=none,
             none_relevant=None if request.calibration is None else none,
-            together=len(hits) if 0 < request.plan.together <= len(hits) else 0,
+            together=search.taught,
             cheaper=self.cheaper,
         )
 

@@ -18,7 +18,7 @@ from crossknn.data.queries import QuerySet, Texts, query_set
 from crossknn.errors import CrossknnError, InputError, counted
 from crossknn.linalg import running, solvable
 from crossknn.methods import DEFAULT, Method, parse_method
-from crossknn.methods.kriging import Kriging
+from crossknn.methods.kriging import Kriging, apart
 from crossknn.retrievers.base import RandomItems
 from crossknn.scorers.base import Scorer
 from crossknn.search import ladder
@@ -220,8 +220,7 @@ class Searcher:
                 (their `round` is 0) instead of raising the scorer's error.
         """
         chosen = self.method if method is None else parse_method(method)
-        if not together and isinstance(chosen, Kriging):
-            chosen = replace(chosen, together=False)
+        chosen = chosen if together else apart(chosen)
         limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
         queries = query_set(queries)
         rates = list[ladder.Rate]()

@@ -58,13 +58,11 @@ def fit_sparse(
     *,
     lead: int = 0,
     rank: int = RANK,
-    dimensions: int | None = None,
     progress: Progress | None = None,
 ) -> Prior:
     """Fit a prior like that of `fit_dense` to exact scores of e pairs, each retriever's scores (e,)
     of them, standardised over all items of a query, item vectors (n, d) and the vectors (q, d') of
-    the queries that have scores. With `dimensions`, only so many principal axes of the items'
-    directions predict the content, which takes less time.
+    the queries that have scores.
 
     The content is fitted first, then the items' own loadings, as long as predictions of a held-out
     tenth of the scores improve; then the same number of steps is repeated with all scores.
@@ -75,17 +73,12 @@ def fit_sparse(
             "kriging cannot be fitted to the scores of a single query: search more queries, or use "
             "kriging(use_anchors=false)"
         )
-    if dimensions is not None:
-        axes = np.linalg.eigh(data.directions.T @ data.directions)[1][:, ::-1][:, :dimensions]
-        data = replace(data, directions=data.directions @ axes)
     texts = [scores.queries[query] for query in scores.scored_queries.tolist()]
     fitted, held = data.split(texts)
     steps: tuple[int, ...] = STEPS_UNTESTED
     if any(len(query.scores) for query in held):
         _, steps = _fit(fitted, rank, (STEPS, STEPS), held, progress)
     model, _ = _fit(data, rank, steps, progress=progress)
-    if dimensions is not None:
-        model = replace(model, content=axes @ model.content)
     if progress:
         progress(4 * STEPS, 4 * STEPS)
     return _prior_of(model, data, vectors, query_vectors, lead)

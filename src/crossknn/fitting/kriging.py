@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 
@@ -161,19 +160,6 @@ def _of_searches(
         columns.append([standardised(stage)[query, item] for stage in cheap])
     cheap = [np.concatenate(stage) for stage in zip(*columns, strict=True)]
     queries = Queries([scores.queries[row] for row in chosen])
-    return prior_of_pairs(index, scores, cheap, queries, retriever, progress=progress)
-
-
-def prior_of_pairs(
-    index: Index,
-    scores: SparseScores,
-    cheap: Sequence[FloatArray],
-    queries: Queries,
-    retriever: Spec,
-    **options: Any,
-) -> Prior:
-    """Fit to exact scores of e pairs, given the scores (e,) of each retriever, standardised over
-    all items, and the `queries` that have scores; `options` are those of `fit_sparse`."""
     vectors, space = _space(index)
     prior = fit_sparse(
         scores,
@@ -181,7 +167,7 @@ def prior_of_pairs(
         index.vectors[vectors],
         None if space is None else index.query_vectors(queries, space),
         lead=leading_retriever(index, stage_names(index, retriever)),
-        **options,
+        progress=progress,
     )
     prior = replace(prior, space=space, retriever=str(retriever))
     return replace(prior, queries=len(queries), pairs=len(scores))

@@ -1,36 +1,37 @@
-"""Search many queries together: between rounds, kriging's prior is fitted to all their scores."""
+"""Search many queries together: between rounds, kriging learns from all their scores."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from crossknn.fitting.kriging import FEWEST_SCORES, prior_of_pairs
+from crossknn.fitting.multitask import Known, Shared, predict_each_other
 from crossknn.index.base import Index
 from crossknn.methods.base import Method, planned
 from crossknn.methods.gp import GaussianProcess, Posteriors
 from crossknn.methods.kriging import Kriging
 from crossknn.methods.plan import Plan, Prediction, Predictor
-from crossknn.methods.prior import trend_retrievers
+from crossknn.methods.prior import Affine, Column, Values
 from crossknn.retrievers.specs import default_vectors
-from crossknn.scores.sparse import SparseScores
 from crossknn.types import BoolArray, FloatArray, IntArray, Observed, Queries
 
-SHARES = (0.4, 0.6, 0.8)
-"""Shares of the budget after which the prior is fitted. Earlier fits know too little."""
+SHARES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Shares of the budget after which queries learn from each other. If they do so earlier, they find
+fewer of their best ten items."""
 
-FEWEST_QUERIES, MOST_QUERIES = 10, 300
-"""Minimum and maximum numbers of queries that a fit reads."""
+FEWEST_SCORES, FEWEST_QUERIES = 20, 10
+"""Minimum number of a query's scores, and of queries that have so many."""
 
-PER_ITEM = 1 / 3
-"""Minimum number of scores per item of the index; with 0.2, a batch lost 2 points on one set."""
+PER_ITEM = 0.1
+"""Minimum number of scores per item of the index. With fewer, nothing was gained."""
 
-DIMENSIONS = 128
-"""Principal axes of the items' vectors that a fit uses; all 384 take two to four times as long."""
+MOST_QUERIES, MOST_ITEMS = 100, 8_192
+"""Maximum number of queries that learn from each other, and of the different items scored for them;
+more queries are split into groups of at least `FEWEST_QUERIES`."""
 
 
 def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
@@ -42,75 +43,110 @@ def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
     if method.prior(index) is not None or not index.vectors:
         return plan
     after = tuple(c for s in SHARES if FEWEST_SCORES <= (c := math.ceil(s * budget)) < budget)
-    if not after or index.store(default_vectors(index)).values is None:
+    vectors = index.store(default_vectors(index, method.vectors)).values
+    if not after or vectors is None:
         return plan
-    first, mean = plan.predictor, method.mean or trend_retrievers(index)
+    first = plan.predictor
     assert isinstance(first, GaussianProcess)
+    retrievers = slice(1, 1 + len(first.columns))
 
-    def learn(began: Posteriors, observed: Observed) -> Predictor[Any] | None:
-        """Fit a prior to the scores of all queries, and return its predictor; None if there are too
-        few scores."""
+    def learn(state: Posteriors, observed: Observed) -> Column | None:
+        """Predict the scores of each query from the others'; None if too few have scores."""
         known = np.flatnonzero(observed.counts >= FEWEST_SCORES)
-        known = np.sort(np.random.default_rng(seed).permutation(known)[:MOST_QUERIES])
         if len(known) < FEWEST_QUERIES or observed.counts[known].sum() < PER_ITEM * index.n:
             return None
-        pairs, cheap = [], []
-        for row, q in enumerate(known.tolist()):
-            count = observed.counts[q]
-            order = np.argsort(observed.items[q, :count])
-            items = observed.items[q, order]
-            cheap.append(first.basis(began, q, items, first.points(items))[:, 1:])
-            pairs.append((np.full(count, row), items, observed.scores[q, order]))
-        query, item, score = map(np.concatenate, zip(*pairs, strict=True))
-        some = began.queries.take(known)
-        scores = SparseScores(some.texts, index.n, query, item, score.astype(np.float32))
-        how = [*np.concatenate(cheap).T], some, mean
-        prior = prior_of_pairs(index, scores, *how, dimensions=DIMENSIONS)
-        return method.plan_with(prior, index, budget, seed).predictor
+        learned = []
+        for group in _groups(np.random.default_rng(seed).permutation(known), observed.items):
+            scored = []
+            for q in group.tolist():
+                items = observed.items[q, : observed.counts[q]]
+                cheap = first.basis(state, q, items, first.points(items))[:, retrievers]
+                scored.append(Known(items, observed.scores[q, : len(items)], cheap))
+            own = None if state.own is None else state.own[group]
+            learned.append((group, predict_each_other(scored, vectors, own)))
+        return _column(learned, vectors)
 
     return replace(plan, predictor=Together(first=first, learn=learn, after=after))
 
 
-class Taught(NamedTuple):
-    """The first predictor's initial state, the current predictor with its state, and past fits."""
+def _groups(queries: IntArray, items: IntArray) -> Sequence[IntArray]:
+    """Split queries, given each query's scored items, into groups that learn from each other."""
+    few = len(queries) <= MOST_QUERIES and len(np.unique(items[queries])) <= MOST_ITEMS
+    if few or len(queries) < 2 * FEWEST_QUERIES:
+        return [queries]
+    return [group for half in np.array_split(queries, 2) for group in _groups(half, items)]
 
-    began: Posteriors
-    predictor: Predictor[Any]
-    state: Any
-    fits: int
+
+def _column(learned: Sequence[tuple[IntArray, Shared]], vectors: FloatArray) -> Column:
+    """Make a column of the trends with the predictions for each group; 0 for other queries."""
+
+    def rows(queries: Queries, width: int, of: Callable[[Shared], FloatArray]) -> FloatArray:
+        values = np.zeros((len(queries), width), np.float32)
+        for group, shared in learned:
+            values[group] = of(shared)
+        return values
+
+    def of_all(queries: Queries) -> FloatArray:
+        return rows(queries, len(vectors), lambda shared: shared.at(vectors))
+
+    def best(queries: Queries) -> FloatArray:
+        return rows(queries, 1, lambda s: s.at(s.points).max(axis=1, keepdims=True))[:, 0]
+
+    def linear(queries: Queries) -> Affine:
+        weights = rows(queries, vectors.shape[1], lambda shared: shared.directions)
+        return Affine(weights, np.zeros(len(queries), np.float32))
+
+    def given(queries: Queries) -> Values:
+        where = {q: (s, row) for group, s in learned for row, q in enumerate(group.tolist())}
+
+        def values(q: int, items: IntArray, points: FloatArray) -> FloatArray:
+            if q not in where:
+                return np.zeros(len(points), np.float32)
+            shared, row = where[q]
+            return shared.at(points, slice(row, row + 1))[0]
+
+        return values
+
+    return Column(of_all=of_all, linear=linear, given=given, best=best)
+
+
+class Taught(NamedTuple):
+    """The current process and its state, and how often queries could have learned."""
+
+    process: GaussianProcess
+    state: Posteriors
+    lessons: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Together(Predictor[Taught]):
-    """Predicts by `first`, and once a query has as many scores as one of `after` by what `learn`
-    makes of all queries' scores."""
+    """Predicts by `first`. Each time a query has as many scores as one of `after`, the column that
+    `learn` makes of all queries' scores is added to the trends."""
 
     first: GaussianProcess
-    learn: Callable[[Posteriors, Observed], Predictor[Any] | None]
+    learn: Callable[[Posteriors, Observed], Column | None]
     after: tuple[int, ...]
 
     def start(self, queries: Queries) -> Taught:
-        began = self.first.start(queries)
-        return Taught(began, self.first, began, 0)
+        return Taught(self.first, self.first.start(queries), 0)
 
     def update(self, state: Taught, observed: Observed) -> Taught:
+        process, inner, lessons = state
         due = sum(int(observed.counts.max(initial=0)) >= count for count in self.after)
-        if due > state.fits:
-            state = state._replace(fits=due)
-            if (learned := self.learn(state.began, observed)) is not None:
-                state = state._replace(predictor=learned, state=learned.start(state.began.queries))
-        return state._replace(state=state.predictor.update(state.state, observed))
+        if due > lessons and (column := self.learn(inner, observed)) is not None:
+            process, inner = self.first.with_column(inner, column)
+        return Taught(process, process.update(inner, observed), due)
 
     def predict(self, state: Taught, items: IntArray | None = None) -> Prediction:
-        return state.predictor.predict(state.state, items)
+        return state.process.predict(state.state, items)
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
         return self.first.acquisition(prediction)
 
     def taught(self, state: Taught) -> int:
-        return 0 if state.predictor is self.first else len(state.began.queries)
+        return 0 if state.process is self.first else len(state.state.queries)
 
     def joining(
         self, state: Taught, count: int, exclude: IntArray, allowed: BoolArray | None = None
     ) -> IntArray:
-        return state.predictor.joining(state.state, count, exclude, allowed)
+        return state.process.joining(state.state, count, exclude, allowed)

@@ -108,6 +108,26 @@ class GaussianProcess(Predictor[Posteriors]):
         lengths = self.model.kernel.lengths(points)
         return Posteriors(queries, points, lengths, basis, (), (), own, best, {}, {})
 
+    def with_column(self, state: Posteriors, column: Column) -> tuple[GaussianProcess, Posteriors]:
+        """Add a basis function whose weight is expected to be 1. Return the process and its state,
+        in which it replaces what was added to `state` before; covariances are kept."""
+        trends, f = [t.with_column() for t in self.model.trends], 1 + len(self.columns)
+        columns, model = [*self.columns, column], replace(self.model, trends=trends)
+        more, queries = replace(self, columns=columns, model=model), state.queries
+        if state.best is not None:
+            best = np.column_stack([state.best[:, :f], column.highest(queries)])
+            state = replace(state, best=best)
+        if state.basis is not None:
+            basis = np.stack([*state.basis[:f], column.of_all(queries)])
+            return more, replace(state, basis=basis)
+        pooled, of_some = {}, column.of_some(queries)
+        for q, pool in state.pooled.items():
+            added = of_some(q, pool.items, pool.points)
+            pooled[q] = pool._replace(basis=np.column_stack([pool.basis[:, :f], added]))
+        linear = [*state.linear[: f - 1], column.linear and column.linear(queries)]
+        values = [*state.values[: f - 1], of_some]
+        return more, replace(state, values=values, linear=linear, pooled=pooled)
+
     def basis(
         self, state: Posteriors, q: int, items: IntArray | slice, points: FloatArray
     ) -> FloatArray:

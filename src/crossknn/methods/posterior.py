@@ -107,6 +107,12 @@ class Trend(NamedTuple):
     mean: FloatArray
     precision: FloatArray
 
+    def with_column(self) -> Trend:
+        """Add a basis function whose weight has a prior of mean 1 and precision 1."""
+        precision = np.pad(self.precision, (0, 1))
+        precision[-1, -1] = 1
+        return Trend(np.append(self.columns, True), np.append(self.mean, 1.0), precision)
+
 
 @dataclass(frozen=True, slots=True)
 class Model:

@@ -55,8 +55,9 @@ class Column:
     """A column of the trends: a value for each query and item.
 
     `of_all` computes its values (m, n). A search that predicts a pool computes no values of all n
-    items: the column is `fixed` (n,) for all queries, or a `linear` function of an item's point, or
-    `given` computes the values of some items; `best` finds the largest values (m,).
+    items: the column is `fixed` (n,) for all queries, or `given` computes the values of some items
+    (`linear` may approximate them), or it is a `linear` function of an item's point; `best` finds
+    the largest values (m,).
     """
 
     of_all: Callable[[Queries], FloatArray]
@@ -69,11 +70,11 @@ class Column:
         """Compute the values of given items."""
         if (fixed := self.fixed) is not None:
             return lambda q, items, points: fixed[items]
+        if self.given is not None:
+            return self.given(queries)
         if self.linear is not None:
             weights, offsets = self.linear(queries)
             return lambda q, items, points: points @ weights[q] + offsets[q]
-        if self.given is not None:
-            return self.given(queries)
         values = self.of_all(queries)
         return lambda q, items, points: values[q, items]
 

@@ -4,20 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from library import Library
+from library import Library, N
+from references.multitask import Tasks
 
-from crossknn.fitting import together
+from crossknn.fitting import multitask, together
 from crossknn.fitting.fusion import fit_fusion
 from crossknn.fitting.gain import Gain
 from crossknn.fitting.kriging import expected_gain, prior_of
 from crossknn.fitting.learning import FIRST_FIT, learn
+from crossknn.fitting.multitask import Known, complete, predict_each_other
+from crossknn.linalg import directions_of, standardised
+from crossknn.methods import parse_method
 from crossknn.methods.kriging import Kriging
-from crossknn.methods.prior import stored_prior
+from crossknn.methods.prior import Column, stored_prior
 from crossknn.scorers import CallableScorer
 from crossknn.scores.sparse import SparseScores
 from crossknn.search.loop import Search
 from crossknn.search.searcher import Budget, Searcher
-from crossknn.types import Pairs, Queries
+from crossknn.types import Observed, Pairs, Queries
 
 BUDGET, COUNT = 50, 100
 
@@ -75,47 +79,148 @@ def test_queries_with_too_few_scores_for_the_items_do_not_count_as_taught(librar
 
 
 def test_a_few_queries_or_a_deadline_or_a_prior_leave_them_alone(library):
-    few = together.FEWEST_QUERIES - 1
+    few = multitask.FEWEST_QUERIES - 1
     alone = [searched(library, 1 + q, together=False)[q] for q in range(few)]
     assert list(searched(library, few)) == alone
     assert searched(library, few).together == 0
     search = Searcher(library.index(), library.scorer).search
     assert search(library.texts(0, 30), budget=Budget(per_query=BUDGET, deadline=600)).together == 0
-    assert search(library.texts(0, 12), budget=24).together == 12
-    assert search(library.texts(0, 12), budget=23).together == 0
+    assert search(library.texts(0, 12), budget=22).together == 12
+    assert search(library.texts(0, 12), budget=21).together == 0
     index = library.index()
     library.search(index, 0, FIRST_FIT, "auto")
     learn(index, library.scorer)
     assert Searcher(index, library.scorer).search(library.texts(100, 150)).together == 0
 
 
-def test_the_prior_is_fitted_to_all_scores_after_each_share_of_the_budget(library):
-    """Fitting the prior by hand between rounds gives a search that scores the same items."""
-    index, queries = library.index(), Queries(library.texts(0, COUNT))
-    method, exact = Kriging(), library.scores[:COUNT]
-    by_hand = Search(method.plan(index, BUDGET, 0), queries, index.n)
+@pytest.fixture
+def exact(monkeypatch):
+    """Solve to the last digits."""
+    monkeypatch.setattr(multitask, "TOLERANCE", 1e-6)
+    monkeypatch.setattr(multitask, "MOST_STEPS", 1_000)
+
+
+def scored_by(rng, count):
+    """Draw each query's retrievers' scores (count, n, 2) and scored items."""
+    cheap = rng.normal(size=(count, N, 2)).astype(np.float32)
+    items = [rng.permutation(N)[: rng.integers(20, 40)] for _ in range(count)]
+    known = [
+        (i, rng.normal(size=len(i)) - 3, stage[i]) for i, stage in zip(items, cheap, strict=True)
+    ]
+    return cheap, known
+
+
+def folds_of(count):
+    return np.array_split(np.random.default_rng(0).permutation(count), multitask.FOLDS)
+
+
+@pytest.mark.parametrize("of_queries", [True, False])
+def test_what_others_predict_and_all_scores_equal_the_reference(library, exact, of_queries):
+    cheap, scored = scored_by(np.random.default_rng(0), 30)
+    vectors = library.queries[:30] if of_queries else None
+    units = [None if of is None else directions_of(of) for of in (library.items, vectors)]
+    reference, known = Tasks(units[0], scored, units[1]), [Known(*row) for row in scored]
+    shared = predict_each_other(known, library.items, vectors)
+    expected = reference.by_others(folds_of(30))
+    np.testing.assert_allclose(shared.at(library.items), expected, atol=2e-3)
+    found = complete(known, cheap.transpose(2, 0, 1), library.items, vectors)
+    np.testing.assert_allclose(found, reference.completed(cheap), atol=2e-3)
+
+
+def test_a_search_scores_the_same_items_as_with_the_reference(library, exact):
+    """By hand, each lesson starts a new process, with the reference's values as a column."""
+    count = 24
+    index, queries = library.index(), Queries(library.texts(0, count))
+    method, truth = Kriging(), library.scores[:count]
+    plan = method.plan(index, BUDGET, 0)
+    first = plan.predictor
+    by_hand = Search(plan, queries, index.n)
     taught = Search(together.plan_together(method, index, BUDGET, 0), queries, index.n)
     after = [int(np.ceil(share * BUDGET)) for share in together.SHARES]
-    fits = 0
+    order = np.random.default_rng(0).permutation(count)
+    cheap = standardised((library.queries[:count] @ library.items.T).astype(np.float32))
+    units = directions_of(library.items), directions_of(library.queries[order])
+    lessons, rounds = 0, 0
     while True:
         seen = by_hand.observed()
-        if fits < len(after) and len(seen.counts) and seen.counts.max() >= after[fits]:
-            fits += 1
-            rows = np.repeat(np.arange(COUNT), seen.items.shape[1])
-            pairs = Pairs(rows, seen.items.ravel())
-            scores = SparseScores.of(queries.texts, index.n, pairs, seen.scores.ravel())
-            prior = prior_of(index, scores)
-            learned = method.plan_with(prior, index, BUDGET, 0).predictor
-            by_hand.plan = replace(by_hand.plan, predictor=learned)
+        if lessons < len(after) and len(seen.counts) and seen.counts.max() >= after[lessons]:
+            lessons += 1
+            scored = [(seen.items[q], seen.scores[q], cheap[q, seen.items[q], None]) for q in order]
+            means = np.empty((count, index.n), np.float32)
+            means[order] = Tasks(units[0], scored, units[1]).by_others(folds_of(count))
+            column = Column(of_all=lambda queries, means=means: means)
+            model = replace(first.model, trends=[t.with_column() for t in first.model.trends])
+            process = replace(first, columns=[*first.columns, column], model=model)
+            by_hand.plan = replace(by_hand.plan, predictor=process)
             by_hand._state = replace(by_hand._state, belief=None)
         one, other = by_hand.ask(), taught.ask()
         chosen = [{*zip(p.query.tolist(), p.item.tolist(), strict=True)} for p in (one, other)]
         assert chosen[0] == chosen[1]
         if not len(one):
             break
+        rounds += 1
         for search in (by_hand, taught):
-            search.tell(one, exact[one.query, one.item])
-    assert fits == len(after)
+            search.tell(one, truth[one.query, one.item])
+    assert lessons == len(after)
+    assert rounds > 10
+
+
+def test_groups_have_few_queries_and_items(monkeypatch):
+    items = list(np.arange(400).reshape(40, 10))
+    assert [len(g) for g in multitask.groups(np.arange(40), items)] == [40]
+    monkeypatch.setattr(multitask, "MOST_ITEMS", 250)
+    assert [len(g) for g in multitask.groups(np.arange(40), items)] == [20, 20]
+    monkeypatch.setattr(multitask, "MOST_ITEMS", 10)
+    groups = multitask.groups(np.arange(40), items)
+    assert [len(g) for g in groups] == [10] * 4
+    assert sorted(np.concatenate(groups)) == list(range(40))
+    assert [len(g) for g in multitask.groups(np.arange(19), items)] == [19]
+
+
+def test_the_column_has_the_same_values_for_all_items_and_for_some(library):
+    vectors = directions_of(library.items).astype(np.float32)
+    scored = []
+    for q, (items, _, cheap) in enumerate(scored_by(np.random.default_rng(1), 12)[1]):
+        scored.append(Known(items, library.scores[q, items], cheap))
+    groups = [np.array([3, 1, 4, 0, 9, 2]), np.array([5, 6, 7, 8, 10, 12])]
+    learned = [
+        (group, predict_each_other(scored[s : s + 6], vectors, None))
+        for group, s in zip(groups, (0, 6), strict=True)
+    ]
+    queries, column = Queries(library.texts(0, 13)), together._column(learned, vectors)
+    values, of_some = column.of_all(queries), column.of_some(queries)
+    assert not values[11].any()
+    weights, offsets = column.linear(queries)
+    for q in range(13):
+        some = np.arange(q, 150, 7)
+        points = vectors[some]
+        np.testing.assert_allclose(of_some(q, some, points), values[q, some], atol=1e-4)
+        if q != 11:
+            approximate = vectors @ weights[q] + offsets[q]
+            assert np.corrcoef(approximate, values[q])[0, 1] > 0.8
+    assert (column.highest(queries) <= values.max(axis=1) + 1e-4).all()
+
+
+@pytest.mark.parametrize("spec", ["kriging", "kriging(shortlist=60)"])
+def test_an_added_column_gives_the_state_of_a_new_process(library, spec):
+    index, queries = library.index(), Queries(library.texts(0, 12))
+    plan = parse_method(spec).plan(index, BUDGET, 0)
+    first, rng = plan.predictor, np.random.default_rng(0)
+    items = np.stack([rng.permutation(150)[:30] for _ in range(12)])
+    exact = library.scores[np.arange(12)[:, None], items].astype(np.float32)
+    seen = Observed(items, exact, np.full(12, 30))
+    pool = np.stack([rng.permutation(150)[:60] for _ in range(12)]) if plan.shortlist else None
+    state = first.update(first.start(queries), seen)
+    first.predict(state, pool)
+    for seed in (1, 2):  # the second column replaces the first
+        values = np.random.default_rng(seed).normal(size=(12, 150)).astype(np.float32)
+        column = Column(of_all=lambda queries, values=values: values)
+        process, state = first.with_column(state, column)
+        state = process.update(state, seen)
+        found = process.predict(state, pool)
+    new = process.update(process.start(queries), seen)
+    for one, other in zip(found, process.predict(new, pool), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_a_query_that_fails_ends_alone(library):

@@ -15,18 +15,13 @@ import pytest
 from recorded import check
 
 from crossknn.fitting.dense_prior import fit_dense
-from crossknn.fitting.factor_model import fit_sparse
 from crossknn.fitting.stopping import record_curve
-from crossknn.linalg import standardised
 from crossknn.methods import parse_method
-from crossknn.methods.kriging import gaussian_process
 from crossknn.methods.plan import Stop, expected_recall
 from crossknn.methods.prior import Prior
-from crossknn.retrievers.specs import open_retriever, retriever_scores
-from crossknn.scores.sparse import SparseScores
+from crossknn.retrievers.specs import retriever_scores
 from crossknn.search.loop import simulate
 from crossknn.spec import parse
-from crossknn.types import Pairs
 from crossknn_lab.stored import StoredMatrix
 
 MATRIX = Path(__file__).parents[2] / "benchmarks" / "data" / "medquad-two.npz"
@@ -65,32 +60,11 @@ def dense_fit(rank: int) -> Prior:
     return fit_dense(data.scores[:ANCHORS], cheap_scores("anchors"), *known, lead=1, rank=rank)
 
 
-def sparse_fit(seen: np.ndarray, rank: int) -> Prior:
-    """From the test queries' scores where `seen` (m, n)."""
-    data, pairs = cut(), np.nonzero(seen)
-    texts = [f"query {row}" for row in range(TESTS)]
-    return fit_sparse(
-        SparseScores.of(texts, N, Pairs(*pairs), data.scores[ANCHORS:][pairs]),
-        [standardised(values)[pairs] for values in cheap_scores("tests")],
-        data.dense_items,
-        data.dense_queries[ANCHORS:],
-        lead=1,
-        rank=rank,
-    )
-
-
-def searched(spec: str, budget: int, prior=None, **options):
+def searched(spec: str, budget: int):
     """A search, and the mean and std (m, n) that follow from all it scored."""
     method = parse_method(spec)
     index, queries, scores = cut().prepared(method, budget).rows(0, TESTS)
-    plan = replace(method.plan(index, budget, 0), **options)
-    if prior is not None:
-        old, names = plan.predictor, ("bm25", "dense")
-        stages = [open_retriever(index, name, 0) for name in names]
-        made = gaussian_process(
-            index, "dense", old.retriever, stages, replace(prior, space="dense")
-        )
-        plan = replace(plan, predictor=made)
+    plan = method.plan(index, budget, 0)
     search, predictor = simulate(plan, queries, scores), plan.predictor
     state = predictor.update(predictor.start(queries), search.observed())
     return search, *predictor.predict(state)
@@ -112,16 +86,8 @@ def numbers_of(fit: Prior) -> dict[str, object]:
     }
 
 
-def a_log() -> np.ndarray:
-    """What searches may leave behind: each query's best by its cheap scores, and some others."""
-    cheap = sum(values / values.std() for values in cheap_scores("tests"))
-    seen = np.random.default_rng(0).random((TESTS, N)) < 0.05
-    seen[np.arange(TESTS)[:, None], np.argsort(-cheap, axis=1)[:, :60]] = True
-    return seen
-
-
-def posterior_numbers(spec: str, prior=None) -> dict[str, object]:
-    search, mean, std = searched(spec, 40, prior)
+def posterior_numbers(spec: str) -> dict[str, object]:
+    search, mean, std = searched(spec, 40)
     return {
         "picks": search.picks().items[:2],
         "mean": mean[:5, SHOWN],
@@ -171,22 +137,15 @@ def curve_numbers() -> dict[str, object]:
 COMPUTED = {
     "dense fit": lambda: numbers_of(dense_fit(100)),
     "dense fit of rank 5": lambda: numbers_of(dense_fit(5)),
-    "sparse fit": lambda: numbers_of(sparse_fit(a_log(), 12)),
     **{
         f"posterior, {name}": lambda spec=spec: posterior_numbers(spec)
         for name, spec in SPECS.items()
     },
     "expected recall, plain": lambda: recall_numbers(SPECS["plain"]),
-    "posterior, sparse": lambda: posterior_numbers(SPECS["plain"], sparse_fit(a_log(), 12)),
     "calibration": curve_numbers,
 }
 
 
-SLOW = ("posterior, sparse", "sparse fit")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in COMPUTED]
-)
+@pytest.mark.parametrize("name", COMPUTED)
 def test_values_are_as_before(name):
     check("kriging_values.json", {name: COMPUTED[name]()}, close=1e-3, floor=None, whole=False)

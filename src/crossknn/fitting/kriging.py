@@ -9,9 +9,10 @@ from importlib.util import find_spec
 import numpy as np
 
 from crossknn.errors import InputError
+from crossknn.files import scratch
 from crossknn.fitting.dense_prior import fit_dense
-from crossknn.fitting.factor_model import fit_sparse
 from crossknn.fitting.gain import FEWEST, Gain, late_errors
+from crossknn.fitting.sparse_prior import fit_sparse
 from crossknn.index.base import Index, lacking
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import LARGE
@@ -23,7 +24,7 @@ from crossknn.scores.sparse import SparseScores
 from crossknn.spec import Spec, parse
 from crossknn.types import FloatArray, IntArray, Progress, Queries
 
-SEED, _QUERIES_AT_ONCE, _SCORES_AT_ONCE = 0, 64, 2**24
+SEED, _QUERIES_AT_ONCE = 0, 64
 
 TEACHING_ANCHORS = 10
 """With at least this many anchors, the prior is fitted to anchors only, not to past searches."""
@@ -149,24 +150,20 @@ def _of_anchors(
 def _of_searches(
     index: Index, scores: SparseScores, retriever: Spec, progress: Progress | None
 ) -> Prior:
-    chosen, columns = scores.scored_queries, list[list[FloatArray]]()
-    together = max(1, min(_QUERIES_AT_ONCE, _SCORES_AT_ONCE // index.n))
-    for start in range(0, len(chosen), together):
-        rows = chosen[start : start + together]
-        where = slice(scores.by_query[rows[0]], scores.by_query[rows[-1] + 1])
-        query, item = np.searchsorted(rows, scores.query[where]), scores.item[where]
-        queries = Queries([scores.queries[row] for row in rows])
-        cheap = retriever_scores(index, retriever, queries, SEED)
-        columns.append([standardised(stage)[query, item] for stage in cheap])
-    cheap = [np.concatenate(stage) for stage in zip(*columns, strict=True)]
-    queries = Queries([scores.queries[row] for row in chosen])
-    vectors, space = _space(index)
+    queries = Queries([scores.queries[row] for row in scores.scored_queries])
+    names, (vectors, space) = stage_names(index, retriever), _space(index)
+    cheap = [scratch((len(queries), index.n)) for _ in names]
+    for start in range(0, len(queries), _QUERIES_AT_ONCE):
+        rows = np.arange(start, min(start + _QUERIES_AT_ONCE, len(queries)))
+        some = retriever_scores(index, retriever, queries.take(rows), SEED)
+        for stage, of_some in zip(cheap, some, strict=True):
+            stage[rows] = standardised(of_some)
     prior = fit_sparse(
         scores,
         cheap,
         index.vectors[vectors],
         None if space is None else index.query_vectors(queries, space),
-        lead=leading_retriever(index, stage_names(index, retriever)),
+        lead=leading_retriever(index, names),
         progress=progress,
     )
     prior = replace(prior, space=space, retriever=str(retriever))

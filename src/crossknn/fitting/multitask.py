@@ -34,6 +34,10 @@ OFFSET = 100.0
 FOLDS = 10
 """A query is predicted from the queries of the other folds."""
 
+FEWEST_QUERIES, MOST_QUERIES, MOST_ITEMS = 10, 100, 8_192
+"""More queries, or queries with more different scored items, are split into groups, but not groups
+of fewer queries."""
+
 TOLERANCE, MOST_STEPS = 0.1, 30
 """Relative residual at which conjugate gradients end, and the maximum number of their steps."""
 
@@ -69,51 +73,47 @@ class Shared(NamedTuple):
         return np.stack([Kernel().direction(weights, self.points) for weights in self.weights])
 
 
+def groups(queries: IntArray, items: Sequence[IntArray]) -> Sequence[IntArray]:
+    """Split queries, given each query's scored items, into groups that learn from each other."""
+    different = len(np.unique(np.concatenate([items[q] for q in queries])))
+    few = len(queries) <= MOST_QUERIES and different <= MOST_ITEMS
+    if few or len(queries) < 2 * FEWEST_QUERIES:
+        return [queries]
+    return [group for half in np.array_split(queries, 2) for group in groups(half, items)]
+
+
 def predict_each_other(
     known: Sequence[Known], vectors: FloatArray, query_vectors: FloatArray | None
 ) -> Shared:
     """Predict f of q queries from each other's scores, given item vectors (n, d) and, if there are
     any, query vectors (q, d)."""
-    seen, place = np.unique(np.concatenate([each.items for each in known]), return_inverse=True)
-    points = np.asarray(vectors[seen], np.float32)
-    covariance = Kernel()(points, points)
-    places = np.split(place, np.cumsum([len(each.items) for each in known])[:-1])
-    tasks = [Task.of(each, at) for each, at in zip(known, places, strict=True)]
-    alike = COMMON + SHARED * similarity(tasks, covariance, query_vectors) + np.eye(len(tasks))
-    alike = alike.astype(np.float32)
-    alone = [t.inverse(covariance, own) for t, own in zip(tasks, np.diag(alike), strict=True)]
-    every, weights = np.arange(len(tasks)), np.zeros((len(tasks), len(seen)), np.float32)
-
-    def solved(queries: IntArray, start: FloatArray | None = None) -> FloatArray:
-        some, near = [tasks[q] for q in queries], alike[np.ix_(queries, queries)]
-        return solve(some, covariance, near, [alone[q] for q in queries], start)
-
-    of_all = solved(every)
+    tasks = Tasks.of(known, vectors, query_vectors)
+    every, weights = np.arange(len(known)), np.zeros((len(known), len(tasks.points)), np.float32)
+    of_all = tasks.solve(every)
     for fold in np.array_split(np.random.default_rng(0).permutation(every), FOLDS):
         others = np.setdiff1d(every, fold)
-        weights[fold] = alike[np.ix_(fold, others)] @ solved(others, of_all[others])
-    return Shared(points, weights)
+        of_others = tasks.solve(others, of_all[others])
+        weights[fold] = tasks.alike[np.ix_(fold, others)] @ of_others
+    return Shared(tasks.points, weights)
 
 
-def similarity(
-    tasks: Sequence[Task], covariance: FloatArray, query_vectors: FloatArray | None
+def complete(
+    known: Sequence[Known],
+    cheap: Sequence[FloatArray],
+    vectors: FloatArray,
+    query_vectors: FloatArray | None,
 ) -> FloatArray:
-    """How similar queries are, from 1 for equal ones: (q, q).
-
-    It is the correlation of what their own scores predict, a' k b / sqrt(a' k a b' k b) for the
-    weights a and b of their scores, averaged with exp(-|u - v|^2 / 2) for the directions u and v of
-    their vectors.
-    """
-    alone = np.zeros((len(tasks), len(covariance)), np.float32)
-    for row, task in zip(alone, tasks, strict=True):
-        row[task.at] = task.inverse(covariance) @ task.scores
-    products = alone @ covariance @ alone.T
-    size = np.sqrt(np.maximum(np.diag(products), 1e-9))
-    predicted = products / size / size[:, None]
-    if query_vectors is None:
-        return predicted
-    directions = directions_of(query_vectors, np.float32)
-    return (predicted + np.exp(directions @ directions.T - 1)) / 2
+    """Predict the scores of all items (q, n) from all scores, given also each retriever's scores of
+    them (q, n), standardised."""
+    tasks = Tasks.of(known, vectors, query_vectors)
+    weights = tasks.solve(np.arange(len(known)))
+    scores: FloatArray = Shared(tasks.points, tasks.alike @ weights).at(vectors)
+    slopes = np.stack([w[t.at] @ t.trend for w, t in zip(weights, tasks.tasks, strict=True)])
+    means = np.array([each.scores.mean() for each in known])
+    scores += (means + np.sqrt(OFFSET) * slopes[:, 0])[:, None]
+    for slope, stage in zip(slopes[:, 1:].T, cheap, strict=True):
+        scores += slope[:, None] * stage
+    return scores
 
 
 class Task(NamedTuple):
@@ -138,40 +138,82 @@ class Task(NamedTuple):
         return np.linalg.inv(block)
 
 
-def solve(
-    tasks: Sequence[Task],
-    covariance: FloatArray,
-    alike: FloatArray,
-    alone: Sequence[FloatArray],
-    start: FloatArray | None = None,
+class Tasks(NamedTuple):
+    """The queries, the j items with scores at `points` (j, d), their `covariance` (j, j), how
+    `alike` (q, q) the queries are, and the inverse (b, b) of each query's covariance `alone`."""
+
+    tasks: Sequence[Task]
+    points: FloatArray
+    covariance: FloatArray
+    alike: FloatArray
+    alone: Sequence[FloatArray]
+
+    @staticmethod
+    def of(known: Sequence[Known], vectors: FloatArray, query_vectors: FloatArray | None) -> Tasks:
+        """Compute the covariances of items and of queries."""
+        items = np.concatenate([each.items for each in known])
+        seen, place = np.unique(items, return_inverse=True)
+        points = np.asarray(vectors[seen], np.float32)
+        places = np.split(place, np.cumsum([len(each.items) for each in known])[:-1])
+        tasks = [Task.of(each, at) for each, at in zip(known, places, strict=True)]
+        covariance = Kernel()(points, points)
+        near = similarity(tasks, covariance, query_vectors)
+        alike = (COMMON + SHARED * near + np.eye(len(tasks))).astype(np.float32)
+        alone = [t.inverse(covariance, own) for t, own in zip(tasks, np.diag(alike), strict=True)]
+        return Tasks(tasks, points, covariance, alike, alone)
+
+    def solve(self, queries: IntArray, start: FloatArray | None = None) -> FloatArray:
+        """Compute the weights (q, j) of covariances, K^-1 y for the covariance K of the scores of
+        some queries, by conjugate gradients preconditioned with the queries' inverses."""
+        tasks = [self.tasks[q] for q in queries]
+        at = np.concatenate([task.at for task in tasks])
+        query = np.repeat(np.arange(len(tasks)), [len(task.at) for task in tasks])
+        parts = np.split(np.arange(len(at)), np.flatnonzero(np.diff(query)) + 1)
+        alike = self.alike[np.ix_(queries, queries)]
+
+        def spread(values: FloatArray) -> FloatArray:
+            weights = np.zeros((len(tasks), len(self.points)), np.float32)
+            weights[query, at] = values
+            return weights
+
+        def product(values: FloatArray) -> FloatArray:
+            of_items: FloatArray = (alike @ spread(values)) @ self.covariance
+            both = zip(tasks, parts, strict=True)
+            trends = [task.trend @ (values[part] @ task.trend) for task, part in both]
+            return of_items[query, at] + np.concatenate(trends) + Kernel().noise * values
+
+        def one_by_one(values: FloatArray) -> FloatArray:
+            both = zip(queries, parts, strict=True)
+            return np.concatenate([self.alone[q] @ values[part] for q, part in both])
+
+        scores, size = np.concatenate([task.scores for task in tasks]), (len(at), len(at))
+        solved, _ = cg(
+            LinearOperator(size, matvec=product, dtype=np.float32),
+            scores,
+            one_by_one(scores) if start is None else start[query, at],
+            rtol=TOLERANCE,
+            maxiter=MOST_STEPS,
+            M=LinearOperator(size, matvec=one_by_one, dtype=np.float32),
+        )
+        return spread(solved)
+
+
+def similarity(
+    tasks: Sequence[Task], covariance: FloatArray, query_vectors: FloatArray | None
 ) -> FloatArray:
-    """Compute the weights (q, j) of covariances, K^-1 y for the covariance K of all scores, by
-    conjugate gradients preconditioned with each query's own inverse, `alone`."""
-    at = np.concatenate([task.at for task in tasks])
-    query = np.repeat(np.arange(len(tasks)), [len(task.at) for task in tasks])
-    parts = np.split(np.arange(len(at)), np.flatnonzero(np.diff(query)) + 1)
+    """How similar queries are, from 1 for equal ones: (q, q).
 
-    def spread(values: FloatArray) -> FloatArray:
-        weights = np.zeros((len(tasks), len(covariance)), np.float32)
-        weights[query, at] = values
-        return weights
-
-    def product(values: FloatArray) -> FloatArray:
-        of_items: FloatArray = (alike @ spread(values)) @ covariance
-        trends = [t.trend @ (values[part] @ t.trend) for t, part in zip(tasks, parts, strict=True)]
-        return of_items[query, at] + np.concatenate(trends) + Kernel().noise * values
-
-    def one_by_one(values: FloatArray) -> FloatArray:
-        both = zip(alone, parts, strict=True)
-        return np.concatenate([inverse @ values[part] for inverse, part in both])
-
-    scores, size = np.concatenate([task.scores for task in tasks]), (len(at), len(at))
-    solved, _ = cg(
-        LinearOperator(size, matvec=product, dtype=np.float32),
-        scores,
-        one_by_one(scores) if start is None else start[query, at],
-        rtol=TOLERANCE,
-        maxiter=MOST_STEPS,
-        M=LinearOperator(size, matvec=one_by_one, dtype=np.float32),
-    )
-    return spread(solved)
+    It is the correlation of what their own scores predict, a' k b / sqrt(a' k a b' k b) for the
+    weights a and b of their scores, averaged with exp(-|u - v|^2 / 2) for the directions u and v of
+    their vectors.
+    """
+    weights = np.zeros((len(tasks), len(covariance)), np.float32)
+    for row, task in zip(weights, tasks, strict=True):
+        row[task.at] = task.inverse(covariance) @ task.scores
+    products = weights @ covariance @ weights.T
+    size = np.sqrt(np.maximum(np.diag(products), 1e-9))
+    predicted = products / size / size[:, None]
+    if query_vectors is None:
+        return predicted
+    directions = directions_of(query_vectors, np.float32)
+    return (predicted + np.exp(directions @ directions.T - 1)) / 2

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crossknn.fitting.multitask import Known, Shared, predict_each_other
+from crossknn.fitting.multitask import FEWEST_QUERIES, Known, Shared, groups, predict_each_other
 from crossknn.index.base import Index
 from crossknn.methods.base import Method, planned
 from crossknn.methods.gp import GaussianProcess, Posteriors
@@ -23,15 +23,11 @@ SHARES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Shares of the budget after which queries learn from each other. If they do so earlier, they find
 fewer of their best ten items."""
 
-FEWEST_SCORES, FEWEST_QUERIES = 20, 10
-"""Minimum number of a query's scores, and of queries that have so many."""
+FEWEST_SCORES = 20
+"""Minimum number of a query's scores."""
 
 PER_ITEM = 0.1
 """Minimum number of scores per item of the index. With fewer, nothing was gained."""
-
-MOST_QUERIES, MOST_ITEMS = 100, 8_192
-"""Maximum number of queries that learn from each other, and of the different items scored for them;
-more queries are split into groups of at least `FEWEST_QUERIES`."""
 
 
 def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
@@ -55,26 +51,18 @@ def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
         known = np.flatnonzero(observed.counts >= FEWEST_SCORES)
         if len(known) < FEWEST_QUERIES or observed.counts[known].sum() < PER_ITEM * index.n:
             return None
+        items = [observed.items[q, :count] for q, count in enumerate(observed.counts)]
         learned = []
-        for group in _groups(np.random.default_rng(seed).permutation(known), observed.items):
+        for group in groups(np.random.default_rng(seed).permutation(known), items):
             scored = []
             for q in group.tolist():
-                items = observed.items[q, : observed.counts[q]]
-                cheap = first.basis(state, q, items, first.points(items))[:, retrievers]
-                scored.append(Known(items, observed.scores[q, : len(items)], cheap))
+                cheap = first.basis(state, q, items[q], first.points(items[q]))[:, retrievers]
+                scored.append(Known(items[q], observed.scores[q, : len(items[q])], cheap))
             own = None if state.own is None else state.own[group]
             learned.append((group, predict_each_other(scored, vectors, own)))
         return _column(learned, vectors)
 
     return replace(plan, predictor=Together(first=first, learn=learn, after=after))
-
-
-def _groups(queries: IntArray, items: IntArray) -> Sequence[IntArray]:
-    """Split queries, given each query's scored items, into groups that learn from each other."""
-    few = len(queries) <= MOST_QUERIES and len(np.unique(items[queries])) <= MOST_ITEMS
-    if few or len(queries) < 2 * FEWEST_QUERIES:
-        return [queries]
-    return [group for half in np.array_split(queries, 2) for group in _groups(half, items)]
 
 
 def _column(learned: Sequence[tuple[IntArray, Shared]], vectors: FloatArray) -> Column:

@@ -178,27 +178,29 @@ def test_groups_have_few_queries_and_items(monkeypatch):
 
 
 def test_the_column_has_the_same_values_for_all_items_and_for_some(library):
-    vectors = directions_of(library.items).astype(np.float32)
-    scored = []
+    vectors, known = directions_of(library.items).astype(np.float32), []
     for q, (items, _, cheap) in enumerate(scored_by(np.random.default_rng(1), 12)[1]):
-        scored.append(Known(items, library.scores[q, items], cheap))
-    groups = [np.array([3, 1, 4, 0, 9, 2]), np.array([5, 6, 7, 8, 10, 12])]
-    learned = [
-        (group, predict_each_other(scored[s : s + 6], vectors, None))
-        for group, s in zip(groups, (0, 6), strict=True)
-    ]
-    queries, column = Queries(library.texts(0, 13)), together._column(learned, vectors)
+        known.append(Known(items, library.scores[q, items], cheap))
+    column = together._column(predict_each_other(known, vectors, None), vectors)
+    queries = Queries(library.texts(0, 12))
     values, of_some = column.of_all(queries), column.of_some(queries)
-    assert not values[11].any()
     weights, offsets = column.linear(queries)
-    for q in range(13):
-        some = np.arange(q, 150, 7)
-        points = vectors[some]
-        np.testing.assert_allclose(of_some(q, some, points), values[q, some], atol=1e-4)
-        if q != 11:
-            approximate = vectors @ weights[q] + offsets[q]
-            assert np.corrcoef(approximate, values[q])[0, 1] > 0.8
+    for q in range(12):
+        some = np.arange(q, N, 7)
+        np.testing.assert_allclose(of_some(q, some, vectors[some]), values[q, some], atol=1e-4)
+        approximate = vectors @ weights[q] + offsets[q]
+        assert np.corrcoef(approximate, values[q])[0, 1] > 0.8
     assert (column.highest(queries) <= values.max(axis=1) + 1e-4).all()
+
+
+def test_more_queries_learn_in_groups(library, monkeypatch):
+    whole = searched(library, 40)
+    monkeypatch.setattr(multitask, "MOST_QUERIES", 20)
+    found = searched(library, 40)
+    assert found.together == 40
+    assert found.hits != whole.hits
+    apart = searched(library, 40, together=False)
+    assert recall(library, found).mean() > recall(library, apart).mean()
 
 
 @pytest.mark.parametrize("spec", ["kriging", "kriging(shortlist=60)"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -59,43 +59,32 @@ def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
                 cheap = first.basis(state, q, items[q], first.points(items[q]))[:, retrievers]
                 scored.append(Known(items[q], observed.scores[q, : len(items[q])], cheap))
             own = None if state.own is None else state.own[group]
-            learned.append((group, predict_each_other(scored, vectors, own)))
-        return _column(learned, vectors)
+            found = predict_each_other(scored, vectors, own)
+            weights = np.zeros((len(items), len(found.points)), np.float32)
+            weights[group] = found.weights
+            learned.append(found._replace(weights=weights))
+        points = np.concatenate([each.points for each in learned])
+        weights = np.concatenate([each.weights for each in learned], axis=1)
+        return _column(Shared(points, weights), vectors)
 
     return replace(plan, predictor=Together(first=first, learn=learn, after=after))
 
 
-def _column(learned: Sequence[tuple[IntArray, Shared]], vectors: FloatArray) -> Column:
-    """Make a column of the trends with the predictions for each group; 0 for other queries."""
-
-    def rows(queries: Queries, width: int, of: Callable[[Shared], FloatArray]) -> FloatArray:
-        values = np.zeros((len(queries), width), np.float32)
-        for group, shared in learned:
-            values[group] = of(shared)
-        return values
-
-    def of_all(queries: Queries) -> FloatArray:
-        return rows(queries, len(vectors), lambda shared: shared.at(vectors))
-
-    def best(queries: Queries) -> FloatArray:
-        return rows(queries, 1, lambda s: s.at(s.points).max(axis=1, keepdims=True))[:, 0]
+def _column(shared: Shared, vectors: FloatArray) -> Column:
+    """Make a column of the trends with the predictions for each query."""
 
     def linear(queries: Queries) -> Affine:
-        weights = rows(queries, vectors.shape[1], lambda shared: shared.directions)
-        return Affine(weights, np.zeros(len(queries), np.float32))
+        return Affine(shared.directions, np.zeros(len(queries), np.float32))
 
     def given(queries: Queries) -> Values:
-        where = {q: (s, row) for group, s in learned for row, q in enumerate(group.tolist())}
+        return lambda q, items, points: shared.at(points, slice(q, q + 1))[0]
 
-        def values(q: int, items: IntArray, points: FloatArray) -> FloatArray:
-            if q not in where:
-                return np.zeros(len(points), np.float32)
-            shared, row = where[q]
-            return shared.at(points, slice(row, row + 1))[0]
-
-        return values
-
-    return Column(of_all=of_all, linear=linear, given=given, best=best)
+    return Column(
+        of_all=lambda queries: shared.at(vectors),
+        linear=linear,
+        given=given,
+        best=lambda queries: shared.at(shared.points).max(axis=1),
+    )
 
 
 class Taught(NamedTuple):

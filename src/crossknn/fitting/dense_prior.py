@@ -35,7 +35,7 @@ PRIOR_QUERIES = 2
 """Weight of the slope prior that is assumed without other queries, in numbers of queries."""
 
 BLOCK = 8_192
-"""Number of items that a fit reads together."""
+"""Number of items that a fit to 256 queries or fewer reads together."""
 
 SCALES = tuple(0.125 * 2.0**step for step in range(8))
 RIDGES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
@@ -82,7 +82,7 @@ def fit_dense(
     vectors (n, d) and anchors' vectors (a, d').
 
     `lead` is the position of the retriever in the trend with few columns; `rows` (q,) are the
-    anchors to fit to, by default all. The items are read three times, `BLOCK` at a time, so that
+    anchors to fit to, by default all. The items are read three times, in blocks, so that
     arrays may be memory-mapped; `progress` is called with (items read, 3 n).
     """
     rows = np.arange(len(scores)) if rows is None else rows
@@ -148,8 +148,9 @@ class _Anchors(NamedTuple):
         """Yield each block's items, and every anchor's columns (except the constant 1) and scores
         for them (q, g, b). An item's mean score is over the other anchors."""
         n = self.scores.shape[1]
-        for start in range(0, n, BLOCK):
-            part = slice(start, min(start + BLOCK, n))
+        block = max(1, BLOCK // max(1, len(self.rows) // 256))
+        for start in range(0, n, block):
+            part = slice(start, min(start + block, n))
             *cheap, exact = (
                 scores[:, part][self.rows].astype(np.float64)
                 for scores in (*self.cheap, self.scores)

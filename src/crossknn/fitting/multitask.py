@@ -135,7 +135,7 @@ class Task(NamedTuple):
         """Invert the covariance (b, b) of the scores, `own` being the variance of f."""
         block = own * covariance[np.ix_(self.at, self.at)] + self.trend @ self.trend.T
         block[np.diag_indices_from(block)] += Kernel().noise
-        return np.linalg.inv(block)
+        return np.linalg.inv(block.astype(np.float64)).astype(np.float32)
 
 
 class Tasks(NamedTuple):
@@ -156,7 +156,10 @@ class Tasks(NamedTuple):
         points = np.asarray(vectors[seen], np.float32)
         places = np.split(place, np.cumsum([len(each.items) for each in known])[:-1])
         tasks = [Task.of(each, at) for each, at in zip(known, places, strict=True)]
-        covariance = Kernel()(points, points)
+        covariance = np.empty((len(points), len(points)), np.float32)
+        for start in range(0, len(points), _BLOCK):  # temporary values take more
+            part = slice(start, start + _BLOCK)
+            covariance[:, part] = Kernel()(points, points[part])
         near = similarity(tasks, covariance, query_vectors)
         alike = (COMMON + SHARED * near + np.eye(len(tasks))).astype(np.float32)
         alone = [t.inverse(covariance, own) for t, own in zip(tasks, np.diag(alike), strict=True)]

@@ -3,10 +3,10 @@
     python lab/benchmarks/together.py OUT MATRIX ...        # without a matrix: print OUT as tables
 
 The anchors of a matrix serve as more queries or as earlier searches; nothing else is known of
-them. A MATRIX may be "sample", the package's. For each way, budget and number of queries, OUT (JSON lines) gets the difference to searching each
-query alone, in points of own top 1, 10 and 100 with a 95% interval and a p-value, and milliseconds
-per query outside scoring. `als` (MF_TRNS) fits vectors to the scores of the first half of the calls,
-and spends the other half on the items that they predict. A killed run is resumed by matrix.
+them. A MATRIX may be "sample". OUT (JSON lines) gets differences to searching each query alone, in
+points of own top 1, 10 and 100 with a 95% interval and a p-value, and milliseconds per query outside
+scoring. `als` (MF_TRNS) fits vectors to the scores of the first half of the calls, and spends the
+other half on the items that they predict. A killed run is resumed by matrix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from crossknn.evaluation.measures import holm, paired
 from crossknn.evaluation.outcome import QueryBatch, outcome, truth_of
 from crossknn.fitting.factors import Targets, als
 from crossknn.fitting.kriging import FEWEST_SCORES, PER_ITEM, expected_gain, prior_of
+from crossknn.fitting.together import plan_together
 from crossknn.linalg import mask, top_k
 from crossknn.methods import parse_method
 from crossknn.methods.kriging import Kriging
@@ -33,7 +34,7 @@ from crossknn.retrievers.specs import open_retriever
 from crossknn.scores.sparse import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.spec import Spec
-from crossknn.types import FloatArray, IntArray, Observed, Pairs, Queries
+from crossknn.types import Artifact, FloatArray, IntArray, Observed, Pairs, Queries
 from crossknn_lab.stored import DUAL_ENCODER, StoredMatrix
 
 KS, BUDGETS, SIZES, TESTS = (1, 10, 100), (50, 100, 200, 500), (10, 30, 100, 300), 100
@@ -166,7 +167,7 @@ def together(matrix: ById, first: int) -> Iterator[dict[str, Any]]:
 
 
 def learned(matrix: ById, first: int) -> Iterator[dict[str, Any]]:
-    """Search with what earlier searches of some anchors teach, if the index would use it."""
+    """Search with what earlier searches of some anchors teach, alone and together."""
     if not first:
         return
     run = Run(matrix, np.arange(first, min(first + TESTS, len(matrix.scores))), TESTS)
@@ -180,13 +181,14 @@ def learned(matrix: ById, first: int) -> Iterator[dict[str, Any]]:
         prior = prior_of(matrix, scores)
         gain = expected_gain(matrix, scores, prior)
         used = calls >= FEWEST_SCORES and len(scores) >= PER_ITEM * matrix.n and gain.mean > 0
-        how = {"way": "log", "queries": count, "scores": calls, "used": bool(used), "gain": gain}
+        taught = replace(matrix, artifacts={"kriging": Artifact(*prior.kept())})
+        how = {"queries": count, "scores": calls, "used": bool(used), "gain": gain}
         for budget in BUDGETS[:-1]:
             plans = [method.plan_with(each, matrix, budget, 0) for each in (prior, None)]
-            found, alone = (
-                run.recall(simulate(plan, queries, exact).picks().items) for plan in plans
-            )
-            yield how | {"budget": budget, **compared(found, alone)}
+            plans.append(plan_together(Kriging(), taught, budget, 0))
+            of = [run.recall(simulate(plan, queries, exact).picks().items) for plan in plans]
+            for way, found in (("log", of[0]), ("both", of[2])):
+                yield how | {"way": way, "budget": budget, **compared(found, of[1])}
 
 
 def tables(rows: list[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ from library import Library, N
 from references.multitask import Tasks
 
 from crossknn.fitting import multitask, together
+from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.fusion import fit_fusion
 from crossknn.fitting.gain import Gain
 from crossknn.fitting.kriging import expected_gain, prior_of
@@ -78,7 +79,7 @@ def test_queries_with_too_few_scores_for_the_items_do_not_count_as_taught(librar
     assert searched(library).together == 0
 
 
-def test_a_few_queries_or_a_deadline_or_a_prior_leave_them_alone(library):
+def test_a_few_queries_or_a_deadline_or_anchors_leave_them_alone(library):
     few = multitask.FEWEST_QUERIES - 1
     alone = [searched(library, 1 + q, together=False)[q] for q in range(few)]
     assert list(searched(library, few)) == alone
@@ -88,9 +89,19 @@ def test_a_few_queries_or_a_deadline_or_a_prior_leave_them_alone(library):
     assert search(library.texts(0, 12), budget=22).together == 12
     assert search(library.texts(0, 12), budget=21).together == 0
     index = library.index()
-    library.search(index, 0, FIRST_FIT, "auto")
+    collect_anchors(index, library.scorer, library.texts(150, 160))
+    assert Searcher(index, library.scorer).search(library.texts(0, 50)).together == 0
+
+
+@pytest.mark.parametrize("method", ["auto", "auto(shortlist=60)"])
+def test_queries_learn_from_each_other_and_from_past_searches(library, method):
+    index = library.index()
+    library.search(index, 100, 180, "auto")
     learn(index, library.scorer)
-    assert Searcher(index, library.scorer).search(library.texts(100, 150)).together == 0
+    search = Searcher(index, library.scorer, method).search
+    alone, found = (search(library.texts(0, 60), budget=30, together=t) for t in (False, True))
+    assert (alone.together, found.together) == (0, 60)
+    assert recall(library, found).mean() > recall(library, alone).mean()
 
 
 @pytest.fixture

@@ -45,12 +45,12 @@ _BLOCK = 512
 
 
 class Known(NamedTuple):
-    """A query's scored `items` (b,), their `scores` (b,) and the retrievers' scores `cheap` (b, s)
-    of them, standardised over all items."""
+    """A query's scored `items` (b,), their `scores` (b,) and the `columns` (b, s) of its trend
+    besides the constant."""
 
     items: IntArray
     scores: FloatArray
-    cheap: FloatArray
+    columns: FloatArray
 
 
 class Shared(NamedTuple):
@@ -129,7 +129,7 @@ class Task(NamedTuple):
         """Center the scores, and add the constant to the trend."""
         scores = np.asarray(known.scores - np.mean(known.scores), np.float32)
         constant = np.full(len(scores), np.sqrt(OFFSET))
-        return Task(at, scores, np.column_stack([constant, known.cheap]).astype(np.float32))
+        return Task(at, scores, np.column_stack([constant, known.columns]).astype(np.float32))
 
     def inverse(self, covariance: FloatArray, own: float = 1.0) -> FloatArray:
         """Invert the covariance (b, b) of the scores, `own` being the variance of f."""

@@ -67,7 +67,7 @@ def fit_sparse(
 
 def _variance(known: Sequence[Known]) -> float:
     """The mean square of what one weight per retriever for all queries leaves of the scores."""
-    values = [np.column_stack([each.cheap, each.scores]).astype(np.float64) for each in known]
+    values = [np.column_stack([each.columns, each.scores]).astype(np.float64) for each in known]
     *cheap, scores = np.concatenate([each - each.mean(axis=0) for each in values]).T
     columns = np.stack(cheap, axis=1)
     weights = np.linalg.lstsq(columns, scores, rcond=1e-9)[0]

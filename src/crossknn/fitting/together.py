@@ -32,11 +32,12 @@ PER_ITEM = 0.25
 
 def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
     """Make the plan of a method for queries that are searched together: with `kriging`, unless
-    `together` is false or the index has a prior, they teach each other."""
+    `together` is false or the prior is from anchors, they teach each other."""
     plan = planned(method, index, budget, seed)
     if not isinstance(method, Kriging) or not (method.together and method.use_anchors):
         return plan
-    if method.prior(index) is not None or not index.vectors:
+    prior = method.prior(index)
+    if not index.vectors or (prior is not None and not prior.from_searches):
         return plan
     after = tuple(c for s in SHARES if FEWEST_SCORES <= (c := math.ceil(s * budget)) < budget)
     vectors = index.store(default_vectors(index, method.vectors)).values
@@ -44,7 +45,7 @@ def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
         return plan
     first = plan.predictor
     assert isinstance(first, GaussianProcess)
-    retrievers = slice(1, 1 + len(first.columns))
+    columns, rank = slice(1, 1 + len(first.columns)), first.model.kernel.rank
 
     def learn(state: Posteriors, observed: Observed) -> Column | None:
         """Predict the scores of each query from the others'; None if too few have scores."""
@@ -56,28 +57,30 @@ def plan_together(method: Method, index: Index, budget: int, seed: int) -> Plan:
         for group in groups(np.random.default_rng(seed).permutation(known), items):
             scored = []
             for q in group.tolist():
-                cheap = first.basis(state, q, items[q], first.points(items[q]))[:, retrievers]
+                cheap = first.basis(state, q, items[q], first.points(items[q]))[:, columns]
                 scored.append(Known(items[q], observed.scores[q, : len(items[q])], cheap))
-            own = None if state.own is None else state.own[group]
+            own = None if state.own is None else state.own[group, rank:]
             found = predict_each_other(scored, vectors, own)
             weights = np.zeros((len(items), len(found.points)), np.float32)
             weights[group] = found.weights
             learned.append(found._replace(weights=weights))
         points = np.concatenate([each.points for each in learned])
         weights = np.concatenate([each.weights for each in learned], axis=1)
-        return _column(Shared(points, weights), vectors)
+        return _column(Shared(points, weights), vectors, rank)
 
     return replace(plan, predictor=Together(first=first, learn=learn, after=after))
 
 
-def _column(shared: Shared, vectors: FloatArray) -> Column:
-    """Make a column of the trends with the predictions for each query."""
+def _column(shared: Shared, vectors: FloatArray, rank: int = 0) -> Column:
+    """Make a column of the trends with the predictions for each query. In items' points, vectors
+    follow `rank` factors."""
 
     def linear(queries: Queries) -> Affine:
-        return Affine(shared.directions, np.zeros(len(queries), np.float32))
+        directions = np.pad(shared.directions, ((0, 0), (rank, 0)))
+        return Affine(directions, np.zeros(len(queries), np.float32))
 
     def given(queries: Queries) -> Values:
-        return lambda q, items, points: shared.at(points, slice(q, q + 1))[0]
+        return lambda q, items, points: shared.at(points[:, rank:], slice(q, q + 1))[0]
 
     return Column(
         of_all=lambda queries: shared.at(vectors),

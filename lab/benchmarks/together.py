@@ -143,8 +143,8 @@ def compared(found: FloatArray, alone: FloatArray) -> dict[str, Any]:
     rows: dict[str, Any] = {"n": len(alone), "alone": alone.mean(axis=0).round(1).tolist()}
     for k, difference in zip(KS, (found - alone).T, strict=True):
         test = paired(difference)
-        ends = [round(x, 1) for x in (test.difference, test.low, test.high)]
-        rows[f"top {k}"] = [*ends, round(test.p_value, 4)]
+        values = round(test.difference, 1), round(test.low, 1), round(test.high, 1)
+        rows[f"top {k}"] = [*values, round(test.p_value, 4)]
     return rows
 
 
@@ -171,13 +171,12 @@ def learned(matrix: ById, first: int) -> Iterator[dict[str, Any]]:
     if not first:
         return
     run = Run(matrix, np.arange(first, min(first + TESTS, len(matrix.scores))), TESTS)
-    method, exact = Kriging(together=False), matrix.scores[run.rows]
     queries = Queries([matrix.query_ids[row] for row in run.rows])
+    method, exact = Kriging(together=False), matrix.scores[run.rows]
     for count, calls in ((q, c) for q, c in LOGS if q <= first or q == 100):
         log = Queries(matrix.query_ids[: min(count, first)])
-        plan, q = method.plan_with(None, matrix, calls, 0), len(log)
-        seen = simulate(plan, log, matrix.scores[:q]).observed()
-        scores = sparse(matrix, log, seen)
+        plan = method.plan_with(None, matrix, calls, 0)
+        scores = sparse(matrix, log, simulate(plan, log, matrix.scores[: len(log)]).observed())
         prior = prior_of(matrix, scores)
         gain = expected_gain(matrix, scores, prior)
         used = calls >= FEWEST_SCORES and len(scores) >= PER_ITEM * matrix.n and gain.mean > 0
@@ -233,7 +232,6 @@ def main() -> None:
         matrix, first = of_sample() if path.name == "sample" else of_file(path)
         for row in (*together(matrix, first), *learned(matrix, first)):
             done.append(json.dumps({"matrix": path.stem, **row}))
-            print(done[-1], flush=True)
         options.out.write_text("\n".join(done) + "\n")
 
 

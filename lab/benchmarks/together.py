@@ -24,7 +24,8 @@ import crossknn as ck
 from crossknn.evaluation.measures import holm, paired
 from crossknn.evaluation.outcome import QueryBatch, outcome, truth_of
 from crossknn.fitting.factors import Targets, als
-from crossknn.fitting.kriging import FEWEST_SCORES, PER_ITEM, expected_gain, prior_of
+from crossknn.fitting.kriging import PER_ITEM, expected_gain, prior_of
+from crossknn.fitting.multitask import FEWEST_SCORES
 from crossknn.fitting.together import plan_together
 from crossknn.linalg import mask, top_k
 from crossknn.methods import parse_method
@@ -80,9 +81,8 @@ class Run:
     def parts(self) -> list[QueryBatch]:
         split = [self.rows[s : s + self.size] for s in range(0, len(self.rows), self.size)]
         texts = [[self.matrix.query_ids[row] for row in part] for part in split]
-        scores = self.matrix.scores
-        both = zip(split, texts, strict=True)
-        return [QueryBatch.scored(self.matrix, Queries(t), scores[part]) for part, t in both]
+        both, of = zip(split, texts, strict=True), self.matrix
+        return [QueryBatch.scored(of, Queries(t), of.scores[part]) for part, t in both]
 
     def recall(self, items: IntArray) -> FloatArray:
         """Recall (m, k) of scored items (m, b), in percent."""

@@ -16,8 +16,8 @@ CONTENT = Content(scale=2.0, smooth=0.3, linear=0.5, noise=0.25)
 
 
 class Tasks:
-    """Queries with X (n, d) and U (q, d) directions of items and queries; what each query `scored`
-    are items (b,), scores (b,) and columns (b, s) of its trend."""
+    """The model of q queries. X (n, d) and U (q, d) are directions of items and queries; `scored` has
+    each query's items (b,), scores (b,) and trend columns (b, s)."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Tasks:
                 self.B[i, j] = 2 + 10 * near + (i == j)
 
     def weights(self, queries: Sequence[int], B: FloatArray) -> FloatArray:
-        """(q', n) K^-1 y of some queries, 0 where an item has no score."""
+        """Solve K a = y for the scores of some queries: (q', n), 0 where an item has no score."""
         of = np.concatenate([np.full(len(self.scored[q][0]), r) for r, q in enumerate(queries)])
         items = np.concatenate([self.scored[q][0] for q in queries])
         columns = np.concatenate([self.scored[q][2] for q in queries])
@@ -57,7 +57,7 @@ class Tasks:
         return means
 
     def completed(self, trends: FloatArray) -> FloatArray:
-        """(q, n) predictions of all scores, given all columns (q, n, s) of the trends."""
+        """Predict all scores (q, n), given the trend columns of all items (q, n, s)."""
         weights = self.weights(range(len(self.scored)), self.B)
         means = self.B @ weights @ self.k
         for q, (items, scores, columns) in enumerate(self.scored):

@@ -47,10 +47,8 @@ def late_errors(index: Index, prior: Prior, scores: SparseScores, retriever: Spe
     method = Kriging(mean=retriever)
     plain, informed = (method.plan_with(p, index, 1, 0).predictor for p in (None, prior))
     assert isinstance(plain, GaussianProcess)
-    lead, chosen = (
-        1 + leading_retriever(index, stage_names(index, retriever)),
-        scores.scored_queries,
-    )
+    lead = 1 + leading_retriever(index, stage_names(index, retriever))
+    chosen = scores.scored_queries
     errors = np.empty((2, len(chosen)))
     for start in range(0, len(chosen), AT_ONCE):
         rows = chosen[start : start + AT_ONCE]

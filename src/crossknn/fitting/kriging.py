@@ -29,9 +29,9 @@ SEED, _QUERIES_AT_ONCE = 0, 64
 TEACHING_ANCHORS = 10
 """With at least this many anchors, the prior is fitted to anchors only, not to past searches."""
 
-FEWEST_SCORES, PER_ITEM = 20, 1 / 8
-"""Minimum number of scores of a query, and per item of the index, from which searches teach: with
-fewer, what is learned gained nothing, and lost up to three points of recall."""
+PER_ITEM = 1 / 8
+"""Minimum number of scores per item of the index from which searches teach. With fewer, or with
+fewer than `FEWEST_SCORES` per query, what is learned lost up to three points of recall."""
 
 
 def fit_prior(

@@ -16,7 +16,8 @@ import numpy as np
 
 from crossknn.errors import CrossknnError, InputError
 from crossknn.files import LockedError, exclusive_lock
-from crossknn.fitting.kriging import FEWEST_SCORES, PER_ITEM, TEACHING_ANCHORS, fit_prior
+from crossknn.fitting.kriging import PER_ITEM, TEACHING_ANCHORS, fit_prior
+from crossknn.fitting.multitask import FEWEST_SCORES
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import running
 from crossknn.methods.prior import Prior, stored_prior

@@ -1,4 +1,4 @@
-"""Predict the scores of queries from each other's: a multi-task Gaussian process.
+"""Predict each query's scores from the other queries' scores, by a multi-task Gaussian process.
 
     score of item i for query q = trend_q(i) + f_q(i) + noise
     cov(f_q(i), f_p(j)) = alike_qp k(i, j)
@@ -35,8 +35,11 @@ FOLDS = 10
 """A query is predicted from the queries of the other folds."""
 
 FEWEST_QUERIES, MOST_QUERIES, MOST_ITEMS = 10, 100, 8_192
-"""More queries, or queries with more different scored items, are split into groups, but not groups
-of fewer queries."""
+"""Queries learn from each other in groups of at most `MOST_QUERIES` queries and `MOST_ITEMS`
+different scored items, but a group of fewer than twice `FEWEST_QUERIES` is not split."""
+
+FEWEST_SCORES = 20
+"""Minimum number of a query's scores from which other queries learn."""
 
 TOLERANCE, MOST_STEPS = 0.1, 30
 """Relative residual at which conjugate gradients end, and the maximum number of their steps."""

@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crossknn.fitting.multitask import FEWEST_QUERIES, Known, Shared, groups, predict_each_other
+from crossknn.fitting.multitask import (
+    FEWEST_QUERIES,
+    FEWEST_SCORES,
+    Known,
+    Shared,
+    groups,
+    predict_each_other,
+)
 from crossknn.index.base import Index
 from crossknn.methods.base import Method, planned
 from crossknn.methods.gp import GaussianProcess, Posteriors
@@ -22,9 +29,6 @@ from crossknn.types import BoolArray, FloatArray, IntArray, Observed, Queries
 SHARES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Shares of the budget after which queries learn from each other. If they do so earlier, they find
 fewer of their best ten items."""
-
-FEWEST_SCORES = 20
-"""Minimum number of a query's scores."""
 
 PER_ITEM = 0.25
 """Minimum number of scores per item of the index. With fewer, one set lost three points."""
@@ -100,8 +104,8 @@ class Taught(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Together(Predictor[Taught]):
-    """Predicts by `first`. Each time a query has as many scores as one of `after`, the column that
-    `learn` makes of all queries' scores is added to the trends."""
+    """Predicts with `first`. When a query reaches one of the numbers of scores `after`, `learn`
+    makes a column from all queries' scores, which is added to the trends."""
 
     first: GaussianProcess
     learn: Callable[[Posteriors, Observed], Column | None]

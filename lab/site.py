@@ -1,7 +1,7 @@
 """What `make docs` adds to the pages of docs/: the API, the commands, the evidence, and llms.txt.
 
 A hook of MkDocs (mkdocs.yml). The evidence is the report of `crossknn-lab reproduce`, kept in
-benchmarks/results/evidence.tar.xz and cut into pages here.
+benchmarks/results/evidence.tar.xz; the page has its pictures and shorter tables.
 
     python lab/site.py REPORT COMMIT    # keep that report, and the means of evidence/index.md
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 REPORT = ROOT / "benchmarks/results/evidence.tar.xz"
-LONGEST = 300  # lines of a page of the evidence; a longer part is cut into its sections
+LONGEST = 42  # lines of a table of the evidence that is on the page
 GROUPS = {
     "Searching": ("search", "rerank", "sample"),
     "Indexes and retrievers": ("index", "retrievers"),
@@ -60,9 +60,8 @@ def on_config(config: Any) -> Any:
         {"Command line": [{title_of(text): path} for path, text in program.items()]},
     ]
     if REPORT.exists():
-        pages = report()
-        made |= pages
-        parts["Evidence"].append({"The whole report": [*pages]})
+        made["evidence/report.md"] = report()
+        parts["Evidence"].append({"All figures": "evidence/report.md"})
     config.extra["made"] = made
     return config
 
@@ -79,7 +78,7 @@ def on_files(files: Files, config: Any) -> Files:
                 if member.isfile() and member.name.startswith("images/"):
                     content = archive.extractfile(member)
                     assert content is not None
-                    path = f"evidence/report/{member.name}"
+                    path = f"evidence/{member.name}"
                     files.append(File.generated(config, path, content=content.read()))
     return files
 
@@ -208,31 +207,23 @@ def _argument(parameter: Any) -> str:
     return f"{name}..." if parameter.nargs == -1 else name
 
 
-def report() -> dict[str, str]:
-    """The pages of the report, in order."""
+def report() -> str:
+    """The page of the report, without its folded and its longest tables and outside the search."""
     with tarfile.open(REPORT) as archive:
         file = archive.extractfile("page.md")
         assert file is not None
         text = file.read().decode()
     text = re.sub(r"(?m)^ *- \[.*\]\(#.*\n", "", text)  # without the contents
-    return dict(_pages(text.removesuffix("\n"), 1, ()))
+    text = re.sub(r"(?s)<details>.*?</details>\n*", "", text)
+    text = re.sub(r"(?m)(?:^\|.*\n){3,}", _short, text)
+    return f"---\nsearch:\n  exclude: true\n---\n{text}"
 
 
-def _pages(part: str, level: int, above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """The page of a part, a heading of `level` and what follows, then those that its sections are
-    cut into, if it is long. `above` are the names of the parts around it."""
-    title, _, _ = part.lstrip("# ").partition("\n")
-    names = (*above, slug(title)) if level > 1 else ()
-    path = f"evidence/report/{'-'.join(names) or 'index'}.md"
-    head, *below = re.split(rf"\n(?=#{{{level + 1}}} )", part)
-    if part.count("\n") < LONGEST or not below:
-        yield path, re.sub(rf"(?m)^#{{{level - 1}}}(?=#+ )", "", part) + "\n"
-        return
-    made = [[*_pages(each, level + 1, names)] for each in below]
-    links = [f"- [{text[2:].splitlines()[0]}]({Path(page).name})" for (page, text), *_ in made]
-    yield path, "\n".join([head[level - 1 :], "", *links]) + "\n"
-    for pages in made:
-        yield from pages
+def _short(table: re.Match[str]) -> str:
+    lines = table[0].count("\n")
+    if lines <= LONGEST:
+        return table[0]
+    return f"The table has {lines - 2} rows; they are in `page.md` of `benchmarks/results/evidence.tar.xz`.\n"
 
 
 def publish(folder: Path, commit: str) -> None:

@@ -152,7 +152,7 @@ def commands() -> list[str]:
     for text in PAGES.values():
         blocks = re.findall(r"(?s)```sh\n(.*?)```", text) + re.findall(r"(?m)^(?: {4}.*\n)+", text)
         for line in re.sub(r"\\\n\s*", "", "\n".join(blocks)).split("\n"):
-            if line.strip().startswith(("crossknn ", "crossknn-train ")):
+            if line.strip().startswith(("crossknn ", "crossknn-train ", "crossknn-lab ")):
                 found.add(line.strip())
     return sorted(found)
 
@@ -160,8 +160,8 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("line", commands())
 def test_a_command_of_the_pages_has_the_options_that_it_names(line):
     program, *words = (w for w in shlex.split(line, comments=True) if w not in ("...", "|"))
-    training = program == "crossknn-train"
-    own = pytest.importorskip("crossknn_train.cli").app if training else app
+    other = {"crossknn-train": "crossknn_train.cli", "crossknn-lab": "crossknn_lab.cli"}
+    own = pytest.importorskip(other[program]).app if program in other else app
     command = typer.main.get_command(own)
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]

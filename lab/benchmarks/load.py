@@ -36,8 +36,8 @@ import psutil
 import urllib3
 
 import crossknn as ck
+from crossknn.linalg import available_threads
 from crossknn.types import Pairs
-from crossknn_lab.sweep_report import cores
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_MS = 500
@@ -236,7 +236,11 @@ def main() -> None:
     options = parser.parse_args()
     made = json.loads(options.out.read_text()) if options.out.exists() else {}
     commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True)
-    stamp = {"date": date.today().isoformat(), "commit": commit.strip(), "cores": cores()}
+    stamp = {
+        "date": date.today().isoformat(),
+        "commit": commit.strip(),
+        "cores": available_threads(),
+    }
     with tempfile.TemporaryDirectory() as work:
         small = Path(work) / "small"
         texts = [f"{n} {text}" for n, text in enumerate(SAMPLE.index.items.texts[:200])]

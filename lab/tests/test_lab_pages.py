@@ -1,13 +1,11 @@
-"""The pages about the lab: their Python runs as it stands, and their commands exist."""
+"""The pages about the lab: their Python runs as it stands."""
 
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
-import typer.main
 from sweep_helpers import write_matrix
 from typer.testing import CliRunner
 
@@ -52,22 +50,3 @@ def test_the_python_of_a_page_runs(page, folder, monkeypatch):
     if page == "reproduce.md":
         assert (folder / "report/index.html").exists()
         assert names["run"].table("methods").entries
-
-
-LINES = sorted(
-    {
-        line.strip()
-        for page in DOCS.rglob("*.md")
-        for line in page.read_text(encoding="utf-8").splitlines()
-        if re.match(r"(    )?crossknn-lab \w", line)
-    }
-)
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_a_command_of_the_lab_has_the_options_that_a_page_names(line):
-    name, *words = shlex.split(line, comments=True)[1:]
-    command = typer.main.get_command(app).commands[name]
-    known = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
-    named = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
-    assert named <= known, sorted(named - known)

@@ -2,7 +2,6 @@
 
     python finish.py mean MODEL OUT --config FILE --share S    weights between the start and MODEL
     python finish.py calibrate MODEL --config FILE      scores become logits of relevance, in place
-    python finish.py shallow MODEL OUT                  layers 1, 3 and 6, to train further
 
 `--config` names the settings of the training: its start and its dev queries are used. MODEL and OUT
 are folders in torch's format.
@@ -16,18 +15,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from torch import nn
 
 import crossknn as ck
 from crossknn.types import FloatArray
 from crossknn_train.corpora import Corpora, read_corpora, retrieved
 from crossknn_train.labelled import CrossEncoderTask
-from crossknn_train.models.backbone import layers_of
 from crossknn_train.models.cross_encoder import CrossEncoderModel
 from crossknn_train.models.gated import FASTER
 from crossknn_train.settings import CrossEncoderSettings, read_settings
-
-KEPT = (0, 2, 5)
 
 
 def mean(folder: Path, out: Path, settings: CrossEncoderSettings, share: float) -> None:
@@ -76,26 +71,14 @@ def calibrate(folder: Path, settings: CrossEncoderSettings) -> None:
     )
 
 
-def shallow(folder: Path, out: Path) -> None:
-    """Write a copy of the model with three of its six layers, `KEPT`."""
-    model = CrossEncoderModel.from_pretrained(folder)
-    layers, reading = layers_of(model.encoder), model.head.reading
-    model.encoder.encoder.layer = nn.ModuleList(layers[depth] for depth in KEPT)
-    model.encoder.config.num_hidden_layers = len(KEPT)
-    reading.gates = nn.Parameter(reading.gates[list(KEPT)])
-    model.save_pretrained(out)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("step", choices=("mean", "calibrate", "shallow"))
+    parser.add_argument("step", choices=("mean", "calibrate"))
     parser.add_argument("model", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--config", type=Path)
     parser.add_argument("--share", type=float, default=1.0)
     given = parser.parse_args()
-    if given.step == "shallow":
-        return shallow(given.model, given.out)
     settings = read_settings(given.config, CrossEncoderSettings)
     if given.step == "mean":
         return mean(given.model, given.out, settings, given.share)

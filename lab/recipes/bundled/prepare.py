@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from docstrings import called_pairs, code_pairs, docstring_pairs, question_pairs
+from docstrings import docstring_pairs
 from domain import write_lines
 from domains import evaluation_texts, is_held_out, leak, programs
 
@@ -45,15 +45,9 @@ QUERIES = {
     "wordset": 2_500,
     "xquad_en": 300,
     "docstrings": 2_500,
-    "code": 3_000,
-    "questions": 3_000,
-    "called": 600,
-    "squad_passages": 2_000,
 }
 """How many train queries each source gives at most."""
-IN_PASSAGE = 5
-"""Sentences of SQuAD in a passage."""
-TASKS = ("conala", "code", "docstrings", "nl2bash", "tldr", "tldr_pages")
+TASKS = ("conala", "docstrings", "nl2bash", "tldr", "tldr_pages")
 """Sources whose queries are tasks, such as "List all files"."""
 Pair = tuple[str, str, int]
 
@@ -62,19 +56,6 @@ def pairs_of(general: Path, name: str) -> Iterator[Pair]:
     """Read a source's pairs (query, text, label)."""
     if name == "docstrings":
         yield from ((query, text, 1) for query, text in docstring_pairs())
-    elif name == "code":
-        yield from ((query, text, 1) for query, text in code_pairs())
-    elif name == "questions":
-        yield from ((query, text, 1) for query, text in question_pairs())
-    elif name == "called":
-        asked = ((query, text) for query, text, _ in lines_of(general, "conala"))
-        yield from ((query, text, 1) for query, text in called_pairs(asked))
-    elif name == "squad_passages":  # sentences of an article follow each other
-        pairs = [*lines_of(general, "squad_sentences")]
-        texts = [*dict.fromkeys(text for _, text, _ in pairs)]
-        at = {text: place // IN_PASSAGE * IN_PASSAGE for place, text in enumerate(texts)}
-        for query, text, label in pairs:
-            yield query, " ".join(texts[at[text] : at[text] + IN_PASSAGE]), label
     elif name.startswith("tldr"):
         for command, about, examples in tldr_pages(general):
             if is_held_out(command):

@@ -269,9 +269,9 @@ def _reproduce(
 
 
 def _processes(workers: int | None) -> int:
-    from crossknn_lab.sweep_report import cores
+    from crossknn.linalg import available_threads
 
-    return cores() if workers is None else workers
+    return available_threads() if workers is None else workers
 
 
 @app.command("convert")

@@ -15,7 +15,7 @@ from crossknn.errors import InputError
 from crossknn.evaluation.measures import Estimate
 from crossknn.evaluation.outcome import outcome, truth_of
 from crossknn.evaluation.task import TaskMeasures
-from crossknn.fitting.factors import Targets, als, inner_products, per_item, per_query
+from crossknn.fitting.factors import Fit, Targets, inner_products, per_item, per_query
 from crossknn.methods import parse_method
 from crossknn.retrievers.base import ArrayStore, DenseRetriever
 from crossknn.scores.sparse import SparseScores
@@ -24,6 +24,7 @@ from crossknn_lab.cells import MatrixFile, divided
 from crossknn_lab.curves import Curve, curves, draw
 from crossknn_lab.experiment import Experiment
 from crossknn_lab.figures import TASK, nearest_value
+from crossknn_lab.fits import fit_method
 from crossknn_lab.page import Block, Table
 from crossknn_lab.replay import judgements_of, parts_of
 from crossknn_lab.stored import StoredMatrix
@@ -84,34 +85,35 @@ def _searches(run: Experiment, data: MatrixFile) -> list[dict[str, Any]]:
         found.append(search(fewer, ADACUR, spec, **every))
         for count in PER_QUERY:
             if count < data.n_items:
-                fitted, cost = _fit(matrix, train, count, by_item=False)
+                fitted, cost = _fit(fewer, "query", count)
                 found.append(search(fitted, RERANK, "rerank(retriever=als)", **cost))
                 found.append(search(fitted, AXN, AXN_OF_FITTED, **cost))
     for count in PER_ITEM:
         if count <= matrix.n_anchors:
-            fitted, cost = _fit(matrix, matrix.n_anchors, count, by_item=True)
+            fitted, cost = _fit(matrix, "item", count)
             found.append(search(fitted, BY_ITEM, AXN_OF_FITTED, **cost))
     return found
 
 
-def _fit(
-    matrix: StoredMatrix, train: int, count: int, *, by_item: bool
-) -> tuple[StoredMatrix, dict[str, Any]]:
-    """The matrix with vectors fitted to a sparse G, and what they cost.
+def fit_pairs(
+    matrix: StoredMatrix, by: str, count: int, spec: str = "als", seed: int = 0
+) -> tuple[Fit, int]:
+    """Fit vectors to the scores of some pairs of the anchors; return the fit and the number of pairs.
 
-    G has `count` train queries for each item, or of each train query the dual encoder's `count`
-    best items, and a tenth at random for the scale.
+    G has `count` train queries for each item (`by` "item"), or of each train query ("query") the dual
+    encoder's `count` best items, a tenth of them at random for the scale.
     """
-    assert matrix.dense_items is not None
+    items, train, n = matrix.dense_items, matrix.n_anchors, matrix.n
+    assert items is not None
     assert matrix.dense_queries is not None
-    items, queries, n = matrix.dense_items, matrix.dense_queries[:train], matrix.scores.shape[1]
+    queries = matrix.dense_queries[:train]
     names = [str(row) for row in range(train)]
-    if by_item:
-        plan = per_item(n, train, count)
+    if by == "item":
+        plan = per_item(n, train, count, seed=seed)
     else:
         stage = DenseRetriever(ArrayStore(items), lambda part: part.vectors["dense"])
         batch = Queries(names, {"dense": queries})
-        plan = per_query(stage, batch, count, n=n, random=max(1, count // 10))
+        plan = per_query(stage, batch, count, n=n, random=max(1, count // 10), seed=seed)
 
     def scores(pairs: Pairs) -> FloatArray:
         return matrix.scores[pairs.query, pairs.item]
@@ -119,13 +121,20 @@ def _fit(
     g = SparseScores.of(names, n, plan.pairs, scores(plan.pairs))
     products = inner_products(queries, items, plan.random.query, plan.random.item)
     scale = Scale.match(scores(plan.random), products)
+    way: Any = fit_method(spec)
+    return way.factorize(Targets.of(g, items, queries, scale=scale, seed=seed), seed, None), len(g)
+
+
+def _fit(matrix: StoredMatrix, by: str, count: int) -> tuple[StoredMatrix, dict[str, Any]]:
+    """The matrix with vectors fitted to a sparse G, and what they cost."""
     began = time.perf_counter()
-    made = als(Targets.of(g, items, queries, scale=scale))
+    made, calls = fit_pairs(matrix, by, count)
     seconds = time.perf_counter() - began
     assert made.map is not None
+    assert matrix.dense_queries is not None
     fitted = matrix.with_vectors("als", made.items, made.map(matrix.dense_queries), made.scale)
-    what = f"{count} per item" if by_item else f"{count} items"
-    return fitted, {"what": what, "train": train, "calls": len(g), "seconds": seconds}
+    what = f"{count} per item" if by == "item" else f"{count} items"
+    return fitted, {"what": what, "train": matrix.n_anchors, "calls": calls, "seconds": seconds}
 
 
 def _searched(

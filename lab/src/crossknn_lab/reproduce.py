@@ -21,7 +21,7 @@ from crossknn.types import Progress
 from crossknn_lab import answers, figures, indexing, score_figures
 from crossknn_lab.curves import write_report
 from crossknn_lab.experiment import PAPERS, TABLES, Experiment, Preset
-from crossknn_lab.page import Block, Page, Section, Table
+from crossknn_lab.page import Block, Page, Section, Table, slug
 from crossknn_lab.sweep import failures
 from crossknn_lab.sweep_report import environment, listed
 
@@ -51,14 +51,18 @@ class PaperFigure:
     elsewhere: str = ""
     why_not: str = ""
 
+    @property
+    def head(self) -> str:
+        """The title of its section."""
+        return f"{self.label[0].upper()}{self.label[1:]}: {self.title}"
+
     def section(self, run: Experiment) -> Section:
         """What is shown, and the pictures and tables.
 
         What the matrices lack is said in its place, and noted in the experiment.
         """
-        head = f"{self.label[0].upper()}{self.label[1:]}: {self.title}"
         if not self.kind:
-            return Section(title=head, blocks=[self.elsewhere or f"Not made: {self.why_not}"])
+            return Section(title=self.head, blocks=[self.elsewhere or f"Not made: {self.why_not}"])
         modules = [
             module
             for module in (figures, score_figures, indexing, answers)
@@ -69,10 +73,10 @@ class PaperFigure:
             made = getattr(modules[0], self.kind)(run, **swept, **self.options)
         except InputError as lacks:
             run.note(f"{self.paper}, {self.label} is left out: {lacks}")
-            return Section(title=head, blocks=[f"Left out here: {lacks}."])
+            return Section(title=self.head, blocks=[f"Left out here: {lacks}."])
         blocks = [block for block in made if not isinstance(block, Section)]
         below = [section for section in made if isinstance(section, Section)]
-        return Section(title=head, blocks=[self.here, *blocks], sections=below)
+        return Section(title=self.head, blocks=[self.here, *blocks], sections=below)
 
 
 FIGURES = [
@@ -174,18 +178,26 @@ def _left_out(run: Experiment) -> Section:
 
 
 def checklist() -> str:
-    """All figures as a page of Markdown: what a paper shows, and what became of it."""
+    """The papers' claims and all figures as a page of Markdown: what a paper says, and what became
+    of it."""
     lines = [
-        "# The papers' figures and tables",
+        "# The papers' claims and figures",
         "",
-        "The tables list every figure and table of the papers and say whether `crossknn-lab reproduce` makes it",
+        "The first tables put the papers' headline claims beside our figures, those after them list every figure and",
+        "table of the papers and say where ours is. [All figures](report.md) are made by `crossknn-lab reproduce`",
         "([reproduce](../how-to/reproduce.md)). Do not edit this page, which is made from `crossknn_lab/papers.toml` by",
         "`CROSSKNN_WRITE_DOCS=1 pytest lab/tests/test_reports.py`.",
         "",
     ]
     for paper, title in PAPERS["papers"].items():
+        lines += [f"## {paper}", "", f"{title}.", ""]
+        if claims := [claim for claim in PAPERS["claim"] if claim["paper"] == paper]:
+            lines += ["| claim | in the paper | here | holds | why |", "|---|---|---|---|---|"]
+            columns = ("claim", "figure", "ours", "holds", "why")
+            lines += [f"| {' | '.join(claim[name] for name in columns)} |" for claim in claims]
+            lines.append("")
+        lines += ["| | shows | here |", "|---|---|---|"]
         mine = [figure for figure in FIGURES if figure.paper == paper]
-        lines += [f"## {paper}", "", f"{title}.", "", "| | shows | here |", "|---|---|---|"]
         lines += [f"| {f.label} | {f.title} | {_outcome(f)} |" for f in mine]
         lines.append("")
     return "\n".join(lines)
@@ -193,7 +205,8 @@ def checklist() -> str:
 
 def _outcome(figure: PaperFigure) -> str:
     """As a cell of a table within the docs: their files as links."""
-    text = f"**Made.** {figure.here}" if figure.kind else figure.elsewhere
+    made = f"[**Made**](report.md#{slug(figure.head)}). {figure.here}"
+    text = made if figure.kind else figure.elsewhere
     text = f"Not made: {figure.why_not}" if figure.why_not else text
     linked = re.sub(r"docs/([\w-]+/([\w-]+)\.md)", r"[\2](../\1)", text)
     return linked.replace("../evidence/", "").replace("|", "\\|")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
 import re
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from crossknn.errors import InputError, SpecError
 from crossknn.evaluation.measures import Comparison, Estimate
 from crossknn.evaluation.task import ACCURACY
+from crossknn.linalg import available_threads
 from crossknn.methods import method_named
 from crossknn.spec import split
 from crossknn.table import Cell
@@ -406,16 +406,11 @@ def environment() -> dict[str, str]:
     model = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
     return {
         "processor": model[1] if model else platform.machine(),
-        "cores": str(cores()),
+        "cores": str(available_threads()),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
     }
-
-
-def cores() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def in_full(spec: str) -> str:

@@ -1,0 +1,111 @@
+"""What the milliseconds of a search are, by method and number of rounds (ADACUR, figure 4; AXN, figure 5).
+
+    python lab/benchmarks/steps.py OUT MATRIX ...       # without a matrix: print OUT as a table
+
+Queries are searched one at a time, on one thread if OMP_NUM_THREADS is 1, and OUT (JSON) gets the median milliseconds
+of each step: the linear system, the approximate scores of all items, the choice of the best items, and the rest. The
+cross-encoder's time is the number of calls times `PAIR`, the 2 ms of AXN's section 3.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossknn.methods import parse_method
+from crossknn.methods.plan import Prediction, Predictor
+from crossknn.search.loop import simulate
+from crossknn.types import BoolArray, Candidates, IntArray, Observed, Queries
+from crossknn_lab.stored import StoredMatrix
+
+QUERIES, BUDGETS, ROUNDS, PAIR = 30, (100, 500), (1, 2, 5, 10, 20), 2.0
+METHODS = {
+    "anncur": "anncur(anchor_share=0.5)",
+    "adacur": "adacur(retriever=dense, rounds={rounds})",
+    "axn": "axn(retriever=dense, rounds={rounds}, blend=0.5)",
+    "axn, ridge": "axn(retriever=dense, rounds={rounds}, ridge=0.3)",
+}
+STEPS = ("solve", "scores", "choose", "rest")
+
+
+class Timed(Predictor[Any]):
+    """A predictor whose seconds are added up by step."""
+
+    def __init__(self, inner: Predictor[Any]) -> None:
+        self.inner, self.seconds = inner, dict.fromkeys(STEPS, 0.0)
+
+    def start(self, queries: Queries) -> Any:
+        return self.inner.start(queries)
+
+    def update(self, state: Any, observed: Observed) -> Any:
+        began = time.perf_counter()
+        state = self.inner.update(state, observed)
+        self.seconds["solve"] += time.perf_counter() - began
+        return state
+
+    def predict(self, state: Any, items: IntArray | None = None) -> Prediction:
+        began = time.perf_counter()
+        prediction = self.inner.predict(state, items)
+        self.seconds["scores"] += time.perf_counter() - began
+        return prediction
+
+    def top(
+        self,
+        state: Any,
+        count: int,
+        exclude: IntArray,
+        allowed: BoolArray | None = None,
+        pool: IntArray | None = None,
+    ) -> Candidates:
+        began, before = time.perf_counter(), self.seconds["scores"]
+        best = super().top(state, count, exclude, allowed, pool)
+        predicting = self.seconds["scores"] - before
+        self.seconds["choose"] += time.perf_counter() - began - predicting
+        return best
+
+
+def measured(matrix: StoredMatrix, spec: str, budget: int) -> dict[str, float]:
+    """Return the median milliseconds per query of each step."""
+    plan = parse_method(spec).plan(matrix, budget, 0)
+    rows = []
+    for q in range(-1, min(QUERIES, matrix.n_tests)):  # the first query is searched twice
+        _, queries, scores = matrix.rows(max(q, 0), max(q, 0) + 1)
+        timed = Timed(plan.predictor)
+        began = time.perf_counter()
+        simulate(replace(plan, predictor=timed), queries, scores)
+        whole = time.perf_counter() - began
+        timed.seconds["rest"] = whole - sum(timed.seconds.values())
+        rows.append([1000 * timed.seconds[step] for step in STEPS])
+    return dict(zip(STEPS, np.median(rows[1:], axis=0).round(2).tolist(), strict=True))
+
+
+def main() -> None:
+    out, *matrices = map(Path, sys.argv[1:])
+    rows: list[dict[str, Any]] = json.loads(out.read_text()) if out.exists() else []
+    for path in matrices:
+        matrix = StoredMatrix.load(path)
+        for name, spec in METHODS.items():
+            for budget in BUDGETS:
+                for rounds in ROUNDS if "{" in spec else (2,):
+                    steps = measured(matrix, spec.format(rounds=rounds), budget)
+                    about = {"set": path.stem, "items": matrix.n, "anchors": matrix.n_anchors}
+                    about |= {"method": name, "budget": budget, "rounds": rounds}
+                    rows.append(about | steps)
+        out.write_text(json.dumps(rows, indent=0) + "\n")
+    print(f"| set | method | calls | rounds | {', ms | '.join(STEPS)}, ms | share of the whole |")
+    print("|---" * (5 + len(STEPS)) + "|")
+    for row in rows:
+        took = [row[step] for step in STEPS]
+        cells = [row["set"], f"`{row['method']}`", row["budget"], row["rounds"], *took]
+        share = sum(took) / (sum(took) + PAIR * row["budget"])
+        print(f"| {' | '.join(map(str, cells))} | {share:.1%} |")
+
+
+if __name__ == "__main__":
+    main()

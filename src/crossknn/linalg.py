@@ -210,12 +210,6 @@ def directions_of(vectors: FloatArray, dtype: type = np.float64) -> FloatArray:
     return exact / lengths(exact)[:, None]
 
 
-def softmax(values: FloatArray) -> FloatArray:
-    """Compute the softmax of a row of values: (b,) -> (b,), summing to 1."""
-    weights = np.exp(values - values.max())
-    return weights / weights.sum()
-
-
 def available_threads() -> int:
     """Return the number of cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):

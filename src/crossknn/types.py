@@ -112,11 +112,6 @@ class States:
         """Number (n,) of states of each text."""
         return np.diff(self.starts)
 
-    def take(self, start: int, stop: int) -> States:
-        """Select the states of the texts from `start` to `stop`."""
-        starts = self.starts[start : stop + 1]
-        return States(self.values[starts[0] : starts[-1]], starts - starts[0])
-
     def padded(self, texts: IntArray) -> tuple[FloatArray, BoolArray]:
         """Return the states of the texts at positions (...,), none for `NO_ITEM`: values (..., t,
         d) float32, zero where the mask (..., t) is false. t is the largest number of states."""

@@ -34,7 +34,7 @@ def test_a_reranker_reads_what_the_search_has_scored(searcher):
 
     found = CrossknnRetriever(searcher, 20, budget=12).retrieve(QUERY)
     assert ["crossknn_predicted" in node.metadata for node in found] == [False] * 12 + [True] * 8
-    first = CrossknnRerank(scorer=scorer, budget=4, keep_retrieval_score=True)
+    first = CrossknnRerank(scorer=scorer, budget=4)
     second = CrossknnRerank(scorer=scorer, budget={"per_query": 20})
     again = second.postprocess_nodes(
         first.postprocess_nodes(found, query_str=QUERY), query_str=QUERY
@@ -43,9 +43,8 @@ def test_a_reranker_reads_what_the_search_has_scored(searcher):
     assert not any("crossknn_predicted" in node.metadata for node in again)
     shown = again[0].node.get_content(metadata_mode=MetadataMode.LLM)
     assert "lang: " in shown
-    assert not {"crossknn_predicted", "crossknn_retrieval_score", "title"} & {
-        line.split(":")[0] for line in shown.split("\n")
-    }
+    named = {line.split(":")[0] for line in shown.split("\n")}
+    assert not {"crossknn_predicted", "title"} & named
     assert "crossknn_" not in again[0].node.get_content(metadata_mode=MetadataMode.EMBED)
 
 
@@ -53,9 +52,7 @@ def test_it_retrieves_beside_others_and_reranks_what_has_a_query(searcher):
     retriever = CrossknnRetriever(searcher, 3, budget=12)
     nodes = retriever.retrieve(QUERY)
     assert asyncio.run(retriever.aretrieve(QueryBundle(QUERY))) == nodes
-    reranker = CrossknnRerank(scorer=overlap, keep_retrieval_score=True)
-    best = reranker.postprocess_nodes(nodes, query_str=QUERY)[0]
-    assert best.metadata["crossknn_retrieval_score"] == nodes[0].score
+    reranker = CrossknnRerank(scorer=overlap)
     assert reranker.postprocess_nodes([], query_str=QUERY) == []
     with pytest.raises(ck.InputError, match="needs the query"):
         reranker.postprocess_nodes(nodes)

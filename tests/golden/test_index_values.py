@@ -12,7 +12,7 @@ from recorded import check, plain
 import crossknn as ck
 from crossknn.data.items import read_items
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.index import building
+from crossknn.index.view import IndexView
 from crossknn.retrievers.base import CandidateLists
 from crossknn.retrievers.specs import open_retriever
 from crossknn.scorers import as_scorer
@@ -84,7 +84,8 @@ def exact(pairs):
 
 @pytest.fixture
 def index(monkeypatch):
-    monkeypatch.setattr(building, "drawn", np.random.default_rng(3).permutation)
+    drawn = property(lambda index: np.random.default_rng(3).permutation(index.n))
+    monkeypatch.setattr(IndexView, "anchor_items", drawn)
     made = ck.ItemIndex.build(
         read_items(RECORDS, template="{title} ({year})\n{text}"),
         encoder=MODELS["dense"],

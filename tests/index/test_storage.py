@@ -50,7 +50,7 @@ def test_every_truncated_or_missing_file_is_noticed(folder):
 def read_all(folder):
     """Touch all that a search may touch."""
     index = ItemIndex.load(folder)
-    list(index.items), list(index.items.ids), list(index.anchor_items)
+    list(index.items), list(index.items.ids)
     queries = Queries(["cat 1", "river"])
     for name in index.retrievers:
         index.retrievers[name].scores(queries)

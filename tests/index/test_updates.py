@@ -226,7 +226,7 @@ def test_everything_that_an_index_has_takes_in_new_items(tmp_path, saved):
     np.testing.assert_array_equal(stale.arrays["scores"], kept[:, old])
     np.testing.assert_array_equal(index.vectors["dense"], at_once.vectors["dense"][living])
     assert list(index.items.ids) == [f"i{i}" for i in living]
-    assert sorted(index.anchor_items) == list(range(29))
+    assert sorted(index.anchor_items) == list(range(36))
     collect_anchors(index, scorer, ["one cat"])  # the scores of items that were added, too
     assert "artifacts/anchors" not in index.added
     exact = [score_of("two dogs", text) for text in index.items.texts]

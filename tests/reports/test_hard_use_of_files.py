@@ -299,11 +299,11 @@ def test_while_threads_search(searcher):
     """A child that was forked during a search is refused at once: it would wait for ever."""
     inside, go_on = threading.Event(), threading.Event()
 
-    def wait(number, picks):
+    def wait(done, total):
         inside.set()
         go_on.wait(30)
 
-    thread = threading.Thread(target=searcher.search, args=("parent",), kwargs={"on_round": wait})
+    thread = threading.Thread(target=searcher.search, args=("parent",), kwargs={"progress": wait})
     thread.start()
     try:
         assert inside.wait(30)

@@ -67,7 +67,7 @@ def llama_index_reranker():
     schema = pytest.importorskip("llama_index.core.schema")
     from crossknn.adapters.llama_index import CrossknnRerank
 
-    rerank = CrossknnRerank(scorer=overlap, keep_retrieval_score=None).postprocess_nodes
+    rerank = CrossknnRerank(scorer=overlap).postprocess_nodes
     bare = [schema.TextNode(text="a text"), schema.Document(text="a text")]
     document = schema.NodeWithScore(node=schema.TextNode(text="sort a list"))
     return lambda given: rerank(given, query_str=QUERY), document, bare

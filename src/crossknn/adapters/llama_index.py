@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.adapters import PREDICTED, PREFIX, list_of, metadata_of, rerank_documents
+from crossknn.adapters import PREDICTED, list_of, metadata_of, rerank_documents
 from crossknn.errors import InputError, needs_extra
 from crossknn.search.results import Results
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
@@ -14,9 +14,6 @@ with needs_extra("crossknn.adapters.llama_index", "llama-index"):
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
     from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
-
-RETRIEVAL_SCORE = f"{PREFIX}retrieval_score"
-_OURS = [PREDICTED, RETRIEVAL_SCORE]  # hidden from encoders and language models
 
 
 class CrossknnRetriever(BaseRetriever):
@@ -51,7 +48,7 @@ def _nodes(results: Results) -> list[NodeWithScore]:
             text=hit.text,  # with its title
             metadata=metadata,
             excluded_embed_metadata_keys=[*metadata],
-            excluded_llm_metadata_keys=[*_OURS, *(["title"] if hit.title else [])],
+            excluded_llm_metadata_keys=[PREDICTED, *(["title"] if hit.title else [])],
         )
         nodes.append(NodeWithScore(node=node, score=hit.final_score))
     return nodes
@@ -60,12 +57,11 @@ def _nodes(results: Results) -> list[NodeWithScore]:
 class CrossknnRerank(BaseNodePostprocessor):
     """Orders nodes by `ck.rerank`, with raw logits as scores. If all nodes have embeddings, these
     help to choose which `budget` nodes to score (by default all). A node that was not scored has
-    `crossknn_predicted` in its metadata; `keep_retrieval_score` adds `crossknn_retrieval_score`."""
+    `crossknn_predicted` in its metadata."""
 
     scorer: Any = None
     top_n: int | None = None
     budget: Any = None
-    keep_retrieval_score: bool | None = False
 
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
@@ -84,12 +80,12 @@ class CrossknnRerank(BaseNodePostprocessor):
             embeddings=[each.node.embedding for each in nodes],
             query_embedding=query_bundle.embedding,
         )
-        return [self._scored(*each) for each in ranked]
+        return [_scored(*each) for each in ranked]
 
-    def _scored(self, given: NodeWithScore, score: float, metadata: Any) -> NodeWithScore:
-        if self.keep_retrieval_score:
-            metadata[RETRIEVAL_SCORE] = given.score
-        update = {"metadata": metadata}
-        for name in ("excluded_embed_metadata_keys", "excluded_llm_metadata_keys"):
-            update[name] = [*dict.fromkeys([*getattr(given.node, name), *_OURS])]
-        return NodeWithScore(node=given.node.model_copy(update=update), score=score)
+
+def _scored(given: NodeWithScore, score: float, metadata: Any) -> NodeWithScore:
+    """A node with its new score; encoders and language models do not read what was added."""
+    update = {"metadata": metadata}
+    for name in ("excluded_embed_metadata_keys", "excluded_llm_metadata_keys"):
+        update[name] = [*dict.fromkeys([*getattr(given.node, name), PREDICTED])]
+    return NodeWithScore(node=given.node.model_copy(update=update), score=score)

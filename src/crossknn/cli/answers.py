@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rich.text import Text
 
 from crossknn.cli.output import out, print_json, say, show_table
 from crossknn.errors import counted, visible
 from crossknn.methods import DEFAULT, parse_method
-
-if TYPE_CHECKING:
-    from crossknn.search.results import Hit, Results
+from crossknn.search.results import Hit, Results
 
 
 def show(results: Results, json: bool) -> None:

@@ -296,9 +296,9 @@ def read_ids(path: Path) -> list[str]:
     raise InputError(f"{path} contains no ids")
 
 
-def read_queries(path: Path, limit: int | None = None) -> QuerySet:
+def read_queries(path: Path) -> QuerySet:
     """Read the queries of a file, or of standard input for `-`."""
-    return read_query_set(source(path), limit=limit)
+    return read_query_set(source(path))
 
 
 def numbers(text: str, what: str) -> list[int]:

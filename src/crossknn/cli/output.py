@@ -11,18 +11,16 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, ConsoleDimensions
 from rich.progress import MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from crossknn.errors import visible
+from crossknn.table import Table
 from crossknn.types import Progress as Report
 from crossknn.types import json_value
-
-if TYPE_CHECKING:
-    from crossknn.table import Table
 
 INTERRUPTED = (
     "interrupted; no file is damaged: run the same command again to resume with the scores "

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ from crossknn.data.layouts import folder_at
 from crossknn.data.records import Entries, Record, Records, given_records, read_records
 from crossknn.data.text_files import is_id_name
 from crossknn.errors import InputError
-from crossknn.types import BoolArray, IntArray, as_count, json_value
+from crossknn.types import BoolArray, IntArray, json_value
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +126,6 @@ def read_items(
     title_field: str | None = None,
     text_field: str | None = None,
     template: str = DEFAULT_TEMPLATE,
-    limit: int | None = None,
 ) -> Items:
     """Read items from a file, a data folder, or a container of Python (docs/how-to/data.md).
 
@@ -141,17 +139,13 @@ def read_items(
         id_field, title_field, text_field: The fields that hold id, title and text; by default the
             usual names, such as `_id` or `docno`, in any case.
         template: How an item's text is made of its fields: `{title}`, `{text}` and any other.
-        limit: Maximum number of items, from the beginning.
     """
-    if limit is not None:
-        as_count(limit, "limit")
     if isinstance(source, (str, Path)):
         folder = folder_at(source)
         path = Path(source) if folder is None else folder.items()
         records = item_records(path, *filter(None, (id_field, title_field, text_field)))
     else:
         records = given_records(source)
-    records = records._replace(rows=islice(records.rows, limit))
     return items_from(
         records, template, id_field=id_field, title_field=title_field, text_field=text_field
     )

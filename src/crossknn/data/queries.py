@@ -88,12 +88,7 @@ def query_set(queries: Texts) -> QuerySet:
     return queries
 
 
-def read_queries(
-    source: str | Path | Entries,
-    *,
-    split: str | None = None,
-    limit: int | None = None,
-) -> QuerySet:
+def read_queries(source: str | Path | Entries, *, split: str | None = None) -> QuerySet:
     """Read queries from a file, a data folder (docs/how-to/data.md), or a container such as
     `read_items` accepts.
 
@@ -103,7 +98,6 @@ def read_queries(
     Args:
         source: The file, the folder, or a container of texts or records.
         split: The split of a folder; by default all queries of a BEIR folder are read.
-        limit: Maximum number of queries, from the beginning.
     """
     folder = folder_at(source) if isinstance(source, str | Path) else None
     if folder is None and split is not None:
@@ -118,7 +112,7 @@ def read_queries(
         queries = _file_queries(folder.queries(""))
         if split is not None:
             queries = _judged(queries, folder.judgements(folder.split(split)))
-    return queries.take(range(len(queries))[:limit])
+    return queries
 
 
 def _file_queries(path: Path) -> QuerySet:

@@ -167,15 +167,13 @@ def _apart(folder: str, fingerprint: str) -> None:
 
 
 class Learner:
-    """Learns from the searches of an index in the background, for services and notebooks:
+    """Learns from the searches of an index in the background, for services and notebooks,
+    with a scorer that keeps its scores in the index's store:
 
         scorer = ck.StoredScorer(ck.CrossEncoder(), index.scores)
         searcher, learner = ck.Searcher(index, scorer), ck.Learner(index, scorer)
         results = searcher.search(query)
         learner.notice()
-
-    Args:
-        index, scorer: What is searched, and a scorer that keeps its scores in the index's store.
     """
 
     def __init__(self, index: ItemIndex, scorer: Scorer) -> None:

@@ -24,14 +24,13 @@ from crossknn.index.vectors import (
 from crossknn.retrievers.lexical import BM25, LSA, LSA_DIMENSIONS
 from crossknn.retrievers.specs import SEARCH
 from crossknn.retrievers.words import Tokenizer
-from crossknn.types import Artifact, FloatArray, IntArray, Progress, as_count
+from crossknn.types import Artifact, FloatArray, Progress, as_count
 
 logger = logging.getLogger(__name__)
 
 COMPOSED = ("random", "fixed", "hybrid", SEARCH)
 """Names of the built-in retrievers, which no vectors or other retrievers may have."""
 _TAKEN = {DUAL_ENCODER, *WORDS, "lists", "auto", ANCHORS, *COMPOSED}
-N_ANCHOR_ITEMS = 10_000
 _ITEMS_OF_STORE = "store/items"
 
 
@@ -80,7 +79,7 @@ def parts_over(
     """Make the parts of an index whose items stay in a database; see `ItemIndex.over`."""
     items = items_in(store, texts)
     model = None if encoder is None else RememberedModel.of("dual encoder", encoder)
-    n, d = store.shape
+    d = store.shape[1]
     if model is not None and model.dimensions != d:
         raise InputError(
             f"the encoder makes vectors of {model.dimensions} dimensions, but the vectors in "
@@ -92,7 +91,7 @@ def parts_over(
         build, parts = _parts_beside(folder, store, build)
     parts = {f"vectors/{name}": ItemVectors(values=values, encoder=model)} | parts
     given = {} if encode is None else {name: encode}
-    return Parts(items, drawn(n), parts, build, given, folder)
+    return Parts(items, parts, build, given, folder)
 
 
 def _parts_beside(
@@ -125,11 +124,6 @@ def by_name(given: Any, default_name: str) -> dict[str, Any]:
     if given is None:
         return {}
     return dict(given) if isinstance(given, Mapping) else {default_name: given}
-
-
-def drawn(n: int) -> IntArray:
-    """Draw anchor items at random: positions of items."""
-    return np.random.default_rng(0).permutation(n)[:N_ANCHOR_ITEMS]
 
 
 def _previous(folder: IndexFolder) -> Parts | None:

@@ -102,7 +102,7 @@ class ItemIndex(IndexView):
             progress=progress,
         )
         encode = building.by_name(query_vectors, GIVEN)
-        index = cls(Parts(items, building.drawn(len(items)), parts, new_build(), encode))
+        index = cls(Parts(items, parts, new_build(), encode))
         if place is not None:
             index.save(place.path)
         return index

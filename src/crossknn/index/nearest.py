@@ -144,13 +144,8 @@ def items_read(n: int, lists: int, wanted: int = 0, extra: int = 0) -> float:
 
 
 def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> None:
-    """Build the lists of vectors (n, d), or insert those that the lists in `folder` lack.
-
-    Args:
-        folder: The folder of the lists.
-        rows: The vectors, float32 or float16.
-        progress: Called with (items in the lists, n).
-    """
+    """Build the lists of vectors (n, d), float32 or float16, or insert those that the lists in
+    `folder` lack; `progress` is called with (items in the lists, n)."""
     with needs_extra("approximate search", "faiss"):
         import faiss
 

@@ -54,7 +54,6 @@ class Parts:
     """The n items of an index and its other parts; each change makes a new object.
 
     Args:
-        anchor_items: Positions of items, in a random order.
         held: The other parts by key, either opened or as stored.
         encode: Functions that make query vectors, by the names of the vectors.
         added: The user's retrievers, by name.
@@ -63,7 +62,6 @@ class Parts:
     """
 
     items: Items
-    anchor_items: Any
     held: dict[str, Any]
     build: str
     encode: Mapping[str, EncodeQueries]
@@ -100,17 +98,16 @@ class Parts:
                 columns["alive"][part.arrays["deleted"]] = False
             extra = StoredRecords(part.arrays["extra"], part.arrays)
             items = Items(**columns, extra=extra, template=str(part.meta["template"]))
-            anchor_items = part.rows("anchor_items")
         others = {key: part for key, part in stored.items() if key != "items"}
         for key, part in others.items():
             with refusing(plain(key)):
                 check_meta(part.meta)
-        return cls(items, anchor_items, others, build, encode, folder)
+        return cls(items, others, build, encode, folder)
 
     def stored(self) -> dict[str, Artifact]:
         parts = {key: as_artifact(part, key) for key, part in self.held.items()}
-        columns = {**columns_of(self.items), "anchor_items": np.asarray(self.anchor_items)}
-        return parts | {"items": Artifact({"template": self.items.template}, columns)}
+        meta, columns = {"template": self.items.template}, columns_of(self.items)
+        return parts | {"items": Artifact(meta, columns)}
 
     def put(self, parts: Mapping[str, Any]) -> Parts:
         """Write changed parts to the folder, and return the new parts."""
@@ -291,7 +288,6 @@ _META: Mapping[str, Callable[[Any], bool]] = {
     "scales": lambda value: _each(_scale)(value) and value.get("center") is not None,
     **dict.fromkeys(("cost", "weights"), _each(_number)),
     "fusion": lambda value: isinstance(value, list),
-    "fits": lambda value: isinstance(value, list) and all(isinstance(fit, dict) for fit in value),
 }
 """Checks of `meta` entries of any part."""
 
@@ -299,7 +295,6 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
     "artifacts/anchors": ("scales", "fingerprint"),
     "artifacts/fusion": ("weights", "queries"),
     "artifacts/calibration": ("fusion", "fingerprint"),
-    "artifacts/learning": ("fits",),
 }
 """`meta` entries that the code reads unconditionally."""
 

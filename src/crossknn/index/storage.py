@@ -131,13 +131,9 @@ class IndexFolder:
                     raise
 
     def write(self, parts: Mapping[str, Artifact], build: str, *, keep: bool = False) -> None:
-        """Write parts in one atomic step; after an error the folder stays as it was, or absent.
-
-        Args:
-            parts: Parts by key.
-            build: Random name that changes when the index is built anew.
-            keep: Keep the other parts, provided that the index still has this `build`.
-        """
+        """Write parts by key in one atomic step; after an error the folder stays as it was, or
+        absent. `build` is a random name that changes when the index is built anew; `keep` keeps the
+        other parts, provided that the index still has this build."""
         self.check_target()
         is_new = not self.path.exists()
         try:
@@ -177,18 +173,10 @@ class IndexFolder:
             ) from error
 
     def commit(
-        self,
-        parts: Mapping[str, Artifact | Growth],
-        build: str,
-        keep: str | None = None,
+        self, parts: Mapping[str, Artifact | Growth], build: str, keep: str | None = None
     ) -> None:
-        """Write parts under the lock of `changing`, and keep the other parts of the build `keep`.
-
-        Args:
-            parts: Parts by key; a `Growth` appends rows to an existing part.
-            build: The name of the new build.
-            keep: The build whose other parts are kept.
-        """
+        """Write parts by key under the lock of `changing`, as the build `build`; a `Growth` appends
+        rows to an existing part. The other parts of the build `keep` are kept."""
         before = {} if keep is None else self.manifest(keep)["parts"]
         written, grown_files = dict[str, Any](), list[dict[str, Any]]()
         data = self.path / f"data-{secrets.token_hex(8)}"

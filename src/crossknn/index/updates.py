@@ -175,12 +175,11 @@ def regression(
 
 def compacted(parts: Parts) -> dict[str, Artifact]:
     """Return the parts without deleted items, BM25 fitted again; each array is made on demand."""
-    items, order = parts.items, np.asarray(parts.anchor_items)
-    n = len(items)
+    items, n = parts.items, len(parts.items)
     alive = np.ones(n, np.bool_) if items.alive is None else items.alive
-    rows, place = np.flatnonzero(alive), np.cumsum(alive) - 1
+    rows = np.flatnonzero(alive)
     texts, left = [items.texts[row] for row in rows.tolist()], items.take(rows.tolist())
-    columns = columns_of(left) | {"anchor_items": place[order[alive[order]]]}
+    columns = columns_of(left)
     columns |= field_columns(left.extra) if len(left) >= FEW else {}
     compact = {"items": Artifact({"template": items.template}, columns)}
     for key, part in parts.all_opened().items():

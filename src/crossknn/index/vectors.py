@@ -15,6 +15,7 @@ from crossknn.index.work import encode_kept
 from crossknn.linalg import LARGEST, usable
 from crossknn.retrievers.base import LateEncoder
 from crossknn.scorers.base import Encoder
+from crossknn.scorers.opening import DualEncoder, LateInteraction
 from crossknn.types import Artifact, FloatArray, Progress, Scale, States
 
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
@@ -296,8 +297,6 @@ def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
     dual = kind == "dual encoder"
     source, model = None, given
     if isinstance(given, str | Path):
-        from crossknn.scorers.opening import DualEncoder, LateInteraction
-
         # Store a folder's full path, so that the index can be used from any directory.
         path = Path(given).expanduser()
         source = str(path.resolve()) if path.is_dir() else str(given)

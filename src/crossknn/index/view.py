@@ -15,7 +15,7 @@ import numpy as np
 
 from crossknn.data.items import Items
 from crossknn.errors import InputError
-from crossknn.index.columns import StoredArray, refusing
+from crossknn.index.columns import StoredArray
 from crossknn.index.database import DatabaseStore
 from crossknn.index.filters import Fields, parse_filter
 from crossknn.index.nearest import LARGE, FaissStore, open_lists
@@ -38,6 +38,8 @@ from crossknn.types import (
 )
 
 logger = logging.getLogger(__name__)
+
+N_ANCHOR_ITEMS = 10_000
 
 
 class IndexView:
@@ -110,13 +112,8 @@ class IndexView:
 
     @property
     def anchor_items(self) -> IntArray:
-        """At most 10,000 items in a random order, drawn when the index was built."""
-        with refusing("anchor_items"):
-            items, n = np.asarray(self._parts.anchor_items), len(self.items)
-            is_position = (items >= 0) & (items < n)
-            if items.ndim != 1 or items.dtype.kind not in "iu" or not is_position.all():
-                raise ValueError(f"they are not positions of {n} items")
-            return items
+        """At most 10,000 items in a random order, the same for any index of as many items."""
+        return np.random.default_rng(0).permutation(self.n)[:N_ANCHOR_ITEMS]
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
         """Return the mask (n,) of the items that meet conditions; see `crossknn.index.filters`."""

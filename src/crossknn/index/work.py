@@ -43,12 +43,8 @@ def encode_kept(
 ) -> States:
     """Encode the texts (n) that are missing from the folder `work`, equal texts only once.
 
-    Args:
-        work: The work folder.
-        model: Texts that identify the model.
-        texts: The texts (n).
-        encode: Returns the states of a batch of texts.
-        progress: Called with (distinct texts encoded, distinct texts in all).
+    The texts `model` identify the model, `encode` returns the states of a batch of texts, and
+    `progress` is called with (distinct texts encoded, distinct texts in all).
     """
     key, digests = digest(model), [text_digest(text) for text in texts]
     text_of = dict(zip(digests, texts, strict=True))

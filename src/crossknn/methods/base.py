@@ -74,9 +74,7 @@ def planned(method: Method, index: Index, budget: int, seed: int) -> Plan:
     return plan
 
 
-def pool_size(
-    index: Index, budget: int, shortlist: int | None = None, least: int = POOL
-) -> int | None:
+def pool_size(index: Index, budget: int, shortlist: int | None, least: int) -> int | None:
     """Return the size of the shortlist, None for all items: by default at least `least` if there
     are more than `POOLED` items. From a database up to `WHOLE` vectors are read into memory,
     because a shortlist would send requests to the database in every round."""

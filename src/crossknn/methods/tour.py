@@ -18,7 +18,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.linalg import softmax
 from crossknn.methods.base import equal_rounds
 from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Normalize, Scored, VectorMethod
@@ -57,6 +56,8 @@ class TOUR(VectorMethod):
 
 def gradient_step(scored: Scored, *, loss: Loss, lr: float) -> tuple[FloatArray, float]:
     """Compute q - lr * dL/dq, with L over the items of the latest batch."""
+    from scipy.special import softmax
+
     latest = slice(scored.n_seen, None)
     batch, exact = scored.vectors[latest].astype(np.float64), scored.scores[latest]
     if not len(batch):

@@ -23,7 +23,7 @@ from crossknn.retrievers.base import (
     WeightedSum,
     fixed_order,
 )
-from crossknn.spec import Spec, build, parse
+from crossknn.spec import Spec, build, option, parse
 from crossknn.types import Artifact, FloatArray, IntArray, Queries
 
 AUTO, HYBRID = Spec("auto"), Spec("hybrid")
@@ -70,7 +70,7 @@ class Searchable(Protocol):
 
     @property
     def anchor_items(self) -> IntArray | None:
-        """The stored random order of items from which ANNCUR takes anchor items, or None."""
+        """The random order of items from which ANNCUR takes anchor items, or None."""
 
     @property
     def artifacts(self) -> Mapping[str, Artifact]:
@@ -83,7 +83,7 @@ class Over:
     retriever."""
 
     retriever: Spec = AUTO
-    depth: int = DEPTH
+    depth: int = option(DEPTH, least=1)
 
 
 def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retriever:
@@ -105,8 +105,6 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
     name = spec.name
     if name in index.late:
         over = build(spec, {name: Over}, "retriever")
-        if over.depth < 1:
-            raise SpecError(f"{spec}: depth must be 1 or more")
         stage = open_retriever(index, over.retriever, seed)
         return LateRetriever(stage, *index.late[name], over.depth, name)
     if name == "auto":

@@ -49,6 +49,22 @@ class Scorer(Protocol):
         """
 
 
+class Wrapper:
+    """A scorer that lets another one score, and reports what that one counts."""
+
+    scorer: Scorer
+
+    @property
+    def truncated(self) -> int:
+        """Number of pairs that the scorer had to cut so far."""
+        return int(getattr(self.scorer, "truncated", 0))
+
+    @property
+    def spent(self) -> float | None:
+        """Money that the scorer has cost so far; None if it is not known."""
+        return getattr(self.scorer, "spent", None)
+
+
 @runtime_checkable
 class Encoder(Protocol):
     """A dual encoder: the inner product of a query's and an item's vector estimates relevance."""

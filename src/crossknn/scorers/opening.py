@@ -80,17 +80,14 @@ def is_url(name: PathOrName) -> TypeGuard[str]:
     return isinstance(name, str) and name.startswith(("http://", "https://", LLM))
 
 
-def DualEncoder(  # noqa: N802
-    path_or_name: PathOrName = None, *, cores: int | None = None, **options: Any
-) -> Encoder:
+def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # noqa: N802
     """Open a dual encoder (bi-encoder) as an `Encoder`. Raises InputError for any other model.
 
     Args:
         path_or_name: As for `CrossEncoder`, but no URL.
-        cores: How many cores an ONNX model may use; other models ignore it.
         options: Keyword arguments of `OnnxModel` or `SentenceTransformerEncoder`.
     """
-    folder, own = _open_own(path_or_name, "dual-encoder", options, cores)
+    folder, own = _open_own(path_or_name, "dual-encoder", options)
     if own is not None:
         return own
     check_dual_encoder(folder, str(path_or_name))

@@ -355,12 +355,9 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
         return self.query_texts(self.query_counts(fingerprint)[0])
 
     def prune(self, *, keep: int | None = None, private: bool = False) -> int:
-        """Drop the scores of old queries, return the number of queries, and shrink the file.
-
-        Args:
-            keep: Number of queries to keep, those with the newest scores.
-            private: Drop the texts of all queries, too, and keep their digests.
-        """
+        """Drop the scores of all queries but the `keep` with the newest scores, return the number
+        of queries, and shrink the file. `private` drops the texts of all queries, too, and keeps
+        their digests."""
         if not len(self):
             return 0
         table = self.table()

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from crossknn.errors import InputError
-from crossknn.scorers.base import Scorer
+from crossknn.scorers.base import Scorer, Wrapper
+from crossknn.scorers.opening import as_scorer
 from crossknn.scorers.streaming import Call, Deadline, NothingScoredError
 from crossknn.scores.collect import fingerprint_of
 from crossknn.scores.database import StoreFullError
@@ -35,7 +36,7 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
         self.batches.close()
 
 
-class StoredScorer:
+class StoredScorer(Wrapper):
     """Looks scores up in `store`; computes the missing ones with `scorer`, and stores every batch.
     Many threads may share one `StoredScorer`, and many processes its store.
 
@@ -57,23 +58,11 @@ class StoredScorer:
         required: bool = True,
         every: float = 0.0,
     ) -> None:
-        from crossknn.scorers.opening import as_scorer
-
         self.scorer = as_scorer(scorer)
         self.store = store if isinstance(store, ScoreStore) else ScoreStore(store)
         self.fingerprint = fingerprint_of(self.scorer, self.store)
         self.required, self.every = required, every
         self._warned = False
-
-    @property
-    def truncated(self) -> int:
-        """Number of pairs that the scorer had to cut so far."""
-        return int(getattr(self.scorer, "truncated", 0))
-
-    @property
-    def spent(self) -> float | None:
-        """Money that the scorer has cost so far; None if it is not known."""
-        return getattr(self.scorer, "spent", None)
 
     def score(
         self,

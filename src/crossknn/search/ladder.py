@@ -123,11 +123,10 @@ def execute(request: SearchRequest, progress: Progress | None = None) -> Results
             progress(done, total)
 
     request = _after_cheaper(replace(request, scored=scored), policy)
-    starts, rounds = [*request.starts(), len(request.queries)], 0
+    starts = [*request.starts(), len(request.queries)]
     for number, (start, stop) in enumerate(pairwise(starts), start=1):
-        run = SearchRun(request, policy, range(start, stop), len(starts) - number, rounds)
+        run = SearchRun(request, policy, range(start, stop), len(starts) - number)
         answers.append(run.results())
-        rounds = run.rounds
     results, error = merged(answers), policy.first_error
     forgiven = request.fallback and isinstance(error, ScorerError)
     if results.cheaper is not None and request.min_score is None:
@@ -189,7 +188,7 @@ def as_retriever(
         began = time.perf_counter()
         own = replace(request, queries=query_set(list(texts)), **limits())
         policy = FailurePolicy(own)
-        run = SearchRun(_after_cheaper(own, policy), policy, range(len(texts)), 1, 0)
+        run = SearchRun(_after_cheaper(own, policy), policy, range(len(texts)), 1)
         results = replace(run.results(), seconds=time.perf_counter() - began)
         if (error := policy.first_error) is not None:
             logger.warning("the cheaper scorer failed, but the search goes on: %s", error)

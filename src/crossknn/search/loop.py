@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.methods.plan import Plan, Stop
+from crossknn.methods.plan import Plan, Stop, expected_recall
 from crossknn.retrievers.base import Ranked, extended
 from crossknn.types import (
     NO_ITEM,
@@ -214,11 +214,6 @@ class Search:
         order = np.argsort(np.isnan(self._state.picks.scores), axis=1, kind="stable")
         return self._scored(order[:, : int(self.n_scored.max(initial=0))])
 
-    def latest(self) -> Ranking:
-        """The items scored in the last round, at their places in `picks`."""
-        picks = self.picks()
-        return picks.where(picks.rounds == self.round)
-
     def first(self, k: int) -> Ranking:
         """The retriever's candidates for the first round, at most k; empty before that round."""
         retrieved, none = self._state.retrieved, Ranking.empty(len(self.queries))
@@ -315,7 +310,7 @@ class Search:
             mean, std = prediction.mean[q, unscored], prediction.std[q, unscored]
             scores = final[q, ~np.isnan(final[q])]
             if len(scores) >= stop.k and not np.isnan(std).any():
-                expected[q] = stop.value(scores, mean, std)
+                expected[q] = expected_recall(np.sort(scores)[-stop.k :], mean, std)
         return expected
 
     def _free(self, seen: IntArray) -> BoolArray:

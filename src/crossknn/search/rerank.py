@@ -25,7 +25,6 @@ from crossknn.index.vectors import check_vectors
 from crossknn.methods import Method
 from crossknn.retrievers.base import ItemPriors
 from crossknn.retrievers.words import words
-from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import as_scorer
 from crossknn.search.results import Results, below
 from crossknn.search.searcher import Budget, Searcher
@@ -37,6 +36,7 @@ ORDER = "order"
 SECONDS_A_DOCUMENT, SECONDS_A_CHARACTER, OF_THE_TIME = 3e-4, 5e-7, 0.25
 """Estimated seconds of BM25 and LSA per text and per character, and the share of a deadline that
 they may take; if they would take more, the search does without them."""
+_opened = lru_cache(maxsize=2)(as_scorer)
 
 
 class Reranked(list[dict[str, Any]]):
@@ -205,8 +205,3 @@ def _embeddings(documents: Sequence[Record]) -> FloatArray | None:
         )
     given = cast(FloatArray, vectors)
     return check_vectors(given, len(vectors), None, "the documents' embeddings", half=True)
-
-
-@lru_cache(maxsize=2)
-def _opened(name: str | Path | None) -> Scorer:
-    return as_scorer(name)

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from crossknn.data.queries import QuerySet
 from crossknn.errors import CrossknnError, InputError, StoreError, counted, scorer_failure
 from crossknn.index.database import Column
+from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import one_thread
 from crossknn.methods.base import Method, planned
 from crossknn.methods.plan import Plan
@@ -30,12 +31,7 @@ from crossknn.search.loop import Search, SearchRetriever
 from crossknn.search.results import EqualTexts, Hit, Results, completed, hits_of
 from crossknn.types import BoolArray, FloatArray, Pairs, Queries, Ranking
 
-if TYPE_CHECKING:
-    from crossknn.index.item_index import ItemIndex
-
 logger = logging.getLogger(__name__)
-
-OnRound: TypeAlias = Callable[[int, list[list[Hit]]], None]
 
 FAILURES_IN_A_ROW = 3
 """Number of failed pairs in a row that end a query, and of failed queries that end the search."""
@@ -71,7 +67,6 @@ class SearchRequest:
     min_score: float | None = None
     trace: bool = False
     cancel: threading.Event | None = None
-    on_round: OnRound | None = None
     fallback: bool = False
     cheaper: SearchRequest | None = None
     found: SearchRetriever | None = None
@@ -167,13 +162,12 @@ class FailurePolicy:
 
 class SearchRun:
     """The execution of a request for one batch of its queries, at the positions `rows`; `batches`
-    are left, with this one; `rounds` counts those of the request, also before this batch."""
+    are left, with this one."""
 
     def __init__(
-        self, request: SearchRequest, policy: FailurePolicy, rows: range, batches: int, rounds: int
+        self, request: SearchRequest, policy: FailurePolicy, rows: range, batches: int
     ) -> None:
         self.request, self.policy, self.rows, self.batches = request, policy, rows, batches
-        self.rounds = rounds
         self.queries, m, n = request.queries.take(rows), len(rows), request.index.n
         self.cells = m * n  # of the largest matrix product
         with one_thread(self.cells):
@@ -244,11 +238,6 @@ class SearchRun:
                 policy.share(self.batches)
             choosing = time.perf_counter() - began
             stopped_by = policy.stop() or self._score(pairs)
-            self.rounds += 1
-            if self.request.on_round is not None:
-                hits = [list[Hit]() for _ in self.request.queries.texts]
-                hits[self.rows.start : self.rows.stop] = self._hits(search.latest())
-                self.request.on_round(self.rounds, hits)
             # The next round takes as long to choose as this one.
             if stopped_by is None and search.round > 1 and search.unfinished.any():
                 stopped_by = policy.stop(choosing)

@@ -10,27 +10,26 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from crossknn.data.queries import QuerySet, Texts, query_set
 from crossknn.errors import CrossknnError, InputError, counted
+from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import running, solvable
 from crossknn.methods import DEFAULT, Method, parse_method
 from crossknn.methods.kriging import Kriging, apart
 from crossknn.retrievers.base import RandomItems
 from crossknn.scorers.base import Scorer
+from crossknn.scorers.opening import as_scorer
 from crossknn.search import ladder
 from crossknn.search.calibration import CALIBRATION, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.loop import SearchRetriever
 from crossknn.search.results import Results
-from crossknn.search.run import OnRound, SearchRequest
+from crossknn.search.run import SearchRequest
 from crossknn.types import BoolArray, Progress, as_count, as_positive
-
-if TYPE_CHECKING:
-    from crossknn.index.item_index import ItemIndex
 
 logger = logging.getLogger(__name__)
 
@@ -135,8 +134,6 @@ class Searcher:
         fuse: Fuse = "auto",
         seed: int = 0,
     ) -> None:
-        from crossknn.scorers import as_scorer
-
         if not hasattr(index, "items"):
             raise InputError(f"{index!r} is not an index: open one with ItemIndex.load(folder)")
         self.index = index
@@ -191,7 +188,6 @@ class Searcher:
         trace: bool = False,
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
-        on_round: OnRound | None = None,
         fallback: bool = False,
     ) -> Results:
         """Return the k best items of each query, by exact score or, with fusion, by final score.
@@ -215,7 +211,6 @@ class Searcher:
             trace: Keep every scored item in `Results.trace`.
             progress: Called with (done, total) scored pairs.
             cancel: An event that stops the search at the next batch, with the best hits so far.
-            on_round: Called after each round with its number and each query's newly scored hits.
             fallback: If no pair of a query could be scored in time, return the retriever's hits
                 (their `round` is 0) instead of raising the scorer's error.
         """
@@ -229,8 +224,8 @@ class Searcher:
             limits, rates = self._counted(limits, queries.texts, cancel)
         index = self.index.snapshot()
         request = self._request(index, queries, chosen, limits, k, min_score, filter, seed)
-        how: dict[str, Any] = {"trace": trace, "cancel": cancel, "on_round": on_round}
-        results = ladder.execute(replace(request, **how, fallback=fallback), progress)
+        request = replace(request, trace=trace, cancel=cancel, fallback=fallback)
+        results = ladder.execute(request, progress)
         return ladder.with_probes(results, rates) if rates else results
 
     async def asearch(self, queries: Texts, *args: Any, **options: Any) -> Results:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import ScorerError, scorer_failure
-from crossknn.scorers.base import Scorer
+from crossknn.scorers.base import Scorer, Wrapper
 from crossknn.scorers.streaming import (
     BatchedScorer,
     Call,
@@ -114,7 +114,7 @@ class _Batch:
         return {call: self.position[own] for call, own in both if own.any()}
 
 
-class SharedScorer:
+class SharedScorer(Wrapper):
     """A scorer that many threads share, combining their pairs in batches.
 
     For each worker of the scorer a thread scores batches; idle threads divide the waiting pairs.
@@ -138,16 +138,6 @@ class SharedScorer:
         self._idle = 0  # threads that wait for pairs
         for _ in range(self.workers):
             start_thread("crossknn-batches", self._work, stop=self.close)
-
-    @property
-    def truncated(self) -> int:
-        """Pairs that the scorer cut so far."""
-        return int(getattr(self.scorer, "truncated", 0))
-
-    @property
-    def spent(self) -> float | None:
-        """Money that the scorer has cost so far; None if it is not known."""
-        return getattr(self.scorer, "spent", None)
 
     @property
     def waiting(self) -> int:

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from scipy.special import softmax
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
-from crossknn.linalg import softmax
 from crossknn.methods.base import equal_rounds, part
 from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Fit, Scored, VectorMethod

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
+from scipy.special import softmax
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.linalg import softmax
 from crossknn.methods.base import part
 from crossknn.methods.plan import Plan
 from crossknn.retrievers.specs import open_retriever, unfitted

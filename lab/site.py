@@ -1,4 +1,4 @@
-"""What `make docs` adds to the pages of docs/: the API, the commands, the evidence, and llms.txt.
+"""What `make docs` adds to the pages of docs/: the API, the commands and the evidence.
 
 A hook of MkDocs (mkdocs.yml). The evidence is the report of `crossknn-lab reproduce`, kept in
 benchmarks/results/evidence.tar.xz; the page has its pictures and shorter tables.
@@ -84,13 +84,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Lead a notebook's links to pages; note the first sentence of each page, for llms.txt."""
+    """Lead a notebook's links to pages."""
     if page.file.src_uri.endswith(".ipynb"):
         html = re.sub(r'href="([^":#]+\.(?:md|ipynb))(?=[#"])', partial(_link, page, files), html)
-    said = re.search(r"<p>(.*?)</p>", html, re.DOTALL)
-    plain = " ".join(re.sub(r"<[^>]+>", "", said[1]).split()) if said else ""
-    first = re.split(r"(?<=[.:?])\s", plain, maxsplit=1)[0]
-    config.extra.setdefault("said", {})[page.file.src_uri] = first
     return html
 
 
@@ -113,32 +109,6 @@ def on_post_build(config: Any) -> None:
             to = Path(os.path.normpath(to / "index.html" if to.is_dir() else to))
             if not to.exists() or (name and to in names and name not in names[to]):
                 raise ValueError(f"{path.relative_to(site)} links to {link}, which is not there")
-
-
-def on_env(env: Any, config: Any, files: Files) -> Any:
-    """Write llms.txt: all pages by section, each with its first sentence."""
-    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
-
-    def walk(parts: list[Any]) -> None:
-        for part in parts:
-            [(title, value)] = part.items() if isinstance(part, dict) else [("", part)]
-            if isinstance(value, list):
-                walk(value)
-                continue
-            file = files.get_file_from_path(value)
-            assert file is not None
-            assert file.page is not None
-            said = config.extra["said"].get(value, "")
-            lines.append(f"- [{title or file.page.title}]({file.url}): {said}")
-
-    for part in config.nav:
-        [(section, value)] = part.items()
-        lines += ["", f"## {section}", ""]
-        walk(value if isinstance(value, list) else [value])
-    out = Path(config.site_dir) / "llms.txt"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return env
 
 
 def title_of(text: str) -> str:

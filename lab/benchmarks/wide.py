@@ -105,10 +105,10 @@ def main() -> None:
     *sources, out = map(Path, sys.argv[1:])
     if sources:
         wordnet, medquad, models, folder = sources
+        encoder = ck.DualEncoder(models / "dual-encoder")
         if not (folder / "crossknn-index.json").exists():
-            encoder = ck.DualEncoder(models / "dual-encoder")
             ck.ItemIndex.build(items_of(wordnet, medquad), encoder=encoder).save(folder)
-        index = ck.ItemIndex.load(folder)
+        index = ck.ItemIndex.load(folder, encoder={"dense": encoder})
         scorer = ck.StoredScorer(ck.CrossEncoder(models / "cross-encoder"), index.scores)
         with out.open("w") as file:
             for row in rows_of(index, scorer, *queries_of(wordnet, medquad, LOGS[-1][0])):

@@ -180,24 +180,25 @@ def _left_out(run: Experiment) -> Section:
 def checklist() -> str:
     """The papers' claims and all figures as a page of Markdown: what a paper says, and what became
     of it."""
+    columns = ("paper", "claim", "figure", "ours", "holds", "why")
     lines = [
         "# The papers' claims and figures",
         "",
-        "The first tables put the papers' headline claims beside our figures, those after them list every figure and",
-        "table of the papers and say where ours is. [All figures](report.md) are made by `crossknn-lab reproduce`",
+        "The first table puts the papers' headline claims beside our figures, the others list every figure and table of",
+        "the papers and say where ours is. [All figures](report.md) are made by `crossknn-lab reproduce`",
         "([reproduce](../how-to/reproduce.md)). Do not edit this page, which is made from `crossknn_lab/papers.toml` by",
         "`CROSSKNN_WRITE_DOCS=1 pytest lab/tests/test_reports.py`.",
         "",
+        "## Claims",
+        "",
+        "| paper | claim | in the paper | here | holds | why |",
+        "|---|---|---|---|---|---|",
+        *(f"| {' | '.join(claim[name] for name in columns)} |" for claim in PAPERS["claim"]),
+        "",
     ]
     for paper, title in PAPERS["papers"].items():
-        lines += [f"## {paper}", "", f"{title}.", ""]
-        if claims := [claim for claim in PAPERS["claim"] if claim["paper"] == paper]:
-            lines += ["| claim | in the paper | here | holds | why |", "|---|---|---|---|---|"]
-            columns = ("claim", "figure", "ours", "holds", "why")
-            lines += [f"| {' | '.join(claim[name] for name in columns)} |" for claim in claims]
-            lines.append("")
-        lines += ["| | shows | here |", "|---|---|---|"]
         mine = [figure for figure in FIGURES if figure.paper == paper]
+        lines += [f"## {paper}", "", f"{title}.", "", "| | shows | here |", "|---|---|---|"]
         lines += [f"| {f.label} | {f.title} | {_outcome(f)} |" for f in mine]
         lines.append("")
     return "\n".join(lines)

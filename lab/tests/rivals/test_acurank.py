@@ -10,7 +10,7 @@ from references.agreement import DATA, batches_of
 from references.problem import Problem
 from rival_references.acurank import n_uncertain as by_reference
 from scipy.special import ndtr
-from synthetic import matrix, run
+from synthetic import run
 
 import crossknn as ck
 from crossknn.retrievers.base import ItemPriors
@@ -18,16 +18,6 @@ from crossknn_lab.rivals.acurank import level
 from crossknn_lab.stored import StoredMatrix
 
 BUDGET, BATCH, TESTS = 120, 12, 20
-
-
-@pytest.mark.parametrize("retriever", ["dense", "bm25", "hybrid(bm25, dense)"])
-def test_with_equal_budgets_it_is_reranking(retriever):
-    data = matrix()
-    found, reranked = (
-        run(f"{name}(retriever={retriever})", data, 50, lost=[3, 4]).picks().items.tolist()
-        for name in ("acurank", "rerank")
-    )
-    assert [set(row) for row in found] == [set(row) for row in reranked]
 
 
 @pytest.mark.parametrize("name", ["medquad-two", "wordnet-artifact"])

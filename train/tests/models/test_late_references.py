@@ -148,7 +148,7 @@ def of_states(model):
         return lambda *texts: late.sum_of_max(towers, matrix, *texts)
     layers = [renamed(weights(layer), CMC_NAMES) for layer in model.head.layers]
     given = {name: options[name] for name in ("heads", "variant")}
-    return lambda *texts: late.cmc(towers, layers, *texts, **given)
+    return lambda *texts: options["scale"] * late.cmc(towers, layers, *texts, **given)
 
 
 # The reference itself
@@ -179,7 +179,7 @@ def test_the_bert_of_the_reference_is_bert(encoder):
         ("som", True, {"projected": True, "dimensions": 6}),
         ("cmc", True, {"variant": "paper", "feed_forward": 24}),
         ("cmc", False, {"variant": "paper", "layers": 1, "feed_forward": 24}),
-        ("cmc", False, {"variant": "reference", "feed_forward": 24}),
+        ("cmc", False, {"variant": "reference", "feed_forward": 24, "scale": 0.2}),
     ],
 )
 def test_scores_are_the_papers(encoder, kind, shared, options):

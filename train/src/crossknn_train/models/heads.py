@@ -61,7 +61,7 @@ class Head(nn.Module, ABC):  # type: ignore[misc]
             fits = type(value) is kind or (kind, type(value)) == (float, int)
             if fits and kind in (int, float):
                 fits = value >= 1 if kind is int else 0 <= value < 1
-            if not fits:
+            if not fits and value != defaults[name]:
                 raise InputError(
                     f"{name} is {value!r}, but its default is {defaults[name]!r}: counts are "
                     "integers from 1, shares from 0 to below 1"
@@ -105,7 +105,9 @@ class CMC(Head):
         F(x) = LN(y + W2 relu(W1 y + b1) + b2),    y = LN(x + MHA(x))
 
     `variant` chooses the output of a layer: "paper" x + F(x), "reference" (x + F(x)) / 2, as in the
-    authors' code, or "none" F(x), the ablation in table 12. Memory is linear in c.
+    authors' code, or "none" F(x), the ablation in table 12. Scores are multiplied by `scale`, 1 in
+    the paper: layers make vectors longer, so that a softmax of their products is nearly all on one
+    candidate. Memory is linear in c.
     """
 
     joint = True
@@ -119,8 +121,10 @@ class CMC(Head):
         feed_forward: int = 2048,
         dropout: float = 0.1,
         variant: str = "paper",
+        scale: float = 1.0,
     ) -> None:
         super().__init__(encoder)
+        self.scale = scale
         if variant not in VARIANTS:
             raise InputError(f"variant is {variant!r} ({nearest(variant, VARIANTS)})")
         if self.dimensions % heads:
@@ -135,7 +139,7 @@ class CMC(Head):
         bias = bias_of(torch.cat([mask, item_mask[:, :, 0]], dim=1))[:, None, None, :]
         for layer in self.layers:
             x = self.kept * x + self.added * layer(x, bias)
-        return listed((x[:, 1:] * x[:, :1]).sum(-1), item_mask)
+        return listed(self.scale * (x[:, 1:] * x[:, :1]).sum(-1), item_mask)
 
 
 class Layer(nn.Module):  # type: ignore[misc]

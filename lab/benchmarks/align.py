@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.evaluation.measures import bootstrap, paired
+from crossknn.evaluation.measures import paired
 from crossknn.evaluation.outcome import outcome, truth_of
 from crossknn.methods import parse_method
 from crossknn_lab.cells import dev_queries, divided
@@ -118,18 +118,22 @@ def tables(rows: list[dict[str, Any]]) -> None:
         goals = list(dict.fromkeys((row["budget"], row["k"]) for row in mine))
         heads = [f"k = {k} at {budget}" for budget, k in goals]
         seeds = len({row["seed"] for row in mine})
-        print(f"\n## {name}: {mine[0]['train']} train queries, {seeds} seeds\n")
         print(
-            f"| vectors | calls | seconds | method | {' | '.join(heads)} |\n{'|---' * (4 + len(heads))}|"
+            f"\n## {name}\n\n{mine[0]['train']} train queries; seeds: {seeds}; RNR / AXN, blend / AXN, ridge.\n"
         )
-        for way, method in dict.fromkeys((row["way"], row["method"]) for row in mine):
+        print(f"| vectors | calls | seconds | {' | '.join(heads)} |\n{'|---' * (3 + len(heads))}|")
+        for way, group in dict.fromkeys(
+            (r["way"], r["method"] in ROWS and r["method"]) for r in mine
+        ):
             of = [row for row in mine if row["way"] == way]
-            seconds = np.mean([row["seconds"] for row in of])
-            found = [bootstrap(np.array(cells[way, method, *goal])) for goal in goals]
-            shown = [f"{e.mean:.1f} [{e.low:.1f}, {e.high:.1f}]" for e in found]
-            print(
-                f"| {way} | {of[0]['calls']:,} | {seconds:.1f} | {method} | {' | '.join(shown)} |"
-            )
+            methods = [group] if group else [*on_vectors("")]
+            shown = [
+                " / ".join(f"{np.mean(cells[way, method, *goal]):.1f}" for method in methods)
+                for goal in goals
+            ]
+            seconds = f"{np.mean([row['seconds'] for row in of]):.1f}" if not group else ""
+            label = f"{way}, {group}" if group else way
+            print(f"| {label} | {of[0]['calls']:,} | {seconds} | {' | '.join(shown)} |")
         print(f"\n| compared | {' | '.join(heads)} |\n{'|---' * (1 + len(heads))}|")
         for (way, method), (other, than) in (
             *((((BASE, m), (BASE, "RNR"))) for m in ("AXN, blend", "AXN, ridge")),

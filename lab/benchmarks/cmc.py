@@ -37,21 +37,23 @@ DEPTHS, WIDE = (64, 512), 300
 """Numbers of candidates; over the larger one, fewer queries."""
 WINDOW = {"marked": True, "query_length": 32, "item_length": 48}
 SCALE, PAPER = 0.02, {"weight": 0.2, "kl": "model-retriever"}
+SLOW = {"rate": 2e-5}
 VARIANTS: dict[str, dict[str, Any]] = {
     "as the paper, towers frozen": {"freeze": "both", "loss": PAPER, "options": {}},
     "scaled, towers frozen": {"freeze": "both"},
     "scaled, query tower": {},
-    "scaled, query tower, KL": {"loss": PAPER},
-    "scaled, query tower, uniform negatives": {"candidates": {"sampling": "uniform"}},
-    "scaled, query tower, skip halved": {"options": {"variant": "reference", "scale": 0.05}},
-    "scaled, query tower, 255 negatives": {"candidates": {"count": 255}, "batch": 4},
+    "scaled, query tower, slow": SLOW,
+    "scaled, query tower, slow, KL": {**SLOW, "loss": PAPER},
+    "scaled, query tower, slow, uniform negatives": {**SLOW, "candidates": {"sampling": "uniform"}},
+    "scaled, query tower, slow, 15 negatives": {**SLOW, "candidates": {"count": 15}, "batch": 32},
 }
 
 
 def settings(encoder: str, data: Path, given: dict[str, Any], seed: int) -> LateInteractionSettings:
     """Return the settings of a variant."""
     options = given.get("options", {"scale": SCALE})
-    training = {"steps": 300, "batch": given.get("batch", 16), "learning_rate": 1e-4, "seed": seed}
+    training = {"steps": 300, "batch": given.get("batch", 16), "seed": seed}
+    training["learning_rate"] = given.get("rate", 1e-4)
     return LateInteractionSettings.model_validate(
         {
             "kind": "cmc",

@@ -52,13 +52,13 @@ def cheap(pairs: list[tuple[str, str]]) -> list[float]:
 
 def serve_cheap(folder: Path, port: int) -> None:
     """The service with a scorer that costs nothing; in a process of its own."""
-    from crossknn.service.app import create_app
-    from crossknn.service.connections import BoundedServer, listening
+    from crossknn.service.app import serve
+    from crossknn.service.connections import listening
     from crossknn.service.engine import Engine
 
     engine = Engine({"docs": ck.ItemIndex.load(folder)}, ck.CallableScorer(cheap, "cheap"))
     with listening("127.0.0.1", port) as sockets:
-        BoundedServer(create_app(engine), engine).run(sockets)
+        serve(engine, sockets)
 
 
 @contextmanager

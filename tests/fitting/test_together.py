@@ -81,9 +81,9 @@ def test_queries_with_too_few_scores_for_the_items_do_not_count_as_taught(librar
 
 def test_a_few_queries_or_a_deadline_or_anchors_leave_them_alone(library):
     few = multitask.FEWEST_QUERIES - 1
-    alone = [searched(library, 1 + q, together=False)[q] for q in range(few)]
-    assert list(searched(library, few)) == alone
-    assert searched(library, few).together == 0
+    alone, found = searched(library, few, together=False), searched(library, few)
+    assert list(found) == list(alone)
+    assert found.together == 0
     search = Searcher(library.index(), library.scorer).search
     assert search(library.texts(0, 30), budget=Budget(per_query=BUDGET, deadline=600)).together == 0
     assert search(library.texts(0, 12), budget=22).together == 12

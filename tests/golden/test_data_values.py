@@ -107,7 +107,6 @@ def test_given_items_and_queries():
         "none": (items, [], {}),
         "number": (items, ["x", 3], {}),
         "no list": (items, 3, {}),
-        "limit": (items, ["x"], {"limit": 0}),
         "queries": (asked, ["one", *records], {}),
         "no queries": (asked, [], {}),
         "split": (asked, ["one"], {"split": "test"}),

@@ -75,9 +75,7 @@ def command(
         note(f"serving {', '.join(indexes)} at {url}")
         # Let searches yield to the thread that answers, which otherwise waits for each in turn.
         sys.setswitchinterval(0.001)
-        local = not api_keys and host in app.LOCAL
-        made = app.create_app(served, keys=api_keys, local=local)
-        connections.BoundedServer(made, served).run(sockets)  # until a signal comes
+        app.serve(served, sockets, keys=api_keys, local=not api_keys and host in app.LOCAL)
 
 
 def _open(folders: list[Path]) -> dict[str, Any]:

@@ -152,6 +152,11 @@ class Stop:
     k: int
     expected: float
 
+    def value(self, scores: FloatArray, mean: FloatArray, std: FloatArray) -> float:
+        """A query's expected recall, given its exact scores (b,), at least k, and the predictions
+        (c,) of its unscored items; see `expected_recall`."""
+        return expected_recall(np.sort(scores)[-self.k :], mean, std)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:

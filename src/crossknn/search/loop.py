@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.methods.plan import Plan, Stop, expected_recall
+from crossknn.methods.plan import Plan, Stop
 from crossknn.retrievers.base import Ranked, extended
 from crossknn.types import (
     NO_ITEM,
@@ -310,7 +310,7 @@ class Search:
             mean, std = prediction.mean[q, unscored], prediction.std[q, unscored]
             scores = final[q, ~np.isnan(final[q])]
             if len(scores) >= stop.k and not np.isnan(std).any():
-                expected[q] = expected_recall(np.sort(scores)[-stop.k :], mean, std)
+                expected[q] = stop.value(scores, mean, std)
         return expected
 
     def _free(self, seen: IntArray) -> BoolArray:

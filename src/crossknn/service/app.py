@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
+from socket import socket
 
 from fastapi import FastAPI, Response
 from fastapi.exceptions import RequestValidationError
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from crossknn import __version__
 from crossknn.errors import CrossknnError
 from crossknn.service.bodies import ErrorAnswer, answer_error
+from crossknn.service.connections import BoundedServer
 from crossknn.service.engine import Engine
 from crossknn.service.routes import health, router
 
@@ -66,6 +68,13 @@ def create_app(engine: Engine, *, keys: Sequence[str] = (), local: bool = False)
         return Response(html, headers={"Content-Security-Policy": _POLICY}, media_type="text/html")
 
     return app
+
+
+def serve(
+    engine: Engine, sockets: list[socket], *, keys: Sequence[str] = (), local: bool = False
+) -> None:
+    """Serve on sockets until a signal comes; see `create_app` and `BoundedServer`."""
+    BoundedServer(create_app(engine, keys=keys, local=local), engine).run(sockets)
 
 
 class Guard:

@@ -143,28 +143,26 @@ def run(options: argparse.Namespace, done: list[dict[str, Any]]) -> None:
 
 
 def table(rows: list[dict[str, Any]]) -> None:
-    """Print for each variant R@k of CMC, and the difference of R@1 to the encoder's order."""
-    heads = [
-        f"{domain}, {depth}: R@1, R@4 | over the encoder" for domain in TEST for depth in DEPTHS
-    ]
-    line = "|---" * (3 + 2 * len(heads))
-    print(f"| variant | seeds | MRR on dev | {' | '.join(heads)} |\n{line}|")
+    """Print for each domain and variant R@k of CMC, and the difference of R@1 to the encoder's order."""
+    heads = [f"R@1, R@4 over {depth} | R@1 - encoder" for depth in DEPTHS]
+    print(f"| domain | variant | seeds | MRR on dev | {' | '.join(heads)} |")
+    print("|---" * (4 + 2 * len(heads)) + "|")
 
     def at(found: list[list[float]], k: int) -> FloatArray:
         return np.array([[100.0 * (0 < rank <= k) for rank in one] for one in found]).mean(axis=0)
 
-    for name in dict.fromkeys(row["variant"] for row in rows):
-        mine = [row for row in rows if row["variant"] == name]
-        dev = ", ".join(f"{100 * point['mrr']:.1f}" for point in mine[0]["dev"])
-        cells = []
-        for domain in TEST:
+    for domain in TEST:
+        for name in dict.fromkeys(row["variant"] for row in rows):
+            mine = [row for row in rows if row["variant"] == name]
+            dev = ", ".join(f"{100 * point['mrr']:.1f}" for point in mine[0]["dev"])
+            cells = []
             for depth in DEPTHS:
                 own = [row[domain][f"encoder {depth}"] for row in mine]
                 cmc = [row[domain][f"cmc {depth}"] for row in mine]
                 test = paired(at(cmc, 1) - at(own, 1))
                 cells.append(f"{at(cmc, 1).mean():.1f}, {at(cmc, 4).mean():.1f}")
                 cells.append(f"{test.difference:+.1f} [{test.low:+.1f}, {test.high:+.1f}]")
-        print(f"| {name} | {len(mine)} | {dev} | {' | '.join(cells)} |")
+            print(f"| {domain} | {name} | {len(mine)} | {dev} | {' | '.join(cells)} |")
 
 
 def main() -> None:

@@ -333,7 +333,7 @@ def test_cmc_scores_as_the_plain_forward_pass(
     path = save_cmc(tmp_path / "pytorch_model.bin", theirs.state_dict(), **given)
     model = open_checkpoint(path, encoder=base)
     options = {"layers": layers, "heads": 4, "feed_forward": width, "dropout": 0.1}
-    assert model.config.options == options | {"variant": variant}
+    assert model.config.options == options | {"variant": variant, "scale": 1.0}
     assert (model.config.query_length, model.config.item_length) == lengths
     folder = model.save_pretrained(tmp_path / "ours")
     same(cmc_scores(LateInteractionModel.from_pretrained(folder)), theirs.scores(lengths))

@@ -178,7 +178,7 @@ def _argument(parameter: Any) -> str:
 
 
 def report() -> str:
-    """The page of the report, without its folded and its longest tables and outside the search."""
+    """Return the report's page without folded and very long tables; the site's search skips it."""
     with tarfile.open(REPORT) as archive:
         file = archive.extractfile("page.md")
         assert file is not None

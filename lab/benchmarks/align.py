@@ -94,17 +94,19 @@ def rows_of(path: Path, seed: int) -> Iterator[dict[str, Any]]:
     assert matrix.anchors is not None
     assert matrix.dense_queries is not None
     for way, how in {"rows, cur": None, **WAYS}.items():
-        began, calls = time.perf_counter(), every
         if how is None:
             rows, vectors = matrix.anchors, matrix.dense_queries[: matrix.n_anchors]
+            began, calls = time.perf_counter(), every
             fit = cur(rows.scores, center=rows.center, queries=vectors, seed=seed)
+            seconds = time.perf_counter() - began
         else:
-            fit, calls = fit_pairs(matrix, *how, seed)
-        seconds = round(time.perf_counter() - began, 1)
+            fit, calls, seconds = fit_pairs(matrix, *how, seed)
         assert fit.map is not None
         queries = fit.map(matrix.dense_queries)
         of = matrix.with_vectors("fitted", fit.items.astype(np.float32), queries, fit.scale)
-        yield from best(of, on_vectors("fitted"), **about, way=way, calls=calls, seconds=seconds)
+        yield from best(
+            of, on_vectors("fitted"), **about, way=way, calls=calls, seconds=round(seconds, 1)
+        )
 
 
 def tables(rows: list[dict[str, Any]]) -> None:

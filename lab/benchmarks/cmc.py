@@ -70,10 +70,8 @@ def linked(wordnet: Path, data: Path) -> None:
     """Link the domains for training into a folder of their own."""
     for split, names in (("train", TRAIN), ("valid", [DEV])):
         for name in names:
-            for part in (
-                f"documents/{name}.json",
-                f"processed/{split}_worlds/{name}_mentions.jsonl",
-            ):
+            mentions = f"processed/{split}_worlds/{name}_mentions.jsonl"
+            for part in (f"documents/{name}.json", mentions):
                 (data / part).parent.mkdir(parents=True, exist_ok=True)
                 if not (data / part).exists():
                     (data / part).symlink_to((wordnet / part).resolve())
@@ -94,14 +92,13 @@ def ranks(
         lists = best[rows.start : rows.stop, :depth]
         with torch.inference_mode():
             at_once = [range(s, min(s + 16, len(rows))) for s in range(0, len(rows), 16)]
-            scores = np.concatenate(
-                [task.scores(of, [*r], lists[r.start : r.stop]) for r in at_once]
-            )
-        right = [np.flatnonzero(np.isin(i, of.positives[q])) for q, i in enumerate(lists)]
-        order = np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1)
-        found[f"encoder {depth}"] = [float(1 + r[0]) if len(r) else 0.0 for r in right]
-        ranked = zip(order, right, strict=True)
-        found[f"cmc {depth}"] = [float(1 + o[r].min()) if len(r) else 0.0 for o, r in ranked]
+            parts = [task.scores(of, [*r], lists[r.start : r.stop]) for r in at_once]
+        order = np.argsort(-np.concatenate(parts), axis=1, kind="stable")
+        ranked = np.take_along_axis(lists, order, axis=1)
+        some = Corpora([data.take(rows) for data in of.datasets])
+        for name, each in (("encoder", lists), ("cmc", ranked)):
+            rank = some.first_ranks(each)
+            found[f"{name} {depth}"] = np.where(np.isfinite(rank), rank, 0.0).tolist()
     return found
 
 

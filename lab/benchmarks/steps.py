@@ -4,7 +4,7 @@
 
 Queries are searched one at a time, on one thread if OMP_NUM_THREADS is 1, and OUT (JSON) gets the median milliseconds
 of each step: the linear system, the approximate scores of all items, the choice of the best items, and the rest. The
-cross-encoder's time is the number of calls times `PAIR`, the 2 ms of AXN's section 3.
+cross-encoder's time is the number of calls times `PAIR`, the 2 ms of AXN, B.1.
 """
 
 from __future__ import annotations
@@ -98,13 +98,15 @@ def main() -> None:
                     about |= {"method": name, "budget": budget, "rounds": rounds}
                     rows.append(about | steps)
         out.write_text(json.dumps(rows, indent=0) + "\n")
-    print(f"| set | method | calls | rounds | {', ms | '.join(STEPS)}, ms | share of the whole |")
-    print("|---" * (5 + len(STEPS)) + "|")
+    print(
+        "| method | calls | rounds | linear system | scores of all items | choice | rest ", end=""
+    )
+    print(f"| share of the whole at {PAIR:g} ms a pair |\n{'|---' * 8}|")
     for row in rows:
         took = [row[step] for step in STEPS]
-        cells = [row["set"], f"`{row['method']}`", row["budget"], row["rounds"], *took]
+        cells = [f"`{row['method']}`", row["budget"], row["rounds"], *(f"{x:.1f}" for x in took)]
         share = sum(took) / (sum(took) + PAIR * row["budget"])
-        print(f"| {' | '.join(map(str, cells))} | {share:.1%} |")
+        print(f"| {' | '.join(map(str, cells))} | {share:.0%} |")
 
 
 if __name__ == "__main__":

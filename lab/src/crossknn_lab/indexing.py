@@ -97,8 +97,8 @@ def _searches(run: Experiment, data: MatrixFile) -> list[dict[str, Any]]:
 
 def fit_pairs(
     matrix: StoredMatrix, by: str, count: int, spec: str = "als", seed: int = 0
-) -> tuple[Fit, int]:
-    """Fit vectors to the scores of some pairs of the anchors; return the fit and the number of pairs.
+) -> tuple[Fit, int, float]:
+    """Fit vectors to scores of the anchors; return the fit, the number of pairs and the fit's seconds.
 
     G has `count` train queries for each item (`by` "item"), or of each train query ("query") the dual
     encoder's `count` best items, a tenth of them at random for the scale.
@@ -122,14 +122,14 @@ def fit_pairs(
     products = inner_products(queries, items, plan.random.query, plan.random.item)
     scale = Scale.match(scores(plan.random), products)
     way: Any = fit_method(spec)
-    return way.factorize(Targets.of(g, items, queries, scale=scale, seed=seed), seed, None), len(g)
+    began = time.perf_counter()
+    fit = way.factorize(Targets.of(g, items, queries, scale=scale, seed=seed), seed, None)
+    return fit, len(g), time.perf_counter() - began
 
 
 def _fit(matrix: StoredMatrix, by: str, count: int) -> tuple[StoredMatrix, dict[str, Any]]:
     """The matrix with vectors fitted to a sparse G, and what they cost."""
-    began = time.perf_counter()
-    made, calls = fit_pairs(matrix, by, count)
-    seconds = time.perf_counter() - began
+    made, calls, seconds = fit_pairs(matrix, by, count)
     assert made.map is not None
     assert matrix.dense_queries is not None
     fitted = matrix.with_vectors("als", made.items, made.map(matrix.dense_queries), made.scale)

@@ -113,7 +113,8 @@ class IndexView:
     @property
     def anchor_items(self) -> IntArray:
         """At most 10,000 items in a random order, the same for any index of as many items."""
-        return np.random.default_rng(0).permutation(self.n)[:N_ANCHOR_ITEMS]
+        draw = np.random.default_rng(0).permutation
+        return self.cache.get("anchor items", (self.items,), lambda: draw(self.n)[:N_ANCHOR_ITEMS])
 
     def allowed(self, conditions: Mapping[str, Any]) -> BoolArray:
         """Return the mask (n,) of the items that meet conditions; see `crossknn.index.filters`."""

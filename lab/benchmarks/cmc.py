@@ -1,18 +1,22 @@
-"""CMC beside the dual encoder that it starts from, on WordNet (CMC, tables 1, 3 and 12).
+"""CMC and its rivals beside the dual encoder that they start from, on WordNet (CMC, tables 1-4, 8, 10, 12 and 13).
 
-    python lab/benchmarks/cmc.py WORDNET DUAL WORK OUT [--only NAME ...] [--seeds 0 ...]
+    python lab/benchmarks/cmc.py WORDNET DUAL BASE SCORER WORK OUT [--only NAME ...] [--seeds 0 ...]
 
 WORDNET is the data set (ZESHEL's layout), of which WORK/data links the train domains below; DUAL is a dual encoder of
-crossknn-train trained on them. It is the first stage too: its 64 or 512 best items are the candidates, in training and
-for test queries, so that CMC is compared with the encoder's own order. OUT (JSON lines) gets, for each variant and
-seed, measures of dev queries (noun.state) while training, and the rank of the right item for every test query. A killed
-run goes on where it stopped. Without WORK's models, OUT is printed as a table.
+crossknn-train trained on them from the encoder BASE. It is the first stage too: its 64 or 512 best items are the
+candidates, in training and for test queries, so that a model is compared with the encoder's own order. SCORER is a
+cross-encoder, which also ranks the 16 best of each model. OUT (JSON lines) gets, for each variant and seed, measures
+of dev queries (noun.state) while training, and the rank of the right item for every test query. A killed run goes on
+where it stopped. Without the folder WORK, OUT is printed as tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,8 @@ import torch
 
 import crossknn as ck
 from crossknn.evaluation.measures import paired
-from crossknn.types import FloatArray
+from crossknn.scorers.base import Scorer
+from crossknn.types import FloatArray, IntArray, Pairs
 from crossknn_train import loop
 from crossknn_train.corpora import Corpora, Once, read_corpora, retrieved
 from crossknn_train.late_interaction import LateInteractionTask, kept_states
@@ -35,9 +40,13 @@ verb.stative""".split()  # noqa: SIM905
 DEV, TEST, QUERIES = "noun.state", ("noun.act", "noun.artifact"), 600
 DEPTHS, WIDE = (64, 512), 300
 """Numbers of candidates; over the larger one, fewer queries."""
+ENCODER = "dual encoder"
+CALLS = 16
+"""Number of candidates that the cross-encoder scores after another model."""
 WINDOW = {"marked": True, "query_length": 32, "item_length": 48}
 SCALE, PAPER = 0.02, {"weight": 0.2, "kl": "model-retriever"}
 SLOW = {"rate": 2e-5}
+FEW = {"candidates": {"count": 15}, "batch": 4, "depths": DEPTHS[:1]}
 VARIANTS: dict[str, dict[str, Any]] = {
     "as the paper, towers frozen": {"freeze": "both", "loss": PAPER, "options": {}},
     "scaled, towers frozen": {"freeze": "both"},
@@ -45,23 +54,36 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "scaled, query tower, slow": SLOW,
     "scaled, query tower, slow, KL": {**SLOW, "loss": PAPER},
     "scaled, query tower, slow, uniform negatives": {**SLOW, "candidates": {"sampling": "uniform"}},
+    "scaled, query tower, slow, fixed negatives": {**SLOW, "candidates": {"fixed": 1.0}},
+    "scaled, query tower, slow, no extra skip": {**SLOW, "options": {"variant": "none"}},
+    "scaled, query tower, slow, from BASE": {**SLOW, "encoder": "base"},
+    "Poly-encoder": {"kind": "poly"},
+    "Poly-encoder, slow": {"kind": "poly", **SLOW},
+    "MixEncoder": {"kind": "mixencoder"},
+    "MixEncoder, slow": {"kind": "mixencoder", **SLOW},
+    "Sum-of-max": {"kind": "som"},
+    "Sum-of-max, slow": {"kind": "som", **SLOW},
+    "Deformer, slow": {"kind": "deformer", **SLOW, **FEW},
 }
 
 
-def settings(encoder: str, data: Path, given: dict[str, Any], seed: int) -> LateInteractionSettings:
+def settings(given: argparse.Namespace, name: str, seed: int) -> LateInteractionSettings:
     """Return the settings of a variant."""
-    options = given.get("options", {"scale": SCALE})
-    training = {"steps": 300, "batch": 16, "seed": seed, "learning_rate": given.get("rate", 1e-4)}
+    of, dual = VARIANTS[name], str(given.dual)
+    kind = of.get("kind", "cmc")
+    own = of.get("options", {"scale": SCALE} if kind == "cmc" else {})
+    training = {"batch": of.get("batch", 16), "learning_rate": of.get("rate", 1e-4), "seed": seed}
+    fixed = {"steps": 300, "warmup": 0.1, "evaluations": 4, "epochs": 1, "dropout": 0.0}
     return LateInteractionSettings.model_validate(
         {
-            "kind": "cmc",
-            "encoder": encoder,
-            "data": {"folder": data, "dev_queries": 500},
-            "model": {**WINDOW, "options": options},
-            "candidates": {"retriever": encoder, **given.get("candidates", {})},
-            "loss": given.get("loss", {"kl": "none"}),
-            "freeze": given.get("freeze", "items"),
-            "training": {**training, "warmup": 0.1, "evaluations": 4, "epochs": 1, "dropout": 0.0},
+            "kind": kind,
+            "encoder": str(given.base) if of.get("encoder") == "base" else dual,
+            "data": {"folder": given.work / "data", "dev_queries": 500},
+            "model": {**WINDOW, "options": own},
+            "candidates": {"retriever": dual, **of.get("candidates", {})},
+            "loss": of.get("loss", {"kl": "none"}),
+            "freeze": of.get("freeze", "items"),
+            "training": training | fixed,
         }
     )
 
@@ -77,29 +99,69 @@ def linked(wordnet: Path, data: Path) -> None:
                     (data / part).symlink_to((wordnet / part).resolve())
 
 
-def ranks(
-    task: LateInteractionTask, of: Corpora, encoder: Once, shared: Path
-) -> dict[str, list[float]]:
-    """Return the ranks of the right items among the encoder's candidates, by the encoder and by CMC;
-    0 if it is not among them."""
-    found = {}
-    task.model.eval()
-    states = kept_states(shared, "test-states", task.model, of.items, queries=False)
-    task._stored = {False: (states, {text: place for place, text in enumerate(of.items)})}
-    best = retrieved(of, "dual-encoder", DEPTHS[-1], encoder)[1].items
-    for depth in DEPTHS:
-        rows = range(len(of) if depth == DEPTHS[0] else min(len(of), WIDE))
-        lists = best[rows.start : rows.stop, :depth]
-        with torch.inference_mode():
-            at_once = [range(s, min(s + 16, len(rows))) for s in range(0, len(rows), 16)]
-            parts = [task.scores(of, [*r], lists[r.start : r.stop]) for r in at_once]
-        order = np.argsort(-np.concatenate(parts), axis=1, kind="stable")
-        ranked = np.take_along_axis(lists, order, axis=1)
-        some = Corpora([data.take(rows) for data in of.datasets])
-        for name, each in (("encoder", lists), ("cmc", ranked)):
-            rank = some.first_ranks(each)
-            found[f"{name} {depth}"] = np.where(np.isfinite(rank), rank, 0.0).tolist()
-    return found
+def rank_of(of: Corpora, ranked: IntArray) -> list[float]:
+    """Return the ranks of the right items in lists (m, c), 0 if it is not there."""
+    rank = of.first_ranks(ranked)
+    return np.where(np.isfinite(rank), rank, 0.0).tolist()
+
+
+def ordered(lists: IntArray, scores: FloatArray) -> IntArray:
+    """Return lists (m, c) of items by their scores (m, c), best first."""
+    return np.take_along_axis(lists, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+
+
+@dataclass
+class Domain:
+    """Test queries of a domain, the dual encoder's best items (m, c), and the cross-encoder with its
+    scores so far."""
+
+    of: Corpora
+    best: IntArray
+    scorer: Scorer
+    exact: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def part(self, depth: int) -> tuple[Corpora, IntArray]:
+        """Return the queries whose best `depth` items are ranked, and these items."""
+        count = min(len(self.of), QUERIES if depth == DEPTHS[0] else WIDE)
+        some = Corpora([data.take(range(count)) for data in self.of.datasets])
+        return some, self.best[:count, :depth]
+
+    def scored(self, lists: IntArray) -> list[float]:
+        """Return the ranks of the right items after the cross-encoder has scored lists (m, c)."""
+        pairs = [(q, i) for q, row in enumerate(lists.tolist()) for i in row]
+        new = [pair for pair in pairs if pair not in self.exact]
+        if new:
+            found = self.scorer.score(Pairs(*np.array(new).T), self.of.queries, self.of.items)
+            for places, scores in found:
+                self.exact |= zip([new[p] for p in places], scores.tolist(), strict=True)
+        scores = np.reshape([self.exact[pair] for pair in pairs], lists.shape)
+        return rank_of(self.part(DEPTHS[-1])[0], ordered(lists, scores))
+
+    def by_encoder(self) -> dict[str, list[float]]:
+        """Return ranks by the dual encoder, and by the cross-encoder over its best."""
+        own = {f"{depth}": rank_of(*self.part(depth)) for depth in DEPTHS}
+        best = self.part(DEPTHS[-1])[1]
+        return own | {f"scored {c}": self.scored(best[:, :c]) for c in (CALLS, DEPTHS[0])}
+
+    def by_model(
+        self, task: LateInteractionTask, depths: Sequence[int], shared: Path
+    ) -> dict[str, list[float]]:
+        """Return ranks by a model, and by the cross-encoder over its best of the longer lists."""
+        task.model.eval()
+        items, found = self.of.items, {}
+        states = kept_states(shared, "test-states", task.model, items, queries=False)
+        task._stored = {False: (states, {text: place for place, text in enumerate(items)})}
+        for depth in depths:
+            some, lists = self.part(depth)
+            starts = range(0, len(lists), 16)
+            with torch.inference_mode():
+                rows = [range(start, min(start + 16, len(lists))) for start in starts]
+                parts = [task.scores(self.of, [*r], lists[r.start : r.stop]) for r in rows]
+            ranked = ordered(lists, np.concatenate(parts))
+            found[f"{depth}"] = rank_of(some, ranked)
+            if depth == DEPTHS[-1]:
+                found[f"scored {CALLS}"] = self.scored(ranked[:, :CALLS])
+        return found
 
 
 def run(options: argparse.Namespace, done: list[dict[str, Any]]) -> None:
@@ -107,64 +169,78 @@ def run(options: argparse.Namespace, done: list[dict[str, Any]]) -> None:
     data, shared = options.work / "data", options.work / "shared"
     linked(options.wordnet, data)
     shared.mkdir(exist_ok=True)
-    encoder = Once(ck.DualEncoder(options.dual))
-    test = {
-        name: [d for d in read_labelled(options.wordnet, "test") if d.name == name] for name in TEST
-    }
-    for seed in options.seeds:
-        for name in options.only:
-            if any((row["variant"], row["seed"]) == (name, seed) for row in done):
-                continue
-            of = settings(str(options.dual), data, VARIANTS[name], seed)
-            torch.manual_seed(seed)
-            config = LateInteractionConfig(head="cmc", **of.model)
-            model = LateInteractionModel.new(of.encoder, config)
-            task = LateInteractionTask(model, *read_corpora(of), of, encoder)
-            folder = options.work / f"{name}-{seed}"
-            folder.mkdir(exist_ok=True)
-            for path in shared.iterdir():  # states of frozen towers are the same for all variants
-                if not (folder / path.name).exists():
-                    (folder / path.name).hardlink_to(path)
-            loop.fit(task, of.training, folder)
-            for path in folder.glob("*-states-*"):
-                if not (shared / path.name).exists():
-                    (shared / path.name).hardlink_to(path)
-            log = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
-            dev = [{"step": line["step"], **line["dev"]} for line in log if "dev" in line]
-            row: dict[str, Any] = {"variant": name, "seed": seed, "dev": dev}
-            for domain, sets in test.items():
-                of_domain = Corpora([each.sample(QUERIES, 0) for each in sets])
-                row[domain] = ranks(task, of_domain, encoder, shared)
-            done.append(row)
-            options.out.write_text("\n".join(map(json.dumps, done)) + "\n")
+    encoder, scorer = Once(ck.DualEncoder(options.dual)), ck.CrossEncoder(options.scorer)
+    domains = {}
+    for each in read_labelled(options.wordnet, "test"):
+        if each.name in TEST:
+            of = Corpora([each.sample(QUERIES, 0)])
+            best = retrieved(of, "dual-encoder", DEPTHS[-1], encoder)[1].items
+            domains[each.name] = Domain(of, best, scorer)
+
+    def keep(name: str, seed: int, row: dict[str, Any]) -> None:
+        done.append({"variant": name, "seed": seed, **row})
+        options.out.write_text("\n".join(map(json.dumps, done)) + "\n")
+
+    if not done:
+        keep(ENCODER, 0, {"dev": [], **{name: of.by_encoder() for name, of in domains.items()}})
+    for seed, name in product(options.seeds, options.only):
+        if any((row["variant"], row["seed"]) == (name, seed) for row in done):
+            continue
+        of = settings(options, name, seed)
+        torch.manual_seed(seed)
+        config = LateInteractionConfig(head=of.kind, **of.model)
+        model = LateInteractionModel.new(of.encoder, config)
+        task = LateInteractionTask(model, *read_corpora(of), of, encoder)
+        folder = options.work / f"{name}-{seed}"
+        folder.mkdir(exist_ok=True)
+        for path in shared.iterdir():  # states of frozen towers are the same for all variants
+            if not (folder / path.name).exists():
+                (folder / path.name).hardlink_to(path)
+        loop.fit(task, of.training, folder)
+        for path in folder.glob("*-states-*"):
+            if not (shared / path.name).exists():
+                (shared / path.name).hardlink_to(path)
+        log = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+        dev = [{"step": line["step"], **line["dev"]} for line in log if "dev" in line]
+        depths = VARIANTS[name].get("depths", DEPTHS)
+        found = {place: each.by_model(task, depths, shared) for place, each in domains.items()}
+        keep(name, seed, {"dev": dev, **found})
+
+
+def at(rows: list[dict[str, Any]], domain: str, what: str, k: int) -> FloatArray:
+    """Return for each query the share of seeds, in percent, whose first k hold the right item."""
+    ranks = np.array([row[domain][what] for row in rows])
+    return 100 * ((ranks > 0) & (ranks <= k)).mean(axis=0)
 
 
 def table(rows: list[dict[str, Any]]) -> None:
-    """Print for each domain and variant R@k of CMC, and the difference of R@1 to the encoder's order."""
-    heads = [f"R@1, R@4 over {depth} | R@1 - encoder" for depth in DEPTHS]
-    print(f"| domain | variant | seeds | MRR on dev | {' | '.join(heads)} |")
-    print("|---" * (4 + 2 * len(heads)) + "|")
-
-    def at(found: list[list[float]], k: int) -> FloatArray:
-        return np.array([[100.0 * (0 < rank <= k) for rank in one] for one in found]).mean(axis=0)
-
-    for domain in TEST:
-        for name in dict.fromkeys(row["variant"] for row in rows):
-            mine = [row for row in rows if row["variant"] == name]
-            dev = ", ".join(f"{100 * point['mrr']:.1f}" for point in mine[0]["dev"])
-            cells = []
-            for depth in DEPTHS:
-                own = [row[domain][f"encoder {depth}"] for row in mine]
-                cmc = [row[domain][f"cmc {depth}"] for row in mine]
-                test = paired(at(cmc, 1) - at(own, 1))
-                cells.append(f"{at(cmc, 1).mean():.1f}, {at(cmc, 4).mean():.1f}")
-                cells.append(f"{test.difference:+.1f} [{test.low:+.1f}, {test.high:+.1f}]")
-            print(f"| {domain} | {name} | {len(mine)} | {dev} | {' | '.join(cells)} |")
+    """Print for each domain and variant how often the right item is among the first, and the
+    differences to the dual encoder's order, and to the cross-encoder over its best 64."""
+    few, wide = map(str, DEPTHS)
+    heads = f"R@1 over {few} | - encoder | R@1 over {wide} | - encoder | R@16, R@64"
+    print(f"| domain | variant | seeds | MRR on dev | {heads} | scored {CALLS} | - scored {few} |")
+    print("|---" * 11 + "|")
+    for domain, name in product(TEST, dict.fromkeys(row["variant"] for row in rows)):
+        mine, own = ([row for row in rows if row["variant"] == each] for each in (name, ENCODER))
+        curves = [f"{100 * point['mrr']:.1f}" for point in mine[0]["dev"]]
+        cells = [domain, name, str(len(mine)), ", ".join(curves)]
+        compared = ((few, few), (wide, wide), (f"scored {CALLS}", f"scored {few}"))
+        for what, other in compared:
+            if what not in mine[0][domain]:
+                cells += ["", ""]
+                continue
+            found = at(mine, domain, what, 1)
+            test = paired(found - at(own, domain, other, 1))
+            interval = f"{test.difference:+.1f} [{test.low:+.1f}, {test.high:+.1f}]"
+            cells += [f"{found.mean():.1f}", interval]
+            if what == wide:
+                cells.append(", ".join(f"{at(mine, domain, wide, k).mean():.1f}" for k in (16, 64)))
+        print(f"| {' | '.join(cells)} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in ("wordnet", "dual", "work", "out"):
+    for name in ("wordnet", "dual", "base", "scorer", "work", "out"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--only", nargs="*", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,8 @@ def kept_states(
     """Encode n texts with a frozen tower in float16, memory-mapped from `folder`."""
     tower, device = (model.query if queries else model.item), model.device.type
     precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    key = digest_of(state_hash(tower), f"{model.config}|{precision}", *texts)
+    config = replace(model.config, head="cmc", options={})  # the head reads states, and makes none
+    key = digest_of(state_hash(tower), f"{config}|{tower.reads}|{precision}", *texts)
     file_name = f"{name}-{key}.f16"
 
     def write() -> list[IntArray]:

@@ -16,7 +16,7 @@ import argparse
 import json
 import subprocess
 import time
-from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,12 @@ import numpy as np
 
 import crossknn as ck
 from crossknn.data.items import Items
-from crossknn.data.qrels import Qrels
 from crossknn.data.queries import QuerySet
 from crossknn.evaluation.rungs import SHARES
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.specs import open_retriever
+from crossknn.sample import Sample
 from crossknn.scorers.plain import CallableScorer
 from crossknn.scores.collect import exact_scores
 from crossknn.scores.store import ScoreStore
@@ -50,27 +50,17 @@ def split(total: int, ratio: int, share: float) -> tuple[int, int]:
     return cheap, max(1, int(total - cheap / ratio))
 
 
-@dataclass(frozen=True, eq=False)
-class Set:
-    """An index, m queries, their judgements, and all scores (m, n) of the expensive scorer."""
-
-    index: ItemIndex
-    queries: QuerySet
-    qrels: Qrels
-    scores: FloatArray
-    scorer: Any
-
-    def found(self, items: IntArray, budget: int) -> dict[str, list[float]]:
-        """Measure answers (m, 20), of which the expensive scorer scored the first `budget`."""
-        best = np.argsort(-self.scores, axis=1, kind="stable")[:, :10]
-        both = zip(items[:, :budget], best, strict=True)
-        judgements = Judgements.from_qrels(self.qrels, self.queries, self.index.items.ids)
-        task = TaskMeasures(judgements, ["nDCG@10", f"Success@{K}"]).values(items[:, :K])
-        return {
-            "own": [len(np.intersect1d(*pair)) / 10 for pair in both],
-            "right": np.asarray(task[f"Success@{K}"]).tolist(),
-            "ndcg": np.round(task["nDCG@10"], 4).tolist(),
-        }
+def found(of: Sample, items: IntArray, budget: int) -> dict[str, list[float]]:
+    """Measure answers (m, 20), of which the expensive scorer scored the first `budget`."""
+    best = np.argsort(-of.scores, axis=1, kind="stable")[:, :10]
+    both = zip(items[:, :budget], best, strict=True)
+    judgements = Judgements.from_qrels(of.qrels, of.queries, of.index.items.ids)
+    task = TaskMeasures(judgements, ["nDCG@10", f"Success@{K}"]).values(items[:, :K])
+    return {
+        "own": [len(np.intersect1d(*pair)) / 10 for pair in both],
+        "right": np.asarray(task[f"Success@{K}"]).tolist(),
+        "ndcg": np.round(task["nDCG@10"], 4).tolist(),
+    }
 
 
 def of_matrix(file: Path, queries: QuerySet, items: Items) -> FloatArray:
@@ -93,7 +83,7 @@ def looked_up(scores: FloatArray, queries: QuerySet, items: Items, name: str) ->
     return CallableScorer(of, name)
 
 
-def of_folder(folder: Path, matrix: Path | None, store: Path, most: int) -> Set:
+def of_folder(folder: Path, matrix: Path | None, store: Path, most: int) -> Sample:
     items = ck.read_items(folder)
     queries, qrels = ck.read_queries(folder, split="test"), ck.read_qrels(folder, split="test")
     if matrix is None:
@@ -109,14 +99,15 @@ def of_folder(folder: Path, matrix: Path | None, store: Path, most: int) -> Set:
         scores = of_matrix(matrix, queries, items)
     index = ItemIndex.build(items, encoder="bundled", folder=store / f"{folder.name}.index")
     scorer = looked_up(scores, queries, items, f"exact {folder.name}")
-    return Set(index, queries, qrels, scores, scorer)
+    return Sample(index, queries, qrels, scorer, scorer, scores)
 
 
-def answers(results: ck.Results) -> tuple[IntArray, int]:
-    """Return the items (m, 20+) that were scored, best first, padded by -1."""
+def answers(searcher: ck.Searcher, of: Sample, budget: int) -> IntArray:
+    """Search, and return the items (m, 20+) that were scored, best first, padded by -1."""
+    results = searcher.search(of.queries, budget, budget)
     rows = [[hit.position for hit in hits if not hit.predicted] for hits in results]
     width = max(map(len, rows))
-    return np.array([row + [-1] * (width - len(row)) for row in rows]), width
+    return np.array([row + [-1] * (width - len(row)) for row in rows])
 
 
 def completed(items: IntArray, order: IntArray) -> IntArray:
@@ -140,9 +131,7 @@ def main() -> None:
     given = parser.parse_intermixed_args()
     given.store.mkdir(parents=True, exist_ok=True)
     if given.set == "sample":
-        sample = ck.sample()
-        own = sample.index, sample.queries, sample.qrels, sample.scores, sample.scorer
-        chosen = Set(*own)
+        chosen = ck.sample()
     else:
         chosen = of_folder(Path(given.set), given.scores, given.store, given.queries)
     table = json.loads(given.out.read_text()) if given.out.exists() else {}
@@ -158,70 +147,52 @@ def main() -> None:
         given.out.write_text(json.dumps(table) + "\n")
 
     first = open_retriever(chosen.index, "dense").top(Queries(chosen.queries.texts), MOST).items
-    for way, method in {"rerank": "rerank", "search": "auto"}.items():
-        searcher = ck.Searcher(chosen.index, chosen.scorer, method)
-        for budget in ALONE:
-            if (name := f"{way} 0 {budget}") not in mine:
-                results = searcher.search(chosen.queries, budget, budget)
-                keep(name, chosen.found(completed(answers(results)[0], first), budget))
+    for (way, method), budget in product({"rerank": "rerank", "search": "auto"}.items(), ALONE):
+        if (name := f"{way} 0 {budget}") not in mine:
+            alone = answers(ck.Searcher(chosen.index, chosen.scorer, method), chosen, budget)
+            keep(name, found(chosen, completed(alone, first), budget))
+    texts = chosen.queries, chosen.index.items
     for name, _, place in (each.partition("=") for each in given.cheap):
-        _with(chosen, name, place or name, given.store / f"{Path(given.set).name}-{name}.sqlite",
-              first, mine, keep)  # fmt: skip
+        place = place or name
+        if place.endswith(".npz"):
+            cheap: Any = looked_up(of_matrix(Path(place), *texts), *texts, place)
+        elif place == "stored":
+            cheap = ck.sample().cheap
+        else:
+            store = ScoreStore(given.store / f"{Path(given.set).name}-{name}.sqlite")
+            cheap = ck.StoredScorer(ck.CrossEncoder(place), store)
+        _with(chosen, name, cheap, mine, keep)
 
 
-def _with(
-    chosen: Set, name: str, place: str, store: Path, first: IntArray, mine: Any, keep: Any
-) -> None:
+def _with(chosen: Sample, name: str, cheap: Any, mine: Any, keep: Any) -> None:
     """Measure the ladders above one cheap scorer."""
-    if place.endswith(".npz"):
-        texts = chosen.queries, chosen.index.items
-        cheap: Any = looked_up(of_matrix(Path(place), *texts), *texts, place)
-    elif place == "stored":
-        cheap = ck.sample().cheap
-    else:
-        cheap = ck.StoredScorer(ck.CrossEncoder(place), ScoreStore(store))
-    wanted = [(c, e, "grid") for c in CHEAP for e in BUDGETS]
-    for total in TIMES:
-        for ratio in RATIOS:
-            shares = SHARES if total == TIMES[1] else (CHEAPER_SHARE,)
-            wanted += [
-                (*split(total, ratio, share), f"{total} x{ratio} {share}") for share in shares
-            ]
+    wanted = {*product(CHEAP, BUDGETS)}
+    for total, ratio in product(TIMES, RATIOS):
+        shares = SHARES if total == TIMES[1] else (CHEAPER_SHARE,)
+        wanted |= {split(total, ratio, share) for share in shares}
     queries = Queries(chosen.queries.texts)
-    for calls in sorted({c for c, *_ in wanted}):
+    for calls in sorted({calls for calls, _ in wanted}):
         retriever = ck.Searcher(chosen.index, cheap).as_retriever(calls)
         index = chosen.index.after_search(retriever)
         order = retriever.top(queries, MOST).items
-        if f"{name} {calls} alone" not in mine:
-            keep(f"{name} {calls} alone", chosen.found(order[:, :K], calls))
-            reranked = ck.Searcher(chosen.index, cheap, "rerank").search(
-                chosen.queries, calls, calls
-            )
-            listed = answers(reranked)[0]
-            keep(f"{name} {calls} reranked", chosen.found(listed[:, :K], calls))
-            keep(f"{name} {calls} correlation", _correlation(chosen, order, retriever, queries))
-        for budget in sorted({e for c, e, _ in wanted if c == calls}):
+        if (key := f"{name} {calls} correlation") not in mine:
+            keep(key, _correlation(chosen, order, retriever, queries))
+        # What everybody does: retrieve, rerank by the cheap scorer, rerank its best.
+        listed = answers(ck.Searcher(chosen.index, cheap, "rerank"), chosen, calls)
+        for budget in sorted(own for before, own in wanted if before == calls):
             for way, method in WAYS.items():
                 if (key := f"{name} {way} {calls} {budget}") not in mine:
-                    results = ck.Searcher(index, chosen.scorer, method).search(
-                        chosen.queries, budget, budget
-                    )
-                    items = completed(answers(results)[0], order)
-                    keep(key, chosen.found(items, budget))
+                    items = answers(ck.Searcher(index, chosen.scorer, method), chosen, budget)
+                    keep(key, found(chosen, completed(items, order), budget))
             if (key := f"{name} twice {calls} {budget}") not in mine:
-                # What everybody does: retrieve, rerank by the cheap scorer, rerank its best.
-                pool = ck.Searcher(chosen.index, cheap, "rerank").search(
-                    chosen.queries, calls, calls
-                )
-                listed = answers(pool)[0]
                 best = listed[:, :budget]
                 scores = np.take_along_axis(chosen.scores, best, 1)
                 best = np.take_along_axis(best, np.argsort(-scores, 1, kind="stable"), 1)
-                keep(key, chosen.found(completed(best, listed), budget))
+                keep(key, found(chosen, completed(best, listed), budget))
         print(name, calls, flush=True)
 
 
-def _correlation(chosen: Set, order: IntArray, retriever: Any, queries: Queries) -> float:
+def _correlation(chosen: Sample, order: IntArray, retriever: Any, queries: Queries) -> float:
     """The mean correlation of both scorers over the 100 items that the cheap search finds best."""
     own = retriever.of_all(queries)
     pool = order[:, :100]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 from crossknn.methods import parse_method
 from crossknn.methods.plan import Prediction, Predictor
 from crossknn.search.loop import simulate
-from crossknn.types import BoolArray, Candidates, IntArray, Observed, Queries
+from crossknn.types import Candidates, Queries
 from crossknn_lab.stored import StoredMatrix
 
 QUERIES, BUDGETS, ROUNDS, PAIR = 30, (100, 500), (1, 2, 5, 10, 20), 2.0
@@ -40,33 +41,25 @@ class Timed(Predictor[Any]):
     def __init__(self, inner: Predictor[Any]) -> None:
         self.inner, self.seconds = inner, dict.fromkeys(STEPS, 0.0)
 
+    def clocked(self, step: str, work: Callable[..., Any], *given: Any) -> Any:
+        began = time.perf_counter()
+        found = work(*given)
+        self.seconds[step] += time.perf_counter() - began
+        return found
+
     def start(self, queries: Queries) -> Any:
         return self.inner.start(queries)
 
-    def update(self, state: Any, observed: Observed) -> Any:
-        began = time.perf_counter()
-        state = self.inner.update(state, observed)
-        self.seconds["solve"] += time.perf_counter() - began
-        return state
+    def update(self, *given: Any) -> Any:
+        return self.clocked("solve", self.inner.update, *given)
 
-    def predict(self, state: Any, items: IntArray | None = None) -> Prediction:
-        began = time.perf_counter()
-        prediction = self.inner.predict(state, items)
-        self.seconds["scores"] += time.perf_counter() - began
-        return prediction
+    def predict(self, *given: Any) -> Prediction:
+        return self.clocked("scores", self.inner.predict, *given)
 
-    def top(
-        self,
-        state: Any,
-        count: int,
-        exclude: IntArray,
-        allowed: BoolArray | None = None,
-        pool: IntArray | None = None,
-    ) -> Candidates:
-        began, before = time.perf_counter(), self.seconds["scores"]
-        best = super().top(state, count, exclude, allowed, pool)
-        predicting = self.seconds["scores"] - before
-        self.seconds["choose"] += time.perf_counter() - began - predicting
+    def top(self, *given: Any) -> Candidates:
+        before = self.seconds["scores"]
+        best = self.clocked("choose", super().top, *given)
+        self.seconds["choose"] += before - self.seconds["scores"]
         return best
 
 

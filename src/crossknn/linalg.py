@@ -133,14 +133,33 @@ def inner(queries: FloatArray, items: FloatArray) -> FloatArray:
     return products
 
 
-def top_k(scores: FloatArray, count: int) -> Candidates:
-    """Return the `count` best columns of each row (m, n), best first, ties by position. Columns at
-    -inf are never returned, so rows may be short.
+def top_k(scores: FloatArray, count: int, positions: IntArray | None = None) -> Candidates:
+    """Return the `count` best columns of each row (m, n), best first; ties go to the lower column,
+    or to the lower of `positions` (m, n). Columns at -inf are never returned, so rows may be short.
 
     >>> top_k(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).items
     array([[1, 2, 3]])
     """
-    return Candidates.from_rows([_top_of_row(row, count) for row in scores])
+    by = [None] * len(scores) if positions is None else positions
+    rows = zip(scores, by, strict=True)
+    return Candidates.from_rows([_top_of_row(row, count, place) for row, place in rows])
+
+
+def _top_of_row(
+    row: FloatArray, count: int, positions: IntArray | None
+) -> tuple[IntArray, FloatArray]:
+    if 0 < count < len(row):
+        threshold = np.partition(row, len(row) - count)[len(row) - count]
+        above, ties = np.flatnonzero(row > threshold), np.flatnonzero(row == threshold)
+        if positions is not None:
+            ties = ties[np.argsort(positions[ties])]
+        chosen = np.concatenate([above, ties[: count - len(above)]])
+    else:
+        chosen = np.arange(min(count, len(row)))
+    chosen = chosen[row[chosen] > -np.inf]
+    order = np.lexsort((chosen if positions is None else positions[chosen], -row[chosen]))
+    chosen = chosen[order]
+    return chosen, row[chosen]
 
 
 def solve_scaled(products: FloatArray, right: FloatArray) -> FloatArray:
@@ -154,20 +173,6 @@ def solve_scaled(products: FloatArray, right: FloatArray) -> FloatArray:
     size = np.where(size > 0, size, 1)
     scaled, *_ = np.linalg.lstsq(products / size / size[:, None], right / size, rcond=1e-12)
     return scaled / size
-
-
-def _top_of_row(row: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
-    if 0 < count < len(row):
-        threshold = np.partition(row, len(row) - count)[len(row) - count]
-        above = np.flatnonzero(row > threshold)
-        ties = np.flatnonzero(row == threshold)[: count - len(above)]
-        chosen = np.concatenate([above, ties])
-    else:
-        chosen = np.arange(min(count, len(row)))
-    chosen = chosen[row[chosen] > -np.inf]
-    order = np.lexsort((chosen, -row[chosen]))
-    chosen = chosen[order]
-    return chosen, row[chosen]
 
 
 def mask(scores: FloatArray, exclude: IntArray | None, allowed: BoolArray | None) -> FloatArray:

@@ -145,11 +145,13 @@ class Queries:
         texts: m texts.
         vectors, states: Vectors (m, d) and states of late-interaction models, by name, cached here
             so that each query is encoded once.
+        kept: What was computed for these queries, by what computed it.
     """
 
     texts: Sequence[str]
     vectors: dict[str, FloatArray] = field(default_factory=dict)
     states: dict[str, States] = field(default_factory=dict)
+    kept: dict[Any, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.texts)

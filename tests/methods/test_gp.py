@@ -33,7 +33,7 @@ def test_the_posterior_is_universal_kriging_by_the_textbook(kernel, b, seed, fit
     basis = np.column_stack([np.ones(b), rng.normal(size=b)])
     new_basis = np.column_stack([np.ones(7), rng.normal(size=7)])
     posterior = Model(kernel, [VAGUE], fitted).posterior(points, scores, basis)
-    white = Whitened(kernel.variance(new)).extended(posterior, kernel(points, new))
+    white = Whitened.of(kernel.variance(new)).extended(posterior, kernel(points, new))
     mean, std = posterior.at(white, new_basis)
 
     known = kernel(points, points) + kernel.noise * np.eye(b)
@@ -56,7 +56,7 @@ def test_trends_are_averaged_by_their_weights_which_averages_their_predictions()
 
     def of(*trends):
         found = Model(kernel, trends).posterior(points, scores, basis)
-        rows = Whitened(kernel.variance(others)).extended(found, kernel(points, others))
+        rows = Whitened.of(kernel.variance(others)).extended(found, kernel(points, others))
         return found.weights, *found.at(rows, other_basis)
 
     weights, mean, _ = of(*trends)

@@ -27,23 +27,7 @@ SECTIONS = {
 }  # fmt: skip
 """How many packages of a section: half are those that most other sources name in Depends,
 Recommends, Suggests or Enhances, and half a seeded draw of the others."""
-KNOWN = """
-fdupes rdfind jdupes testdisk foremost gparted gnome-disk-utility remmina krdc krfb transmission-gtk
-qbittorrent deluge borgbackup deja-dup rdiff-backup restic timeshift ncdu qdirstat easytag picard
-kid3-qt lilypond gnucash kmymoney grisbi wodim cdrdao stellarium kstars abcde ripperx flameshot
-pdfarranger xournalpp foliate gnome-calculator qalculate-gtk kcalc galculator telegram-desktop
-hexchat filezilla unison-gtk nextcloud-desktop bleachbit secure-delete gthumb geeqie
-rapid-photo-downloader mixxx lmms gnome-maps gnome-weather gnome-clocks gnome-sudoku
-gnome-sound-recorder kwave pitivi gcompris-qt klavaro gtypist focuswriter ristretto wine dosbox
-virt-manager gnome-boxes redshift psensor hardinfo gufw clamtk peek kazam subtitleeditor gaupol
-soundkonverter ghex calcurse zim cherrytree freeplane vym gtg neofetch streamtuner2 goodvibes tilix
-guake tlp gnote kalarm gscan2pdf ocrfeeder kgpg gocryptfs gnome-music lollypop handbrake-cli
-guvcview kamoso freecad sweethome3d openttd supertuxkart wesnoth gnome-characters libreoffice-base
-gnumeric exfalso uget rclone sqlitebrowser gpodder newsboat photocollage fotoxx phototonic
-gimagereader rename gprename krename copyq diodon speedcrunch units vnstat iftop nethogs
-speedtest-cli stacer grsync luckybackup dupeguru xsensors clonezilla mintstick jami linphone-desktop
-mumble
-""".split()  # noqa: SIM905
+KNOWN = (HERE / "known.txt").read_text().split()
 """Programs that many people know, whatever the draw."""
 NOT_A_PROGRAM = re.compile(
     r"(lib(?!reoffice-(calc|writer|impress|draw|math|base)$)|python|ruby|php|node-|golang|r-|task-"

@@ -4,41 +4,8 @@ python domains.py --data DATA --out OUT [NAME ...]
 
 Writes OUT/NAME/corpus.jsonl, queries.jsonl and qrels/test.tsv (at most 300 queries, drawn by seed),
 and qrels/dev.tsv where there is one (at most 100 other queries, to fit fusion weights on). Corpora
-hold at most 12,000 items, all relevant ones among them; medquad's is whole.
-
-| domain | query -> item |
-|---|---|
-| debian, debian-long | everyday wish -> package (name and description, short or whole), by hand |
-| man | description in NAME -> the manual page without it, sections 1 and 8 |
-| nfcorpus | title of a page on nutrition -> abstracts it cites, graded |
-| cosqa | web query -> Python function |
-| tldr | task -> command line, beside what the command does |
-| tldr-pages | what a command does -> its name, tasks and command lines |
-| faq | paraphrase of a question on web applications -> answers |
-| senses | `word: sentence` -> sense in WordNet's noun.act |
-| scifact | claim -> abstract |
-| medquad | medical question -> answer |
-| pydocs | first sentence of a docstring -> the rest of it |
-| everyday-debian, everyday-pydocs | everyday question -> what may stand first, by hand |
-
-| domain | source (in DATA, or on the machine) | licence |
-|---|---|---|
-| debian | --lists: package lists of Debian 12 main, amd64; Translation-en for `long`, by `apt-get \
--o Acquire::Languages=en update`. Judgements: debian.tsv, everyday.tsv | descriptions of free \
-software, no licence stated for the lists; the judgements are ours |
-| man | --man: pages installed here | each its package's (GPL, BSD, MIT, GFDL, ...) |
-| nfcorpus | nfcorpus.zip: BEIR's texts as in KID-22/Cocktail@d070bccd55e6, dataset/nfcorpus.zip | \
-free for academic use; else ask NutritionFacts.org |
-| cosqa | cosqa/: data/search of Jun-jie-Huang/CoCLR@14ebcacf9e9b | C-UDA 1.0 |
-| tldr, tldr-pages | general/tldr.jsonl.gz: tldr-pages/tldr@08e345f42639, the programs of \
-`is_held_out` | CC BY 4.0 |
-| faq | stackfaq.json: data/StackFAQ/stackExchange-FAQ.json of ML-Recipes/BERT-FAQ@3c184030c181 \
-(Karan and Snajder 2018) | posts of Stack Exchange, CC BY-SA 3.0; none is stated there for the \
-paraphrases |
-| senses | wordnet/, ZESHEL layout (Open English WordNet) | CC BY 4.0 and the WordNet licence |
-| scifact | scifact/, BEIR layout | claims CC BY 4.0, abstracts ODC-By 1.0 |
-| medquad | medquad/, BEIR layout | CC BY 4.0 |
-| pydocs | the running Python's standard library | PSF-2.0 |
+hold at most 12,000 items, all relevant ones among them; medquad's is whole. README.md lists them,
+with their sources and licences.
 
 All of it is for evaluation only. Training leaves out the lines of tldr with a program that
 `is_held_out`, docstrings with `sentence_bucket(first sentence) < 10`, the claims of scifact's train

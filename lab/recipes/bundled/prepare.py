@@ -12,8 +12,6 @@ from the training texts.
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from docstrings import docstring_pairs
-from domain import write_lines
+from domain import lines_of, write_lines
 from domains import evaluation_texts, is_held_out, leak, programs
 
 from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
@@ -67,21 +65,19 @@ def pairs_of(general: Path, name: str) -> Iterator[Pair]:
                 yield from ((task, f"{command}: {about}", 1) for task, _ in examples[:3])
                 yield f"{command} command", f"{command}: {about}", 1
     else:
-        yield from lines_of(general, name)
+        yield from pairs_in(general, name)
 
 
-def lines_of(general: Path, name: str) -> Iterator[Pair]:
-    with gzip.open(general / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for line in lines:
-            pair = json.loads(line)
-            yield pair["query"].strip(), pair["text"].strip(), int(pair["label"])
+def pairs_in(general: Path, name: str) -> Iterator[Pair]:
+    for pair in lines_of(general / f"{name}.jsonl.gz"):
+        yield pair["query"].strip(), pair["text"].strip(), int(pair["label"])
 
 
 def tldr_pages(general: Path) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
     """Yield pages (command, description, examples): the line of a page's name, which has no other
     mark, follows those of its examples."""
     examples: list[tuple[str, str]] = []
-    for query, text, _ in lines_of(general, "tldr"):
+    for query, text, _ in pairs_in(general, "tldr"):
         first = query.split()[0]
         if query[:1].isupper() or text.split()[0].casefold() == first or not text[:1].isupper():
             examples.append((query, text))

@@ -11,8 +11,8 @@ Top-k-Recall@k_r            `retrieved` with the k_r best, and `recall`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from crossknn.linalg import least_squares, top_k
 from crossknn.methods import Method
 from crossknn.methods.base import part
 from crossknn.search.loop import simulate
-from crossknn.types import FloatArray, IntArray, Observed, Queries
+from crossknn.types import FloatArray, IntArray, Queries
 from crossknn_lab.rivals.oracles import WithOracles
 
 BANDS = (10, 100, 1000)
@@ -239,25 +239,9 @@ def approximate(
     budget k_i. A method that learns nothing answers with its retriever's scores.
     """
     plan = method.plan(cast(Index, WithOracles(index, scores)), budget, seed)
-    watched: Any = _Watched(plan.predictor)
-    search = simulate(replace(plan, predictor=watched), queries, scores)
-    state = watched.start(queries) if watched.state is None else watched.state
-    state = plan.predictor.update(state, search.observed())
+    search = simulate(plan, queries, scores)
+    state = search._learn(search._state)
     return plan.predictor.predict(state).mean, search.observed().items
-
-
-class _Watched:
-    """A predictor whose latest state can be seen from outside the search."""
-
-    def __init__(self, predictor: Any) -> None:
-        self._predictor, self.state = predictor, None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._predictor, name)
-
-    def update(self, state: Any, observed: Observed) -> Any:
-        self.state = self._predictor.update(state, observed)
-        return self.state
 
 
 def retrieved(

@@ -50,29 +50,6 @@ def with_graph(data: StoredMatrix, graph: np.ndarray) -> StoredMatrix:
     return made
 
 
-@pytest.mark.parametrize(
-    ("spec", "picks"),
-    [
-        # 0 1 | of 1 (score 5): 4 5 | retriever: 2 3 | of 4 (9): 6, of 3 (2): 7
-        ("gar(batch=2)", [0, 1, 4, 5, 2, 3, 6, 7]),
-        ("gar(batch=2, neighbours=1)", [0, 1, 4, 3, 2, 5, 6, 7]),
-        # Best first, all neighbours of one item before the next: of 1, of 4, of 6; of 0 at last
-        ("greedy(retriever_share=0.25, batch=1)", [0, 1, 4, 5, 6, 7, 3, 2]),
-        ("greedy(retriever_share=0, batch=1)", [0, 3, 2, 7, 6, 4, 1, 5]),
-        # Of 1 and 0: 4 5 3 2, whatever they score; then of 4; then of 6
-        ("ladr(retriever_share=0.25, depth=2, batch=1)", [0, 1, 4, 5, 3, 2, 6, 7]),
-        # Of 1, of 4, then nothing is new beside the best: the retriever goes on
-        ("ladr(retriever_share=0.25, depth=1, batch=1)", [0, 1, 4, 5, 6, 2, 3, 7]),
-        ("ladr(retriever_share=0.25, mode=proactive)", [0, 1, 3, 2, 4, 5, 6, 7]),
-    ],
-)
-def test_picks_by_hand(spec, picks):
-    spec = spec.replace("(", "(retriever=words, graph=near, ", 1)
-    if "neighbours" not in spec:
-        spec = spec.replace("graph=near", "graph=near, neighbours=2")
-    assert run(spec, by_hand(), 8).picks().items.tolist() == [picks]
-
-
 def drawn(seed, n=50, k=3) -> StoredMatrix:
     """One query over a graph drawn by chance, some of whose neighbours are missing."""
     rng = np.random.default_rng(seed)

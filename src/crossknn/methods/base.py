@@ -14,7 +14,7 @@ from crossknn.methods.plan import Plan
 from crossknn.retrievers.base import WHOLE
 from crossknn.spec import check_options, text_of
 
-POOLED = 12_000
+POOLED = 4_000
 """Up to this many items, each round predicts all of them; above, a pool is as good and faster."""
 POOL, PER_CALL = 400, 3
 """Minimum number of items that each retriever adds to a pool, in all and per scored pair."""
@@ -74,15 +74,15 @@ def planned(method: Method, index: Index, budget: int, seed: int) -> Plan:
     return plan
 
 
-def pool_size(index: Index, budget: int, shortlist: int | None, least: int) -> int | None:
-    """Return the size of the shortlist, None for all items: by default at least `least` if there
-    are more than `POOLED` items. From a database up to `WHOLE` vectors are read into memory,
+def pool_size(index: Index, budget: int, shortlist: int | None) -> int | None:
+    """Return the size of the shortlist, None for all items: by default at least `POOL` if there are
+    more than `POOLED` items. From a database up to `WHOLE` vectors are read into memory,
     because a shortlist would send requests to the database in every round."""
     if shortlist is not None:
         return shortlist if shortlist < index.n else None
     in_database = getattr(index, "database", None) is not None
     many = index.n > (WHOLE if in_database else POOLED)
-    return max(least, PER_CALL * budget) if many else None
+    return max(POOL, PER_CALL * budget) if many else None
 
 
 def part(budget: int, share: float) -> int:

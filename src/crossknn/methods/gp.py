@@ -32,6 +32,7 @@ class Pooled(NamedTuple):
 
     items: IntArray
     points: FloatArray
+    lengths: FloatArray
     basis: FloatArray
     rows: Whitened
 
@@ -68,7 +69,7 @@ class GaussianProcess(Predictor[Posteriors]):
     training points with the query's best score so far and the highest basis functions among the
     items. With `near`, a store of the points (and, in its last column, a basis function that is the
     same for all queries), only a pool is predicted, which the items with the best linear part of
-    the prediction join before each round. Without it all items are predicted, and covariances are
+    the prediction join before some rounds. Without it all items are predicted, and covariances are
     kept between rounds, up to `KEPT` bytes.
     """
 
@@ -143,9 +144,8 @@ class GaussianProcess(Predictor[Posteriors]):
         for q, items, scores in observed.rows():
             if np.ptp(scores) == 0:
                 continue
-            points = self.points(items)
+            points, exact = self.points(items), scores.astype(np.float64)
             basis = self.basis(state, q, items, points)
-            exact = scores.astype(np.float64)
             if state.own is not None and state.best is not None:
                 points = np.vstack([state.own[q].astype(points.dtype), points])
                 basis = np.vstack([state.best[q], basis])
@@ -179,9 +179,9 @@ class GaussianProcess(Predictor[Posteriors]):
             points = self.points(part) if state.points is None else state.points[part]
             lengths = None if state.lengths is None else state.lengths[part]
             first = any(start not in each.kept for each in posteriors)
-            none = Whitened(kernel.variance(points) if first else np.empty(0))
+            none = Whitened.of(kernel.variance(points) if first else np.empty(0))
             rows = [each.kept.pop(start, none) for each in posteriors]
-            new = [each.points[row.count :] for each, row in zip(posteriors, rows, strict=True)]
+            new = [each.points[len(row.rows) :] for each, row in zip(posteriors, rows, strict=True)]
             ends = np.cumsum([len(each) for each in new])[:-1]
             covariances = np.split(kernel(np.vstack(new), points, lengths), ends)
             for (q, each), row, more in zip(state.of_query.items(), rows, covariances, strict=True):
@@ -198,18 +198,20 @@ class GaussianProcess(Predictor[Posteriors]):
             before = None
         new = items if before is None else items[len(before.items) :]
         if before is not None:
-            scored = each.points[before.rows.count :]
-            rows = before.rows.extended(each, kernel(scored, before.points))
+            scored = each.points[len(before.rows.rows) :]
+            rows = before.rows.extended(each, kernel(scored, before.points, before.lengths))
             before = before._replace(rows=rows)
             if not len(new):
                 return before
         points = self.points(new)
-        basis = self.basis(state, q, new, points)
-        rows = Whitened(kernel.variance(points)).extended(each, kernel(each.points, points))
+        basis, lengths = self.basis(state, q, new, points), kernel.lengths(points)
+        variance, covariances = kernel.variance(points), kernel(each.points, points, lengths)
+        rows = Whitened.of(variance).extended(each, covariances)
         if before is None:
-            return Pooled(items, points, basis, rows)
+            return Pooled(items, points, lengths, basis, rows)
         points, basis = np.vstack([before.points, points]), np.vstack([before.basis, basis])
-        return Pooled(items, points, basis, before.rows.beside(rows))
+        lengths = np.append(before.lengths, lengths)
+        return Pooled(items, points, lengths, basis, before.rows.beside(rows))
 
     def acquisition(self, prediction: Prediction) -> FloatArray:
         if self.beta == 0 or prediction.std is None:

@@ -21,7 +21,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index, lacking
 from crossknn.linalg import inner, mask, standardised, top_k
-from crossknn.methods.base import POOL, Method, pool_size
+from crossknn.methods.base import Method, pool_size
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.plan import Plan, Stop
 from crossknn.methods.posterior import Kernel, Model
@@ -50,10 +50,6 @@ AFTER_SEARCH = 4
 """Minimum size of the first round after a search with a cheaper scorer, if the budget is at least
 `FIRST_BATCH`: its predictions are a good start, and if they mislead, the next rounds correct it."""
 
-PRIOR_POOL, PRIOR_PER_CALL = 4 * POOL, 8
-"""Size of the pool with a prior: eight items per scored pair, up to 1,600. A pool of 400 lost more
-than half a point of recall."""
-
 BETA = 1.0
 """Standard deviations added to a prediction if there are no scores of other queries. With scores of
 other queries exploration gains little, and none are added."""
@@ -80,7 +76,7 @@ class Kriging(Method):
         together: If false, queries that are searched together do not learn from each other.
         vectors: Name of the item vectors whose directions the covariance compares.
         shortlist: Predict only this many items of each retriever, and the items that the linear
-            part of the prediction ranks first; by default a few per scored pair above 12,000 items.
+            part of the prediction ranks first; by default a few per scored pair above 4,000 items.
         target_recall, k: A query ends when its expected recall of its true top `k` reaches this
             share; a search calibrates it on the anchors.
     """
@@ -136,12 +132,7 @@ class Kriging(Method):
         lead = leading_retriever(index, names, self.retriever)
         predictor = gaussian_process(index, vectors, retriever, stages, prior, lead)
         pool = None  # without vectors all items are predicted, by the trend alone: a few products
-        if vectors is not None:
-            least = POOL
-            if prior is not None:
-                least = min(max(PRIOR_PER_CALL * budget, POOL), PRIOR_POOL)
-            pool = pool_size(index, budget, self.shortlist, least)
-        if pool is not None and vectors is not None:
+        if vectors is not None and (pool := pool_size(index, budget, self.shortlist)):
             predictor = replace(predictor, near=searchable_points(index, prior, vectors))
         return Plan(
             retriever=retriever,

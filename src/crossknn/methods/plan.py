@@ -102,8 +102,11 @@ class Predictor(ABC, Generic[State]):
         if pool is None:
             value = mask(value, exclude, allowed)
         else:
-            out = np.stack([np.isin(row, seen) for row, seen in zip(pool, exclude, strict=True)])
-            out |= pool == NO_ITEM
+            out = np.empty(pool.shape, np.bool_)
+            for row, items, seen in zip(out, pool, exclude, strict=True):
+                marks = np.zeros(2 + max(items.max(initial=0), seen.max(initial=0)), np.bool_)
+                marks[seen] = marks[NO_ITEM] = True
+                row[:] = marks[items]
             if allowed is not None:
                 out |= ~allowed[pool]
             value = np.where(out, -np.inf, value)
@@ -113,13 +116,8 @@ class Predictor(ABC, Generic[State]):
                 f"{type(self).__name__} predicts NaN for {wrong.sum()} items that may be scored: "
                 "`predict` must give a number for each"
             )
-        if pool is None:
-            columns = items = top_k(value, count).items
-        else:  # ties by position, not by column; `predict` saw the pool in the order it has grown
-            order = np.argsort(pool, axis=1)
-            best = top_k(np.take_along_axis(value, order, axis=1), count).items
-            columns = np.take_along_axis(order, np.maximum(best, 0), axis=1)
-            columns = np.where(best == NO_ITEM, NO_ITEM, columns)
+        columns = items = top_k(value, count, pool).items
+        if pool is not None:
             items = np.take_along_axis(pool, np.maximum(columns, 0), axis=1)
         none, place = columns == NO_ITEM, np.maximum(columns, 0)
         means = np.take_along_axis(prediction.mean, place, axis=1)

@@ -53,8 +53,9 @@ class Kernel:
     ) -> FloatArray:
         """Compute covariances of points: (a, p) and (c, p) -> (a, c)."""
         r = self.rank
-        distances = squared_distances(left[:, r:], right[:, r:], right_lengths)
-        return self.amount * _by_distance(distances) + (SHARE * left[:, :r]) @ right[:, :r].T
+        covariances = _by_distance(squared_distances(left[:, r:], right[:, r:], right_lengths))
+        covariances *= self.amount
+        return covariances + (SHARE * left[:, :r]) @ right[:, :r].T if r else covariances
 
     def lengths(self, points: FloatArray) -> FloatArray:
         """Lengths (c,) of the points' vectors, which can be given to `__call__`."""
@@ -141,10 +142,11 @@ class Model:
         if before is not None:
             a = len(before.points)
             factor[:a, :a], inverse[:a, :a] = before.factor, before.inverse
-            factor[a:, :a] = self.kernel(exact[a:], exact[:a]) @ before.inverse.T
         # Only the new rows of L are computed: L_21 = K_21 L_11^-T, and
         # L_22 L_22' = K_22 - L_21 L_21'.
-        covariance = self.kernel(exact[a:], exact[a:]) - factor[a:, :a] @ factor[a:, :a].T
+        between, covariance = np.split(self.kernel(exact[a:], exact), [a], axis=1)
+        factor[a:, :a] = between @ inverse[:a, :a].T
+        covariance = covariance - factor[a:, :a] @ factor[a:, :a].T
         covariance[np.diag_indices_from(covariance)] += self.kernel.noise
         try:
             factor[a:, a:] = np.linalg.cholesky(covariance)
@@ -202,48 +204,36 @@ class Posterior:
     def at(self, others: Whitened, basis: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Predict mean and std (c,) at other points with `basis` (c, f): offset + h w + r' V (2.25,
         2.41) and sqrt(amplitude (k(x, x) - sum V^2)) (2.26), without noise, treating w as exact."""
-        mean, start = self.offset + basis @ self.weights, 0
-        for rows in others.blocks:
-            mean = mean + self.residual[start : start + len(rows)].astype(rows.dtype) @ rows
-            start += len(rows)
+        mean = self.offset + basis @ self.weights
+        mean += self.residual[: len(others.rows)].astype(others.rows.dtype) @ others.rows
         left = np.maximum(others.variance - others.explained, 0)
         return mean, np.sqrt(self.amplitude * left)
 
 
-@dataclass(frozen=True, slots=True)
-class Whitened:
-    """V = L^-1 k(scored, others) for c other points: its rows (b, c) in `blocks`, one per round,
-    the sums of squares of its columns in `explained` (c,), and k(x, x) in `variance` (c,)."""
+class Whitened(NamedTuple):
+    """V = L^-1 k(scored, others) for c other points: its `rows` (b, c), the sums of squares of its
+    columns in `explained` (c,), and k(x, x) in `variance` (c,)."""
 
     variance: FloatArray
-    explained: FloatArray | float = 0.0
-    blocks: tuple[FloatArray, ...] = ()
+    explained: FloatArray
+    rows: FloatArray
 
-    @property
-    def count(self) -> int:
-        """Number of scored points included."""
-        return sum(map(len, self.blocks))
+    @staticmethod
+    def of(variance: FloatArray) -> Whitened:
+        """Make V of no scored points for others of this variance (c,)."""
+        return Whitened(variance, np.zeros_like(variance), variance[None][:0])
 
     def beside(self, other: Whitened) -> Whitened:
         """Append the columns of `other`, which includes the same scored points."""
-        (rows,), blocks, start = other.blocks or (np.empty((0, len(other.variance))),), [], 0
-        for block in self.blocks:
-            blocks.append(np.hstack([block, rows[start : start + len(block)]]))
-            start += len(block)
-        explained = [np.broadcast_to(v.explained, v.variance.shape) for v in (self, other)]
-        variance = np.append(self.variance, other.variance)
-        return Whitened(variance, np.concatenate(explained), tuple(blocks))
+        return Whitened(*(np.concatenate(both, axis=-1) for both in zip(self, other, strict=True)))
 
     def extended(self, posterior: Posterior, covariances: FloatArray) -> Whitened:
         """Add the rows for newly scored points, given their covariances (b', c), which are
         overwritten: as L V = k, the new rows of V are L_22^-1 (k_2 - L_21 V_1)."""
         if not len(covariances):
             return self
-        count, single, start = self.count, covariances.dtype, 0
-        for rows in self.blocks:
-            below = posterior.factor[count:, start : start + len(rows)]
-            covariances -= below.astype(single) @ rows
-            start += len(rows)
+        count, single = len(self.rows), covariances.dtype
+        covariances -= posterior.factor[count:, :count].astype(single) @ self.rows
         new = posterior.inverse[count:, count:].astype(single) @ covariances
         explained = self.explained + np.einsum("bc,bc->c", new, new)
-        return Whitened(self.variance, explained, (*self.blocks, new))
+        return Whitened(self.variance, explained, np.concatenate([self.rows, new]))

@@ -125,7 +125,9 @@ def of_retriever(
     `vectors` follow `rank` factors."""
 
     def of_all(queries: Queries) -> FloatArray:
-        return standardised(retriever.scores(queries))
+        if of_all not in queries.kept:
+            queries.kept[of_all] = standardised(retriever.scores(queries))
+        return queries.kept[of_all]
 
     if not isinstance(retriever, DenseRetriever):
         return Column(of_all=of_all)
@@ -144,7 +146,8 @@ def of_retriever(
 
     def best(queries: Queries) -> FloatArray:
         weights, offsets = affine(queries)
-        return store.top(weights, 1).scores[:, 0] + offsets
+        first = store.vectors(retriever.top(queries, 1).items[:, 0])
+        return np.einsum("md,md->m", first, weights) + offsets
 
     if store is vectors:
         return Column(of_all=of_all, linear=linear, best=best)

@@ -133,8 +133,13 @@ class DenseRetriever:
     encode: Callable[[Queries], FloatArray]
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """See `Retriever.top`."""
-        return self.items.top(self.encode(queries), count, allowed=allowed)
+        """See `Retriever.top`. Queries keep the items: a search asks for its best three times."""
+        of, key = (self.items, self.encode(queries), allowed), ("top", id(self.items))
+        before, most, found = queries.kept.get(key, ((), 0, None))
+        if most < count or any(one is not other for one, other in zip(of, before, strict=True)):
+            found = self.items.top(of[1], count, allowed=allowed)
+            queries.kept[key] = of, count, found
+        return Candidates(found.items[:, :count], found.scores[:, :count])
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
         """Compute inner products; see `Retriever.scores`."""

@@ -28,9 +28,10 @@ from crossknn.types import (
     Ranking,
 )
 
-JOINING = 4
-"""Before each round, a shortlist may grow by this many times the number of items that the largest
-round scores, and by at least a quarter of its first length."""
+JOINS, JOINING = {2 + r * (r + 1) // 2 for r in range(999)}, 8
+"""Before rounds 2, 3, 5, 8, 12, 17 and so on, a shortlist may grow by eight times the number of
+items that the largest round scores, and by at least half of its first length. Growth before every
+round finds no more and takes longer."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -221,8 +222,10 @@ class Search:
 
     def observed(self) -> Observed:
         """All exact scores so far, without gaps in a query's row."""
-        picks = self.picks()
-        return Observed(picks.items, picks.scores, self.n_scored)
+        picks = self._state.picks
+        if np.isnan(picks.scores).any():
+            picks = self.picks()
+        return Observed(picks.items.copy(), picks.scores.copy(), self.n_scored)
 
     def _scored(self, columns: IntArray) -> Ranking:
         chosen = self._state.picks.take(columns)
@@ -295,7 +298,9 @@ class Search:
             own = state.retrieved.items[:, : max(shortlist, self.budget)]
             stages = [s.top(self.queries, shortlist, self.allowed) for s in self.plan.stages]
             pool = joined(own, *(stage.items for stage in stages))
-        count = JOINING * max(shortlist // JOINING**2, *self.plan.batches[1:], 1)
+        elif state.number not in JOINS:
+            return pool
+        count = JOINING * max(shortlist // (2 * JOINING), *self.plan.batches[1:], 1)
         return joined(pool, self.plan.predictor.joining(state.belief, count, seen, self.allowed))
 
     def _expected(self, state: RoundState, stop: Stop) -> FloatArray:

@@ -15,7 +15,6 @@ import posixpath
 import re
 import sys
 import tarfile
-from collections.abc import Iterator
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -138,43 +137,16 @@ def api() -> dict[str, str]:
 
 def commands() -> dict[str, str]:
     """A page of each command, as `--help` says it."""
-    import typer.main
+    import typer.cli
 
     from crossknn.cli.app import app
 
     program = typer.main.get_command(app)
-    pages = {}
-    for name, command in sorted(program.commands.items()):  # type: ignore[attr-defined]
-        parts = getattr(command, "commands", None) or {}
-        lines = [f"# crossknn {name}", "", command.help or ""]
-        for below, each in parts.items() or [("", command)]:
-            words = f"crossknn {name} {below}".strip()
-            lines += ["", f"## {words}", "", each.help or ""] if below else []
-            lines += list(_usage(words, each))
-        pages[f"reference/cli/{name}.md"] = "\n".join(lines) + "\n"
-    return pages
-
-
-def _usage(words: str, command: Any) -> Iterator[str]:
-    """A usage line, and a table of the arguments and options."""
-    given = [p for p in command.params if not getattr(p, "hidden", False) and p.name != "help"]
-    arguments = [p for p in given if p.param_type_name == "argument"]
-    usage = " ".join(_argument(p) for p in arguments)
-    yield from ("", "```text", f"{words} [OPTIONS] {usage}".rstrip(), "```", "")
-    yield from ("| | | by default |", "|---|---|---|")
-    for p in given:
-        names = _argument(p) if p in arguments else ", ".join((*p.opts, *p.secondary_opts))
-        default = p.default if isinstance(p.default, str | int | float | Path) else None
-        shown = "" if default in (None, "", False) else f"`{default}`"
-        said = " ".join((getattr(p, "help", None) or "").split()).replace("|", "\\|")
-        yield f"| `{names}` | {said} | {shown} |"
-    if command.epilog:
-        yield from ("", " ".join(command.epilog.split()))
-
-
-def _argument(parameter: Any) -> str:
-    name = (parameter.metavar or parameter.name).upper().strip("[].")
-    return f"{name}..." if parameter.nargs == -1 else name
+    how: dict[str, Any] = {"ctx": typer.Context(program), "call_prefix": "crossknn"}
+    return {
+        f"reference/cli/{name}.md": typer.cli.get_docs_for_click(obj=command, name=name, **how)
+        for name, command in sorted(program.commands.items())  # type: ignore[attr-defined]
+    }
 
 
 def report() -> str:

@@ -11,13 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from domain import (
-    HERE,
-    SEED,
-    Domain,
-    grouped,
-    read_tsv,
-)
+from domain import HERE, SEED, Domain, grouped, read_tsv
 
 SECTIONS = {
     "games": 250, "utils": 330, "sound": 180, "graphics": 180, "net": 150, "admin": 150,

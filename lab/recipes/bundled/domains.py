@@ -27,18 +27,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from debian import debian, debian_items
-from domain import (
-    HERE,
-    ITEMS,
-    SEED,
-    Domain,
-    Qrels,
-    grouped,
-    halves,
-    lines_of,
-    read_tsv,
-    words_of,
-)
+from domain import HERE, ITEMS, SEED, Domain, Qrels, grouped, halves, lines_of, read_tsv, words_of
 from python_docs import docstrings, pydocs, sentence_bucket
 
 PER_PROGRAM = 100

@@ -18,12 +18,7 @@ from importlib.machinery import ExtensionFileLoader, PathFinder
 from pathlib import Path
 from typing import Any
 
-from domain import (
-    Domain,
-    grouped,
-    halves,
-    words_of,
-)
+from domain import Domain, grouped, halves, words_of
 
 SKIPPED = re.compile(
     r"tests?|testing|test_.*|.*_test|conftest|idlelib|lib2to3|_?distutils|encodings|ensurepip"

@@ -134,11 +134,11 @@ class DenseRetriever:
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """See `Retriever.top`. Queries keep the items: a search asks for its best three times."""
-        of, key = (self.items, self.encode(queries), allowed), ("top", id(self.items))
-        before, most, found = queries.kept.get(key, ((), 0, None))
-        if most < count or any(one is not other for one, other in zip(of, before, strict=True)):
-            found = self.items.top(of[1], count, allowed=allowed)
-            queries.kept[key] = of, count, found
+        vectors, key = self.encode(queries), ("top", id(self.items))
+        of, before, most, found = queries.kept.get(key, (None, None, 0, None))
+        if of is not self.items or before is not allowed or most < count:
+            found = self.items.top(vectors, count, allowed=allowed)
+            queries.kept[key] = self.items, allowed, count, found
         return Candidates(found.items[:, :count], found.scores[:, :count])
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:

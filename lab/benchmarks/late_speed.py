@@ -22,6 +22,7 @@ import numpy as np
 
 import crossknn as ck
 from crossknn.linalg import top_k
+from crossknn.scorers.opening import LateInteraction
 from crossknn.types import IntArray, Pairs, States
 from crossknn_train.export import export_model
 from crossknn_train.models.late import LateInteractionConfig, LateInteractionModel
@@ -39,7 +40,7 @@ def measured(data: Path, encoder: str) -> dict[str, float]:
     with TemporaryDirectory() as folder:
         new = LateInteractionModel.new(encoder, LateInteractionConfig(head="cmc"))
         own = new.save_pretrained(f"{folder}/cmc")
-        cmc = ck.LateInteraction(export_model(own, f"{folder}/onnx", kind="late-interaction"))
+        cmc = LateInteraction(export_model(own, f"{folder}/onnx", kind="late-interaction"))
         retriever, scorer = ck.DualEncoder(encoder), ck.CrossEncoder()
         vectors, encoded = retriever.encode_items(items), cmc.encode_items(items)
         copies = -(-COMPARED[-1] // len(items))

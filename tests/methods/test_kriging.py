@@ -194,13 +194,14 @@ def test_what_the_linear_part_ranks_first_joins_a_pool(monkeypatch, without, anc
     assert not predictor.joining(state, 20, observed.items).size
 
 
-@pytest.mark.parametrize("anchors", ["true", "false"])
+@pytest.mark.parametrize("anchors", [True, False])
 @pytest.mark.parametrize(("budget", "items"), [(10, 400), (100, 400), (200, 600), (1000, 3000)])
 def test_how_many_items_a_pool_holds(monkeypatch, anchors, budget, items):
     monkeypatch.setattr("crossknn.methods.base.POOLED", 299)  # so that 300 items are many
     index, _, _ = matrix(n=300).rows(0, 99)
-    spec = f"kriging(retriever=dense, use_anchors={anchors})"
-    assert parse_method(spec).plan(index, budget, 0).shortlist == items
+    spec = f"kriging(retriever=dense, use_anchors={str(anchors).lower()})"
+    expected = max(400, 9 * budget) if anchors else items
+    assert parse_method(spec).plan(index, budget, 0).shortlist == expected
 
 
 @pytest.mark.parametrize("anchors", ["true", "false"])

@@ -132,7 +132,8 @@ class Kriging(Method):
         lead = leading_retriever(index, names, self.retriever)
         predictor = gaussian_process(index, vectors, retriever, stages, prior, lead)
         pool = None  # without vectors all items are predicted, by the trend alone: a few products
-        if vectors is not None and (pool := pool_size(index, budget, self.shortlist)):
+        wide = budget if prior is None else 3 * budget  # a smaller pool loses recall of many items
+        if vectors is not None and (pool := pool_size(index, wide, self.shortlist)):
             predictor = replace(predictor, near=searchable_points(index, prior, vectors))
         return Plan(
             retriever=retriever,

@@ -194,14 +194,22 @@ def test_what_the_linear_part_ranks_first_joins_a_pool(monkeypatch, without, anc
     assert not predictor.joining(state, 20, observed.items).size
 
 
-@pytest.mark.parametrize("anchors", [True, False])
-@pytest.mark.parametrize(("budget", "items"), [(10, 400), (100, 400), (200, 600), (1000, 3000)])
-def test_how_many_items_a_pool_holds(monkeypatch, anchors, budget, items):
+@pytest.mark.parametrize(
+    ("options", "budget", "items"),
+    [
+        ("use_anchors=false", 100, 400),
+        ("use_anchors=false", 200, 600),
+        ("use_anchors=true", 10, 400),
+        ("use_anchors=true", 100, 900),
+        ("use_anchors=true", 500, 4500),
+        ("use_anchors=true", 1000, 9000),
+    ],
+)
+def test_how_many_items_a_pool_holds(monkeypatch, options, budget, items):
     monkeypatch.setattr("crossknn.methods.base.POOLED", 299)  # so that 300 items are many
     index, _, _ = matrix(n=300).rows(0, 99)
-    spec = f"kriging(retriever=dense, use_anchors={str(anchors).lower()})"
-    expected = max(400, 9 * budget) if anchors else items
-    assert parse_method(spec).plan(index, budget, 0).shortlist == expected
+    plan = parse_method(f"kriging(retriever=dense, {options})").plan(index, budget, 0)
+    assert plan.shortlist == items
 
 
 @pytest.mark.parametrize("anchors", ["true", "false"])

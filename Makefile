@@ -29,7 +29,7 @@ campaign: .venv-test/.torch
 	.venv-test/bin/python lab/benchmarks/load.py
 
 campaign-tenth: .venv-test/$(STAMP)
-	.venv-test/bin/python lab/benchmarks/campaign.py --kills 20 --damages 200 --steps 100 --changes 40 --lists 10 --bodies 500 --work build/tenth --out build/tenth.json
+	.venv-test/bin/python lab/benchmarks/campaign.py --kills 20 --damages 200 --steps 100 --changes 40 --lists 10 --work build/tenth --out build/tenth.json
 
 lint: .venv-test/$(STAMP)
 	.venv-test/bin/ruff check .

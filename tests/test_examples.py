@@ -43,8 +43,7 @@ def test_every_example_is_tried_and_listed():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.slow] * (n == "learn_from_use")) for n in SAYS],
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "learn_from_use")) for n in SAYS]
 )
 def test_an_example(name, monkeypatch, capsys, request):
     route = {"endpoint": "/rerank", "service_client": ""}.get(name)

@@ -103,7 +103,7 @@ MAY = {
     "crossknn_train.cli": "settings files of the package",
     "crossknn_train.loop": "into a file of files.new_file; weights after is_file; the processor's name",
     "crossknn_train.late_interaction": "of a file of files.open_file",
-    "index.work": "into a file of files.new_file",
+    "index.vectors": "into a file of files.new_file",
     "index.storage": "touch is a check here",
     "index.nearest": "faiss maps a file that open_file has looked at",
     "index.pgvector": "a database server",

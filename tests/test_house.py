@@ -22,10 +22,9 @@ IDEAS = {
     "fitting.fusion": "weights of retrievers beside the exact score",
     "index.building": "what an index is built of",
     "index.updates": "adding and deleting items",
-    "index.work": "batches that a stopped encoding has finished",
     "fitting.factors": "which pairs to score, and item vectors by least squares",
+    "fitting.prior": "a prior from anchors or past searches",
     "fitting.gain": "what a prior is expected to gain, from the searches it was fitted to",
-    "fitting.sparse_prior": "a prior from the scores of some pairs",
     "fitting.stopping": "when a search has found enough",
     "fitting.kriging": "fitting the prior",
     "methods.gp": "a Gaussian process as a predictor",
@@ -38,6 +37,7 @@ IDEAS = {
     "service.connections": "sockets and bounded connections",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
+    "trial.result": "what a trial has found, and its verdict",
     "trial.plan": "the size of a trial that fits into the minutes",
 }
 """Modules that one other module imports, and the idea that each of them is. Commands and methods

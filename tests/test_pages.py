@@ -83,21 +83,11 @@ def world(built, tmp_path, monkeypatch):
         Path(f"{name}.jsonl").write_text(json.dumps({"id": item, "text": name}))
     texts = dict(zip(index.items.ids, index.items.texts, strict=True))
     save_beir(Path("scifact"), texts, dict(zip(queries.ids, asked, strict=True)), test=qrels)
-    return {
-        "ck": ck,
-        "index": index,
-        "items": items,
-        "my_vectors": vectors,
-        "my_encoder": lambda texts: vectors[: len(texts)],
-        "query": asked[0],
-        "queries": queries,
-        "qrels": qrels,
-        "scorer": scorer,
-        "scores_of": lambda pairs: np.ones(len(pairs)),
-        "searcher": ck.Searcher(index, scorer),
-        "train_queries": queries,
-        "views": np.arange(len(items), dtype=np.float32),
-    }
+    given = {"ck": ck, "index": index, "items": items, "query": asked[0], "queries": queries}
+    given |= {"qrels": qrels, "scorer": scorer, "searcher": ck.Searcher(index, scorer)}
+    given |= {"my_vectors": vectors, "my_encoder": lambda texts: vectors[: len(texts)]}
+    given |= {"scores_of": lambda pairs: np.ones(len(pairs)), "train_queries": queries}
+    return given | {"views": np.arange(len(items), dtype=np.float32)}
 
 
 @pytest.mark.parametrize("page", [page for page in WITH_PYTHON if page not in ELSEWHERE])

@@ -12,24 +12,6 @@ from crossknn.search.loop import Search
 from crossknn.spec import option
 from crossknn.types import Candidates, Observed, Pairs, Queries
 
-__all__ = [
-    "ArrayStore",
-    "Candidates",
-    "DenseRetriever",
-    "Encoder",
-    "Method",
-    "Observed",
-    "Pairs",
-    "Plan",
-    "Prediction",
-    "Predictor",
-    "Queries",
-    "Retriever",
-    "ScoreStore",
-    "Scorer",
-    "Search",
-    "VectorStore",
-    "equal_rounds",
-    "open_retriever",
-    "option",
-]
+__all__ = ["ArrayStore", "Candidates", "DenseRetriever", "Encoder", "Method", "Observed", "Pairs"]
+__all__ += ["Plan", "Prediction", "Predictor", "Queries", "Retriever", "ScoreStore", "Scorer"]
+__all__ += ["Search", "VectorStore", "equal_rounds", "open_retriever", "option"]

@@ -163,16 +163,19 @@ def _top_of_row(
 
 
 def solve_scaled(products: FloatArray, right: FloatArray) -> FloatArray:
-    """Solve least squares from normal equations (f, f), (f,) -> (f,), with columns scaled to the
-    same size; singular values below 1e-12 of the largest are dropped.
+    """Solve least squares from normal equations (..., f, f), (..., f) -> (..., f), with columns
+    scaled to the same size; eigenvalues below 1e-12 of the largest are dropped.
 
     >>> solve_scaled(np.diag([1e-18, 1e18]), np.array([2e-18, 3e18]))
     array([2., 3.])
     """
-    size = np.sqrt(np.diag(products))
-    size = np.where(size > 0, size, 1)
-    scaled, *_ = np.linalg.lstsq(products / size / size[:, None], right / size, rcond=1e-12)
-    return scaled / size
+    size = np.sqrt(np.diagonal(products, axis1=-2, axis2=-1))
+    size = np.where(size > 0, size, np.inf)  # without values of a column, its weight is 0
+    values, vectors = np.linalg.eigh(products / size[..., None, :] / size[..., None])
+    values[values <= 1e-12 * values[..., -1:]] = np.inf
+    along = np.einsum("...ji,...j->...i", vectors, right / size) / values
+    solved: FloatArray = np.einsum("...ij,...j->...i", vectors, along) / size
+    return solved
 
 
 def mask(scores: FloatArray, exclude: IntArray | None, allowed: BoolArray | None) -> FloatArray:

@@ -9,7 +9,7 @@ import ast
 import math
 import re
 import types
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, lru_cache
 from numbers import Integral, Real
@@ -159,11 +159,7 @@ def check_options(name: str, configuration: Any) -> None:
             raise SpecError(f"{where}: {each.name} must {bounds}")
 
 
-@cache
-def _hints(target: Hashable) -> dict[str, Any]:
-    return get_type_hints(target)
-
-
+_hints = cache(get_type_hints)
 _KINDS = {
     int: "a whole number",
     float: "a number",

@@ -25,6 +25,9 @@ FloatArray: TypeAlias = NDArray[np.floating]
 IntArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 
+Mask: TypeAlias = BoolArray | None
+"""Mask (n,) of the items that may be returned or scored; None: all."""
+
 LateKind = Literal["cmc", "poly", "som", "deformer", "mixencoder"]
 """The kinds of late-interaction models."""
 

@@ -33,20 +33,11 @@ def task_of(kind, top_ranked=None):
         )  # fmt: skip
 
         def load_data(self, **options):
-            self.dataset = {
-                "default": {
-                    "test": {
-                        "corpus": Dataset.from_list(
-                            [{f: item[f] for f in ("id", "title", "text")} for item in TEXTS]
-                        ),
-                        "queries": Dataset.from_list(
-                            [{"id": q, "text": text} for q, text in ASKED.items()]
-                        ),
-                        "relevant_docs": RELEVANT,
-                        "top_ranked": top_ranked,
-                    }
-                }
-            }
+            corpus = [{f: item[f] for f in ("id", "title", "text")} for item in TEXTS]
+            asked = [{"id": q, "text": text} for q, text in ASKED.items()]
+            test = {"corpus": Dataset.from_list(corpus), "queries": Dataset.from_list(asked)}
+            test |= {"relevant_docs": RELEVANT, "top_ranked": top_ranked}
+            self.dataset = {"default": {"test": test}}
             self.data_loaded = True
 
     return Task()

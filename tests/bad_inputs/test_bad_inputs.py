@@ -27,21 +27,10 @@ NO_QUERIES = (7, {"query": "a tree"}, {"q1": ["a tree"]}, {"a": 1}, [["a tree"]]
 PATHS = ("absent", ".", "a\0b", LONG, "binary.bin", "", "docs.jsonl/inside", "empty")
 MATRICES = ("text.npz", "anchors.npz", "pickled.npz", "huge.npz")
 URLS = (
-    *(
-        "http://host:99999/rerank",
-        "http://host:x/rerank",
-        "http://host:-1",
-        "http://[::1",
-        "http://",
-    ),
-    *(
-        "http:///rerank",
-        "http://a b/",
-        "http://host\n/rerank",
-        "http://\0/",
-        "https://" + "h" * 300,
-    ),
-    *("http://user:secret-word@host:99999/?key=secret-word", "http://[zz::1]/", "http://\ud800/"),
+    *("http://host:99999/rerank", "http://host:x/rerank", "http://host:-1", "http://[::1"),
+    *("http://", "http:///rerank", "http://a b/", "http://host\n/rerank", "http://\0/"),
+    *("https://" + "h" * 300, "http://user:secret-word@host:99999/?key=secret-word"),
+    *("http://[zz::1]/", "http://\ud800/"),
 )
 SPECS = (
     *("", "r\0nr", "rerank\n(retriever=bm25)x", LONG),
@@ -178,16 +167,9 @@ def calls():
     )
     yield from _each("scorer", as_scorer, (5, object(), np.zeros(3), [], {}, b"x"))
     yield from _each("HttpScorer", HttpScorer, (*URLS, 5, b"http://host"))
-    options = {
-        "timeout": (nan, "x", 0, None, True),
-        "batch": (0, 1.5, "x"),
-        "retries": (-1, None),
-        "concurrency": (0, 2.0),
-        "api": ("round", []),
-        "probabilities": ("yes",),
-        "api_key": ("line\nbreak", "schlüssel"),
-        "model": (5,),
-    }
+    options = {"timeout": (nan, "x", 0, None, True), "batch": (0, 1.5, "x"), "retries": (-1, None)}
+    options |= {"concurrency": (0, 2.0), "api": ("round", []), "probabilities": ("yes",)}
+    options |= {"api_key": ("line\nbreak", "schlüssel"), "model": (5,)}
     yield from _with(partial(HttpScorer, "http://host"), options)
     answers = (None, [], [1.0], [1.0] * 31, 1.0, {"a": 1}, "12345", [[1.0], [1.0, 2.0]] * 15)
     for value in answers:

@@ -35,11 +35,13 @@ def plain(retriever, rerank, search, **fused):
     return {"retriever": retriever, "rerank": rerank, "search": search} | fused
 
 
-KEEP, DEEP, FIRST = (
-    ("retriever", 50, "rerank"),
-    ("search", 20, "rerank"),
-    ("rerank", 20, "retriever"),
-)
+KEEP, DEEP = ("retriever", 50, "rerank"), ("search", 20, "rerank")
+FIRST, BOTH = ("rerank", 20, "retriever"), ("rerank_fused", "search_fused")
+
+
+def fused(*means):
+    """`plain`, with reranking and searching by fused scores."""
+    return plain(*means[:3], **dict(zip(BOTH, means[3:], strict=True)))
 
 
 @pytest.mark.parametrize(
@@ -62,21 +64,9 @@ KEEP, DEEP, FIRST = (
         (plain(0.5, 0.6, (0.7, 0.8)), ("search", 50, "rerank"), "Search 50"),
         (plain(0.5, (0.5, 0.6), 0.5), ("rerank", 50, "retriever"), "Rerank 50"),
         (plain(0.5, (0.6, 0.5), 0.5), FIRST, "Rerank 20"),
-        (
-            plain(0.5, 0.6, 0.5, rerank_fused=0.8, search_fused=0.9),
-            ("search fused", 20, "rerank"),
-            "Search 20 fused: M +",
-        ),
-        (
-            plain(0.5, 0.6, 0.5, rerank_fused=0.5, search_fused=0.5),
-            FIRST,
-            "rerank 20 fused is worse",
-        ),
-        (
-            plain(0.5, 0.4, 0.3, rerank_fused=0.6, search_fused=0.6),
-            ("rerank fused", 20, "rerank"),
-            "+0.2",
-        ),
+        (fused(0.5, 0.6, 0.5, 0.8, 0.9), ("search fused", 20, "rerank"), "Search 20 fused: M +"),
+        (fused(0.5, 0.6, 0.5, 0.5, 0.5), FIRST, "rerank 20 fused is worse"),
+        (fused(0.5, 0.4, 0.3, 0.6, 0.6), ("rerank fused", 20, "rerank"), "+0.2"),
     ],
 )
 def test_a_verdict_says_what_is_clear(means, expected, words):

@@ -17,10 +17,9 @@ from references.problem import Problem
 
 from crossknn.errors import InputError
 from crossknn.fitting.anchors import collect_anchors
-from crossknn.fitting.dense_prior import fit_cokriging, fit_dense
 from crossknn.fitting.kriging import fit_prior
 from crossknn.fitting.learning import searched_scores
-from crossknn.fitting.sparse_prior import fit_sparse
+from crossknn.fitting.prior import fit_cokriging, fit_dense, fit_sparse
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import standardised
 from crossknn.methods import parse_method
@@ -129,7 +128,7 @@ def test_a_dense_fit_is_what_the_reference_learns(q, n, stages, rank, seed, bloc
         anchor_trends=tuple(trends),
     )
     lesson = learn(problem, rank)
-    with mock.patch("crossknn.fitting.dense_prior.BLOCK", block):
+    with mock.patch("crossknn.fitting.prior.BLOCK", block):
         found = fit_dense(scores, cheap, vectors, queries, lead=lead, rank=rank)
     assume(found.cokriging.scale < 8)  # of narrow kernels rounding decides what is far
     np.testing.assert_allclose(products(found), lesson.factors @ lesson.factors.T, atol=2e-3)
@@ -155,17 +154,10 @@ def test_a_dense_fit_reads_files_of_which_it_takes_some_rows_and_says_how_far_it
     exact, one, items = (
         np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("scores", "cheap", "vectors")
     )
-    monkeypatch.setattr("crossknn.fitting.dense_prior.BLOCK", 20)
+    monkeypatch.setattr("crossknn.fitting.prior.BLOCK", 20)
     monkeypatch.setattr("crossknn.files.SCRATCH", 0)
-    mapped = fit_dense(
-        exact,
-        [one, cheap[1]],
-        items,
-        queries,
-        rank=4,
-        rows=kept,
-        progress=lambda done, total: seen.append((done, total)),
-    )
+    how = {"rank": 4, "rows": kept, "progress": lambda done, total: seen.append((done, total))}
+    mapped = fit_dense(exact, [one, cheap[1]], items, queries, **how)
     assert seen == [(50 * turn + done, 150) for turn in range(3) for done in (20, 40, 50)]
     assert isinstance(mapped.factor, np.memmap)
     for name, values in plain.kept()[1].items():

@@ -58,10 +58,7 @@ def build(**given):
         (lambda i: i.late["som"], "no late 'som'"),
         (lambda i: i.query_vectors(Queries(["x"]), "own"), "cannot make query vectors .* 'own'"),
         (lambda i: i.add_retriever("lsa", i.retrievers["bm25"]), "cannot be named 'lsa'"),
-        (
-            lambda i: i.add_retriever("mine", len),
-            "is not a retriever: it lacks top or scores",
-        ),
+        (lambda i: i.add_retriever("mine", len), "is not a retriever: it lacks top or scores"),
         (lambda i: i.add_retriever("mine", ItemPriors([1, 2, 3])), "3 priors for 1 items"),
         (lambda i: i.put_artifact("a b", {}, {}), "cannot be named 'a b'"),
         (lambda i: i.put_artifact("a", {"x": object()}, {}), "cannot be stored as JSON"),

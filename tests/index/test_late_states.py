@@ -9,7 +9,7 @@ from late_helpers import WordStates
 
 from crossknn.errors import IndexFormatError, InputError, ScorerError
 from crossknn.files import exclusive_lock
-from crossknn.index import work
+from crossknn.index import vectors as work
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.specs import open_retriever
 from crossknn.spec import parse
@@ -106,7 +106,7 @@ class Counting(WordStates):
 def test_a_failure_loses_one_batch(saved):
     with pytest.raises(ScorerError, match="not finite"):
         saved.add_late(Counting(saved.items.texts[10]))
-    full = patch.object(work, "new_file", side_effect=OSError(28, "No space left"))
+    full = patch.object(work.files, "new_file", side_effect=OSError(28, "No space left"))
     with full, pytest.raises(InputError, match=r"cannot be kept in .*: No space left; files"):
         saved.add_late(WordStates())
     with (

@@ -51,10 +51,7 @@ def test_what_is_read_is_what_was_put(store):
 
 @pytest.mark.parametrize(
     ("spec", "whole"),
-    [
-        *(("axn(rounds=4)", 0), ("tour", 0), ("kriging(rounds=4,shortlist=300)", 0)),
-        ("auto", N),
-    ],
+    [*(("axn(rounds=4)", 0), ("tour", 0), ("kriging(rounds=4,shortlist=300)", 0)), ("auto", N)],
 )
 def test_a_search_picks_the_same_items_as_one_in_memory(store, spec, whole, monkeypatch):
     monkeypatch.setattr(store, "whole", whole)

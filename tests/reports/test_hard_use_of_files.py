@@ -41,14 +41,9 @@ def said(do):
 
 def run(code, folder, *before, **environment):
     """What a process of its own printed; it may not die of a signal or a traceback."""
-    done = subprocess.run(
-        [*before, sys.executable, "-c", SEARCH + code],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env=os.environ | environment,
-        timeout=100,
-    )
+    how = {"cwd": folder, "env": os.environ | environment, "timeout": 100}
+    line = [*before, sys.executable, "-c", SEARCH + code]
+    done = subprocess.run(line, capture_output=True, text=True, **how)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()
 

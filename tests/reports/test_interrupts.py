@@ -185,7 +185,7 @@ TEXTS = [f"text {i}" for i in range(60)]
 
 @pytest.fixture(autouse=True)
 def few_vectors_in_a_file(monkeypatch):
-    monkeypatch.setattr("crossknn.index.work.AT_ONCE", AT_ONCE)
+    monkeypatch.setattr("crossknn.index.vectors.AT_ONCE", AT_ONCE)
 
 
 class Counting:
@@ -206,7 +206,7 @@ class Counting:
 BUILD = f"""
 import sys
 from crossknn.cli.app import run
-from crossknn.index import work
+from crossknn.index import vectors as work
 work.AT_ONCE = {AT_ONCE}
 sys.exit(run(["index", "build", "docs.jsonl", "docs.index"]))
 """
@@ -216,13 +216,7 @@ sys.exit(run(["index", "build", "docs.jsonl", "docs.index"]))
 def test_a_build_goes_on_with_its_vectors(tmp_path, by):
     texts = [f"text number {i}, " + "of quite a few words on topic " * 3 for i in range(N)]
     jsonl(tmp_path / "docs.jsonl", ({"text": text} for text in texts))
-    process = subprocess.Popen(
-        [sys.executable, "-c", BUILD],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-    )
+    process = start(tmp_path, "-c", BUILD)
     while not [*tmp_path.glob(f"docs.index/{WORK}/*.npz")]:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.01)

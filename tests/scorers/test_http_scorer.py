@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faulty_server import Faulty, answer
 from tiny_models import collect, grid
 
 from crossknn.errors import InputError, ScorerError
@@ -18,25 +17,6 @@ from crossknn.scorers.base import Scorer
 QUERIES = ["a", "bb"]
 ITEMS = ["x" * (i + 1) for i in range(10)]
 EXPECTED = np.array([len(q) * 10.0 + len(i) for q in QUERIES for i in ITEMS])
-
-
-@pytest.fixture
-def serve():
-    """Start a server that answers what `respond(body) -> (status, answer)` says."""
-    servers = []
-
-    def start(respond):
-        def fault(body):
-            status, said = respond(body)
-            data = said if isinstance(said, bytes) else json.dumps(said).encode()
-            return [answer(data, f"{status} Said")]
-
-        servers.append(Faulty(fault))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
 
 
 def sizes(server):

@@ -1,12 +1,10 @@
 """Language models as scorers: a server in a thread answers as OpenAI-compatible servers do."""
 
-import json
 import logging
 import math
 
 import numpy as np
 import pytest
-from faulty_server import Faulty, answer
 from tiny_models import collect, grid
 
 import crossknn as ck
@@ -18,28 +16,6 @@ from crossknn.scorers.streaming import NothingScoredError
 QUERIES = ["a", "bb"]
 ITEMS = ["x" * (i + 1) for i in range(6)]
 PAIRS = grid(2, 6)
-
-
-@pytest.fixture
-def serve():
-    """Start a server that answers what `respond(body)` says."""
-    servers = []
-
-    def start(respond):
-        def fault(body):
-            said = respond(body)
-            status = "200 OK"
-            if isinstance(said, tuple):
-                status, said = said
-            return [answer(said if isinstance(said, bytes) else json.dumps(said).encode(), status)]
-
-        servers.append(Faulty(fault))
-        servers[-1].base = servers[-1].url.removesuffix("/rerank")
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.close()
 
 
 def length(body):
@@ -82,23 +58,13 @@ def test_the_score_is_the_difference_of_log_probabilities(serve):
 
 
 def test_spellings_of_an_answer_are_added_and_a_missing_one_is_unlikely(serve):
-    tokens = {
-        "yes": math.log(0.3),
-        " Yes": math.log(0.2),
-        "No": math.log(0.1),
-        "so": math.log(0.01),
-    }
-    scores = collect(
-        LLMScorer(serve(lambda body: chat(tokens)).base, "m"), grid(1, 1), QUERIES, ITEMS
-    )
+    shares = {"yes": 0.3, " Yes": 0.2, "No": 0.1, "so": 0.01}
+    tokens = {word: math.log(share) for word, share in shares.items()}
+    scorer = LLMScorer(serve(lambda body: chat(tokens)).base, "m")
+    scores = collect(scorer, grid(1, 1), QUERIES, ITEMS)
     assert scores[0] == pytest.approx(math.log(0.5 / 0.1), rel=1e-5)
-    scores = collect(
-        LLMScorer(serve(lambda body: chat({"yes": -0.1, "of": -7.0})).base, "m"),
-        PAIRS,
-        QUERIES,
-        ITEMS,
-    )
-    np.testing.assert_allclose(scores, 6.9, rtol=1e-5)
+    scorer = LLMScorer(serve(lambda body: chat({"yes": -0.1, "of": -7.0})).base, "m")
+    np.testing.assert_allclose(collect(scorer, PAIRS, QUERIES, ITEMS), 6.9, rtol=1e-5)
 
 
 def test_the_template_of_qwen3_is_sent_as_it_is(serve):
@@ -149,14 +115,11 @@ def test_an_answer_that_fits_nothing_is_a_failed_pair(serve, said, caplog):
     assert "not a whole number from 0 to 10" in caplog.text
 
 
-def test_answers_without_yes_or_no_fail_and_all_failing_is_an_error(serve):
-    scorer = LLMScorer(serve(lambda body: chat({"Das": -0.1, "Ja": -3.0})).base, "m")
-    with pytest.raises(NothingScoredError, match="neither yes nor no"):
-        collect(scorer, PAIRS, QUERIES, ITEMS)
+NEITHER = chat({"Das": -0.1, "Ja": -3.0})["choices"][0]["logprobs"]
 
 
-@pytest.mark.parametrize("logprobs", [{"content": []}, {"content": [{}]}, {"x": 1}])
-def test_log_probabilities_without_tokens_are_failed_pairs(serve, logprobs):
+@pytest.mark.parametrize("logprobs", [NEITHER, {"content": []}, {"content": [{}]}, {"x": 1}])
+def test_answers_without_yes_or_no_fail_and_all_failing_is_an_error(serve, logprobs):
     said = {"choices": [{"message": {"content": "yes"}, "logprobs": logprobs}]}
     with pytest.raises(NothingScoredError, match="neither yes nor no"):
         collect(LLMScorer(serve(lambda body: said).base, "m"), PAIRS, QUERIES, ITEMS)
@@ -204,11 +167,8 @@ def test_tokens_and_money_are_counted(serve):
     assert (scorer.tokens_read.total, scorer.tokens_written.total) == (1200, 12)
     assert scorer.spent == pytest.approx((1200 * 0.5 + 12 * 2) / 1e6)
     assert LLMScorer(server.base, "m").spent is None
-    for usage in (
-        None,
-        {"prompt_tokens": "many"},
-        {"prompt_tokens": -5, "completion_tokens": True},
-    ):
+    wrong = {"prompt_tokens": -5, "completion_tokens": True}
+    for usage in (None, {"prompt_tokens": "many"}, wrong):
         scorer._count({"usage": usage})
     assert (scorer.tokens_read.total, scorer.tokens_written.total) == (1200, 12)
     assert scorer.spent is None  # no longer known

@@ -16,24 +16,7 @@ from crossknn.evaluation.rungs import sentence_after
 from crossknn.types import NO_ITEM, Queries
 
 N = 120
-WORDS = [
-    "oak",
-    "seal",
-    "lake",
-    "hill",
-    "red",
-    "stone",
-    "swam",
-    "far",
-    "old",
-    "sand",
-    "zip",
-    "file",
-    "list",
-    "sort",
-    "lock",
-    "thread",
-]
+WORDS = "oak seal lake hill red stone swam far old sand zip file list sort lock thread".split()  # noqa: SIM905
 
 
 def texts(seed=0):
@@ -64,6 +47,10 @@ def random(pairs):
     return [float(np.sin(1e4 * value(t) + len(q))) for q, t in pairs]
 
 
+def dead(pairs):
+    raise ConnectionError("the line is dead")
+
+
 def named(function, name):
     return ck.CallableScorer(function, name)
 
@@ -81,11 +68,12 @@ def breaking(function, after):
     return ck.CallableScorer(breaks, "broken", batch=1)
 
 
+ITEMS = [{"id": f"i{i}", "text": text} for i, text in enumerate(texts())]
+
+
 @pytest.fixture(scope="module")
 def index():
-    return ck.ItemIndex.build(
-        [{"id": f"i{i}", "text": text} for i, text in enumerate(texts())], lsa=8
-    )
+    return ck.ItemIndex.build(ITEMS, lsa=8)
 
 
 @pytest.fixture
@@ -147,10 +135,7 @@ def test_the_upper_search_goes_on_from_scores_and_predictions(index, method):
             order = np.argsort(-whole, axis=1, kind="stable")[:, :count]
             return ck.extend.Candidates(order, np.take_along_axis(whole, order, axis=1))
 
-    other = ck.ItemIndex.build(
-        [{"id": f"i{i}", "text": text} for i, text in enumerate(texts())], lsa=8
-    )
-    other = other.after_search(Given())
+    other = ck.ItemIndex.build(ITEMS, lsa=8).after_search(Given())
     apart = "kriging(mean=hybrid(search, bm25, lsa))" if method == "auto" else method
     expected = ck.Searcher(other, named(large, "large"), apart).search(QUERIES, 15, 15, trace=True)
     ladder = ck.Searcher(index, [named(small, "small"), named(large, "large")], method)
@@ -221,9 +206,6 @@ def test_if_the_upper_scorer_fails_the_lower_answer_stands(index, after):
 
 
 def test_if_both_fail_the_error_is_raised(index):
-    def dead(pairs):
-        raise ConnectionError("the line is dead")
-
     with pytest.raises(ScorerError, match="the line is dead"):
         ck.Searcher(index, [named(dead, "one"), named(dead, "two")]).search("oak", 5, [20, 10])
 
@@ -315,7 +297,7 @@ def test_a_search_as_a_retriever(index):
                 assert given[q, c] == pytest.approx(scores[q, item], rel=1e-4)
     mask = np.arange(N) % 2 == 0
     assert set(retriever.top(queries, 10, mask).items.flatten() % 2) == {0}
-    other = ck.ItemIndex.build([{"id": f"i{i}", "text": t} for i, t in enumerate(texts())], lsa=8)
+    other = ck.ItemIndex.build(ITEMS, lsa=8)
     other.add_retriever("cheap", retriever)
     added = ck.Searcher(other, named(large, "large"), "rerank(retriever=cheap)")
     ladder = ck.Searcher(index, [cheap, named(large, "large")], "rerank").search(
@@ -333,11 +315,7 @@ def test_a_search_as_a_retriever(index):
         (2, [20, 0], "budget is 0"),
         (2, [], "budget is empty"),
         (2, [2.5, 3], "budget is 2.5"),
-        (
-            2,
-            ck.Budget(per_query=[20, 10], target_recall=0.9),
-            "target_recall works with one scorer",
-        ),
+        (2, ck.Budget(per_query=[20, 10], target_recall=0.9), "target_recall works with one"),
     ],
 )
 def test_wrong_budgets_are_refused(index, scorers, budget, message):
@@ -378,21 +356,13 @@ def test_a_cheap_scorer_that_is_slower_is_mentioned_once(index, caplog):
 
 
 @pytest.mark.parametrize(
-    ("found", "than"),
-    [(0.1, "less than 5"), (0.5, "as much as at most 20"), (0.9, "more than 20")],
+    ("found", "than"), [(0.1, "less than 5"), (0.5, "as much as at most 20"), (0.9, "more than 20")]
 )
 def test_the_sentence_of_a_comparison_names_budgets_that_find_as_much(found, than):
     def of(budget, value):
         some = np.array([value])
-        return Outcome(
-            method="auto",
-            budget=budget,
-            seed=0,
-            recall={10: some},
-            calls=some,
-            seconds=some,
-            task={},
-        )
+        result = {"recall": {10: some}, "calls": some, "seconds": some, "task": {}}
+        return Outcome(method="auto", budget=budget, seed=0, **result)
 
     text = sentence_after([of(5, 0.2), of(20, 0.6)], (100, 10), of(10, found), [0.001, 0.1])
     assert f"10 calls after 100 of the cheaper scorer find {than} alone" in text
@@ -482,12 +452,8 @@ def test_less_than_one_pair_is_said_and_answered(index, caplog):
 @pytest.mark.parametrize(
     "given",
     [
-        {"seconds": 0},
-        {"seconds": float("nan")},
-        {"cost": -1},
-        {"cost": "much"},
-        {"seconds": 1, "cost": 1},
-        {"seconds": 1, "per_query": 3},
+        *({"seconds": 0}, {"seconds": float("nan")}, {"cost": -1}, {"cost": "much"}),
+        *({"seconds": 1, "cost": 1}, {"seconds": 1, "per_query": 3}),
     ],
 )
 def test_wrong_budgets_of_time_and_money(given):
@@ -521,9 +487,6 @@ def test_a_filter_of_ids_may_be_an_iterator(searcher):
 
 
 def test_with_a_deadline_every_query_is_answered_though_the_upper_scorer_is_down(index):
-    def dead(pairs):
-        raise ConnectionError("the line is dead")
-
     searcher = ck.Searcher(index, [named(small, "small"), named(dead, "dead")])
     queries = [f"{query} {i}" for query in QUERIES for i in range(6)]
     results = searcher.search(queries, 5, ck.Budget(per_query=[15, 5], deadline=20.0))
@@ -532,9 +495,6 @@ def test_with_a_deadline_every_query_is_answered_though_the_upper_scorer_is_down
 
 
 def test_a_least_score_raises_the_error_of_the_upper_scorer(index):
-    def dead(pairs):
-        raise ConnectionError("the line is dead")
-
     searcher = ck.Searcher(index, [named(small, "small"), named(dead, "dead")])
     with pytest.raises(ScorerError, match="the line is dead"):
         searcher.search("old red oak", 5, [15, 5], min_score=1.0)
@@ -573,9 +533,6 @@ def test_pairs_that_measure_a_scorer_are_kept_and_counted_once(index):
 
 
 def test_a_scorer_that_cannot_be_measured_is_said(index, caplog):
-    def dead(pairs):
-        raise ConnectionError("the line is dead")
-
     searcher = ck.Searcher(index, [named(small, "small"), named(dead, "dead")])
     with caplog.at_level(logging.WARNING):
         results = searcher.search("old red oak", 5, ck.Budget(seconds=1.0))

@@ -146,3 +146,18 @@ def test_predicted_items_are_likelier_true_than_the_retrievers_next():
         return np.mean([np.isin(t, i).mean() for t, i in zip(truth, items, strict=True)])
 
     assert recall(search.filled(30).items) > recall(retrieved)
+
+
+@given(st.lists(st.integers(-1, 12), max_size=9), st.integers(1, 45))
+def test_a_hurried_search_keeps_its_budget_in_fewer_rounds(rounds, budget):
+    cheap = np.arange(N, dtype=np.float32)[None]
+    plan = planned(StoredRetriever("x"), (3,) * (budget // 3) + (budget % 3,) * (budget % 3 > 0))
+    search, sizes, most = Search(plan, Queries(["q"], {"x": cheap}), N), [], 99
+    for allowed in [*rounds, *[99] * 20]:
+        search.hurry(allowed)
+        most = min(most, max(allowed, 1) + len(sizes))
+        pairs = search.ask()
+        sizes += [len(pairs)] * (len(pairs) > 0)
+        search.tell(pairs, np.zeros(len(pairs)))
+    assert sum(sizes) == budget
+    assert len(sizes) <= most

@@ -12,10 +12,7 @@ import crossknn as ck
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 sync_api = pytest.importorskip("playwright.sync_api")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 BUDGET = 12
 HOSTILE = [
     "<img src=x onerror='window.hacked=1'>",
@@ -196,10 +193,7 @@ def test_hostile_texts_stay_texts(browser):
         for n, text in enumerate(HOSTILE)
     ]
     hostile = ck.ItemIndex.build([*texts, *TEXTS], lsa=4)
-    with (
-        running({"hostile": hostile}, Words(), budget=30) as port,
-        opened(browser, port) as page,
-    ):
+    with running({"hostile": hostile}, Words(), budget=30) as port, opened(browser, port) as page:
         query = f"sort the list {HOSTILE[0]} {HOSTILE[1]}"
         search(page, query)
         titles = page.locator("#left .title").all_text_contents()

@@ -7,13 +7,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from service_helpers import TEXTS, Words, served
 
 KEY = {"Authorization": "Bearer a-good-key"}
-KNOWN = {
-    "name": "docs",
-    "item_id": TEXTS[0]["id"],
-    "index": "docs",
-    "method": "axn",
-    "k": 3,
-}
+KNOWN = {"name": "docs", "item_id": TEXTS[0]["id"], "index": "docs", "method": "axn", "k": 3}
 """What a schema cannot say: the names of this service."""
 
 

@@ -86,7 +86,8 @@ def collect_matrix(
     arrays |= {"scores": rows[:q], "anchor_items": index.anchor_items} | _cheap(index, queries)
     if item_scores:
         arrays |= {"item_score_items": chosen, "item_scores": rows[q:]}
-    _write(file, arrays)
+    with translate_os_errors(file, "the score matrix"), new_file(file.parent, file.name) as written:
+        np.savez_compressed(written, **arrays)  # a kill leaves the file as it was, or whole
     return report
 
 
@@ -97,13 +98,6 @@ def item_as_query(item: str) -> str:
     parts = (MENTION_START, title, MENTION_END, description)
     marked = " ".join(part.strip() for part in parts if part.strip())
     return marked if mark and title.strip() else item
-
-
-def _write(file: Path, arrays: Mapping[str, Any]) -> None:
-    """In one step: a kill leaves the file as it was, or whole."""
-    what, folder = "the score matrix", file.parent
-    with translate_os_errors(file, what), new_file(folder, file.name) as written:
-        np.savez_compressed(written, **arrays)
 
 
 def _check_number(name: str, value: int, most: int) -> None:

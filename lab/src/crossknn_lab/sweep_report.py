@@ -174,7 +174,7 @@ def sweep_page(table: Table, title: str) -> Page:
     first = (
         [_in_short(view), _compared(view), _recalls(view)] if view.datasets else [_compared(view)]
     )
-    later = (make(view) for make in (_differences, _costs, _tasks, _chosen, _not_done))
+    later = (make(view) for make in (_differences, _costs, _tasks, _not_done))
     return Page(
         title=title, lead=_lead(table), sections=[*first, *(made for made in later if made)]
     )
@@ -359,24 +359,6 @@ def _tasks(view: ReportContext) -> Section | None:
             blocks.append(_gains(view, dataset, "measure", shown))
     title = "Is better k-NN better retrieval?"
     return Section(title=title, blocks=blocks) if len(blocks) > 1 else None
-
-
-def _chosen(view: ReportContext) -> Section | None:
-    """Which settings were taken; None if none were chosen."""
-    rows: list[list[Cell]] = [
-        [e.data, e.anchors, e.budget, e.seed, f"`{in_full(e.spec)}`"]
-        for e in view.table.entries
-        if e.chosen
-    ]
-    text = (
-        "Of a method with several settings, the one with the highest recall on dev queries "
-        f"(averaged over k = {listed(view.table.k)}; `dev.csv` has all) was run on the test "
-        "queries. Dev queries are anchor queries held out for this; no test query had a say."
-    )
-    head = ["matrix", "anchors", "calls", "seed", "chosen"]
-    caption = f"All {len(rows)} choices"
-    table = PageTable(head=head, rows=rows, caption=caption, folded=len(rows) > 12)
-    return Section(title="Settings chosen on dev queries", blocks=[text, table]) if rows else None
 
 
 def _not_done(view: ReportContext) -> Section | None:

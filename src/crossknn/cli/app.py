@@ -9,7 +9,7 @@ import sys
 import typer
 
 from crossknn import __version__
-from crossknn.cli import collect, compare, demo, fit, index, mcp, search, serve, trial
+from crossknn.cli import collect, compare, fit, index, mcp, search, serve, trial
 from crossknn.cli.output import INTERRUPTED, Notes, let_go, note, prepare_streams
 from crossknn.errors import CrossknnError
 
@@ -27,8 +27,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(index.app, name="index")
-for module in (collect, fit, search, serve, mcp, compare, demo):
+for module in (collect, fit, search, serve, mcp, compare):
     app.command(module.__name__.split(".")[-1], epilog=module.EPILOG)(module.command)
+app.command("demo", epilog=trial.DEMO)(trial.demo)
 app.command("try", epilog=trial.EPILOG)(trial.command)
 
 

@@ -38,6 +38,7 @@ EPILOG = (
     )
     + o.RERANKERS
 )
+DEMO = o.examples("crossknn demo", "crossknn demo --budget 100")
 _UNJUDGED = (
     "Only judgements (--qrels) can tell whether the retriever or the cross-encoder is right where "
     "they differ, and so whether reranking or searching helps."
@@ -224,24 +225,17 @@ def _splits(
 def show(trial: Trial, json: bool, splits: Table | None = None) -> None:
     """Print the shares, their difference, what reranking missed, and splits between scorers."""
     if json:
-        print_json(
-            trial.as_dict()
-            | (
-                {}
-                if splits is None
-                else {"splits": [dict(zip(splits.head, row, strict=True)) for row in splits.rows]}
-            )
-        )
+        made = trial.as_dict()
+        if splits is not None:
+            made["splits"] = [dict(zip(splits.head, row, strict=True)) for row in splits.rows]
+        print_json(made)
         return
     show_table(trial.table())
     say("")
     say(trial.sentence)
-    if trial.missed is not None:
+    for table in filter(None, (trial.missed, splits)):
         say("")
-        show_table(trial.missed)
-    if splits is not None:
-        say("")
-        show_table(splits)
+        show_table(table)
 
 
 def show_diagnosis(diagnosis: Diagnosis) -> None:
@@ -253,3 +247,31 @@ def show_diagnosis(diagnosis: Diagnosis) -> None:
     out.print(Text.assemble(("diagnosis", "bold"), about), soft_wrap=True)
     show_table(diagnosis.table())
     out.print(Text(diagnosis.sentence, "bold"))
+
+
+def demo(
+    budget: Annotated[int, Option(min=1, max=1000, help="Cross-encoder calls per query.")] = 50,
+    json: o.AsJson = False,
+) -> None:
+    """Show what reranking misses and searching finds with equally many cross-encoder calls.
+
+    The package contains a sample: sentences with a marked word, 11,587 meanings, and stored scores
+    of a real cross-encoder, so that the demo takes seconds.
+    """
+    from crossknn.sample import sample
+    from crossknn.trial.result import Trial
+
+    began = time.perf_counter()
+    with err.status("opening the sample"):
+        data = sample()
+    if not json:
+        say(
+            f"{len(data.queries)} sentences with a marked word, {data.index.n:,} meanings of "
+            f"nouns: which is meant? {counted(budget, 'cross-encoder call')} for each."
+        )
+        say("")
+    given = data.index, data.queries, data.scores, data.qrels
+    with err.status("searching"):
+        trial = Trial.run(*given, budget=budget)
+    show(trial, json)
+    note(f"{time.perf_counter() - began:.0f} s; next, with your own texts: crossknn try FILE")

@@ -10,9 +10,8 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.files import scratch
-from crossknn.fitting.dense_prior import fit_dense
 from crossknn.fitting.gain import FEWEST, Gain, late_errors
-from crossknn.fitting.sparse_prior import fit_sparse
+from crossknn.fitting.prior import fit_dense, fit_sparse
 from crossknn.index.base import Index, lacking
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import LARGE

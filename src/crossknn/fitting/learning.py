@@ -10,7 +10,7 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -56,33 +56,23 @@ def fit_from_store(
 ) -> Prior:
     """Fit kriging's prior now to the index's scores by `scorer`, with the options of `fit_prior`.
     Queries that were scored with every item for ground truth, as by `compare`, are left out."""
-    return _fit(index, _fingerprint(scorer), retriever=retriever, progress=progress)
-
-
-def _fit(index: ItemIndex, fingerprint: str, **options: Any) -> Prior:
+    fingerprint = _fingerprint(scorer)
     index = index.for_scorer(fingerprint)
     counts = index.scores.query_counts(fingerprint)[1]
     stored = int(counts[_searched(index, counts)].sum())
     scores = searched_scores(index, fingerprint)
-    return fit_prior(index, scores, stored=stored, **options)
+    return fit_prior(index, scores, stored=stored, retriever=retriever, progress=progress)
 
 
 def learn(index: ItemIndex, scorer: Scorer) -> Prior | None:
     """Fit kriging's prior to past searches with a cross-encoder; None if too few of them are new.
     Searches that are already running finish with the old prior."""
-    return _learn(index, _fingerprint(scorer))
-
-
-def _learn(index: ItemIndex, fingerprint: str) -> Prior | None:
-    return _fit(index, fingerprint) if _is_due(index, fingerprint) else None
+    return fit_from_store(index, scorer) if is_due(index, scorer) else None
 
 
 def is_due(index: ItemIndex, scorer: Scorer) -> bool:
     """Whether the store has enough new scores by this cross-encoder to learn from."""
-    return _is_due(index, _fingerprint(scorer))
-
-
-def _is_due(index: ItemIndex, fingerprint: str) -> bool:
+    fingerprint = _fingerprint(scorer)
     index = index.for_scorer(fingerprint)
     if not index.vectors or len(index.anchor_queries) >= TEACHING_ANCHORS:
         return False
@@ -159,7 +149,7 @@ def _apart(folder: str, fingerprint: str) -> None:
     try:
         index = ItemIndex.load(folder)
         with exclusive_lock(Path(folder), "learning.part", what="what it learns"):
-            _learn(index, fingerprint)
+            learn(index, SimpleNamespace(fingerprint=fingerprint))
     except LockedError:
         return
     except CrossknnError as error:

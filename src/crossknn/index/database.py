@@ -20,7 +20,7 @@ from crossknn.data.items import Items
 from crossknn.errors import CrossknnError, InputError, StoreError, counted, nearest
 from crossknn.index.filters import Condition, fields_of, parse_filter
 from crossknn.retrievers.base import WHOLE
-from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, is_missing
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Mask, is_missing
 
 T = TypeVar("T")
 Id: TypeAlias = int | str
@@ -87,11 +87,7 @@ class DatabaseStore(ABC):
         """Return the ids of the items that meet a condition."""
 
     def top(
-        self,
-        vectors: FloatArray,
-        count: int,
-        exclude: IntArray | None = None,
-        allowed: BoolArray | None = None,
+        self, vectors: FloatArray, count: int, exclude: IntArray | None = None, allowed: Mask = None
     ) -> Candidates:
         """See `VectorStore.top`; results are approximate if the database searches approximately."""
         n = self.shape[0]

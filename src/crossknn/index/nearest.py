@@ -18,21 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from crossknn import files
 from crossknn.errors import IndexFormatError, InputError, needs_extra
-from crossknn.files import (
-    exclusive_lock,
-    is_file,
-    make_folder,
-    open_file,
-    parse_json,
-    read_file,
-    remove_parts,
-    translate_os_errors,
-    write_file,
-)
 from crossknn.linalg import inner
 from crossknn.retrievers.base import WHOLE
-from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Progress
+from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Mask, Progress
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +66,7 @@ class FaissStore:
         return rows.reshape(*items.shape, self.shape[1])
 
     def top(
-        self,
-        vectors: FloatArray,
-        count: int,
-        exclude: IntArray | None = None,
-        allowed: BoolArray | None = None,
+        self, vectors: FloatArray, count: int, exclude: IntArray | None = None, allowed: Mask = None
     ) -> Candidates:
         """See `VectorStore.top`; approximate unless the filter allows only a few items."""
         m, n = len(vectors), self.shape[0]
@@ -150,10 +136,10 @@ def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> No
         import faiss
 
     n = len(rows)
-    with translate_os_errors(folder, "the approximate index"):
-        make_folder(folder)
-        with exclusive_lock(folder, what="an approximate index"):
-            remove_parts(folder)
+    with files.translate_os_errors(folder, "the approximate index"):
+        files.make_folder(folder)
+        with files.exclusive_lock(folder, what="an approximate index"):
+            files.remove_parts(folder)
             if (count := _count_listed(folder, rows)) == n:
                 return
             lists = _trained(rows, faiss) if count is None else _read(folder, rows)
@@ -161,8 +147,8 @@ def write_lists(folder: Path, rows: Any, progress: Progress | None = None) -> No
                 lists.add(_even(rows[start : start + _BLOCK]))
                 if progress is not None:
                     progress(lists.ntotal, n)
-            write_file(folder, _FILE, faiss.serialize_index(lists).tobytes())
-            write_file(folder, _ABOUT, json.dumps(_about(rows, n)).encode())
+            files.write_file(folder, _FILE, faiss.serialize_index(lists).tobytes())
+            files.write_file(folder, _ABOUT, json.dumps(_about(rows, n)).encode())
 
 
 def _trained(rows: Any, faiss: Any) -> Any:
@@ -181,7 +167,7 @@ def _trained(rows: Any, faiss: Any) -> Any:
 
 def open_lists(folder: Path, rows: Any) -> Any:
     """Open the lists in `folder`, memory-mapped if large; None if they are of other vectors."""
-    if not is_file(folder.parent, f"{folder.name}/{_FILE}"):
+    if not files.is_file(folder.parent, f"{folder.name}/{_FILE}"):
         return None
     if _count_listed(folder, rows) is None:
         logger.warning(
@@ -197,7 +183,7 @@ def _read(folder: Path, rows: Any) -> Any:
     with needs_extra("approximate search", "faiss"):
         import faiss
     try:
-        with open_file(folder, _FILE) as file:
+        with files.open_file(folder, _FILE) as file:
             if os.fstat(file.fileno()).st_size > _MAPPED:
                 lists = faiss.read_index(str(folder / _FILE), faiss.IO_FLAG_MMAP_IFC)
             else:
@@ -227,10 +213,10 @@ def _about(rows: Any, count: int) -> dict[str, Any]:
 
 def _count_listed(folder: Path, rows: Any) -> int | None:
     """Return how many of the first rows are in the lists; None if these are of other vectors."""
-    if not is_file(folder, _FILE):
+    if not files.is_file(folder, _FILE):
         return None
     try:
-        about = parse_json(read_file(folder, _ABOUT))
+        about = files.parse_json(files.read_file(folder, _ABOUT))
         count = int(about["shape"][0])
         same = 0 < count <= len(rows) and about == _about(rows, count)
     except InputError:  # a link, or something else than a file

@@ -19,18 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from crossknn import files
 from crossknn.data.items import Items
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.files import (
-    as_path,
-    exclusive_lock,
-    open_file,
-    parse_json,
-    read_file,
-    remove_parts,
-    sync,
-    write_file,
-)
 from crossknn.index.columns import (
     CheckedFile,
     StoredArray,
@@ -73,7 +64,7 @@ class IndexFolder:
     """The folder of an index, and the only code that reads and writes its manifest and parts."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = as_path(path, "the folder of the index")
+        self.path = files.as_path(path, "the folder of the index")
 
     def stamp(self) -> tuple[int, int, int] | None:
         """Return a value that changes with every new manifest; None without a manifest."""
@@ -87,7 +78,7 @@ class IndexFolder:
         """Read the manifest; `IndexFormatError` if it is missing or of another `build`."""
         path = self.path
         try:
-            manifest: dict[str, Any] = parse_json(read_file(path, MANIFEST))
+            manifest: dict[str, Any] = files.parse_json(files.read_file(path, MANIFEST))
             changed = manifest["checksum"] != checksum_of(manifest)
         except (FileNotFoundError, NotADirectoryError) as error:
             begun = path.is_dir() and any((*path.glob("data-*"), *path.glob("work-*")))
@@ -161,7 +152,7 @@ class IndexFolder:
         does not name."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with exclusive_lock(self.path, wait=True):
+            with files.exclusive_lock(self.path, wait=True):
                 try:
                     yield
                 finally:
@@ -189,12 +180,12 @@ class IndexFolder:
                     written[key] = self._grow(data, key, part, columns)
                 else:
                     written[key] = _write(data, key, part)
-            sync(data)
+            files.sync(data)
         except BaseException as error:
             for entry in grown_files:  # free the space on a full disk
                 with (
                     suppress(OSError, InputError),
-                    open_file(self.path, entry["path"], "r+b") as file,
+                    files.open_file(self.path, entry["path"], "r+b") as file,
                 ):
                     file.truncate(entry["bytes"])
             if isinstance(error, UnicodeEncodeError):
@@ -206,7 +197,7 @@ class IndexFolder:
         kept = {key: part for key, part in before.items() if key not in parts}
         manifest = {"version": VERSION, "build": build, "parts": kept | written}
         manifest["checksum"] = checksum_of(manifest)
-        write_file(self.path, MANIFEST, json.dumps(manifest, indent=1).encode())
+        files.write_file(self.path, MANIFEST, json.dumps(manifest, indent=1).encode())
 
     def remove_work(self, name: str = "work-vectors") -> None:
         """Remove the work files of an encoding that has been committed to the index."""
@@ -220,8 +211,8 @@ class IndexFolder:
             for name, entries in part["columns"].items():
                 if not all(_PATH.fullmatch(entry["path"]) for entry in entries):
                     raise IndexFormatError(f"{what} names a file outside its folder")
-                files = [CheckedFile(self.path, entry, what) for entry in entries]
-                columns[name] = StoredTexts(*files) if len(files) == 2 else StoredArray(*files)
+                parts = [CheckedFile(self.path, entry, what) for entry in entries]
+                columns[name] = StoredTexts(*parts) if len(parts) == 2 else StoredArray(*parts)
             return Artifact(dict(part["meta"]), StoredColumns(columns))
         except InputError:
             raise
@@ -245,10 +236,10 @@ class IndexFolder:
         return {"meta": dict(part.meta), "columns": entries}
 
     def _remove_unused(self) -> None:
-        remove_parts(self.path)
+        files.remove_parts(self.path)
         try:
-            manifest = read_file(self.path, MANIFEST)
-            parse_json(manifest)
+            manifest = files.read_file(self.path, MANIFEST)
+            files.parse_json(manifest)
         except FileNotFoundError:
             manifest = b""
         except (OSError, ValueError):  # all data folders would be removed

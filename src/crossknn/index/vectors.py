@@ -1,17 +1,27 @@
 """Item vectors, original or fitted to a cross-encoder; states of late-interaction models; and the
-models that made them. Axes: m queries, n items, s states, c input and d output dimensions."""
+models that made them.
+
+While texts are encoded, a work folder has a file `<key>-<token>.npz` for each finished batch of b
+texts, so that a stopped encoding can resume: their digests (b, 16), numbers of rows (b,), and rows
+(s, d). The key identifies the model; other files are removed.
+
+Axes: m queries, n items, s states, c input and d output dimensions.
+"""
 
 from __future__ import annotations
 
+import secrets
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from crossknn import files
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.index.work import encode_kept
 from crossknn.linalg import LARGEST, usable
 from crossknn.retrievers.base import LateEncoder
 from crossknn.scorers.base import Encoder
@@ -25,6 +35,11 @@ GivenModel: TypeAlias = Encoder | LateEncoder | str | Path
 """A dual encoder or a late-interaction model: the object, its folder, or its hub name."""
 
 _CHECKED = 8192  # rows at once
+
+AT_ONCE = 512
+"""Number of texts per file of the work folder."""
+_Counts: TypeAlias = dict[bytes, int]
+"""Numbers of rows by digest of the text, in the order of a file."""
 
 ModelKind: TypeAlias = Literal["dual encoder", "late-interaction model"]
 
@@ -307,3 +322,74 @@ def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
             "LateEncoder), its folder or its name"
         )
     return source, model
+
+
+def encode_kept(
+    work: Path,
+    model: Sequence[str],
+    texts: Sequence[str],
+    encode: Callable[[Sequence[str], Progress], States],
+    progress: Progress | None = None,
+) -> States:
+    """Encode the texts (n) that are missing from the folder `work`, equal texts only once.
+
+    The texts `model` identify the model, `encode` returns the states of a batch of texts, and
+    `progress` is called with (distinct texts encoded, distinct texts in all).
+    """
+    key, digests = files.digest(model), [files.text_digest(text) for text in texts]
+    text_of = dict(zip(digests, texts, strict=True))
+    with files.translate_os_errors(work, "vectors"):
+        work.parent.mkdir(parents=True, exist_ok=True)
+        files.make_folder(work)
+    with files.exclusive_lock(work, what="vectors"):
+        batches = _finished(work, key)
+        finished = {name for counts in batches.values() for name in counts}
+        missing = [name for name in text_of if name not in finished]
+        for start in range(0, len(missing), AT_ONCE):
+            batch = missing[start : start + AT_ONCE]
+            before = len(text_of) - len(missing) + start
+
+            def report(done: int, _: int, before: int = before) -> None:
+                if progress is not None:
+                    progress(before + done, len(text_of))
+
+            made = encode([text_of[name] for name in batch], report)
+            ids = np.frombuffer(b"".join(batch), np.uint8).reshape(-1, 16)
+            path = f"{key}-{secrets.token_hex(8)}.npz"
+            with files.translate_os_errors(work, "vectors"), files.new_file(work, path) as file:
+                np.savez(file, texts=ids, counts=made.counts, rows=made.values)
+            batches[path] = dict(zip(batch, made.counts.tolist(), strict=True))
+        return _joined(work, batches, digests)
+
+
+def _finished(work: Path, key: str) -> dict[str, _Counts]:
+    batches = dict[str, _Counts]()
+    for path in work.iterdir():
+        with suppress(InputError, LookupError):
+            arrays = files.read_npz(work, path.name, ["texts", "counts", "rows"])
+            names, counts = arrays["texts"], arrays["counts"].astype(np.int64)
+            is_whole = names.shape == (len(counts), 16) and counts.sum() == len(arrays["rows"])
+            if is_whole and path.name.startswith(f"{key}-"):
+                batches[path.name] = dict(zip(map(bytes, names), counts.tolist(), strict=True))
+                continue
+        path.unlink()  # its texts are encoded again
+    return batches
+
+
+def _joined(work: Path, batches: Mapping[str, _Counts], digests: Sequence[bytes]) -> States:
+    counts = {name: count for each in batches.values() for name, count in each.items()}
+    starts = np.append(0, np.cumsum([counts[name] for name in digests]))
+    places = defaultdict[bytes, list[int]](list)
+    for name, start in zip(digests, starts.tolist(), strict=False):
+        places[name].append(start)
+    values = None
+    for file, each in batches.items():
+        rows, row = files.read_npz(work, file, ["rows"])["rows"], 0
+        if values is None:
+            values = files.scratch((int(starts[-1]), rows.shape[1]), rows.dtype)
+        for name, count in each.items():
+            for start in places[name]:
+                values[start : start + count] = rows[row : row + count]
+            row += count
+    assert values is not None
+    return States(values, starts)

@@ -40,7 +40,7 @@ from crossknn.methods.prior import (
 from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
 from crossknn.retrievers.specs import AUTO, SEARCH, default_vectors, open_retriever, stage_names
 from crossknn.spec import Spec, option, parse
-from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
+from crossknn.types import Candidates, FloatArray, IntArray, Mask, Queries
 
 FIRST_BATCH = 8
 """Minimum size of the first round: with fewer items the trend is unreliable, and the next rounds
@@ -49,6 +49,10 @@ depend on it."""
 AFTER_SEARCH = 4
 """Minimum size of the first round after a search with a cheaper scorer, if the budget is at least
 `FIRST_BATCH`: its predictions are a good start, and if they mislead, the next rounds correct it."""
+
+ROUNDS = 20
+"""Number of rounds by default. Ten lose 0.4 points of recall, five 1.6, two 7
+(docs/evidence/performance.md)."""
 
 BETA = 1.0
 """Standard deviations added to a prediction if there are no scores of other queries. With scores of
@@ -71,7 +75,8 @@ class Kriging(Method):
         retriever: Picks the first batch.
         mean: Retrievers in whose scores the trends are linear; by default those of the index's
             prior, or else BM25 and vectors.
-        rounds: Maximum number of rounds, each after the first with new predictions.
+        rounds: Maximum number of rounds, each after the first with new predictions; by default
+            20, or fewer if a searcher's scorer takes long for small batches (`Pace`).
         use_anchors: If false, ignore what was learned from other queries' scores.
         together: If false, queries that are searched together do not learn from each other.
         vectors: Name of the item vectors whose directions the covariance compares.
@@ -84,7 +89,7 @@ class Kriging(Method):
     name = "kriging"
     retriever: Spec = AUTO
     mean: Spec | None = None
-    rounds: int = option(20, least=1)
+    rounds: int | None = option(None, least=1)
     use_anchors: bool = True
     together: bool = True
     vectors: str = "auto"
@@ -146,8 +151,9 @@ class Kriging(Method):
     def _batches(self, budget: int, *, after_search: bool) -> tuple[int, ...]:
         """Sizes of the first batch and of the others: as equal as possible, larger ones first."""
         least = AFTER_SEARCH if after_search and budget >= FIRST_BATCH else FIRST_BATCH
-        first = min(max(budget // self.rounds, least), budget)
-        left, later = budget - first, min(self.rounds - 1, budget - first)
+        rounds = ROUNDS if self.rounds is None else self.rounds
+        first = min(max(budget // rounds, least), budget)
+        left, later = budget - first, min(rounds - 1, budget - first)
         return (first, *(left // later + (r < left % later) for r in range(later)))
 
 
@@ -300,11 +306,7 @@ class PointStore:
         return np.concatenate([part.astype(np.float32, copy=False) for part in parts], axis=-1)
 
     def top(
-        self,
-        vectors: FloatArray,
-        count: int,
-        exclude: IntArray | None = None,
-        allowed: BoolArray | None = None,
+        self, vectors: FloatArray, count: int, exclude: IntArray | None = None, allowed: Mask = None
     ) -> Candidates:
         """See `VectorStore.top`."""
         if self.lists is not None:

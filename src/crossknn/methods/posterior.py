@@ -172,13 +172,11 @@ class Model:
 
     def _weights(self, basis: FloatArray, scores: FloatArray) -> FloatArray:
         """w = (H'K^-1 H + B^-1)^-1 (H'K^-1 y + B^-1 b), 2.42, averaged over the trends."""
-        weights, products, pull = np.zeros(basis.shape[1]), basis.T @ basis, basis.T @ scores
-        for trend in self.trends:
-            used = np.flatnonzero(trend.columns)
-            of = np.ix_(used, used)
-            wanted = (pull + trend.precision @ trend.mean)[used]
-            weights[used] += solve_scaled((products + trend.precision)[of], wanted)
-        return weights / len(self.trends)
+        used, mean, precision = map(np.stack, zip(*self.trends, strict=True))
+        products = (basis.T @ basis + precision) * used[:, None] * used[..., None]
+        wanted = basis.T @ scores + np.einsum("tfg,tg->tf", precision, mean)
+        weights: FloatArray = solve_scaled(products, wanted * used).mean(axis=0)
+        return weights
 
 
 @dataclass(frozen=True, slots=True)

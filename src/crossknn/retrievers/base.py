@@ -25,6 +25,7 @@ from crossknn.types import (
     FloatArray,
     IntArray,
     LateKind,
+    Mask,
     Progress,
     Queries,
     States,
@@ -75,11 +76,7 @@ class VectorStore(Protocol):
         use `top` instead."""
 
     def top(
-        self,
-        vectors: FloatArray,
-        count: int,
-        exclude: IntArray | None = None,
-        allowed: BoolArray | None = None,
+        self, vectors: FloatArray, count: int, exclude: IntArray | None = None, allowed: Mask = None
     ) -> Candidates:
         """Return the items with the largest inner products, best first.
 
@@ -108,11 +105,7 @@ class ArrayStore:
         return n, d
 
     def top(
-        self,
-        vectors: FloatArray,
-        count: int,
-        exclude: IntArray | None = None,
-        allowed: BoolArray | None = None,
+        self, vectors: FloatArray, count: int, exclude: IntArray | None = None, allowed: Mask = None
     ) -> Candidates:
         """See `VectorStore.top`; ties go to the lower position."""
         check_mapped(self.values)

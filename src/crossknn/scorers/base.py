@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
@@ -50,19 +50,14 @@ class Scorer(Protocol):
 
 
 class Wrapper:
-    """A scorer that lets another one score, and reports what that one counts."""
+    """A scorer that lets another one score, and reports what that one counts and measures."""
 
     scorer: Scorer
 
-    @property
-    def truncated(self) -> int:
-        """Number of pairs that the scorer had to cut so far."""
-        return int(getattr(self.scorer, "truncated", 0))
-
-    @property
-    def spent(self) -> float | None:
-        """Money that the scorer has cost so far; None if it is not known."""
-        return getattr(self.scorer, "spent", None)
+    def __getattr__(self, name: str) -> Any:
+        if name in ("truncated", "spent", "pace", "rounds"):
+            return getattr(self.scorer, name)
+        raise AttributeError(name)
 
 
 @runtime_checkable

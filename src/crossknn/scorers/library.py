@@ -174,13 +174,13 @@ class PredictScorer(BatchedScorer):
                 f"{shown} has no predict(pairs) and cannot score a pair: give a cross-encoder; "
                 "bi-encoders, which encode single texts, are opened with DualEncoder"
             )
-        self._model, self._batch, self._given = model, as_count(batch, "batch"), name
+        self._model, self.largest, self._given = model, as_count(batch, "batch"), name
         self._turn = threading.Lock()
         module = sys.modules.get("sentence_transformers")
         self._is_library = module is not None and isinstance(model, module.CrossEncoder)
         self._options: dict[str, Any] = {}
         if self._is_library:
-            self._options = logits_options(model, shown, self._batch)
+            self._options = logits_options(model, shown, self.largest)
 
     @cached_property
     def fingerprint(self) -> str | None:
@@ -199,7 +199,7 @@ class PredictScorer(BatchedScorer):
             lengths = [len(str(query)) + len(str(item)) for query, item in call.texts(window)]
             call.costs[window] = lengths
             order = window[np.argsort(lengths, kind="stable")]
-            yield from (order[at : at + self._batch] for at in range(0, len(order), self._batch))
+            yield from (order[at : at + self.largest] for at in range(0, len(order), self.largest))
 
     def _run(self, call: Call, positions: IntArray) -> object:
         with self._turn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import mul
@@ -149,9 +149,6 @@ class LLMScorer(Endpoint):
         for ending in ("/chat/completions", "/completions"):
             base = base.removesuffix(ending)
         return base + ("/completions" if self._prompt.raw else "/chat/completions")
-
-    def _batches(self, call: Call) -> Iterator[IntArray]:
-        return call.slices(1)
 
     def _run(self, call: Call, positions: IntArray) -> FloatArray:
         ((query, document),) = call.texts(positions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -33,11 +33,8 @@ class CallableScorer(BatchedScorer):
             raise InputError(f"a scorer needs a function and a name, got {fn!r:.60} and {name!r}")
         shown = name or str(getattr(fn, "__name__", type(fn).__name__))
         super().__init__(shown, "the scorer {!r}")
-        self._fn, self._batch = fn, as_count(batch, "batch")
+        self._fn, self.largest = fn, as_count(batch, "batch")
         self.fingerprint = None if name is None else f"callable:{name}"
-
-    def _batches(self, call: Call) -> Iterator[IntArray]:
-        return call.slices(self._batch)
 
     def _run(self, call: Call, positions: IntArray) -> object:
         return self._fn(call.texts(positions))
@@ -59,12 +56,12 @@ class MatrixScorer(BatchedScorer):
         super().__init__("the stored matrix", "{}")
         self._scores = scores
 
-    def _batches(self, call: Call) -> Iterator[IntArray]:
+    def _batches(self, call: Call) -> Iterable[IntArray]:
         for what, size in zip(("query", "item"), self._scores.shape, strict=True):
             most = int(getattr(call.pairs, what).max(initial=-1))
             if most >= size:
                 raise InputError(f"there are no stored scores for {what} {most}, only for {size}")
-        return call.slices(max(1, len(call.pairs)))
+        return super()._batches(call)
 
     def _run(self, call: Call, positions: IntArray) -> object:
         return self._scores[call.pairs.query[positions], call.pairs.item[positions]]

@@ -1,4 +1,4 @@
-"""What all scorers share: batches, deadlines, threads, and handling of failing pairs.
+"""What all scorers share: batches and their time, deadlines, threads, failing pairs.
 
 A failing batch is halved until the failing pair is alone; that pair is left out and logged.
 """
@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -33,6 +34,17 @@ _FIRST_PAIRS = 4  # in the first batch under a deadline, while the scorer's spee
 _PATIENCE = 10.0  # seconds that the end of the interpreter waits for threads, at most
 _started: WeakKeyDictionary[Thread, Callable[[], object]] = WeakKeyDictionary()
 _MARGIN = 1.5  # a batch is expected to take this many times as long as measured so far
+
+LONGER, ANYWAY = 0.4, 0.05
+"""Rounds may make a search longer than one large batch by this share of its time, or by this many
+seconds, whichever is more."""
+FEWEST = 2
+"""Minimum number of rounds: without a second one, nothing would be learned."""
+KEPT, EVERY = 64, 6
+"""The last batches from which the time is estimated, anew after every so many."""
+TRIED, SLOW, APART = 3, 0.004, 3
+"""The number of small batches that the estimate needs; the seconds from which batches are divided
+for it; and how many times as large as a small batch a large one is."""
 
 
 class NothingScoredError(ScorerError):
@@ -125,6 +137,68 @@ class Call:
             yield np.arange(start, min(start + size, len(self.pairs)), dtype=np.int64)
 
 
+class Pace:
+    """The time of a scorer's batches: a + c x seconds for x units of cost, from the last batches.
+
+    A search scores few pairs at a time, so that all batches would be alike: if a search asks for
+    `rounds` and batches take long, some are divided (`to_try`), which tells a fixed time, such as a
+    round trip, from the time per pair.
+    """
+
+    def __init__(self) -> None:
+        self._seen, self._count = deque[tuple[int, float, float]](maxlen=KEPT), -1
+        self._asked = self._divides = False
+        self.median = 0.0
+        """Seconds of a batch, whatever its size."""
+        self.curve: tuple[float, float] | None = None
+        """Seconds for a batch and, besides, for each pair; None if unknown."""
+
+    def add(self, pairs: int, cost: float, seconds: float) -> None:
+        """Note a batch; the first one is ignored, because it may open a model."""
+        self._count += 1
+        if not self._count:
+            return
+        self._seen.append((pairs, cost, seconds))
+        if self._count == 1 or self._count % EVERY == 0:
+            seen = self._seen.copy()  # other threads may add
+            self.median = float(np.median([each for *_, each in seen]))
+            self.curve = _fitted(*np.array(seen).T)
+
+    def to_try(self, pairs: int) -> int:
+        """Return how many of these pairs to score as the next batch: usually all."""
+        known = not self._asked or self.curve is not None
+        if known or pairs < APART or self.median < SLOW:
+            return pairs
+        small = sum(APART * other <= pairs for other, *_ in self._seen.copy())
+        # The rest of a divided batch stays whole: large batches are needed, too.
+        self._divides = small < TRIED and not self._divides
+        return max(1, pairs // 4) if self._divides else pairs
+
+    def rounds(
+        self, most: int, budget: int, queries: int, *, largest: int, workers: int, apart: bool
+    ) -> int:
+        """Return in how many rounds, at most `most`, to score a budget of pairs per query for
+        queries that are searched together. A batch has at most `largest` pairs (0: no limit), of
+        one query only if `apart`; at most `workers` batches run at once."""
+        known = (self.median, 0.0) if largest == 1 else self.curve
+        self._asked |= known is None
+        if known is None or not budget:
+            return most
+        (fixed, each), largest = known, largest or budget * queries
+
+        def seconds(count: int) -> float:
+            """Time of a round with so many pairs per query."""
+            batches = math.ceil(count * queries / largest)
+            batches = queries * math.ceil(count / largest) if apart else batches
+            at_once = min(workers, batches)
+            return math.ceil(batches / workers) * fixed + count * queries * each / at_once
+
+        most, whole = min(most, budget), seconds(budget)
+        allowed = whole + max(LONGER * whole, ANYWAY)
+        fits = (r for r in range(most, FEWEST, -1) if r * seconds(math.ceil(budget / r)) <= allowed)
+        return next(fits, min(most, FEWEST))
+
+
 _Answer: TypeAlias = tuple[IntArray, FloatArray | Exception]
 
 
@@ -134,16 +208,18 @@ class BatchedScorer(ABC):
 
     `workers` batches run at once on their own threads (0: one at a time, on the caller's), which
     are abandoned at the deadline, so `_run` must end soon after it. If a batch is a request to an
-    endpoint, its pairs belong to one query, and `per_request` is their maximum number.
+    endpoint, its pairs belong to one query, and `per_request` is their maximum number; `largest` is
+    that of other batches (0: no limit).
     """
 
-    workers = 0
+    workers, largest = 0, 0
     per_request: int | None = None
 
     def __init__(self, name: str, who: str = "the model {}") -> None:
         self.name, self.who = name, who.format(name)
         self._seconds: float | None = None  # for a unit of cost, as measured so far
         self._most: int | None = None  # pairs at once, after a batch that was too large
+        self.pace = Pace()
 
     def one_by_one(self) -> Self:
         """Return the same scorer running one batch at a time, on the caller's thread unless it is
@@ -152,9 +228,18 @@ class BatchedScorer(ABC):
         other.workers = 0 if self.per_request is None else 1
         return other
 
-    @abstractmethod
+    def rounds(self, most: int, budget: int, queries: int) -> int:
+        """Return in how many rounds, at most `most`, to score a budget of pairs per query: fewer if
+        batches have taken long whatever their size (`Pace`)."""
+        is_request, workers = self.per_request is not None, max(1, self.workers)
+        how: dict[str, Any] = {"workers": workers, "apart": is_request}
+        return self.pace.rounds(
+            most, budget, queries, largest=self.per_request or self.largest, **how
+        )
+
     def _batches(self, call: Call) -> Iterable[IntArray]:
         """Yield the positions (b,) of the call's pairs in each batch."""
+        return call.slices(self.per_request or self.largest or max(1, len(call.pairs)))
 
     @abstractmethod
     def _run(self, call: Call, positions: IntArray) -> object:
@@ -239,7 +324,7 @@ class BatchedScorer(ABC):
         batch = call.waiting.pop() if call.waiting else next(call.batches, None)
         if batch is None:
             return None
-        most = self._most or len(batch)
+        most = min(self._most or len(batch), self.pace.to_try(len(batch)))
         if call.deadline.limited:
             fits = _FIRST_PAIRS
             if self._seconds is not None:
@@ -268,7 +353,9 @@ class BatchedScorer(ABC):
             answers.put((batch, error))
             return
         if cost := float(call.costs[batch].sum()):  # texts may be empty
-            new, old = (time.perf_counter() - began) / cost, self._seconds
+            seconds, old = time.perf_counter() - began, self._seconds
+            self.pace.add(len(batch), cost, seconds)
+            new = seconds / cost
             self._seconds = new if old is None else 0.7 * old + 0.3 * new
         answers.put((batch, scores))
 
@@ -324,3 +411,21 @@ def excerpt(text: str) -> str:
     """Return the beginning of a text, quoted, for messages."""
     flat = " ".join(text.split())
     return repr(flat if len(flat) <= 60 else flat[:59] + "…")
+
+
+def _fitted(pairs: FloatArray, cost: FloatArray, seconds: FloatArray) -> tuple[float, float] | None:
+    """Fit seconds for a batch and for a pair to batches (b,); None if they are all of one size.
+
+    The slope is that of Theil and Sen, with larger weights for batches of different costs.
+    """
+    if len(pairs) < 2 * TRIED or np.sort(cost)[-TRIED] < APART * np.sort(cost)[TRIED - 1]:
+        return None
+    first, second = np.nonzero(cost < cost[:, None])
+    more = cost[first] - cost[second]
+    slopes = (seconds[first] - seconds[second]) / more
+    order = np.argsort(slopes)
+    middle = np.searchsorted(np.cumsum(more[order]), more.sum() / 2)
+    slope = max(0.0, float(slopes[order][middle]))
+    # If times vary for other reasons, a fixed time is estimated too low rather than too high.
+    fixed = max(0.0, float(np.quantile(seconds - slope * cost, 0.25)))
+    return fixed, slope * float(cost.sum() / pairs.sum())

@@ -165,6 +165,17 @@ class Search:
         stopped[query] = True
         self._state = replace(self._state, stopped=stopped)
 
+    def hurry(self, rounds: int) -> None:
+        """Score what is left of the budget in at most so many more rounds, of equal size and no
+        smaller than the next one was to be."""
+        done = self._state.number
+        if max(rounds, 1) < len(self._targets) - done:
+            before = self._targets[done - 1] if done else 0
+            left, planned = self._targets[-1] - before, self._targets[done] - before
+            rounds = max(1, min(rounds, left // max(planned, 1)))
+            more = [before + left * r // rounds for r in range(1, rounds + 1)]
+            self._targets = [*self._targets[:done], *more]
+
     def best(self, k: int) -> Ranking:
         """The k best scored items of each query, by final score; for a plan without rounds, the k
         best items of the retriever."""

@@ -78,6 +78,7 @@ class Results:
         errors: The error of each query, or None; a failed query keeps the hits it had.
         n_calls, n_scored, n_failed: Pairs computed by the cross-encoder, over all queries; pairs
             whose score was used, including stored scores; pairs that could not be scored.
+        rounds: Rounds of calls, one after the other; the most of any query.
         truncated: Pairs that the model cut to its length limit, also in other threads.
         cost: Money that the calls cost, also in other threads; None if the scorer has no price.
         seconds, scoring_seconds: Duration of the search, and the part spent waiting for the scorer.
@@ -100,6 +101,7 @@ class Results:
     n_calls: int = 0
     n_scored: int = 0
     n_failed: int = 0
+    rounds: int = 0
     truncated: int = 0
     cost: float | None = None
     seconds: float = 0.0
@@ -174,8 +176,8 @@ class Results:
                 steps = ("round", "id", "title", "approx", "std", "score")
                 entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in self.trace[q]]
             answers.append(entry)
-        names = ["method", "budget", "n_calls", "n_scored", "n_failed", "truncated", "cost"]
-        names += ["stopped_by", "error", "seconds", "scoring_seconds", "together"]
+        names = ["method", "budget", "n_calls", "n_scored", "n_failed", "rounds", "truncated"]
+        names += ["cost", "stopped_by", "error", "seconds", "scoring_seconds", "together"]
         whole = {name: getattr(self, name) for name in names} | {"results": answers}
         if self.cheaper is not None:
             whole["cheaper"] = [
@@ -213,7 +215,7 @@ def merged(results: Sequence[Results]) -> Results:
         if getattr(first, name) is not None:
             whole[name] = tuple(chain.from_iterable(getattr(each, name) for each in results))
     whole |= {name: sum(getattr(each, name) for each in results) for name in counts}
-    whole["together"] = max(each.together for each in results)
+    whole |= {name: max(getattr(e, name) for e in results) for name in ("together", "rounds")}
     costs = [each.cost for each in results if each.cost is not None]
     whole["cost"] = sum(costs) if costs else None
     stopped_by = min((each.stopped_by for each in results), key=REASONS.index)

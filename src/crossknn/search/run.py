@@ -21,6 +21,7 @@ from crossknn.index.database import Column
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import one_thread
 from crossknn.methods.base import Method, planned
+from crossknn.methods.kriging import ROUNDS
 from crossknn.methods.plan import Plan
 from crossknn.retrievers.base import ItemPriors, RandomItems
 from crossknn.scorers.base import Scorer
@@ -226,6 +227,10 @@ class SearchRun:
         # If the scorer fails, the first stage may still answer.
         while stopped_by is None and (policy.down is None or (self.fallback and not search.round)):
             began = time.perf_counter()
+            rounds = getattr(self.request.scorer, "rounds", None)
+            if rounds is not None and getattr(self.request.method, "rounds", 0) is None:
+                allowed = rounds(ROUNDS, search.budget, len(self.queries))
+                search.hurry(allowed - search.round)
             try:
                 with one_thread(self.cells):
                     pairs = self._ask()
@@ -367,6 +372,7 @@ class SearchRun:
             errors=tuple(self.errors),
             n_calls=self.n_calls,
             n_scored=int(search.n_scored.sum()),
+            rounds=search.round,
             n_failed=search.n_failed,
             scoring_seconds=self.scoring_seconds,
             trace=tuple([] for _ in hits) if request.trace else None,

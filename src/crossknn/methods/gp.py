@@ -216,7 +216,7 @@ class GaussianProcess(Predictor[Posteriors]):
     def acquisition(self, prediction: Prediction) -> FloatArray:
         if self.beta == 0 or prediction.std is None:
             return prediction.mean
-        return prediction.mean + self.beta * np.nan_to_num(prediction.std)
+        return prediction.mean + self.beta * np.where(np.isnan(prediction.std), 0, prediction.std)
 
     def joining(
         self, state: Posteriors, count: int, exclude: IntArray, allowed: BoolArray | None = None

@@ -7,9 +7,10 @@ Axes: m queries, n items, b pairs of a query to score so far, p pairs, s items o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,14 +29,13 @@ from crossknn.types import (
     Ranking,
 )
 
-JOINS, JOINING = {2 + r * (r + 1) // 2 for r in range(999)}, 8
-"""Before rounds 2, 3, 5, 8, 12, 17 and so on, a shortlist may grow by eight times the number of
-items that the largest round scores, and by at least half of its first length. Growth before every
-round finds no more and takes longer."""
+JOINS, JOINING = {2 + r * (r + 1) for r in range(999)}, 8
+"""Before rounds 2, 4, 8, 14 and so on, a shortlist may grow by eight times the number of items that
+the largest round scores, and by at least half of its first length. Growth before every round finds
+no more and takes longer."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class RoundState:
+class RoundState(NamedTuple):
     """The state of a search in one round; the next round gets a new state.
 
     `picks` (m, b) are the items that `ask` has chosen so far, in order; a score is NaN until `tell`
@@ -52,7 +52,7 @@ class RoundState:
     scored: IntArray
     failed: IntArray
     number: int = 0
-    columns: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    columns: Mapping[tuple[int, int], int] = MappingProxyType({})
     belief: Any = None
     retrieved: Candidates | None = None
     pool: IntArray | None = None
@@ -133,10 +133,10 @@ class Search:
         """Begin the next round, and return the pairs to score, none if all queries are done."""
         asked, scored = self._state.picks.items, self.n_scored
         failed = np.count_nonzero(asked != NO_ITEM, axis=1) - scored
-        state = replace(self._state, columns={}, scored=scored, failed=failed)
+        state = self._state._replace(columns={}, scored=scored, failed=failed)
         self._state, pairs = state, Pairs(*np.empty((2, 0), np.int64))
         while not len(pairs) and self._room(state, scored).any():
-            state = replace(state, number=state.number + 1)
+            state = state._replace(number=state.number + 1)
             if self._wanted(state).any():
                 state, pairs = self._pick(state)
         self._state = state
@@ -163,7 +163,7 @@ class Search:
         """End the query at this position: `ask` returns no more of its pairs."""
         stopped = self._state.stopped.copy()
         stopped[query] = True
-        self._state = replace(self._state, stopped=stopped)
+        self._state = self._state._replace(stopped=stopped)
 
     def hurry(self, rounds: int) -> None:
         """Score what is left of the budget in at most so many more rounds, of equal size and no
@@ -214,7 +214,7 @@ class Search:
             return extended(Candidates(best.items, best.final), rest)
         belief, pool = self._learn(state), state.pool
         if plan.shortlist is not None and pool is None:
-            pool = self._restriction(replace(state, belief=belief), plan.shortlist, picks.items)
+            pool = self._restriction(state._replace(belief=belief), plan.shortlist, picks.items)
         others = plan.predictor.top(belief, self.available, picks.items, self.allowed, pool)
         items = np.hstack([picks.items, others.items])
         scores = np.hstack([np.nan_to_num(picks.final, nan=-np.inf), others.scores])
@@ -258,9 +258,9 @@ class Search:
         if state.number == 1:
             wanted = self._wanted(state)
             candidates = self._retrieve(int(wanted.max()))
-            state = replace(state, retrieved=candidates)
+            state = state._replace(retrieved=candidates)
         else:
-            state = self._prepared(replace(state, belief=self._learn(state)), seen)
+            state = self._prepared(state._replace(belief=self._learn(state)), seen)
             wanted, predictor = self._wanted(state), self.plan.predictor
             count = int(wanted.max())
             candidates = predictor.top(state.belief, count, seen, self.allowed, state.pool)
@@ -278,7 +278,7 @@ class Search:
         asked = zip(query.tolist(), pairs.item.tolist(), strict=True)
         columns = dict(zip(asked, (seen.shape[1] + column).tolist(), strict=True))
         picks = state.picks.beside(new)
-        return replace(state, picks=picks, columns=columns), pairs
+        return state._replace(picks=picks, columns=columns), pairs
 
     def _retrieve(self, wanted: int) -> Candidates:
         shortlist = self.plan.shortlist
@@ -294,12 +294,12 @@ class Search:
         """Prepare a round after the first: extend the shortlist, and end queries whose expected
         recall is high enough."""
         if self.plan.shortlist is not None:
-            state = replace(state, pool=self._restriction(state, self.plan.shortlist, seen))
+            state = state._replace(pool=self._restriction(state, self.plan.shortlist, seen))
         if self.plan.stop is None:
             return state
         value = self._expected(state, self.plan.stop)
         self.expectations.append((state.scored, value))
-        return replace(state, stopped=state.stopped | (value >= self.plan.stop.expected))
+        return state._replace(stopped=state.stopped | (value >= self.plan.stop.expected))
 
     def _restriction(self, state: RoundState, shortlist: int, seen: IntArray) -> IntArray:
         """Return each query's shortlist (m, s): the previous shortlist and items added to it."""

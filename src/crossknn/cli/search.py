@@ -199,7 +199,8 @@ def _search(
     scorer = searcher.scorer
     if explain and (curve := getattr(getattr(scorer, "pace", None), "curve", None)):
         fixed, each = 1000 * np.array(curve)
-        note(f"{results.rounds} rounds; a batch takes {fixed:.3g} ms and {each:.3g} ms per pair")
+        measured = f"a batch takes {fixed:.3g} ms, and {each:.3g} ms more for each pair"
+        note(f"{counted(results.rounds, 'round')}; {measured}")
     if scorer is not None and scorer.fingerprint is None and results.error is None:
         note("scores are not kept: name the model behind the endpoint with --endpoint-model")
     if question.filter is not None and not results.n_scored and not any(results):

@@ -227,10 +227,7 @@ class SearchRun:
         # If the scorer fails, the first stage may still answer.
         while stopped_by is None and (policy.down is None or (self.fallback and not search.round)):
             began = time.perf_counter()
-            rounds = getattr(self.request.scorer, "rounds", None)
-            if rounds is not None and getattr(self.request.method, "rounds", 0) is None:
-                allowed = rounds(ROUNDS, search.budget, len(self.queries))
-                search.hurry(allowed - search.round)
+            self._limit_rounds()
             try:
                 with one_thread(self.cells):
                     pairs = self._ask()
@@ -247,6 +244,14 @@ class SearchRun:
             if stopped_by is None and search.round > 1 and search.unfinished.any():
                 stopped_by = policy.stop(choosing)
         return stopped_by
+
+    def _limit_rounds(self) -> None:
+        """Make fewer rounds if the scorer's batches take long, unless their number is given or the
+        search may stop between them."""
+        rounds, search = getattr(self.request.scorer, "rounds", None), self.search
+        is_given = getattr(self.request.method, "rounds", 0) is not None
+        if rounds is not None and not is_given and search.plan.stop is None:
+            search.hurry(rounds(ROUNDS, search.budget, len(self.queries)) - search.round)
 
     def _ask(self) -> Pairs:
         """Return the next pairs, leaving out items of a database that have no text."""

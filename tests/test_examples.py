@@ -18,7 +18,7 @@ SAYS = {
     "vectors_in_qdrant": "hashlib.sha256",
     "service_client": "[0, ",
     "learn_from_use": "what the index has learned: ['kriging",
-    "compare_with_judgements": "right in 20 0.983",
+    "compare_with_judgements": "right in 20 0.967",
     "rerank_given_documents": "smtplib.SMTP",
     "own_method": "-> shop floor",
 }

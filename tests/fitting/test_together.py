@@ -169,7 +169,7 @@ def test_a_search_scores_the_same_items_as_with_the_reference(library, exact):
             model = replace(first.model, trends=[t.with_column() for t in first.model.trends])
             process = replace(first, columns=[*first.columns, column], model=model)
             by_hand.plan = replace(by_hand.plan, predictor=process)
-            by_hand._state = replace(by_hand._state, belief=None)
+            by_hand._state = by_hand._state._replace(belief=None)
         one, other = by_hand.ask(), taught.ask()
         chosen = [{*zip(p.query.tolist(), p.item.tolist(), strict=True)} for p in (one, other)]
         assert chosen[0] == chosen[1]

@@ -161,3 +161,16 @@ def test_a_hurried_search_keeps_its_budget_in_fewer_rounds(rounds, budget):
         search.tell(pairs, np.zeros(len(pairs)))
     assert sum(sizes) == budget
     assert len(sizes) <= most
+
+
+@pytest.mark.parametrize(
+    ("rounds", "sizes"), [(12, [8] + [1] * 10 + [2]), (2, [10, 10]), (1, [20])]
+)
+def test_a_large_first_round_takes_none_from_the_others(rounds, sizes):
+    plan = planned(StoredRetriever("x"), (8, *[1] * 12))
+    search, asked = Search(plan, Queries(["q"], {"x": np.zeros((1, N), np.float32)}), N), []
+    search.hurry(rounds)
+    while len(pairs := search.ask()):
+        asked.append(len(pairs))
+        search.tell(pairs, np.zeros(len(pairs)))
+    assert asked == sizes

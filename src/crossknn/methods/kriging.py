@@ -51,7 +51,7 @@ AFTER_SEARCH = 4
 `FIRST_BATCH`: its predictions are a good start, and if they mislead, the next rounds correct it."""
 
 ROUNDS = 20
-"""Number of rounds by default. Ten lose 0.4 points of recall, five 1.6, two 7
+"""Number of rounds by default. Ten lose a point of recall, five two, two six to nine
 (docs/evidence/performance.md)."""
 
 BETA = 1.0
@@ -76,7 +76,7 @@ class Kriging(Method):
         mean: Retrievers in whose scores the trends are linear; by default those of the index's
             prior, or else BM25 and vectors.
         rounds: Maximum number of rounds, each after the first with new predictions; by default
-            20, or fewer if a searcher's scorer takes long for small batches (`Pace`).
+            20, or without `target_recall` fewer if a scorer takes long for small batches (`Pace`).
         use_anchors: If false, ignore what was learned from other queries' scores.
         together: If false, queries that are searched together do not learn from each other.
         vectors: Name of the item vectors whose directions the covariance compares.

@@ -137,14 +137,14 @@ class Model:
     ) -> Posterior:
         """Condition on `scores` (b,) at `points` (b, p) with basis functions `basis` (b, f);
         `before` is the posterior given the first a of them."""
-        b, a = len(points), 0
+        exact, b, a = points.astype(np.float64), len(points), 0
         factor, inverse = np.zeros((b, b)), np.zeros((b, b))
         if before is not None:
             a = len(before.points)
             factor[:a, :a], inverse[:a, :a] = before.factor, before.inverse
         # Only the new rows of L are computed: L_21 = K_21 L_11^-T, and
         # L_22 L_22' = K_22 - L_21 L_21'.
-        covariances = self.kernel(points[a:], points).astype(np.float64)
+        covariances = self.kernel(exact[a:], exact)
         between, covariance = covariances[:, :a], covariances[:, a:]
         factor[a:, :a] = between @ inverse[:a, :a].T
         covariance = covariance - factor[a:, :a] @ factor[a:, :a].T

@@ -57,7 +57,7 @@ class Wrapper:
     def __getattr__(self, name: str) -> Any:
         if name in ("truncated", "spent", "pace", "rounds"):
             return getattr(self.scorer, name)
-        raise AttributeError(name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
 @runtime_checkable

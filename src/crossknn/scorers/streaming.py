@@ -164,12 +164,12 @@ class Pace:
             self.median = float(np.median([each for *_, each in seen]))
             self.curve = _fitted(*np.array(seen).T)
 
-    def to_try(self, pairs: int) -> int:
+    def to_try(self, pairs: int, cost: float) -> int:
         """Return how many of these pairs to score as the next batch: usually all."""
         known = not self._asked or self.curve is not None
         if known or pairs < APART or self.median < SLOW:
             return pairs
-        small = sum(APART * other <= pairs for other, *_ in self._seen.copy())
+        small = sum(APART * other <= cost for _, other, _ in self._seen.copy())
         # The rest of a divided batch stays whole: large batches are needed, too.
         self._divides = small < TRIED and not self._divides
         return max(1, pairs // 4) if self._divides else pairs
@@ -324,7 +324,9 @@ class BatchedScorer(ABC):
         batch = call.waiting.pop() if call.waiting else next(call.batches, None)
         if batch is None:
             return None
-        most = min(self._most or len(batch), self.pace.to_try(len(batch)))
+        most = min(
+            self._most or len(batch), self.pace.to_try(len(batch), float(call.costs[batch].sum()))
+        )
         if call.deadline.limited:
             fits = _FIRST_PAIRS
             if self._seconds is not None:

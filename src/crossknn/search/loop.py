@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +50,8 @@ class RoundState(NamedTuple):
     stopped: BoolArray
     scored: IntArray
     failed: IntArray
+    columns: Mapping[tuple[int, int], int]
     number: int = 0
-    columns: Mapping[tuple[int, int], int] = MappingProxyType({})
     belief: Any = None
     retrieved: Candidates | None = None
     pool: IntArray | None = None
@@ -96,6 +95,7 @@ class Search:
             stopped=np.zeros(m, np.bool_),
             scored=np.zeros(m, np.int64),
             failed=np.zeros(m, np.int64),
+            columns={},
         )
 
     @property
@@ -166,15 +166,15 @@ class Search:
         self._state = self._state._replace(stopped=stopped)
 
     def hurry(self, rounds: int) -> None:
-        """Score what is left of the budget in at most so many more rounds, of equal size and no
-        smaller than the next one was to be."""
+        """Score what is left of the budget in at most so many more rounds of equal size; the first
+        round of all is as large as planned, or larger."""
         done = self._state.number
-        if max(rounds, 1) < len(self._targets) - done:
-            before = self._targets[done - 1] if done else 0
-            left, planned = self._targets[-1] - before, self._targets[done] - before
-            rounds = max(1, min(rounds, left // max(planned, 1)))
-            more = [before + left * r // rounds for r in range(1, rounds + 1)]
-            self._targets = [*self._targets[:done], *more]
+        if (rounds := max(rounds, 1)) >= len(self._targets) - done:
+            return
+        targets = self._targets[:done] or [max(self._targets[0], -(-self.budget // rounds))]
+        more = rounds + done - len(targets)
+        left = self.budget - targets[-1]
+        self._targets = [*targets, *(targets[-1] + left * r // more for r in range(1, more + 1))]
 
     def best(self, k: int) -> Ranking:
         """The k best scored items of each query, by final score; for a plan without rounds, the k
@@ -311,7 +311,7 @@ class Search:
             pool = joined(own, *(stage.items for stage in stages))
         elif state.number not in JOINS:
             return pool
-        count = JOINING * max(shortlist // (2 * JOINING), *self.plan.batches[1:], 1)
+        count = JOINING * max(shortlist // (2 * JOINING), *np.diff(self._targets).tolist(), 1)
         return joined(pool, self.plan.predictor.joining(state.belief, count, seen, self.allowed))
 
     def _expected(self, state: RoundState, stop: Stop) -> FloatArray:

@@ -250,7 +250,7 @@ class SearchRun:
         search may stop between them."""
         rounds, search = getattr(self.request.scorer, "rounds", None), self.search
         is_given = getattr(self.request.method, "rounds", 0) is not None
-        if rounds is not None and not is_given and search.plan.stop is None:
+        if callable(rounds) and not is_given and search.plan.stop is None:
             search.hurry(rounds(ROUNDS, search.budget, len(self.queries)) - search.round)
 
     def _ask(self) -> Pairs:
@@ -377,7 +377,7 @@ class SearchRun:
             errors=tuple(self.errors),
             n_calls=self.n_calls,
             n_scored=int(search.n_scored.sum()),
-            rounds=search.round,
+            rounds=int(search.picks().rounds.max(initial=0)),
             n_failed=search.n_failed,
             scoring_seconds=self.scoring_seconds,
             trace=tuple([] for _ in hits) if request.trace else None,

@@ -55,10 +55,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "scaled, query tower, slow, KL": {**SLOW, "loss": PAPER},
     "scaled, query tower, slow, uniform negatives": {**SLOW, "candidates": {"sampling": "uniform"}},
     "scaled, query tower, slow, fixed negatives": {**SLOW, "candidates": {"fixed": 1.0}},
-    "scaled, query tower, slow, no extra skip": {
-        **SLOW,
-        "options": {"variant": "none", "scale": SCALE},
-    },
+    "query tower, slow, no extra skip": {**SLOW, "options": {"variant": "none"}},
     "scaled, query tower, slow, from BASE": {**SLOW, "encoder": "base"},
     "Poly-encoder": {"kind": "poly"},
     "Poly-encoder, slow": {"kind": "poly", **SLOW},

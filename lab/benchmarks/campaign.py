@@ -10,7 +10,9 @@ their bytes, every tenth time a score matrix; a search, or a replay, must answer
 in one sentence. Steps: items are added, replaced, deleted, compacted and searched at random, 1,000 steps a
 trial, beside a dictionary that must agree (`updates.py`). Changes: adding, replacing, deleting and compacting
 are killed at each of their steps in turn; the index must be that of before or after. Lists: the
-building of an approximate index is killed at a random moment; nothing may be lost. Trials are drawn by number and kept in the folder, so that a stopped campaign goes on. Writes benchmarks/results/campaign.json.
+building of an approximate index is killed at a random moment; nothing may be lost. Trials are drawn
+by number and kept in the folder, so that a stopped campaign goes on. Writes
+benchmarks/results/campaign.json.
 """
 
 from __future__ import annotations

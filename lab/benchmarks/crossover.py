@@ -3,8 +3,8 @@
     python lab/benchmarks/crossover.py OUT [MATRIX ...] [--picture FILE]    # prints tables of OUT
 
 Each query of a stored matrix is searched alone, with the anchors' scores and without. OUT (JSON lines) gets the recall
-of the cross-encoder's ten best items in percent, and the milliseconds of one core that choosing takes. The time of a search is that, and of
-each round what a scorer takes: `fixed` ms for a batch of any size and `each` ms for a pair.
+of the cross-encoder's ten best items in percent, and the milliseconds of one core that choosing takes. The time of a
+search is that, and what a scorer takes for its rounds: `fixed` ms for a batch of any size and `each` ms for a pair.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 import sentence_transformers as library
 import torch
@@ -197,3 +199,17 @@ def test_options_that_a_model_cannot_have_are_refused(tmp_path):
         export_model(tmp_path, tmp_path / "onnx", precision="int4")
     with pytest.raises(InputError, match="--precision and --max-length do not apply"):
         export_model(tmp_path, tmp_path / "onnx", "late-interaction", max_length=9)
+
+
+def test_a_head_that_reads_the_first_token_leaves_the_others_of_the_last_layer_out(tmp_path):
+    model = CrossEncoderModel.new(save_bert(tmp_path / "bert"), CrossEncoderConfig(head="cls", max_length=60))
+    model.save_pretrained(tmp_path / "own")
+    save_hf(tmp_path / "hf", "XLMRobertaForSequenceClassification", num_labels=1, **ROBERTA)
+    for source in ("own", "hf"):
+        graph = onnx.load(export_model(tmp_path / source, tmp_path / "onnx") / "model.onnx")
+        inner = [node.output[0] for node in graph.graph.node if node.op_type == "Erf"]
+        graph.graph.output.extend(onnx.helper.make_empty_tensor_value_info(n) for n in inner)
+        session = onnxruntime.InferenceSession(graph.SerializeToString())
+        tokens = {given.name: np.ones((2, 7), np.int64) for given in session.get_inputs()}
+        *whole, last = (array.shape[1] for array in session.run(inner, tokens))
+        assert (set(whole), last) == ({7}, 1)

@@ -16,8 +16,9 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 from crossknn.errors import CrossknnError, needs_extra
+from crossknn.search.fresh import FreshSearcher
 from crossknn.search.results import Hit, Results
-from crossknn.search.searcher import Budget, FreshSearcher, Searcher
+from crossknn.search.searcher import Budget, Searcher
 from crossknn.types import json_value
 
 with needs_extra("crossknn mcp", "mcp"):

@@ -19,7 +19,7 @@ import json
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import chain
@@ -169,9 +169,7 @@ class Fields:
         The first condition on a field reads its column from the folder, or else all records; later
         conditions take milliseconds. (SQLite's JSON functions take 150 times as long.)
         """
-        new = [name for name in fields_of(condition) if name not in self._columns]
-        stored = {name: self._open(name) for name in new if name in self._stored_names}
-        self._columns |= stored | self.read([name for name in new if name not in stored], 0)
+        self._add(fields_of(condition))
         # Combine masks as they are computed: many masks (n,) would not fit into memory.
         return evaluate(
             condition,
@@ -180,6 +178,32 @@ class Fields:
             any=partial(reduce, np.logical_or),
             no=np.logical_not,
         )
+
+    def groups(self, name: str) -> IntArray:
+        """Number the records (n,) by their value of a field: records with the same value have the
+        same number, and a record without a value has a number of its own."""
+        self._add([name], "group_by")
+        column, of, known = self._columns[name], np.full(len(self.records), -1), dict[Any, int]()
+        for kind, runs in column.runs.items():
+            for values, ranks, rows in runs:
+                numbers = [known.setdefault((kind, value), len(known)) for value in values]
+                if len(rows) > len(np.unique(rows)) or (of[rows] >= 0).any():
+                    raise InputError(
+                        f"group_by names {name!r}, but an item has several values of it: give a "
+                        "field with one value per item"
+                    )
+                of[rows] = np.array(numbers)[ranks]
+        alone = np.flatnonzero(of < 0)
+        if not column.missing[alone].all():
+            raise InputError(f"group_by names {name!r}, whose values are neither texts nor numbers")
+        of[alone] = len(known) + np.arange(len(alone))
+        return of
+
+    def _add(self, names: Iterable[str], who: str = "the filter") -> None:
+        new = [name for name in names if name not in self._columns]
+        stored = {name: self._open(name) for name in new if name in self._stored_names}
+        rest = [name for name in new if name not in stored]
+        self._columns |= stored | self.read(rest, 0, who)
 
     def _open(self, name: str) -> _Column:
         at, stored = f"field{self._stored_names.index(name)}", self._stored
@@ -193,7 +217,7 @@ class Fields:
                 column.runs.setdefault(kind, []).insert(0, run)
         return column
 
-    def read(self, names: Sequence[str], start: int) -> dict[str, _Column]:
+    def read(self, names: Sequence[str], start: int, who: str = "the filter") -> dict[str, _Column]:
         if not names:
             return {}
         columns = {name: _Column(name, len(self.records)) for name in names}
@@ -208,7 +232,7 @@ class Fields:
                 names_there = {key for record in self.records for key in record}
                 hint = "they have only ids, titles and texts"
                 hint = nearest(name, names_there) if names_there else hint
-                raise InputError(f"the filter names {name!r}, but no item has this field ({hint})")
+                raise InputError(f"{who} names {name!r}, but no item has this field ({hint})")
             column.sort()
         return columns
 

@@ -125,6 +125,16 @@ class IndexView:
         fields = self._fields.get("fields", (records,), lambda: Fields(records))
         return fields.mask(condition)
 
+    def groups(self, field: str) -> IntArray:
+        """Return the number (n,) of each item's group: the items with the same value of a field, or
+        with "id" every item alone."""
+        if field == "id":
+            return np.arange(self.n)
+        records = self.items.extra
+        fields = self._fields.get("fields", (records,), lambda: Fields(records))
+        of: IntArray = self._fields.get(("groups", field), (records,), lambda: fields.groups(field))
+        return of
+
     @cached_property
     def scores(self) -> ScoreStore:
         """The store of exact scores: `StoredScorer(scorer, index.scores)` uses it."""

@@ -16,6 +16,7 @@ import numpy as np
 from crossknn.errors import InputError, ScorerError
 from crossknn.methods.plan import Plan, Stop
 from crossknn.retrievers.base import Ranked, extended
+from crossknn.search.groups import Groups
 from crossknn.types import (
     NO_ITEM,
     BoolArray,
@@ -68,6 +69,7 @@ class Search:
         plan, queries, n: The plan of a method, m queries, and the number of items.
         allowed: Mask (n,) of the items that may be scored; None: all.
         depth: Minimum number of items that the retriever returns in round 1, for `first`.
+        groups: Groups of items, if the search is for the best groups.
     """
 
     def __init__(
@@ -78,11 +80,12 @@ class Search:
         *,
         allowed: BoolArray | None = None,
         depth: int = 0,
+        groups: Groups | None = None,
     ) -> None:
         if allowed is not None and allowed.shape != (n,):
             raise InputError(f"the filter has shape {allowed.shape}, but the index has {n} items")
         self.plan, self.queries, self.n, self.allowed, self.depth = plan, queries, n, allowed, depth
-        m = len(queries)
+        self.groups, m = groups, len(queries)
         self.available = n if allowed is None else int(allowed.sum())
         self.budget = min(sum(plan.batches), self.available)
         """Maximum number of pairs that a query scores."""
@@ -256,14 +259,21 @@ class Search:
     def _pick(self, state: RoundState) -> tuple[RoundState, Pairs]:
         seen = state.picks.items.copy()
         if state.number == 1:
-            wanted = self._wanted(state)
-            candidates = self._retrieve(int(wanted.max()))
-            state = state._replace(retrieved=candidates)
+            rank: Callable[[int], Candidates] = self._retrieve
         else:
             state = self._prepared(state._replace(belief=self._learn(state)), seen)
-            wanted, predictor = self._wanted(state), self.plan.predictor
-            count = int(wanted.max())
-            candidates = predictor.top(state.belief, count, seen, self.allowed, state.pool)
+            belief, pool = state.belief, state.pool
+            rank = lambda count: self.plan.predictor.top(  # noqa: E731
+                belief, count, seen, self.allowed, pool
+            )
+        wanted = self._wanted(state)
+        if self.groups is None:
+            candidates = rank(int(wanted.max()))
+        else:
+            given = int(wanted.max()), self.available, seen, state.picks.final
+            candidates = self.groups.spread(rank, *given)
+        if state.number == 1:
+            state = state._replace(retrieved=candidates)
         new = Ranking.empty(len(wanted), int(wanted.max()))
         for q in np.flatnonzero(wanted).tolist():
             items, approx, std = _first(candidates, q, int(wanted[q]))
@@ -413,7 +423,9 @@ def drive(search: Search, score: Callable[[Pairs], FloatArray]) -> Search:
     return search
 
 
-def simulate(plan: Plan, queries: Queries, scores: FloatArray) -> Search:
+def simulate(
+    plan: Plan, queries: Queries, scores: FloatArray, groups: Groups | None = None
+) -> Search:
     """Run a search of m queries whose exact scores (m, n) are known, without calling a scorer."""
-    search = Search(plan, queries, scores.shape[1])
+    search = Search(plan, queries, scores.shape[1], groups=groups)
     return drive(search, lambda pairs: scores[pairs.query, pairs.item])

@@ -38,6 +38,8 @@ class Hit:
         predicted: Whether `score` is a prediction, because the budget was spent. The final score is
             at most that of the hit before it.
         rung: Number of the most expensive scorer that scored the item, from 1; 0 if none did.
+        group, members: With `group_by`, the group's value and its scored items, best first, the
+            hit itself among them, at most `group_size`.
     """
 
     id: str
@@ -54,6 +56,8 @@ class Hit:
     calibrated: float | None = None
     predicted: bool = False
     rung: int = 1
+    group: object = None
+    members: tuple[Hit, ...] = ()
 
     @property
     def probability(self) -> float:
@@ -167,11 +171,7 @@ class Results:
                 entry["none_relevant"] = self.none_relevant[q]
             if self.min_score is not None:
                 entry["best_score"] = self.best_scores[q]
-            entry["hits"] = [
-                {of.name: getattr(hit, of.name) for of in fields(hit)}
-                | {"probability": hit.probability if hit.round else None}
-                for hit in self.hits[q]
-            ]
+            entry["hits"] = [_entry(hit) for hit in self.hits[q]]
             if self.trace is not None:
                 steps = ("round", "id", "title", "approx", "std", "score")
                 entry["trace"] = [{s: getattr(hit, s) for s in steps} for hit in self.trace[q]]
@@ -200,6 +200,13 @@ class Results:
 
     def __iter__(self) -> Iterator[list[Hit]]:
         return iter(self.hits)
+
+
+def _entry(hit: Hit) -> dict[str, Any]:
+    """Return a hit's fields by name, with those of its group's members."""
+    own = {of.name: getattr(hit, of.name) for of in fields(hit)}
+    own["members"] = [_entry(member) for member in hit.members]
+    return own | {"probability": hit.probability if hit.round else None}
 
 
 REASONS = "cancelled", "deadline", "store", "scorer", "budget", "target"
@@ -260,18 +267,39 @@ def hits_of(
     return rows
 
 
+def with_members(hits: list[Hit], members: list[Hit], field: str, of: IntArray) -> list[Hit]:
+    """Return hits with their group's value of a field, or the item's id if it has none, and its
+    `members`; `of` (n,) are the numbers of the items' groups."""
+    by_group = dict[int, list[Hit]]()
+    for member in members:
+        by_group.setdefault(int(of[member.position]), []).append(member)
+    return [
+        replace(
+            hit,
+            group=hit.id if (value := hit.extra.get(field)) is None else value,
+            members=tuple(by_group.get(int(of[hit.position]), ())),
+        )
+        for hit in hits
+    ]
+
+
 def completed(k: int, hits: list[Hit], others: list[Hit]) -> list[Hit]:
     """Return `hits`, filled up to k with the hits of a search with a cheaper scorer, which are
     marked as predicted; or those alone, if none of `hits` was scored."""
     if all(hit.predicted for hit in hits):
         return others
-    made, found = [*hits], {hit.position for hit in hits}
+    made, found = [*hits], set(map(_of, hits))
     for hit in others:
-        if len(made) < k and hit.position not in found:
+        if len(made) < k and _of(hit) not in found:
             score = min(hit.final_score, below(made[-1].final_score))
             none: dict[str, Any] = {"approx": None, "std": None, "calibrated": None}
             made.append(replace(hit, final_score=score, predicted=True, round=0, **none))
     return made
+
+
+def _of(hit: Hit) -> object:
+    """Return what a hit stands for: the value of its group, or the position of its item."""
+    return hit.position if hit.group is None else (hit.group,)
 
 
 def below(score: float) -> float:

@@ -28,9 +28,10 @@ from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
 from crossknn.search.calibration import CONTEXT, Calibration
 from crossknn.search.fusion import Fusion
+from crossknn.search.groups import Groups
 from crossknn.search.loop import Search, SearchRetriever
-from crossknn.search.results import EqualTexts, Hit, Results, completed, hits_of
-from crossknn.types import BoolArray, FloatArray, Pairs, Queries, Ranking
+from crossknn.search.results import EqualTexts, Hit, Results, completed, hits_of, with_members
+from crossknn.types import NO_ITEM, BoolArray, FloatArray, Pairs, Queries, Ranking
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,8 @@ class SearchRequest:
     `index` is a snapshot of the index with the fits of this scorer, `pairs` the budget per query,
     and `allowed` the mask (n,) of items that pass the filter. `cheaper` is the search with a
     cheaper scorer that comes first, and `found` the retriever that runs it; `rung` is the number of
-    the scorer, from the cheapest, 1; `scored` is called with the number of newly scored pairs.
+    the scorer, from the cheapest, 1; `scored` is called with the number of newly scored pairs;
+    `group_by` is the field whose values make groups, with `group_size` items of each in the answer.
     """
 
     index: ItemIndex
@@ -73,6 +75,8 @@ class SearchRequest:
     found: SearchRetriever | None = None
     rung: int = 1
     scored: Callable[[int], object] | None = None
+    group_by: str | None = None
+    group_size: int = 1
 
     @cached_property
     def plan(self) -> Plan:
@@ -89,6 +93,14 @@ class SearchRequest:
                 f"{plan.stop.k}: give the method k={self.k}, too"
             )
         return plan if self.fusion is None else self.fusion.plan(plan)
+
+    @cached_property
+    def groups(self) -> Groups | None:
+        """The groups of items of which the k best are wanted, with `group_by`."""
+        if self.group_by is None:
+            return None
+        least = -np.inf if self.min_score is None else self.min_score
+        return Groups(self.index.groups(self.group_by), self.k, least)
 
     @cached_property
     def equal_texts(self) -> EqualTexts:
@@ -181,6 +193,7 @@ class SearchRun:
                 n,
                 allowed=request.equal_texts.left_out(n, request.allowed),
                 depth=request.k if self.fallback else 0,
+                groups=request.groups,
             )
         self.errors: list[str | None] = [None] * m
         self.unscored = np.zeros(m, np.int64)  # failed pairs since the last scored one
@@ -342,8 +355,7 @@ class SearchRun:
         # After a search with a cheaper scorer, its hits follow instead (`completed`).
         fill = request.min_score is None and request.found is None and in_time
         fill = fill and request.k > request.pairs
-        ranking = search.filled(request.k) if fill else search.best(request.k)
-        ranking, calibrated = request.equal_texts.put_back(ranking, request.k), None
+        ranking, members, calibrated = *self._best(fill), None
         final, none_relevant = ranking.final, None
         if calibration is not None:
             context = search.best(CONTEXT).final.astype(np.float64)
@@ -353,16 +365,40 @@ class SearchRun:
         best_scores = _or_none(np.fmax.reduce(final, axis=1, initial=-np.inf))
         if request.min_score is not None:
             ranking = ranking.where(final >= request.min_score)
-        hits = self._hits(ranking, calibrated)
+        hits = self._hits(ranking, calibrated, members)
         if self.cheaper is not None and request.min_score is None:
             hits = list(map(partial(completed, request.k), hits, self.cheaper.hits))
         if self.fallback and request.min_score is None and not all(hits):
-            first = self._hits(search.first(request.k))
+            ranking, members = search.first(request.k), None
+            if request.groups is not None:
+                ranking, members = self._grouped(search.first(search.n))
+            first = self._hits(ranking, members=members)
             hits = [own or others for own, others in zip(hits, first, strict=True)]
         stopped_by = stopped_by or ("target" if search.stopped.all() else "budget")
         trace = tuple(self._hits(search.picks())) if request.trace else None
         figures: Any = {"best_scores": best_scores, "none_relevant": none_relevant}
         return replace(self._answer(hits, stopped_by), trace=trace, **figures)
+
+    def _best(self, fill: bool) -> tuple[Ranking, Ranking | None]:
+        """Return the k best items, or the best items of the k best groups and other items of these;
+        with `fill`, also unscored ones."""
+        request, search, width = self.request, self.search, self.request.k
+        find = search.filled if fill else search.best
+        if request.groups is None:
+            return request.equal_texts.put_back(find(width), width), None
+        is_all = bool(search.plan.batches) and not fill
+        width = search.budget if is_all else width
+        while True:
+            ranking, members = self._grouped(find(width))
+            enough = ranking.items.shape[1] == request.k and (ranking.items != NO_ITEM).all()
+            if is_all or enough or width >= search.n:
+                return ranking, members
+            width = min(4 * width, search.n)
+
+    def _grouped(self, ranking: Ranking) -> tuple[Ranking, Ranking]:
+        assert self.request.groups is not None
+        ranking = self.request.equal_texts.put_back(ranking, self.search.n)
+        return self.request.groups.best(ranking, self.request.group_size)
 
     def _answer(self, hits: list[list[Hit]], stopped_by: str) -> Results:
         request, search, none = self.request, self.search, (None,) * len(hits)
@@ -388,9 +424,20 @@ class SearchRun:
             cheaper=self.cheaper,
         )
 
-    def _hits(self, ranking: Ranking, calibrated: FloatArray | None = None) -> list[list[Hit]]:
+    def _hits(
+        self,
+        ranking: Ranking,
+        calibrated: FloatArray | None = None,
+        members: Ranking | None = None,
+    ) -> list[list[Hit]]:
         of, method = self.request, self.request.method.name
-        return hits_of(of.index.items, ranking, method, of.rung, calibrated)
+        hits = hits_of(of.index.items, ranking, method, of.rung, calibrated)
+        if members is None or of.groups is None:
+            return hits
+        if of.min_score is not None:
+            members = members.where(members.final >= of.min_score)
+        each = zip(hits, hits_of(of.index.items, members, method, of.rung), strict=True)
+        return [with_members(*both, str(of.group_by), of.groups.of) for both in each]
 
 
 def _or_none(values: FloatArray) -> tuple[float | None, ...]:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from crossknn.data.queries import QuerySet, Texts, query_set
-from crossknn.errors import CrossknnError, InputError, counted
+from crossknn.errors import InputError, counted
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import running, solvable
 from crossknn.methods import DEFAULT, Method, parse_method
@@ -182,6 +182,8 @@ class Searcher:
         *,
         min_score: float | None = None,
         filter: Filter | None = None,
+        group_by: str | None = None,
+        group_size: int = 1,
         method: str | Method | None = None,
         seed: int | None = None,
         together: bool = True,
@@ -205,6 +207,8 @@ class Searcher:
             min_score: Return only hits with at least this final score.
             filter: The items that may be returned: conditions on item fields, such as `{"lang":
                 "en", "year": {"gte": 2020}}` (`ItemIndex.allowed`), ids, or a mask (n,).
+            group_by, group_size: Find the k best groups of items, those with the same value of this
+                field, each by its best item; `Hit.members` has at most so many of its items.
             method, seed: Replace the method and seed of the searcher.
             together: By default, ten queries or more learn from each other's scores, unless the
                 index has learned already, or with a deadline or `cancel`.
@@ -225,6 +229,8 @@ class Searcher:
         index = self.index.snapshot()
         request = self._request(index, queries, chosen, limits, k, min_score, filter, seed)
         request = replace(request, trace=trace, cancel=cancel, fallback=fallback)
+        if group_by is not None:
+            request = _grouped(request, group_by, as_count(group_size, "group_size"))
         results = ladder.execute(request, progress)
         return ladder.with_probes(results, rates) if rates else results
 
@@ -370,41 +376,15 @@ class Searcher:
         )
 
 
-class FreshSearcher:
-    """Opens an index again if another process has changed its folder, which is checked before each
-    search. If the index was removed or damaged, `problem` describes the error and searches continue
-    with the index opened last."""
-
-    def __init__(self, searcher: Searcher) -> None:
-        self.opened, self.problem = searcher, ""
-        """The searcher opened last, and the error of a later attempt to open the index."""
-        self._stamp = searcher.index.stamp or searcher.index.stamp_now()
-        self._lock = threading.Lock()
-
-    def now(self) -> Searcher:
-        """Return a searcher over the current index, or over the previous version while another
-        thread opens the current index."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._open_if_changed()
-            finally:
-                self._lock.release()
-        return self.opened
-
-    def _open_if_changed(self) -> None:
-        index = self.opened.index
-        if index.folder is None or index.database is not None:
-            return
-        if (stamp := index.stamp_now()) == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self.opened, self.problem = self.opened.reopened(index.reloaded()), ""
-        except CrossknnError as error:
-            self.problem = f"{error}; searches continue with the previous version of the index"
-            logger.warning("%s", self.problem)
-        else:
-            logger.info("the index %s has changed and is opened again", index.folder)
+def _grouped(request: SearchRequest, field: str, size: int) -> SearchRequest:
+    """Return the request for groups, also in the searches with cheaper scorers before it."""
+    if request.plan.stop is not None:
+        raise InputError("target_recall refers to items: leave out either it or group_by")
+    if not isinstance(field, str):
+        raise InputError(f"group_by is {field!r:.80}: give the name of a field of the items")
+    request.index.groups(field)  # raises an error if no item has it
+    cheaper = request.cheaper and _grouped(request.cheaper, field, size)
+    return replace(request, group_by=field, group_size=size, cheaper=cheaper)
 
 
 def _check_min_score(min_score: object, limits: Budget) -> None:

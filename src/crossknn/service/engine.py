@@ -19,9 +19,10 @@ from crossknn.linalg import available_threads
 from crossknn.methods import DEFAULT, METHODS
 from crossknn.scorers.base import Scorer
 from crossknn.scores.stored import StoredScorer
+from crossknn.search.fresh import FreshSearcher
 from crossknn.search.rerank import Reranked, rerank
 from crossknn.search.results import Results
-from crossknn.search.searcher import Budget, FreshSearcher, K, Searcher
+from crossknn.search.searcher import Budget, K, Searcher
 from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics
 from crossknn.service.shapes import RerankBody, SearchBody

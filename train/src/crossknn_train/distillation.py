@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,14 +110,8 @@ def distill(
 def paper_settings(listed: int, seed: int, epochs: int | None) -> TrainingSettings:
     """Return the settings of AXN A.2.1 for `listed` scored items per query. There is one evaluation
     per epoch, because an evaluation encodes all items."""
-    return TrainingSettings(
-        epochs=epochs or (10 if listed <= 100 else 4),
-        learning_rate=1e-5,
-        batch=4,
-        accumulate=4,
-        evaluations=1,
-        seed=seed,
-    )
+    fixed: Any = {"learning_rate": 1e-5, "batch": 4, "accumulate": 4, "evaluations": 1}
+    return TrainingSettings(epochs=epochs or (10 if listed <= 100 else 4), seed=seed, **fixed)
 
 
 def student(source: str | Path) -> DualEncoderModel:

@@ -42,7 +42,7 @@ from crossknn.models.folder import (
 from crossknn.models.tokens import Encoding, Row, Tokenizer, Window, checked_rows, padded
 from crossknn.scorers.library import open_library, own_prompts
 from crossknn.types import Pairs
-from crossknn_train.models.backbone import has_token_types, position_limit
+from crossknn_train.models.backbone import has_token_types, position_limit, read_first_token
 from crossknn_train.models.base import TorchModel, filling
 from crossknn_train.models.cross_encoder import CrossEncoderModel
 from crossknn_train.models.dual_encoder import DualEncoderModel
@@ -196,6 +196,8 @@ def _own_model(model: Any, kind: Kind, max_length: int | None) -> Exportable:
         encoder.set_attn_implementation("eager")
     settings: dict[str, object] = {"marked": model.config.marked}
     if kind == "cross-encoder":
+        if model.config.head == "cls":
+            read_first_token(model.encoder)
         return encoding, {MODEL: _reader(model, encoding, kind, "pairs")}, settings
     if kind == "dual-encoder":
         graphs = {MODEL: _reader(model.query, encoding, kind, "queries")}
@@ -326,6 +328,8 @@ def _library_model(source: str, kind: Kind, max_length: int | None) -> Exportabl
         outputs = library(dict(zip(INPUTS if is_typed else INPUTS[:2], arrays, strict=False)))
         return outputs["scores"][:, 0] if is_cross else outputs["sentence_embedding"]
 
+    if is_cross:
+        read_first_token(inner.base_model)
     module, what = _Reading(library, read), "pairs" if is_cross else "texts"
     return encoding, {MODEL: _reader(module, encoding, kind, what, np.concatenate(expected))}, {}
 

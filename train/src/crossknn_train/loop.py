@@ -100,7 +100,7 @@ def fit(
     weights into the model. TrainingError names the batch whose loss is NaN or infinite."""
     model, began = task.model, time.perf_counter()
     per_epoch = steps_per_epoch(len(task.ids), settings)
-    total = total_steps(len(task.ids), settings)
+    total = settings.steps or settings.epochs * per_epoch
     folder.parent.mkdir(parents=True, exist_ok=True)
     make_folder(folder)
     every = max(1, min(per_epoch, total) // settings.evaluations)
@@ -190,10 +190,6 @@ def evaluate(task: Task, autocast: Autocast) -> Measures:
     task.model.eval()
     with torch.inference_mode(), autocast():
         return task.evaluate()
-
-
-def total_steps(n_queries: int, settings: TrainingSettings) -> int:
-    return settings.steps or settings.epochs * steps_per_epoch(n_queries, settings)
 
 
 def steps_per_epoch(n_queries: int, settings: TrainingSettings) -> int:

@@ -84,11 +84,9 @@ def _encoder(settings: Any) -> Encoder | None:
                 "negatives.encoder to its folder"
             )
     else:
-        plain = (*WORDS, "random", LISTS)
-        place = (
-            f"candidates.retriever, which must be {', '.join(map(repr, plain))} or a dual encoder"
-        )
-        source = settings.candidates.retriever
+        plain, source = (*WORDS, "random", LISTS), settings.candidates.retriever
+        names = ", ".join(map(repr, plain))
+        place = f"candidates.retriever, which must be {names} or a dual encoder"
         source = None if source in plain else source
     try:
         return None if source is None else DualEncoder(source)

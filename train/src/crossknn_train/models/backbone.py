@@ -172,16 +172,23 @@ def cut_layers(encoder: Any, count: int) -> None:
     encoder.config.num_hidden_layers = len(layers) - count
 
 
-def run_layer(layer: Any, read: Tensor, states: Tensor, mask: Tensor) -> Tensor:
+def read_first_token(encoder: Any) -> None:
+    """Let the last layer of an encoder like BERT compute the first token's state only."""
+    if encoder.config.model_type in _LIKE_BERT:
+        last = layers_of(encoder)[-1]
+        last.forward = lambda x, bias, *_, **__: run_layer(last, x[:, :1], x, bias[:, :, :1])
+
+
+def run_layer(layer: Any, read: Tensor, states: Tensor, bias: Tensor) -> Tensor:
     """Compute a layer's output (b, p, d) for p tokens with the states `read` (b, p, d), which
-    attend to all t tokens with `states` (b, t, d) and their mask (b, t)."""
+    attend to all t tokens with `states` (b, t, d) and a bias of attention logits (b, 1, 1, t)."""
     attention = layer.attention.self
     heads = attention.num_attention_heads
     attended = functional.scaled_dot_product_attention(
         in_heads(attention.query(read), heads),
         in_heads(attention.key(states), heads),
         in_heads(attention.value(states), heads),
-        attn_mask=bias_of(mask)[:, None, None, :],
+        attn_mask=bias,
         dropout_p=attention.dropout.p if layer.training else 0.0,
     )
     result = layer.attention.output(join_heads(attended), read)

@@ -287,7 +287,7 @@ class Deformer(Head):
         queries = query.unsqueeze(1).expand(-1, c, -1, -1)
         masks = mask.unsqueeze(1).expand(-1, c, -1)
         x = torch.cat([queries, items], dim=2).flatten(0, 1)
-        both = torch.cat([masks, item_mask], dim=2).flatten(0, 1)
+        both = bias_of(torch.cat([masks, item_mask], dim=2).flatten(0, 1))[:, None, None, :]
         for layer in self.layers[:-1]:
             x = run_layer(layer, x, x, both)
         first = run_layer(self.layers[-1], x[:, :1], x, both)

@@ -1,0 +1,174 @@
+"""Recall of the ten best groups: a search for groups beside a search for items grouped afterwards.
+
+    python lab/benchmarks/groups.py WORK SET --medquad FOLDER --questions FOLDER   # scores all pairs, resumable
+    python lab/benchmarks/groups.py WORK                                           # prints the table
+
+SET is medquad (answers by source page: 600 pages drawn at random), python (members of the standard library by module) or
+man (passages of about 60 words of this machine's manual pages, by page). FOLDER is MedQuAD in BEIR's layout, and the
+folder of questions on Python and the shell (conala.jsonl.gz, nl2bash.jsonl.gz). The bundled cross-encoder reads at most
+48 tokens of a pair. A group's exact score is that of its best item.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import importlib
+import inspect
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import crossknn as ck
+from crossknn.evaluation.measures import bootstrap
+from crossknn.methods import parse_method
+from crossknn.search.groups import Groups
+from crossknn.search.loop import simulate
+from crossknn.types import FloatArray, IntArray, Pairs, Queries
+
+QUERIES, ITEMS, K, TOKENS = 40, 3_000, 10, 48
+BUDGETS = (20, 50, 100, 200)
+METHODS = ("rerank", "axn", "kriging")
+Corpus = tuple[list[str], list[dict[str, str]]]
+"""Questions, and items with `text` and `group`."""
+
+
+def medquad(folder: Path, rng: np.random.Generator) -> Corpus:
+    """Return test questions and the answers of 600 pages, about 3,000."""
+    read = lambda name: map(json.loads, (folder / name).read_text().splitlines())  # noqa: E731
+    items = [
+        {"id": i["_id"], "text": i["text"], "group": page(i["_id"])} for i in read("corpus.jsonl")
+    ]
+    pages = sorted({item["group"] for item in items})
+    chosen = set(rng.choice(pages, 600, replace=False))
+    items = [item for item in items if item["group"] in chosen]
+    right = [line.split("\t") for line in (folder / "qrels/test.tsv").read_text().splitlines()[1:]]
+    kept = {item["id"] for item in items}
+    asked = sorted({row[0] for row in right if row[1] in kept})
+    questions = {q["_id"]: q["text"] for q in read("queries.jsonl")}
+    chosen_queries = rng.choice(asked, min(QUERIES, len(asked)), replace=False)
+    return [questions[q] for q in chosen_queries], items
+
+
+def page(name: str) -> str:
+    """Return the page of an answer: its id without the number of the section."""
+    return name.rsplit("_", 1)[0]
+
+
+def python(folder: Path, rng: np.random.Generator) -> Corpus:
+    """Return questions on Python and members of modules with their documentation."""
+    items = dict[str, dict[str, str]]()
+    for module in sorted({*sys.stdlib_module_names} - {"antigravity", "this", "idlelib"}):
+        with contextlib.suppress(Exception):
+            for name, member in inspect.getmembers(importlib.import_module(module)):
+                text = inspect.getdoc(member) or ""
+                if getattr(member, "__module__", None) == module and len(text) > 30:
+                    items[text] = {"text": f"{module}.{name}: {text}"[:400], "group": module}
+    return questions(folder / "conala.jsonl.gz", rng), draw([*items.values()], rng)
+
+
+def man(folder: Path, rng: np.random.Generator) -> Corpus:
+    """Return questions on the shell and passages of manual pages."""
+    pages = sorted(p for p in Path("/usr/share/man/man1").iterdir() if p.stat().st_size > 2_000)
+    items = list[dict[str, str]]()
+    for path in rng.permutation(np.array(pages, object)):
+        text = subprocess.run(["man", "-P", "cat", path], capture_output=True, text=True).stdout
+        words = text.split()
+        parts = [" ".join(words[at : at + 60]) for at in range(0, len(words), 60)]
+        items += [{"text": f"{path.name.split('.')[0]}: {p}", "group": path.name} for p in parts]
+        if len(items) > ITEMS:
+            break
+    return questions(folder / "nl2bash.jsonl.gz", rng), items[:ITEMS]
+
+
+def questions(path: Path, rng: np.random.Generator) -> list[str]:
+    with gzip.open(path, "rt") as file:
+        known = sorted({json.loads(line)["query"] for line in file})
+    return [str(text) for text in rng.choice(known, QUERIES, replace=False)]
+
+
+def draw(items: list[dict[str, str]], rng: np.random.Generator) -> list[dict[str, str]]:
+    return [items[at] for at in np.sort(rng.permutation(len(items))[:ITEMS])]
+
+
+def collect(work: Path, name: str, folder: Path) -> None:
+    """Write the corpus and the score of every pair."""
+    corpus = work / f"{name}.json"
+    if not corpus.exists():
+        made = {"medquad": medquad, "python": python, "man": man}[name](
+            folder, np.random.default_rng(0)
+        )
+        corpus.write_text(json.dumps(made))
+    queries, items = json.loads(corpus.read_text())
+    texts, scorer = [item["text"] for item in items], ck.CrossEncoder(threads=1, max_length=TOKENS)
+    for q, query in enumerate(queries):
+        path = work / f"{name}-{q}.npy"
+        if not path.exists():
+            scores = np.empty(len(texts), np.float32)
+            for at, some in scorer.score(
+                Pairs(np.zeros(len(texts), int), np.arange(len(texts))), [query], texts
+            ):
+                scores[at] = some
+            np.save(path, scores)
+            print(name, q + 1, "of", len(queries), flush=True)
+
+
+def table(work: Path) -> None:
+    """Print recall of the ten best groups in percent: items grouped afterwards, groups, difference."""
+    for corpus in sorted(work.glob("*.json")):
+        queries, items = json.loads(corpus.read_text())
+        paths = [work / f"{corpus.stem}-{q}.npy" for q in range(len(queries))]
+        queries = [text for text, path in zip(queries, paths, strict=True) if path.exists()]
+        scores = np.array([np.load(path) for path in paths if path.exists()])
+        index = ck.ItemIndex.build(
+            [{"text": i["text"], "group": i["group"]} for i in items], encoder="bundled"
+        )
+        of = index.groups("group")
+        print(f"{corpus.stem}: {len(queries)} queries, {len(items)} items, {of.max() + 1} groups")
+        for method in METHODS:
+            for budget in BUDGETS:
+                plan = parse_method(method).plan(index, budget, 0)
+                both = [
+                    recall(plan, queries, scores, of, wanted) for wanted in (None, Groups(of, K))
+                ]
+                gain = both[1] - both[0]
+                low, high = bootstrap(gain)
+                print(
+                    f"| {method} | {budget} | {both[0].mean():.1f} | {both[1].mean():.1f} | {gain.mean():+.1f} ({low:+.1f}, {high:+.1f}) |"
+                )
+
+
+def recall(
+    plan: object, queries: list[str], scores: FloatArray, of: IntArray, groups: Groups | None
+) -> FloatArray:
+    """Return the recall (m,) in percent of the ten best groups."""
+    exact = np.full((len(scores), of.max() + 1), -np.inf)
+    for row, own in zip(exact, scores, strict=True):
+        np.maximum.at(row, of, own)
+    true = np.argsort(-exact, axis=1, kind="stable")[:, :K]
+    search = simulate(plan, Queries(queries), scores, groups)
+    found, _ = Groups(of, K).best(search.best(search.budget))
+    rows = zip(found.items, true.tolist(), strict=True)
+    return np.array([100 * len({*of[row[row >= 0]].tolist()} & {*best}) / K for row, best in rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("work", type=Path)
+    parser.add_argument("set", nargs="?", choices=["medquad", "python", "man"])
+    parser.add_argument("--medquad", type=Path)
+    parser.add_argument("--questions", type=Path)
+    args = parser.parse_args()
+    if args.set is None:
+        table(args.work)
+    else:
+        collect(args.work, args.set, args.medquad if args.set == "medquad" else args.questions)
+
+
+if __name__ == "__main__":
+    main()

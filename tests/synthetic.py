@@ -85,12 +85,22 @@ def aligned_matrix(**options) -> StoredMatrix:
     return data.with_vectors("mf", moved, data.dense_queries)
 
 
-def run(method, data: StoredMatrix, budget: int, *, seed=0, allowed=None, tests=None, lost=()):
+def run(
+    method,
+    data: StoredMatrix,
+    budget: int,
+    *,
+    seed=0,
+    allowed=None,
+    tests=None,
+    lost=(),
+    groups=None,
+):
     """Search all test queries of a matrix by a method or a spec; `lost` items get no score."""
     method = parse_method(method)
     index, queries, scores = data.prepared(method, budget).rows(0, tests or data.n_tests)
     plan = method.plan(index, budget, seed)
-    search = Search(plan, queries, index.n, allowed=allowed)
+    search = Search(plan, queries, index.n, allowed=allowed, groups=groups)
     while len(pairs := search.ask()):
         told = pairs.take(np.flatnonzero(~np.isin(pairs.item, lost)))
         search.tell(told, scores[told.query, told.item])

@@ -6,7 +6,7 @@
 SET is medquad (answers by source page: 600 pages drawn at random), python (members of the standard library by module) or
 man (passages of about 60 words of this machine's manual pages, by page). FOLDER is MedQuAD in BEIR's layout, and the
 folder of questions on Python and the shell (conala.jsonl.gz, nl2bash.jsonl.gz). The bundled cross-encoder reads at most
-48 tokens of a pair. A group's exact score is that of its best item.
+32 tokens of a pair. A group's exact score is that of its best item.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import gzip
 import importlib
 import inspect
 import json
-import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +30,7 @@ from crossknn.search.groups import Groups
 from crossknn.search.loop import simulate
 from crossknn.types import FloatArray, IntArray, Pairs, Queries
 
-QUERIES, ITEMS, K, TOKENS = 40, 3_000, 10, 48
+QUERIES, ITEMS, K, TOKENS = 20, 3_000, 10, 32
 BUDGETS = (20, 50, 100, 200)
 METHODS = ("rerank", "axn", "kriging")
 Corpus = tuple[list[str], list[dict[str, str]]]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.data.items import Items
+from crossknn.data.passages import SHARE, Passages
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.index.database import DatabaseStore, TextsOf, items_in
 from crossknn.index.parts import ANCHORS, DUAL_ENCODER, GIVEN, LSA_NAME, WORDS, Parts, new_build
@@ -24,6 +25,7 @@ from crossknn.index.vectors import (
 from crossknn.retrievers.lexical import BM25, LSA, LSA_DIMENSIONS
 from crossknn.retrievers.specs import SEARCH
 from crossknn.retrievers.words import Tokenizer
+from crossknn.scorers.opening import reading_of
 from crossknn.types import Artifact, FloatArray, Progress, as_count
 
 logger = logging.getLogger(__name__)
@@ -67,6 +69,29 @@ def parts_of(
         words, values = LSA.fit(items.texts, tokenizer, dimensions=lsa)
         parts |= {f"words/{LSA_NAME}": words, f"vectors/{LSA_NAME}": ItemVectors(values=values)}
     return parts
+
+
+def cutting_of(
+    length: int | None, overlap: int | None, scorer: Any, vectors: Any
+) -> Passages | None:
+    """Make the settings of passages; see `ItemIndex.build`."""
+    if length is None:
+        if overlap is not None or scorer is not None:
+            given = "overlap" if overlap is not None else "scorer"
+            raise InputError(f"{given} is only for passages: give their length, passages=200, too")
+        return None
+    if vectors is not None:
+        raise InputError(
+            "vectors of documents are given, but the items are their passages: leave out vectors, "
+            "and give an encoder"
+        )
+    reading, length = reading_of(scorer), as_count(length, "the length of passages")
+    if length > reading.room:
+        raise InputError(
+            f"passages of {length:,} tokens are longer than the {reading.room:,} that "
+            f"{reading.name} reads beside a short query: give at most {reading.room}"
+        )
+    return Passages(length, length // SHARE if overlap is None else overlap, reading.tokenizer)
 
 
 def parts_over(

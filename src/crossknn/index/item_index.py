@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.data.items import Items, read_items
+from crossknn.data.passages import cut
 from crossknn.data.records import Entries
 from crossknn.errors import IndexFormatError, InputError, counted
 from crossknn.files import is_file
@@ -23,7 +24,15 @@ from crossknn.index.columns import refusing
 from crossknn.index.database import DatabaseStore, TextsOf
 from crossknn.index.filters import FEW, field_columns
 from crossknn.index.nearest import CENTROIDS, write_lists
-from crossknn.index.parts import DUAL_ENCODER, GIVEN, Parts, fingerprint_of, n_items, new_build
+from crossknn.index.parts import (
+    DUAL_ENCODER,
+    GIVEN,
+    PASSAGES,
+    Parts,
+    fingerprint_of,
+    n_items,
+    new_build,
+)
 from crossknn.index.storage import SCORES, IndexFolder
 from crossknn.index.vectors import (
     EncodeQueries,
@@ -66,6 +75,9 @@ class ItemIndex(IndexView):
         lsa: int | None = None,
         bm25: bool = True,
         tokenizer: str | Callable[[str], Sequence[str]] = UNICODE.name,
+        passages: int | None = None,
+        overlap: int | None = None,
+        scorer: Any = None,
         folder: str | Path | None = None,
         progress: Progress | None = None,
     ) -> ItemIndex:
@@ -82,6 +94,11 @@ class ItemIndex(IndexView):
             bm25: Fit BM25.
             tokenizer: "unicode", which reads every script, "whitespace", or a function from a text
                 to its words or its name, "package.module:function". Queries get the same tokenizer.
+            passages: Cut the items, which are documents, into passages of at most so many tokens;
+                `add` and `delete` then take documents (docs/how-to/data.md).
+            overlap: Tokens that neighbouring passages share at most; by default a fifth.
+            scorer: The cross-encoder whose tokens are counted, its folder or its name; the bundled
+                one by default.
             folder: Save the index there. Of an index in this folder, exact scores and vectors of
                 unchanged texts are kept, but anchors and fits are dropped, with a warning. A
                 stopped build resumes.
@@ -90,7 +107,9 @@ class ItemIndex(IndexView):
         place, split = None if folder is None else IndexFolder(folder), as_tokenizer(tokenizer)
         if place is not None:
             place.check_target()
+        cutting = building.cutting_of(passages, overlap, scorer, vectors)
         items = items if isinstance(items, Items) else read_items(items)
+        items = items if cutting is None else cut(items, cutting)
         parts = building.parts_of(
             items,
             place,
@@ -101,6 +120,7 @@ class ItemIndex(IndexView):
             tokenizer=split,
             progress=progress,
         )
+        parts |= {} if cutting is None else {PASSAGES: cutting}
         encode = building.by_name(query_vectors, GIVEN)
         index = cls(Parts(items, parts, new_build(), encode))
         if place is not None:
@@ -221,8 +241,8 @@ class ItemIndex(IndexView):
             self._parts.folder.remove_work()
 
     def delete(self, ids: Iterable[str]) -> None:
-        """Delete items in one atomic step; an unknown id changes nothing. Positions stay as they
-        are until `compact`."""
+        """Delete items (of an index of passages, documents) in one atomic step; an unknown id
+        changes nothing. Positions stay as they are until `compact`."""
         if isinstance(ids, str):
             raise InputError(f"the ids to delete are the text {ids!r:.80}: give a list of ids")
         ids = list(dict.fromkeys(ids))

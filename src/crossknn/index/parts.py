@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.data.items import Items
+from crossknn.data.passages import Passages
 from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.files import parse_json, text_digest
 from crossknn.index.columns import StoredArray, StoredColumns, StoredRecords, StoredTexts, refusing
@@ -29,6 +30,8 @@ from crossknn.retrievers.words import UNICODE
 from crossknn.types import Artifact, Cache, Named, Value
 
 DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
+PASSAGES = "passages/settings"
+"""Key of the part that says how documents were cut into the items."""
 ANCHORS = "anchors"
 """Name of the artifact with the exact scores of anchor (train) queries for every item."""
 
@@ -45,6 +48,7 @@ _READERS: Mapping[str, Callable[[Artifact, str], Any]] = {
     "vectors": ItemVectors.of,
     "words": lambda part, name: WORDS[name].of(part),
     "late": LateStates.of,
+    "passages": Passages.of,
 }
 _DIGEST = re.compile(r"-[0-9a-f]{12}$")
 
@@ -187,6 +191,12 @@ class Parts:
         return {names.get(k, k): as_artifact(part, k).meta for k, part in self.held.items()}
 
     @property
+    def passages(self) -> Passages | None:
+        """How documents were cut into the items; None if the items are not passages."""
+        settings: Passages | None = self.opened(PASSAGES) if PASSAGES in self.held else None
+        return settings
+
+    @property
     def tokenizer(self) -> str:
         """Name of the word models' tokenizer."""
         models = [meta for key, meta in self.metas.items() if key.startswith("words/")]
@@ -251,6 +261,7 @@ _COLUMNS: Mapping[str, str] = {
     "added.counts:c:iu added.terms:q:iu added.weights:q:f",
     "vectors": "values:nd:f",
     "late": "values:sd:f starts:m:iu",
+    "passages": "tokenizer:b",
     "artifacts/anchors": "queries:q scores:qN:f",
     "artifacts/kriging": "factor:Nr:f mean:N:f",
     "artifacts/calibration": "weights:3:f at:b:f chance:b:f top:e:f found:e:f",

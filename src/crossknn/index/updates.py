@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from crossknn.data.items import Items
+from crossknn.data.passages import cut, positions_of
 from crossknn.errors import InputError
 from crossknn.index.filters import FEW, field_columns
 from crossknn.index.parts import COLUMNS, ROWS, Parts, new_build, plain
@@ -75,8 +76,19 @@ def carried_over(before: Parts, now: Parts) -> Parts:
 
 def deletion(parts: Parts, ids: Sequence[str]) -> dict[str, Growth]:
     """Return the parts that change when items are deleted; `InputError` for an unknown id."""
-    items = parts.items
-    return {"items": Growth({"template": items.template}, {"deleted": items.positions(ids)})}
+    items, deleted = parts.items, parts.items.positions
+    if parts.passages is not None:
+        deleted = partial(_passages_of, items)
+    return {"items": Growth({"template": items.template}, {"deleted": deleted(ids)})}
+
+
+def _passages_of(items: Items, documents: Sequence[str]) -> IntArray:
+    """Return the positions (p,) of all passages of documents that the index has."""
+    found = [positions_of(items, document) for document in documents]
+    if [] in found:
+        hint = f" (ids look like {items.ids[0].rpartition('#')[0]!r})" if len(items) else ""
+        raise InputError(f"there is no document with the id {documents[found.index([])]!r}{hint}")
+    return np.concatenate([np.empty(0, np.int64), *map(np.array, found)])
 
 
 def growth(
@@ -89,12 +101,18 @@ def growth(
 ) -> dict[str, Growth]:
     """Return the rows that k `new` items add to each part; `given` are their own vectors (k, d)."""
     items, opened = parts.items, parts.all_opened()
-    old = [items.position(i) for i in new.ids if i in items]
-    if old and not replace:
+    if (settings := parts.passages) is None:
+        known = {i: [items.position(i)] for i in new.ids if i in items}
+    else:
+        known = {i: positions_of(items, i) for i in new.ids}
+        known, new = {i: found for i, found in known.items() if found}, cut(new, settings)
+    if known and not replace:
+        what = "an item" if settings is None else "a document"
         raise InputError(
-            f"the index already has an item {items.ids[old[0]]!r}: give another id, or replace "
+            f"the index already has {what} {next(iter(known))!r}: give another id, or replace "
             "it (replace=True, --replace)"
         )
+    old = [position for found in known.values() for position in found]
     vectors = {key[8:]: part for key, part in opened.items() if key.startswith("vectors/")}
     own = [name for name, part in vectors.items() if part.method is None]
     if unknown := sorted(set(given) - set(own)):

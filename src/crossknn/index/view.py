@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from crossknn.data.items import Items
+from crossknn.data.passages import Passages
 from crossknn.errors import InputError
 from crossknn.index.columns import StoredArray
 from crossknn.index.database import DatabaseStore
@@ -53,6 +54,11 @@ class IndexView:
     @property
     def items(self) -> Items:
         return self._parts.items
+
+    @property
+    def passages(self) -> Passages | None:
+        """How documents were cut into the items; None if the items are not passages."""
+        return self._parts.passages
 
     @property
     def folder(self) -> Path | None:

@@ -30,6 +30,7 @@ _TEXTS_AT_ONCE = 4096
 _YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
 _ITEM_PROMPTS = ("document", "passage", "corpus")
 _PROBES = [("red", "tree"), ("how are lists sorted", "sorted gives a new list of the items. " * 2)]
+LARGEST_WINDOW = 2**20
 _SAME = 1e-2
 """In bfloat16, scores may differ by this much between batches; padding on the wrong side changes
 them far more."""
@@ -181,6 +182,16 @@ class PredictScorer(BatchedScorer):
         self._options: dict[str, Any] = {}
         if self._is_library:
             self._options = logits_options(model, shown, self.largest)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer of transformers, if the model has one."""
+        return getattr(self._model, "tokenizer", None)
+
+    @property
+    def max_length(self) -> int:
+        """The limit of a pair in tokens, which is large if the model has none."""
+        return getattr(self._model, "max_seq_length", None) or LARGEST_WINDOW
 
     @cached_property
     def fingerprint(self) -> str | None:

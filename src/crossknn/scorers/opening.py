@@ -9,8 +9,9 @@ from __future__ import annotations
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
+from crossknn.data.passages import BUNDLED, tokenizer_of
 from crossknn.errors import TRAIN, InputError, nearest, needs_extra
 from crossknn.models.folder import (
     KINDS,
@@ -20,6 +21,7 @@ from crossknn.models.folder import (
     check_dual_encoder,
     check_not_onnx,
     model_folder,
+    read_manifest,
 )
 from crossknn.scorers.base import Encoder, Scorer
 from crossknn.scorers.http import HttpScorer
@@ -35,6 +37,8 @@ from crossknn.scorers.token_models import (
 
 LLM = "llm:"
 """Prefix of a language model's URL."""
+SHORT_QUERY = 16
+"""Number of tokens of a short query."""
 PathOrName: TypeAlias = str | Path | None
 
 _OWN: dict[str, tuple[Any, str, str]] = {
@@ -130,6 +134,45 @@ def as_scorer(what: Any = None, **options: Any) -> Scorer:
         f"cannot score with {type(what).__name__}: give a cross-encoder, its folder, name or URL, "
         f"an object with predict(pairs), a function, or a matrix of scores"
     )
+
+
+class Reading(NamedTuple):
+    """How a cross-encoder reads an item: the content of its `tokenizer.json` (or "bundled"), and
+    the `room` in tokens beside a short query; `name` is for messages."""
+
+    name: str
+    tokenizer: str
+    room: int
+
+
+def reading_of(scorer: Any = None) -> Reading:
+    """Return how a cross-encoder, or the one with this folder or name, reads an item; the bundled
+    one, which is the default, is not opened for it."""
+    if scorer is None or scorer == BUNDLED:
+        manifest = read_manifest(bundled_folder("cross-encoder"), "cross-encoder")
+        fast, length = tokenizer_of(BUNDLED), manifest["max_length"]
+        return Reading("the bundled cross-encoder", BUNDLED, _room(fast, length))
+    opened: Any = as_scorer(scorer)
+    opened = getattr(opened, "scorer", opened)  # of a StoredScorer
+    name = f"the cross-encoder {getattr(opened, 'name', type(opened).__name__)}"
+    if isinstance(opened, TokenScorer):
+        encoding = opened.runtime.encoding
+        fast, window = encoding.tokenizer.fast, encoding.window
+        room = _room(fast, window.max_length)
+        if window.item_length is not None:
+            room = window.item_length - 1
+        return Reading(name, fast.to_str(), room)
+    fast = getattr(getattr(opened, "tokenizer", None), "backend_tokenizer", None)
+    if fast is None:
+        raise InputError(
+            f"{name} has no tokenizer that crossknn could count with: leave out scorer, and the "
+            "bundled cross-encoder's tokens are counted"
+        )
+    return Reading(name, fast.to_str(), _room(fast, opened.max_length))
+
+
+def _room(tokenizer: Any, length: int) -> int:
+    return length - tokenizer.num_special_tokens_to_add(True) - min(SHORT_QUERY, length // 4)
 
 
 def _reads_tokens(what: Any) -> bool:

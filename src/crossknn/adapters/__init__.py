@@ -19,10 +19,17 @@ PREDICTED, SCORE = f"{PREFIX}predicted", f"{PREFIX}score"
 
 
 def metadata_of(hit: Hit) -> dict[str, Any]:
-    """Make the metadata of a returned document: the item's title and fields and, if it was not
-    scored, `crossknn_predicted`."""
-    title = {"title": hit.title} if hit.title else {}
-    return title | {**hit.extra} | ({PREDICTED: True} if hit.predicted else {})
+    """Make the metadata of a returned document: the item's title and fields, of a passage also its
+    document and place and, if it was not scored, `crossknn_predicted`."""
+    metadata = ({"title": hit.title} if hit.title else {}) | {**hit.extra}
+    if hit.passage is not None:
+        metadata |= {"document": hit.id, "start": hit.passage.start, "end": hit.passage.end}
+    return metadata | ({PREDICTED: True} if hit.predicted else {})
+
+
+def text_of(hit: Hit) -> str:
+    """Return the text for a language model: of a document, its best passage."""
+    return hit.text if hit.passage is None else hit.passage.text
 
 
 def budget_of(given: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from crossknn.adapters import budget_of, list_of, metadata_of, rerank_documents
+from crossknn.adapters import budget_of, list_of, metadata_of, rerank_documents, text_of
 from crossknn.errors import InputError, needs_extra
 from crossknn.index.item_index import ItemIndex
 from crossknn.search.searcher import PER_QUERY, Searcher
@@ -58,7 +58,7 @@ class CrossknnRetriever:
             filter=filter_of(conditions) if conditions else None,
         )
         documents = [
-            Document(id=hit.id, content=hit.text, meta=metadata_of(hit), score=hit.final_score)
+            Document(id=hit.id, content=text_of(hit), meta=metadata_of(hit), score=hit.final_score)
             for hit in results[0]
         ]
         return {"documents": documents}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.adapters import SCORE, list_of, metadata_of, rerank_documents
+from crossknn.adapters import SCORE, list_of, metadata_of, rerank_documents, text_of
 from crossknn.errors import needs_extra
 from crossknn.search.results import Results
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
@@ -44,7 +44,7 @@ class CrossknnRetriever(BaseRetriever):
 
 def _documents(results: Results) -> list[Document]:
     return [
-        Document(hit.text, id=hit.id, metadata=metadata_of(hit) | {SCORE: hit.final_score})
+        Document(text_of(hit), id=hit.id, metadata=metadata_of(hit) | {SCORE: hit.final_score})
         for hit in results[0]
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from crossknn.adapters import PREDICTED, list_of, metadata_of, rerank_documents
+from crossknn.adapters import PREDICTED, list_of, metadata_of, rerank_documents, text_of
 from crossknn.errors import InputError, needs_extra
 from crossknn.search.results import Results
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
@@ -45,7 +45,7 @@ def _nodes(results: Results) -> list[NodeWithScore]:
         metadata = metadata_of(hit)
         node = TextNode(
             id_=hit.id,
-            text=hit.text,  # with its title
+            text=text_of(hit),  # with its title
             metadata=metadata,
             excluded_embed_metadata_keys=[*metadata],
             excluded_llm_metadata_keys=[PREDICTED, *(["title"] if hit.title else [])],

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
+from crossknn.adapters import text_of
 from crossknn.errors import CrossknnError, needs_extra
 from crossknn.search.fresh import FreshSearcher
 from crossknn.search.results import Hit, Results
@@ -121,8 +122,7 @@ class _Tools:
         """Read a text and its fields; what is long comes in several answers."""
         start = offset or 0
         with _readable_errors():
-            items = self._searcher.now().index.items
-            item = items[items.position(id)]
+            item = self._searcher.now().index.item(id)
         if start and start >= len(item.text):
             raise ToolError(f"offset is {start}, but the text has {len(item.text)} characters")
         url = self._url(item.id, item.extra)
@@ -149,7 +149,7 @@ class _Tools:
         return answer
 
     def _entry(self, hit: Hit) -> dict[str, Any]:
-        words = " ".join(hit.text[: 4 * _SNIPPET].split())
+        words = " ".join(text_of(hit)[: 4 * _SNIPPET].split())
         return {
             "id": hit.id,
             "title": (hit.title or hit.id)[:_SNIPPET],

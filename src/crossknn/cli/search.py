@@ -78,6 +78,12 @@ class QuestionOptions:
         Option(help='Search only these items: a file of ids, or conditions, \'{"lang": "en"}\'.'),
     ] = None
 
+    group_by: Annotated[
+        str | None,
+        Option(help="Find the best groups: items with the same value of this field."),
+    ] = None
+    group_size: Annotated[int, Option(help="Scored items of a group to show.", min=1)] = 1
+
     def read(self, texts: list[str]) -> QuerySet:
         """Read the queries from the command line or a file."""
         if bool(texts) == (self.queries is not None):
@@ -190,6 +196,8 @@ def _search(
             limits,
             min_score=question.min_score,
             filter=question.conditions(),
+            group_by=question.group_by,
+            group_size=question.group_size,
             together=question.together,
             trace=explain,
             progress=report,
@@ -237,6 +245,8 @@ def _show(results: Results, json: bool) -> None:
         out.print(Text(visible(text), style="bold"))
         for rank, hit in enumerate(results[q], start=1):
             _show_hit(rank, hit, hit.rung < len(results.rungs))
+            for member in hit.members[1:]:
+                _show_hit("", member, member.rung < len(results.rungs))
         if results.errors[q] is not None and len(results) > 1:
             what = "ended early" if results[q] else "no answer"
             say(f"{what}: {results.errors[q]}")
@@ -269,13 +279,15 @@ def _show(results: Results, json: bool) -> None:
     out.print(Text("; ".join(text for text, applies in notes.items() if applies), style="dim"))
 
 
-def _show_hit(rank: int, hit: Hit, cheap: bool) -> None:
-    """Print two lines: rank, score, id and round, if any, or whether only a cheaper scorer scored
-    the item; then the beginning of the text."""
+def _show_hit(rank: int | str, hit: Hit, cheap: bool) -> None:
+    """Print two lines: rank, score, group, id and round, if any, or whether only a cheaper scorer
+    scored the item; then the beginning of the text, of a document that of its best passage."""
     exact = "" if hit.final_score == hit.score else f"(exact {hit.score:.2f})  "
     head = Text(f"{rank:3}  {hit.final_score:7.2f}  {exact}")
     if hit.predicted:
         head = Text(f"{rank:3}  predicted  ")
+    if hit.group not in (None, hit.id):
+        head.append(f"{visible(str(hit.group))}  ", style="bold cyan")
     head.append(visible(hit.id), style="cyan")
     if hit.calibrated is not None:
         head.append(f"  {hit.calibrated:.0%} relevant", style="dim")
@@ -283,9 +295,12 @@ def _show_hit(rank: int, hit: Hit, cheap: bool) -> None:
         head.append("  scored by a cheaper scorer only", style="dim")
     elif hit.round:
         head.append(f"  round {hit.round}", style="dim")
+    if (best := hit.passage) is not None:
+        head.append(f"  characters {best.start:,} to {best.end:,}", style="dim")
     out.print(head, no_wrap=True, overflow="ellipsis")
-    body = hit.text.removeprefix(f"{hit.title}\n")
-    shown = hit.text if body == hit.text else f"{hit.title}: {body}"
+    read = hit.text if best is None else best.text
+    body = read.removeprefix(f"{hit.title}\n")
+    shown = read if body == read else f"{hit.title}: {body}"
     text = Text(" " * 14 + visible(" ".join(shown.split())))
     out.print(text, no_wrap=True, overflow="ellipsis", soft_wrap=False)
 

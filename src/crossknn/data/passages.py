@@ -17,7 +17,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from crossknn.data.items import Items
+from crossknn.data.items import Item, Items
 from crossknn.errors import InputError
 from crossknn.types import Artifact, as_count
 
@@ -116,7 +116,7 @@ class Passages:
 
 
 def _cut(text: str, least: int, most: int) -> int:
-    """Return the last of the best places to cut a text, after `least` characters, or else `most`."""
+    """Return the last of the best places to cut a text after `least` characters, or `most`."""
     for places in _PLACES:
         if found := [match.end() for match in places.finditer(text, least, most)]:
             return found[-1]
@@ -193,3 +193,15 @@ def n_documents(items: Items) -> int:
     alive = items.alive
     firsts = (p for p, passage in enumerate(items.ids) if passage.endswith("#1"))
     return sum(alive is None or bool(alive[p]) for p in firsts)
+
+
+def document_of(items: Items, name: str) -> Item | None:
+    """Return a document put together from its passages, with the document's fields; None if the
+    items have no passages of a document of this id."""
+    parts = positions_of(items, name)
+    if not parts:
+        return None
+    starts: list[Any] = [items.extra[part][START] for part in parts]
+    text = whole([items.texts[part] for part in parts], starts)
+    extra = {field: v for field, v in items.extra[parts[0]].items() if field not in FIELDS}
+    return Item(name, text, items.titles[parts[0]], extra)

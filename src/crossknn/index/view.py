@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from crossknn.data.items import Items
-from crossknn.data.passages import Passages
+from crossknn.data.items import Item, Items
+from crossknn.data.passages import Passages, document_of
 from crossknn.errors import InputError
 from crossknn.index.columns import StoredArray
 from crossknn.index.database import DatabaseStore
@@ -59,6 +59,11 @@ class IndexView:
     def passages(self) -> Passages | None:
         """How documents were cut into the items; None if the items are not passages."""
         return self._parts.passages
+
+    def item(self, name: str) -> Item:
+        """Return the item of this id or, of an index of passages, the document."""
+        document = None if self.passages is None else document_of(self.items, name)
+        return self.items[self.items.position(name)] if document is None else document
 
     @property
     def folder(self) -> Path | None:

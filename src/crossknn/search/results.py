@@ -10,18 +10,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from crossknn.data.items import Items
+from crossknn.data.passages import FIELDS, document_of
 from crossknn.errors import InputError, ScorerError, counted
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, IntArray, Ranking, json_value
 
 
+class Passage(NamedTuple):
+    """A passage of a document: `text` is the document's text from `start` to `end`."""
+
+    id: str
+    text: str
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A result of a query: a scored item, or, if k exceeds the budget, a predicted item.
+    """A result of a query: a scored item, or, if k exceeds the budget, a predicted item; or a
+    document, with the scores of its best passage.
 
     Args:
         id, title, text, extra: The item's id, title, text as the cross-encoder read it, and fields.
@@ -40,6 +51,7 @@ class Hit:
         rung: Number of the most expensive scorer that scored the item, from 1; 0 if none did.
         group, members: With `group_by`, the group's value and its scored items, best first, the
             hit itself among them, at most `group_size`.
+        passage: If the hit is a document, its best passage; `members` are passages.
     """
 
     id: str
@@ -58,6 +70,7 @@ class Hit:
     rung: int = 1
     group: object = None
     members: tuple[Hit, ...] = ()
+    passage: Passage | None = None
 
     @property
     def probability(self) -> float:
@@ -206,6 +219,7 @@ def _entry(hit: Hit) -> dict[str, Any]:
     """Return a hit's fields by name, with those of its group's members."""
     own = {of.name: getattr(hit, of.name) for of in fields(hit)}
     own["members"] = [_entry(member) for member in hit.members]
+    own["passage"] = hit.passage and hit.passage._asdict()
     return own | {"probability": hit.probability if hit.round else None}
 
 
@@ -281,6 +295,19 @@ def with_members(hits: list[Hit], members: list[Hit], field: str, of: IntArray) 
         )
         for hit in hits
     ]
+
+
+def as_documents(hits: list[Hit], items: Items) -> list[Hit]:
+    """Return the documents of hits that are the best passages of their groups."""
+    documents = []
+    for hit in hits:
+        name, start, end = (hit.extra[field] for field in FIELDS)
+        document = document_of(items, str(name))
+        assert document is not None
+        passage = Passage(hit.id, hit.text, start, end)  # type: ignore[arg-type]
+        own: Any = {"id": document.id, "text": document.text, "extra": document.extra}
+        documents.append(replace(hit, **own, passage=passage))
+    return documents
 
 
 def completed(k: int, hits: list[Hit], others: list[Hit]) -> list[Hit]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from crossknn.data.passages import DOCUMENT
 from crossknn.data.queries import QuerySet
 from crossknn.errors import CrossknnError, InputError, StoreError, counted, scorer_failure
 from crossknn.index.database import Column
@@ -30,7 +31,15 @@ from crossknn.search.calibration import CONTEXT, Calibration
 from crossknn.search.fusion import Fusion
 from crossknn.search.groups import Groups
 from crossknn.search.loop import Search, SearchRetriever
-from crossknn.search.results import EqualTexts, Hit, Results, completed, hits_of, with_members
+from crossknn.search.results import (
+    EqualTexts,
+    Hit,
+    Results,
+    as_documents,
+    completed,
+    hits_of,
+    with_members,
+)
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, Pairs, Queries, Ranking
 
 logger = logging.getLogger(__name__)
@@ -437,7 +446,10 @@ class SearchRun:
         if of.min_score is not None:
             members = members.where(members.final >= of.min_score)
         each = zip(hits, hits_of(of.index.items, members, method, of.rung), strict=True)
-        return [with_members(*both, str(of.group_by), of.groups.of) for both in each]
+        rows = [with_members(*both, str(of.group_by), of.groups.of) for both in each]
+        if of.group_by != DOCUMENT or of.index.passages is None:
+            return rows
+        return [as_documents(row, of.index.items) for row in rows]
 
 
 def _or_none(values: FloatArray) -> tuple[float | None, ...]:

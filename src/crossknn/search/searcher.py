@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from crossknn.data.passages import DOCUMENT
 from crossknn.data.queries import QuerySet, Texts, query_set
 from crossknn.errors import InputError, counted
 from crossknn.index.item_index import ItemIndex
@@ -208,7 +209,8 @@ class Searcher:
             filter: The items that may be returned: conditions on item fields, such as `{"lang":
                 "en", "year": {"gte": 2020}}` (`ItemIndex.allowed`), ids, or a mask (n,).
             group_by, group_size: Find the k best groups of items, those with the same value of this
-                field, each by its best item; `Hit.members` has at most so many of its items.
+                field ("id": single items), each by its best item; `Hit.members` has at most so many
+                of them. Documents are found if the index has passages.
             method, seed: Replace the method and seed of the searcher.
             together: By default, ten queries or more learn from each other's scores, unless the
                 index has learned already, or with a deadline or `cancel`.
@@ -229,6 +231,8 @@ class Searcher:
         index = self.index.snapshot()
         request = self._request(index, queries, chosen, limits, k, min_score, filter, seed)
         request = replace(request, trace=trace, cancel=cancel, fallback=fallback)
+        if group_by is None and index.passages is not None:
+            group_by = DOCUMENT
         if group_by is not None:
             request = _grouped(request, group_by, as_count(group_size, "group_size"))
         results = ladder.execute(request, progress)

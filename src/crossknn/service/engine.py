@@ -170,7 +170,7 @@ class Engine:
         if length > MAX_TEXT:
             most = f"the queries have {length:,} characters, and may have {MAX_TEXT:,} together"
             raise HTTPException(413, f"{most}: send fewer at once")
-        if (hits := (body.k or K) * n_queries) > MAX_HITS:
+        if (hits := (body.k or K) * (body.group_size or 1) * n_queries) > MAX_HITS:
             raise InputError(f"the request asks for {hits:,} hits; an answer holds {MAX_HITS:,}")
         self.check_pairs(sum(self.calls_of(body)) * n_queries)
         if body.method is not None and body.method not in self.methods:
@@ -193,11 +193,13 @@ class Engine:
         `explain` the `first_rank` of each hit. Queries that cannot be scored, or not in time, are
         answered by the first stage."""
         began, searcher = time.monotonic(), self.searcher(body.index)
+        of: Any = {"filter": body.filter, "group_by": body.group_by}
         results = searcher.search(
             body.texts,
             body.k,
             self._in_time(body, arrived, (body.k or K) * len(body.texts)),
-            filter=body.filter,
+            **of,
+            group_size=body.group_size or 1,
             method=body.method or self.method,
             trace=bool(body.explain),
             cancel=cancel,
@@ -210,7 +212,7 @@ class Engine:
         left = self._ends(body, arrived) - time.monotonic()
         if body.explain and left > 0 and not gone:
             first = searcher.search(
-                body.texts, DEPTH, Budget(deadline=left), method="retrieve", filter=body.filter
+                body.texts, DEPTH, Budget(deadline=left), method="retrieve", **of
             )
             for entry, hits in zip(answer["results"], first, strict=True):
                 ranks = {hit.id: rank for rank, hit in enumerate(hits, 1)}

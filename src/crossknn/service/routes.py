@@ -15,6 +15,7 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse
 
+from crossknn.errors import InputError
 from crossknn.service.bodies import CheckedRoute
 from crossknn.service.engine import Engine
 from crossknn.service.shapes import RerankBody, SearchBody, rerank_answer
@@ -71,10 +72,11 @@ async def item(engine: Served, item_id: str, index: str | None = None) -> Respon
     name = engine.name_of(index)
 
     def read() -> JSONResponse:  # perhaps of a database
-        items = engine.searcher(name).index.items
-        if item_id not in items:
-            raise HTTPException(404, f"there is no item {item_id!r:.200}")
-        wanted, names = items[items.position(item_id)], ("id", "title", "text", "extra")
+        try:
+            wanted = engine.searcher(name).index.item(item_id)
+        except InputError as error:
+            raise HTTPException(404, f"there is no item {item_id!r:.200}") from error
+        names = "id", "title", "text", "extra"
         return JSONResponse(json_value({name: getattr(wanted, name) for name in names}))
 
     return await asyncio.to_thread(read)

@@ -53,6 +53,12 @@ class SearchBody(Body):
     filter: dict[str, Any] | Annotated[list[Name], Field(fail_fast=True)] | None = Field(
         None, description='Conditions on fields, such as {"lang": "en"}, or ids of items.'
     )
+    group_by: Name | None = Field(
+        None, description="Find the k best groups: items with the same value of this field."
+    )
+    group_size: Annotated[int, Field(ge=1, le=MAX_K)] | None = Field(
+        None, description="Scored items of a group in the answer; by default 1."
+    )
     explain: bool | None = Field(
         False, description="Add every scored item, and each hit's rank in the first stage."
     )

@@ -23,6 +23,7 @@ function make(tag, attributes = {}, ...children) {
 const number = (value) => value.toLocaleString("en");
 const score = (value) => value.toFixed(2).replace("-", "\u2212");
 const name = (hit) => hit.title || hit.id;
+const scored = (hit) => hit.passage?.id ?? hit.id; // what the cross-encoder read of a document
 
 function complain(message) {
   $("#problem").hidden = !message;
@@ -126,10 +127,10 @@ async function run(side, own) {
   const result = await answer.json();
   const { hits, trace } = result.results[0];
   for (const step of trace) step.source = step.round > 1 ? side.method : "retriever";
-  const scored = trace.filter((step) => step.score !== null);
-  for (const round of new Set(scored.map((step) => step.round))) {
+  const steps = trace.filter((step) => step.score !== null);
+  for (const round of new Set(steps.map((step) => step.round))) {
     if (own !== asked) return;
-    side.picks.push(...scored.filter((step) => step.round === round));
+    side.picks.push(...steps.filter((step) => step.round === round));
     side.hits = [...side.picks].sort((a, b) => b.score - a.score).slice(0, K);
     show(side);
     draw(side);
@@ -176,13 +177,13 @@ function row(side, hit, place) {
     where);
   button.addEventListener("click", () => open(side, hit));
   const entry = make("li", {}, button);
-  entry.dataset.id = hit.id;
-  light(entry, hit.id);
+  entry.dataset.id = scored(hit);
+  light(entry, scored(hit));
   return entry;
 }
 
 function snippet(hit) {
-  const text = (hit.text ?? "").trim();
+  const text = (hit.passage?.text ?? hit.text ?? "").trim();
   return (text.startsWith(name(hit)) ? text.slice(name(hit).length) : text).slice(0, 300).trim() || "\u00a0";
 }
 
@@ -209,7 +210,7 @@ function conclude() {
   const { left, right } = sides;
   const budget = number(asked.budget);
   const beyond = right.hits.filter((hit) => !hit.first_rank || hit.first_rank > asked.budget).length;
-  const fresh = right.hits.filter((hit) => !byId($("ol", left.root), hit.id)).length;
+  const fresh = right.hits.filter((hit) => !left.hits.some((each) => each.id === hit.id)).length;
   const said = [`${beyond || "None"} of your ${right.hits.length} ${beyond === 1 ? "was" : "were"} beyond rank ${budget} of the first stage.`];
   if (beyond) said.push(`No reranking of ${budget} reaches ${beyond === 1 ? "it" : "them"}.`);
   if (fresh > beyond) said.push(`${fresh} ${fresh === 1 ? "is" : "are"} not on the left.`);
@@ -304,7 +305,7 @@ function axes(side, { predicts, onStrip, strip, box, exact, approx, x, y }) {
 // A circle for each call; those that were drawn before are kept, and moved.
 function dots(side, svg, { predicts, onStrip, x, y }) {
   const drawn = new Map([...svg.querySelectorAll("circle")].map((each) => [each.dataset.id, each]));
-  const best = new Set(side.hits.map((hit) => hit.id));
+  const best = new Set(side.hits.map(scored));
   const circles = side.picks.map((pick, place) => {
     const circle = drawn.get(pick.id) ?? dot(side, pick);
     circle.classList.toggle("fresh", place >= side.seen);
@@ -348,23 +349,28 @@ function dot(side, pick) {
 
 async function open(side, hit) {
   const dialog = $("#item");
-  const pick = side.picks.find((each) => each.id === hit.id);
+  const pick = side.picks.find((each) => each.id === scored(hit));
   const found = side.hits.find((each) => each.id === hit.id);
-  let item;
+  let item = hit.passage ? hit : null;
   try {
-    item = await (await ask(`/items/${hit.id.split("/").map(encodeURIComponent).join("/")}?${new URLSearchParams({ index: asked.index })}`)).json();
+    item ??= await (await ask(`/items/${hit.id.split("/").map(encodeURIComponent).join("/")}?${new URLSearchParams({ index: asked.index })}`)).json();
   } catch (wrong) {
     item = { ...hit, text: hit.text ?? wrong.message, extra: hit.extra ?? {} };
   }
   $("#item-title").textContent = name(item);
-  $(".text", dialog).textContent = item.text;
+  const { start, end } = item.passage ?? { start: 0, end: 0 };
+  const letters = [...item.text]; // the offsets count characters, not JavaScript's units of 16 bits
+  const parts = [letters.slice(0, start), letters.slice(start, end), letters.slice(end)].map((part) => part.join(""));
+  $(".text", dialog).replaceChildren(parts[0], ...(parts[1] ? [make("mark", {}, parts[1])] : []), parts[2]);
   const facts = [["id", item.id]];
+  if (item.passage) facts.push(["best passage", `characters ${number(start)} to ${number(end)}`]);
   if (pick) facts.push(["exact score", score(pick.score)], ["scored in", `round ${pick.round}`]);
   if (pick && pick.approx !== null) facts.push([pick.source === "retriever" ? "first stage's score" : "predicted", score(pick.approx)]);
   if (found && side.result) facts.push(["first stage", firstStage(found).replace("first stage: ", "")]);
   for (const [field, value] of Object.entries(item.extra)) facts.push([field, typeof value === "string" ? value : JSON.stringify(value)]);
   $("dl", dialog).replaceChildren(...facts.flatMap(([term, value]) => [make("dt", {}, term), make("dd", {}, value)]));
   if (!dialog.open) dialog.showModal();
+  $("mark", dialog)?.scrollIntoView({ block: "center" });
 }
 
 // --- the start

@@ -14,10 +14,12 @@ from typer import Argument, Option
 
 from crossknn.cli import options as o
 from crossknn.cli.output import answer, note, plain, print_json, progress, say
-from crossknn.errors import InputError, MissingExtraError
+from crossknn.data.passages import count_longer, n_documents
+from crossknn.errors import InputError, MissingExtraError, counted
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import CENTROIDS, LARGE
 from crossknn.methods.kriging import Kriging
+from crossknn.scorers.opening import reading_of
 
 OF_SCORERS = "anchors", "kriging", "fusion", "calibration"
 """Artifacts that belong to one cross-encoder."""
@@ -46,11 +48,23 @@ Tokenizer = Annotated[
         "searches need in the environment variable CROSSKNN_TOKENIZER."
     ),
 ]
+Passages = Annotated[
+    int | None,
+    Option(min=1, help="Cut long documents into passages of at most so many tokens, such as 200."),
+]
+Overlap = Annotated[
+    int | None, Option(min=0, help="Tokens that neighbouring passages share; by default a fifth.")
+]
+OfScorer = Annotated[
+    str | None,
+    Option(help="Cross-encoder whose tokens are counted: 'bundled', a folder or a hub name."),
+]
 
 
 @app.command(
     epilog=o.examples(
         "crossknn index build docs.jsonl docs.index",
+        "crossknn index build docs.jsonl docs.index --passages 200 --overlap 40",
         "zcat docs.jsonl.gz | crossknn index build - docs.index --encoder none",
     ),
 )
@@ -66,6 +80,9 @@ def build(
     template: Annotated[
         str, Option(help="Template that makes the text of an item from its fields.")
     ] = "{title}\\n{text}",
+    passages: Passages = None,
+    overlap: Overlap = None,
+    scorer: OfScorer = None,
     fields: o.FieldOptions,
     json: o.AsJson = False,
 ) -> None:
@@ -85,6 +102,9 @@ def build(
             encoder=None if encoder == "none" else encoder,
             lsa=lsa,
             tokenizer=tokenizer,
+            passages=passages,
+            overlap=overlap,
+            scorer=scorer,
             folder=folder,
             progress=report,
         )
@@ -92,6 +112,8 @@ def build(
         nearest = index.n >= LARGE and bool(index.vectors) and find_spec("faiss") is not None
     _add_nearest(index, nearest)
     _answer(index, folder, json, began)
+    if passages is None:
+        _note_long(index)
     note(f'next: crossknn search {folder} "your query"')
 
 
@@ -276,7 +298,22 @@ def _add_nearest(index: ItemIndex, wanted: bool) -> None:
                 add_points(index, report)
 
 
+def _note_long(index: ItemIndex) -> None:
+    """Say how many items the bundled cross-encoder would not read to the end."""
+    reading = reading_of()
+    longer, is_exact = count_longer(index.items.texts, reading.room)
+    if longer:
+        note(
+            f"{'' if is_exact else 'about '}{longer:,} of {counted(index.n, 'item')} are longer "
+            f"than the {reading.room} tokens that {reading.name} reads beside a short query: cut "
+            "them into passages with --passages 200"
+        )
+
+
 def _answer(index: ItemIndex, folder: Path, json: bool, began: float) -> None:
+    if index.passages is not None:
+        documents = counted(n_documents(index.items), "document")
+        note(f"{counted(len(index), 'passage')} of {documents}")
     _print(_summary(index, folder) | {"seconds": round(time.perf_counter() - began, 2)}, json)
 
 
@@ -286,14 +323,17 @@ def _print(summary: dict[str, Any], json: bool = False) -> None:
 
 
 def _summary(index: ItemIndex, folder: Path) -> dict[str, Any]:
+    cutting = index.passages
     return {
         "index": str(folder),
         "items": len(index),
+        **({} if cutting is None else {"documents": n_documents(index.items)}),
         **({"deleted": index.n - len(index)} if len(index) < index.n else {}),
         **({"added_since_fit": index.added} if index.added else {}),
         "vectors": sorted(index.vectors),
         "retrievers": sorted({*index.retrievers, *index.vectors}),
         "tokenizer": index.tokenizer,
+        **({} if cutting is None else {"passages": cutting.artifact().meta}),
         "late": sorted(index.late),
         "anchor_queries": len(index.anchor_queries),
         **_store(index),

@@ -35,6 +35,8 @@ _PLACES = _HEADING, _PARAGRAPH, _LINE, _SENTENCE, _SPACE
 _WIDTHS = 6, 64
 """Characters per token that are tokenized to find the end of a passage: enough for most texts, or
 else the most that a scorer reads (`CHARACTERS_PER_TOKEN`)."""
+_SAMPLE = 128
+"""Number of texts from which `count_longer` estimates."""
 _Tokens: TypeAlias = Callable[[str], list[tuple[int, int]]]
 
 
@@ -78,7 +80,7 @@ class Passages:
         start, before = 0, 0  # before: the end of the passage before
         while True:
             end = self._end(text, start, before - start, tokens)
-            if end <= before < len(text):  # the overlap leaves no room for anything new
+            if end <= before:  # the overlap leaves no room for anything new
                 start, end = before, self._end(text, before, 0, tokens)
             yield start, end
             if end == len(text):
@@ -123,15 +125,16 @@ def _cut(text: str, least: int, most: int) -> int:
     return most
 
 
-@lru_cache(maxsize=4)
 def _tokens_of(tokenizer: str) -> _Tokens:
     """Return the function from a text to the start and the end of each of its tokens."""
     opened = tokenizer_of(tokenizer)
     return lambda text: opened.encode(text, add_special_tokens=False).offsets
 
 
+@lru_cache(maxsize=2)
 def tokenizer_of(content: str) -> Any:
-    """Open a tokenizer by the content of its `tokenizer.json`, or the bundled cross-encoder's."""
+    """Open a tokenizer by the content of its `tokenizer.json`, or the bundled cross-encoder's; it
+    is shared by threads and must not be changed."""
     import tokenizers
 
     if content == BUNDLED:
@@ -151,7 +154,7 @@ def cut(documents: Items, passages: Passages) -> Items:
     if documents.alive is not None:
         documents = documents.take(np.flatnonzero(documents.alive).tolist())
     columns: tuple[list[Any], ...] = [], [], [], []
-    for document in documents:  # type: ignore[attr-defined]
+    for document in map(documents.__getitem__, range(len(documents))):
         for name in filter(document.extra.__contains__, FIELDS):
             raise InputError(
                 f"the document {document.id!r} has a field {name!r}, as its passages would have: "
@@ -186,6 +189,21 @@ def positions_of(items: Items, document: str) -> list[int]:
     """Return the positions of a document's passages in order, none if there is no such document."""
     ids = takewhile(items.__contains__, (f"{document}#{number}" for number in count(1)))
     return [items.position(passage) for passage in ids]
+
+
+def count_longer(texts: Sequence[str], length: int, tokenizer: str = BUNDLED) -> tuple[int, bool]:
+    """Estimate how many texts have more than `length` tokens, from a random sample of those with
+    more characters; also return whether all of those were read, which makes the number exact."""
+    longer = np.array([p for p, text in enumerate(texts) if len(text) > length], np.int64)
+    is_exact, tokens = len(longer) <= _SAMPLE, _tokens_of(tokenizer)
+    read = longer if is_exact else np.random.default_rng(0).choice(longer, _SAMPLE, replace=False)
+    counts = [_longer(texts[p], length, tokens) for p in read.tolist()]
+    return round(sum(counts) / max(1, len(counts)) * len(longer)), is_exact
+
+
+def _longer(text: str, length: int, tokens: _Tokens) -> bool:
+    widths = _WIDTHS if len(text) > _WIDTHS[0] * length else _WIDTHS[:1]
+    return any(len(tokens(text[: length * width])) > length for width in widths)
 
 
 def n_documents(items: Items) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.data.items import Items
-from crossknn.data.passages import SHARE, Passages
+from crossknn.data.passages import LENGTH, SHARE, Passages
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.index.database import DatabaseStore, TextsOf, items_in
 from crossknn.index.parts import ANCHORS, DUAL_ENCODER, GIVEN, LSA_NAME, WORDS, Parts, new_build
@@ -72,20 +72,27 @@ def parts_of(
 
 
 def cutting_of(
-    length: int | None, overlap: int | None, scorer: Any, vectors: Any
+    length: bool | int | None, overlap: int | None, scorer: Any, vectors: Any
 ) -> Passages | None:
-    """Make the settings of passages; see `ItemIndex.build`."""
-    if length is None:
+    """Make the settings of passages; see `ItemIndex.build`. The length true is 200 tokens, or as
+    many as the scorer reads."""
+    if length is None or length is False:
         if overlap is not None or scorer is not None:
             given = "overlap" if overlap is not None else "scorer"
-            raise InputError(f"{given} is only for passages: give their length, passages=200, too")
+            raise InputError(
+                f"{given} is only for passages: give their length too (passages=200, "
+                "--passages 200)"
+            )
         return None
     if vectors is not None:
         raise InputError(
             "vectors of documents are given, but the items are their passages: leave out vectors, "
             "and give an encoder"
         )
-    reading, length = reading_of(scorer), as_count(length, "the length of passages")
+    reading = reading_of(scorer)
+    if length is True:
+        length = min(LENGTH, reading.room)
+    length = as_count(length, "the length of passages")
     if length > reading.room:
         raise InputError(
             f"passages of {length:,} tokens are longer than the {reading.room:,} that "

@@ -75,7 +75,7 @@ class ItemIndex(IndexView):
         lsa: int | None = None,
         bm25: bool = True,
         tokenizer: str | Callable[[str], Sequence[str]] = UNICODE.name,
-        passages: int | None = None,
+        passages: bool | int | None = None,
         overlap: int | None = None,
         scorer: Any = None,
         folder: str | Path | None = None,
@@ -94,11 +94,11 @@ class ItemIndex(IndexView):
             bm25: Fit BM25.
             tokenizer: "unicode", which reads every script, "whitespace", or a function from a text
                 to its words or its name, "package.module:function". Queries get the same tokenizer.
-            passages: Cut the items, which are documents, into passages of at most so many tokens;
-                `add` and `delete` then take documents (docs/how-to/data.md).
+            passages: Cut the items, which are documents, into passages of at most so many tokens,
+                200 for true; `add` and `delete` then take documents (docs/how-to/data.md).
             overlap: Tokens that neighbouring passages share at most; by default a fifth.
-            scorer: The cross-encoder whose tokens are counted, its folder or its name; the bundled
-                one by default.
+            scorer: The cross-encoder whose tokens are counted, its folder or its name; by default,
+                and for a scorer without a tokenizer, the tokens of the bundled one.
             folder: Save the index there. Of an index in this folder, exact scores and vectors of
                 unchanged texts are kept, but anchors and fits are dropped, with a warning. A
                 stopped build resumes.

@@ -291,7 +291,7 @@ _META: Mapping[str, Callable[[Any], bool]] = {
         lambda value: value is None or isinstance(value, str),
     ),
     **dict.fromkeys(
-        ("added", "queries", "pairs", "n"),
+        ("added", "queries", "pairs", "n", "length", "overlap"),
         lambda value: type(value) is int and 0 <= value < 2**31,
     ),
     "mean_length": lambda value: _number(value) and value > 0,

@@ -25,7 +25,12 @@ from crossknn.models.folder import (
 )
 from crossknn.scorers.base import Encoder, Scorer
 from crossknn.scorers.http import HttpScorer
-from crossknn.scorers.library import PredictScorer, SentenceTransformerEncoder, open_library
+from crossknn.scorers.library import (
+    LARGEST_WINDOW,
+    PredictScorer,
+    SentenceTransformerEncoder,
+    open_library,
+)
 from crossknn.scorers.llm import LLMScorer
 from crossknn.scorers.plain import CallableScorer, MatrixScorer
 from crossknn.scorers.token_models import (
@@ -163,11 +168,8 @@ def reading_of(scorer: Any = None) -> Reading:
             room = window.item_length - 1
         return Reading(name, fast.to_str(), room)
     fast = getattr(getattr(opened, "tokenizer", None), "backend_tokenizer", None)
-    if fast is None:
-        raise InputError(
-            f"{name} has no tokenizer that crossknn could count with: leave out scorer, and the "
-            "bundled cross-encoder's tokens are counted"
-        )
+    if fast is None:  # of an endpoint or a function, only its author knows what it reads
+        return Reading(name, BUNDLED, LARGEST_WINDOW)
     return Reading(name, fast.to_str(), _room(fast, opened.max_length))
 
 

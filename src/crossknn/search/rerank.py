@@ -17,9 +17,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from crossknn.data.items import items_from
+from crossknn.data.items import Items, items_from
+from crossknn.data.passages import DOCUMENT, END, START, cut
 from crossknn.data.records import Entries, Record, Records, given_records, is_container
 from crossknn.errors import InputError
+from crossknn.index.building import cutting_of
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import check_vectors
 from crossknn.methods import Method
@@ -28,7 +30,7 @@ from crossknn.retrievers.words import words
 from crossknn.scorers.opening import as_scorer
 from crossknn.search.results import Results, below
 from crossknn.search.searcher import Budget, Searcher
-from crossknn.types import FloatArray, Progress, as_count, is_missing
+from crossknn.types import FloatArray, IntArray, Progress, as_count, is_missing
 
 EMBEDDING = "embedding"
 ORDER = "order"
@@ -58,6 +60,7 @@ def rerank(
     vectors: FloatArray | Sequence[Sequence[float]] | None = None,
     query_vector: FloatArray | Sequence[float] | None = None,
     method: str | Method | None = None,
+    passages: bool | int = False,
     seed: int = 0,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
@@ -84,6 +87,9 @@ def rerank(
         query_vector: The query's vector (d,), from the encoder that made `vectors`.
         method: The search method; `order` is the retriever of the given order. By default `exact`
             if the budget covers all, or else `kriging` from the order, BM25 and the vectors.
+        passages: Cut the documents into passages, of at most so many tokens of the scorer (200 for
+            true), and order them by their best passage; `start` and `end` are its place in the
+            `text` that `return_documents` includes. The budget is a number of passages then.
         seed, progress, cancel: As in `Searcher` and `Searcher.search`.
     """
     began, kept = time.monotonic(), None if top_k is None else as_count(top_k, "top_k")
@@ -94,19 +100,27 @@ def rerank(
         return Reranked([], Results(**none))
     several = scorer if isinstance(scorer, list | tuple) else [scorer]
     models = [_opened(each) if isinstance(each, str | Path | None) else each for each in several]
+    whole = items_from(Records("the sequence", map(_text_of, given, count())), allow_empty=True)
+    items, of = _items(whole, passages, None if several[-1] is None else models[-1])
+    if limits.per_query is None and limits.seconds is None and limits.cost is None:
+        limits = replace(limits, per_query=len(items))
     most = 0 if limits.per_query is None else limits.calls[-1]
-    if method is None and limits.deadline is None and len(given) <= most:
+    if method is None and limits.deadline is None and len(items) <= most:
         method, models, limits = "exact", models[-1:], replace(limits, per_query=most)
-    index = _index(given, limits, vectors, query_vector, texts_only=method == "exact")
+    stored = _vectors(given, vectors, query_vector)
+    stored = None if stored is None else stored[of]
+    index = _index(items, of, limits, stored, query_vector, texts_only=method == "exact")
     if limits.deadline is not None:  # building the index took a part of it
         limits = replace(limits, deadline=max(limits.deadline - time.monotonic() + began, 1e-3))
     of_first = method if len(models) == 1 else None
     searcher = Searcher(index, models[0], of_first or _method(index), seed=seed)
     if len(models) > 1:  # the others go on from what the cheapest finds in the given order
         searcher = Searcher(index, [searcher, *models[1:]], method, seed=seed)
-    results = searcher.search(query, len(given), limits, progress=progress, cancel=cancel)
-    texts = index.items.texts if return_documents else None
-    return Reranked(_entries(results, given, texts)[:kept], results)
+    results = searcher.search(query, len(items), limits, progress=progress, cancel=cancel)
+    entries = _entries(results, items, of, given, whole)[:kept]
+    if not return_documents:
+        entries = [{k: v for k, v in entry.items() if k != "text"} for entry in entries]
+    return Reranked(entries, results)
 
 
 def _checked(
@@ -120,45 +134,71 @@ def _checked(
     limits = budget if isinstance(budget, Budget) else Budget(per_query=budget)
     if limits.target_recall is not None:
         raise InputError("target_recall needs anchor queries, which given documents do not have")
-    if limits.per_query is None and limits.seconds is None and limits.cost is None and given:
-        limits = replace(limits, per_query=len(given))
     return given, limits
 
 
-def _index(
-    given: Sequence[Record], limits: Budget, vectors: Any, query_vector: Any, *, texts_only: bool
-) -> ItemIndex:
-    """Build the index of the documents; with `texts_only`, without BM25 and LSA."""
-    records = Records("the sequence", map(_text_of, given, count()))
-    items = items_from(records, allow_empty=True)
+def _items(whole: Items, passages: bool | int, scorer: Any) -> tuple[Items, IntArray]:
+    """Return the items (n,), documents or their passages, and the document's position for each."""
+    cutting = cutting_of(passages, None, scorer if passages else None, None)
+    if cutting is None:
+        return whole, np.arange(len(whole))
+    items = cut(whole, cutting)
+    return items, np.array([int(str(passage[DOCUMENT])) for passage in items.extra], np.int64)
+
+
+def _vectors(given: Sequence[Record], vectors: Any, query_vector: Any) -> FloatArray | None:
+    """Return the vectors (n, d) of the documents, if they have any."""
     if vectors is None:
         stored = _embeddings(given)
     else:
         stored = check_vectors(vectors, len(given), None, "the vectors", half=True)
     if stored is None and query_vector is not None:
         raise InputError("query_vector is given, but the documents have no vectors: give both")
+    return stored
+
+
+def _index(
+    items: Items,
+    of: IntArray,
+    limits: Budget,
+    stored: FloatArray | None,
+    query_vector: Any,
+    *,
+    texts_only: bool,
+) -> ItemIndex:
+    """Build the index of the items, with their vectors (n, d) and documents (n,); with
+    `texts_only`, without BM25 and LSA."""
     encode = None if query_vector is None else lambda texts: np.asarray(query_vector)[None]
     has_words = any(map(words, items.texts)) and _in_time(items.texts, limits.deadline)
     read = has_words and not texts_only
     index = ItemIndex.build(
         items, vectors=stored, query_vectors=encode, bm25=read, lsa=None if read else 0
     )
-    index.add_retriever(ORDER, ItemPriors(-np.log1p(np.arange(len(given)))))
+    index.add_retriever(ORDER, ItemPriors(-np.log1p(of)))
     return index
 
 
 def _entries(
-    results: Results, given: Sequence[Record], texts: Sequence[str] | None
+    results: Results, items: Items, of: IntArray, given: Sequence[Record], whole: Items
 ) -> list[dict[str, Any]]:
-    """Return the entries of all documents; documents that are not in the results come last."""
-    ranked = [(hit.position, hit.final_score, hit.predicted) for hit in results[0]]
-    for place in sorted({*range(len(given))} - {place for place, *_ in ranked}):
-        ranked.append((place, below(ranked[-1][1]) if ranked else 0.0, True))
+    """Return the entries of all documents, whose text is in `whole`, each with the place of its
+    best passage; documents that are not in the results come last."""
+    ranked = dict[int, tuple[int, float, bool]]()  # by document
+    for hit in results[0]:
+        ranked.setdefault(int(of[hit.position]), (hit.position, hit.final_score, hit.predicted))
+    score = results[0][-1].final_score if results[0] else None
+    for place in sorted({*range(len(given))} - ranked.keys()):
+        score = 0.0 if score is None else below(score)
+        ranked[place] = int(np.searchsorted(of, place)), score, True
     answer = []
-    for place, score, predicted in ranked:
+    for place, (position, score, predicted) in ranked.items():
         entry: dict[str, Any] = {"corpus_id": place, "score": score}
-        entry |= {} if texts is None else {"text": _shown(given[place], texts[place])}
-        answer.append(entry | ({"predicted": True} if predicted else {}))
+        text, passage = _shown(given[place], whole.texts[place]), items.extra[position]
+        if passage:  # blanks around a text are not scored, but are in the text as given
+            blanks = text.find(whole.texts[place])
+            entry |= {name: cast(int, passage[name]) + blanks for name in (START, END)}
+        entry |= {"text": text} | ({"predicted": True} if predicted else {})
+        answer.append(entry)
     return answer
 
 

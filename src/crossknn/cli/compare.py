@@ -74,7 +74,7 @@ class CompareOptions:
         if self.qrels is None:
             return None
         qrels = read_qrels(self.qrels)
-        judged = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=self.keep_own)
+        judged = Judgements.from_qrels(qrels, queries, index.answer_ids, keep_own=self.keep_own)
         names = MEASURES if self.measures is None else measure_names(self.measures)
         task = TaskMeasures(judged, names)
         for sentence in judged.notes():

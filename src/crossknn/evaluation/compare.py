@@ -123,7 +123,7 @@ def compare(
     index.check_compact("a comparison")
     queries, task = query_set(queries), None
     if qrels is not None and measures:
-        judged = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
+        judged = Judgements.from_qrels(qrels, queries, index.answer_ids, keep_own=keep_own)
         task = TaskMeasures(judged, measures)
     if isinstance(scores, np.ndarray):
         batches, exact = query_batches(index, queries, exact=scores), {"exact": Exact()}

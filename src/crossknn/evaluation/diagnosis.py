@@ -163,7 +163,7 @@ def diagnose(
     budgets = sorted({as_count(budget, "a budget") for budget in budgets})
     if not budgets or budgets[-1] > index.n:
         raise InputError(f"budgets are {budgets}: give budgets of at most {index.n} items")
-    judged = Judgements.from_qrels(qrels, queries, index.items.ids, keep_own=keep_own)
+    judged = Judgements.from_qrels(qrels, queries, index.answer_ids, keep_own=keep_own)
     rows = [q for q, row in enumerate(judged.rows) if row]
     task = TaskMeasures(judged.take(rows), [measure])
     check_enough(task.judgements)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -18,8 +18,12 @@ from crossknn.linalg import top_k
 from crossknn.methods import Method
 from crossknn.retrievers.base import VectorStore
 from crossknn.search.fusion import Fusion
+from crossknn.search.groups import Groups
 from crossknn.search.loop import Search, drive
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Named, Pairs, Queries, Scale
+
+K = 10
+"""Number of documents that a search looks for in an index of passages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,13 +164,17 @@ def outcome(
     start = index_calls = 0
     for batch in batches:
         search, seen, took = _searched(batch, method, budget, seed, fusion, scored)
-        best, observed, r = search.best(depth).items, search.observed(), len(batch.queries)
+        observed, r = search.observed(), len(batch.queries)
+        best, revealed = search.best(depth).items, observed.items
+        if (groups := search.groups) is not None:
+            best = groups.named(replace(groups, k=depth).best(search.best(search.n))[0].items)
+            revealed = groups.named(revealed)
         seconds.append(np.full(r, took / r))
         short = ((0, 0), (0, depth - best.shape[1]))
         answers.append(np.pad(best, short, constant_values=NO_ITEM))
         calls.append(observed.counts)
-        revealed = observed.items if method.calls else None
-        values.append(task.values(answers[-1], revealed, start=start) if task else {})
+        known = revealed if method.calls else None
+        values.append(task.values(answers[-1], known, start=start) if task else {})
         index_calls, start = max(index_calls, seen.calls), start + r
     items, shares = np.concatenate(answers), dict[int, FloatArray]()
     if truth is not None:  # the other queries have no recall
@@ -195,7 +203,8 @@ def _searched(
     fusion: Fusion | None,
     scored: Callable[[int], None] | None,
 ) -> tuple[Search, Replayed, float]:
-    """Run the search of a batch; return it, the data it read and the seconds outside scoring."""
+    """Run the search of a batch, of an index of passages for documents; return it, the data it read
+    and the seconds outside scoring."""
     seen, scoring, began = Replayed(batch.index), 0.0, time.perf_counter()
 
     def score(pairs: Pairs) -> FloatArray:
@@ -208,7 +217,10 @@ def _searched(
         return scores
 
     plan = plan_together(method, cast(Index, seen), budget, seed)
-    search = Search(fusion.plan(plan) if fusion else plan, batch.queries, batch.index.n)
+    of = documents_of(batch.index)
+    groups = None if of is None else Groups(of, K)
+    plan = fusion.plan(plan) if fusion else plan
+    search = Search(plan, batch.queries, batch.index.n, groups=groups)
     return drive(search, score), seen, time.perf_counter() - began - scoring
 
 
@@ -219,8 +231,19 @@ def truth_of(batches: Sequence[QueryBatch], k: int, fusion: Fusion | None = None
     for batch in batches:
         if batch.exact is not None:
             added = fusion.added(batch.queries) if fusion else 0
-            best.append(top_k(batch.exact + added, k).items)
+            scores = batch.exact + added
+            if (of := documents_of(batch.index)) is not None:
+                passages, scores = scores, np.full_like(scores, -np.inf)
+                for row, own in zip(scores, passages, strict=True):
+                    np.maximum.at(row, of, own)
+            best.append(top_k(scores, k).items)
     return np.concatenate(best)
+
+
+def documents_of(index: Index) -> IntArray | None:
+    """Return the position (n,) that stands for each passage's document, if items are passages."""
+    documents: IntArray | None = getattr(index, "documents", None)
+    return documents
 
 
 def check(

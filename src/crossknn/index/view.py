@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from crossknn.data.items import Item, Items
-from crossknn.data.passages import Passages, document_of
+from crossknn.data.passages import DOCUMENT, Passages, document_of
 from crossknn.errors import InputError
 from crossknn.index.columns import StoredArray
 from crossknn.index.database import DatabaseStore
@@ -145,6 +145,24 @@ class IndexView:
         fields = self._fields.get("fields", (records,), lambda: Fields(records))
         of: IntArray = self._fields.get(("groups", field), (records,), lambda: fields.groups(field))
         return of
+
+    @property
+    def documents(self) -> IntArray | None:
+        """Return the position (n,) of the first passage of each passage's document, which stands
+        for the document in evaluations; None if the items are not passages."""
+        if self.passages is None:
+            return None
+        _, first, of = np.unique(self.groups(DOCUMENT), return_index=True, return_inverse=True)
+        return first[of]
+
+    @property
+    def answer_ids(self) -> Sequence[str]:
+        """Ids (n) of what is at each position in an answer: items or, at their first passage,
+        documents."""
+        if (first := self.documents) is None:
+            return self.items.ids
+        ids, extra = self.items.ids, self.items.extra
+        return [str(extra[p][DOCUMENT]) if f == p else ids[p] for p, f in enumerate(first.tolist())]
 
     @cached_property
     def scores(self) -> ScoreStore:

@@ -60,6 +60,10 @@ class Groups:
         scores = np.take_along_axis(found.scores, order, axis=1)
         return Candidates(np.take_along_axis(found.items, order, axis=1), scores, std)
 
+    def named(self, items: IntArray) -> IntArray:
+        """Return the groups' numbers of items (m, c), `NO_ITEM` where there is none."""
+        return np.where(items == NO_ITEM, NO_ITEM, self.of[items])
+
     def _best(self, items: IntArray, final: FloatArray) -> IntArray:
         """Return the groups of the k best so far, fewer if fewer have a score."""
         known = np.flatnonzero((items != NO_ITEM) & (final >= self.least))  # not NaN

@@ -82,7 +82,7 @@ class Trial:
         task, budget = None, min(budget, index.n)
         share = f"R@{min(RETURNED, budget)}"  # what is returned beyond the budget has no score
         if qrels is not None:
-            judged = Judgements.from_qrels(qrels, queries, index.items.ids)
+            judged = Judgements.from_qrels(qrels, queries, index.answer_ids)
             task = TaskMeasures(judged, [measure, share])
         batches, method = query_batches(index, queries, scorer, scores), parse_method(DEFAULT)
         budgets, m, k = sorted({*budgets, budget}), len(scores), min(K, index.n)

@@ -19,8 +19,9 @@ from crossknn.errors import InputError, ScorerError
 from crossknn.linalg import one_thread
 from crossknn.scorers.base import Scorer
 from crossknn.search.loop import SearchRetriever
+from crossknn.search.request import SearchRequest
 from crossknn.search.results import Results, merged
-from crossknn.search.run import FailurePolicy, SearchRequest, SearchRun
+from crossknn.search.run import FailurePolicy, SearchRun
 from crossknn.types import Candidates, Pairs, Progress
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""A search request, its execution, and its policy for failures.
+"""The execution of a search, and its policy for failures.
 
 Axes: m queries, n items, p pairs.
 """
@@ -6,33 +6,25 @@ Axes: m queries, n items, p pairs.
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from crossknn.data.passages import DOCUMENT
-from crossknn.data.queries import QuerySet
-from crossknn.errors import CrossknnError, InputError, StoreError, counted, scorer_failure
+from crossknn.errors import CrossknnError, StoreError, counted, scorer_failure
 from crossknn.index.database import Column
-from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import one_thread
-from crossknn.methods.base import Method, planned
 from crossknn.methods.kriging import ROUNDS
-from crossknn.methods.plan import Plan
 from crossknn.retrievers.base import ItemPriors, RandomItems
-from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
-from crossknn.search.calibration import CONTEXT, Calibration
-from crossknn.search.fusion import Fusion
-from crossknn.search.groups import Groups
-from crossknn.search.loop import Search, SearchRetriever
+from crossknn.search.calibration import CONTEXT
+from crossknn.search.loop import Search
+from crossknn.search.request import SearchRequest
 from crossknn.search.results import (
-    EqualTexts,
     Hit,
     Results,
     as_documents,
@@ -46,94 +38,6 @@ logger = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 3
 """Number of failed pairs in a row that end a query, and of failed queries that end the search."""
-AT_ONCE = 1 << 26
-"""Maximum number of approximate scores (m x n) in memory, 256 MB: more queries are searched in
-batches."""
-QUERIES, CHARACTERS, CELLS = 8, 8_192, 1 << 21
-"""With a deadline, a batch has at most this many queries, characters of query texts, and
-approximate scores (m x n), because the first stage does not check the deadline."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SearchRequest:
-    """The checked arguments of a search (see `Searcher.search`), and the data that it reads.
-
-    `index` is a snapshot of the index with the fits of this scorer, `pairs` the budget per query,
-    and `allowed` the mask (n,) of items that pass the filter. `cheaper` is the search with a
-    cheaper scorer that comes first, and `found` the retriever that runs it; `rung` is the number of
-    the scorer, from the cheapest, 1; `scored` is called with the number of newly scored pairs;
-    `group_by` is the field whose values make groups, with `group_size` items of each in the answer.
-    """
-
-    index: ItemIndex
-    scorer: Scorer | None
-    fusion: Fusion | None
-    calibration: Calibration | None
-    queries: QuerySet
-    method: Method
-    k: int
-    pairs: int
-    allowed: BoolArray | None
-    seed: int
-    deadline: float | None
-    min_score: float | None = None
-    trace: bool = False
-    cancel: threading.Event | None = None
-    fallback: bool = False
-    cheaper: SearchRequest | None = None
-    found: SearchRetriever | None = None
-    rung: int = 1
-    scored: Callable[[int], object] | None = None
-    group_by: str | None = None
-    group_size: int = 1
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The method's plan; with fusion, it searches for the top k by final score."""
-        make = planned
-        if len(self.queries) > 1:
-            from crossknn.fitting.together import plan_together
-
-            make = plan_together
-        plan = make(self.method, self.index, self.pairs, self.seed)
-        if plan.stop is not None and self.k > plan.stop.k:
-            raise InputError(
-                f"k is {self.k}, but the method's target_recall refers to the top "
-                f"{plan.stop.k}: give the method k={self.k}, too"
-            )
-        return plan if self.fusion is None else self.fusion.plan(plan)
-
-    @cached_property
-    def groups(self) -> Groups | None:
-        """The groups of items of which the k best are wanted, with `group_by`."""
-        if self.group_by is None:
-            return None
-        least = -np.inf if self.min_score is None else self.min_score
-        return Groups(self.index.groups(self.group_by), self.k, least)
-
-    @cached_property
-    def equal_texts(self) -> EqualTexts:
-        """The items that have the same text as another item, and so share its score."""
-        items, none = self.index.items, np.zeros(0, np.int64)
-        fits = self.allowed is None or self.allowed.shape == (len(items),)
-        reads_texts = self.method.calls and getattr(self.scorer, "reads_texts", True)
-        # Texts in a database are not compared. `Search` refuses a mask of the wrong length.
-        if not fits or not reads_texts or isinstance(items.texts, Column):
-            return EqualTexts(none, none)
-        return EqualTexts.among(items.alike, self.allowed)
-
-    def starts(self) -> Sequence[int]:
-        """Return the position of the first query of each batch that is searched together."""
-        texts, n = self.queries.texts, self.index.n
-        if self.deadline is None and self.cancel is None:
-            return range(0, len(texts), max(1, AT_ONCE // n))
-        most, starts, length = max(1, min(QUERIES, CELLS // max(n, 1))), [0], 0
-        for q, text in enumerate(texts):
-            if q - starts[-1] >= most or (q > starts[-1] and length + len(text) > CHARACTERS):
-                starts.append(q)
-                length = 0
-            length += len(text)
-        return starts
 
 
 class FailurePolicy:

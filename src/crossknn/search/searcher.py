@@ -28,8 +28,8 @@ from crossknn.search import ladder
 from crossknn.search.calibration import CALIBRATION, open_calibration
 from crossknn.search.fusion import Fuse, open_fusion
 from crossknn.search.loop import SearchRetriever
+from crossknn.search.request import SearchRequest
 from crossknn.search.results import Results
-from crossknn.search.run import SearchRequest
 from crossknn.types import BoolArray, Progress, as_count, as_positive
 
 logger = logging.getLogger(__name__)
@@ -231,10 +231,7 @@ class Searcher:
         index = self.index.snapshot()
         request = self._request(index, queries, chosen, limits, k, min_score, filter, seed)
         request = replace(request, trace=trace, cancel=cancel, fallback=fallback)
-        if group_by is None and index.passages is not None:
-            group_by = DOCUMENT
-        if group_by is not None:
-            request = _grouped(request, group_by, as_count(group_size, "group_size"))
+        request = _of_groups(request, group_by, as_count(group_size, "group_size"))
         results = ladder.execute(request, progress)
         return ladder.with_probes(results, rates) if rates else results
 
@@ -380,14 +377,19 @@ class Searcher:
         )
 
 
-def _grouped(request: SearchRequest, field: str, size: int) -> SearchRequest:
-    """Return the request for groups, also in the searches with cheaper scorers before it."""
+def _of_groups(request: SearchRequest, field: str | None, size: int) -> SearchRequest:
+    """Return the request for groups, also in the searches with cheaper scorers before it; an index
+    of passages is searched for documents."""
+    if field is None and request.index.passages is not None:
+        field = DOCUMENT
+    if field is None:
+        return request
     if request.plan.stop is not None:
         raise InputError("target_recall refers to items: leave out either it or group_by")
     if not isinstance(field, str):
         raise InputError(f"group_by is {field!r:.80}: give the name of a field of the items")
     request.index.groups(field)  # raises an error if no item has it
-    cheaper = request.cheaper and _grouped(request.cheaper, field, size)
+    cheaper = request.cheaper and _of_groups(request.cheaper, field, size)
     return replace(request, group_by=field, group_size=size, cheaper=cheaper)
 
 

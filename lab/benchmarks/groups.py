@@ -4,8 +4,9 @@
     python lab/benchmarks/groups.py WORK                                           # prints the table
 
 SET is medquad (answers by source page: 600 pages drawn at random), python (members of the standard library by module) or
-man (passages of about 60 words of this machine's manual pages, by page). FOLDER is MedQuAD in BEIR's layout, and the
-folder of questions on Python and the shell (conala.jsonl.gz, nl2bash.jsonl.gz). The bundled cross-encoder reads at most
+man (passages of about 60 words of this machine's manual pages, by page), or squad (sentences by documents of 12, of
+which one answers the question: for these the share of queries whose document is found is printed, too). FOLDER is MedQuAD in BEIR's layout, and the
+folder of questions (conala.jsonl.gz, nl2bash.jsonl.gz, squad_sentences.test.jsonl.gz). The bundled cross-encoder reads at most
 32 tokens of a pair. A group's exact score is that of its best item.
 """
 
@@ -19,6 +20,7 @@ import inspect
 import json
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,7 @@ import numpy as np
 import crossknn as ck
 from crossknn.evaluation.measures import bootstrap
 from crossknn.methods import parse_method
+from crossknn.methods.plan import Plan
 from crossknn.search.groups import Groups
 from crossknn.search.loop import simulate
 from crossknn.types import FloatArray, IntArray, Pairs, Queries
@@ -85,6 +88,16 @@ def man(folder: Path, rng: np.random.Generator) -> Corpus:
     return questions(folder / "nl2bash.jsonl.gz", rng), items[:ITEMS]
 
 
+def squad(folder: Path, rng: np.random.Generator) -> Corpus:
+    """Return questions, and documents of 12 sentences drawn at random, with the answers anywhere in them."""
+    with gzip.open(folder / "squad_sentences.test.jsonl.gz", "rt") as file:
+        rows = [json.loads(line) for line in file]
+    rows = list({row["text"]: row for row in rows if row["label"]}.values())
+    chosen = [rows[at] for at in rng.permutation(len(rows))[:ITEMS]]
+    items = [row | {"group": f"{at // 12}"} for at, row in enumerate(chosen)]
+    return [chosen[at]["query"] for at in rng.permutation(len(chosen))[:QUERIES]], items
+
+
 def questions(path: Path, rng: np.random.Generator) -> list[str]:
     with gzip.open(path, "rt") as file:
         known = sorted({json.loads(line)["query"] for line in file})
@@ -99,7 +112,7 @@ def collect(work: Path, name: str, folder: Path) -> None:
     """Write the corpus and the score of every pair."""
     corpus = work / f"{name}.json"
     if not corpus.exists():
-        made = {"medquad": medquad, "python": python, "man": man}[name](
+        made = {"medquad": medquad, "python": python, "man": man, "squad": squad}[name](
             folder, np.random.default_rng(0)
         )
         corpus.write_text(json.dumps(made))
@@ -120,46 +133,54 @@ def collect(work: Path, name: str, folder: Path) -> None:
 def table(work: Path) -> None:
     """Print recall of the ten best groups in percent: items grouped afterwards, groups, difference."""
     for corpus in sorted(work.glob("*.json")):
-        queries, items = json.loads(corpus.read_text())
-        paths = [work / f"{corpus.stem}-{q}.npy" for q in range(len(queries))]
-        queries = [text for text, path in zip(queries, paths, strict=True) if path.exists()]
+        questions, items = json.loads(corpus.read_text())
+        paths = [work / f"{corpus.stem}-{q}.npy" for q in range(len(questions))]
+        queries = [text for text, path in zip(questions, paths, strict=True) if path.exists()]
         scores = np.array([np.load(path) for path in paths if path.exists()])
-        index = ck.ItemIndex.build(
-            [{"text": i["text"], "group": i["group"]} for i in items], encoder="bundled"
-        )
+        records = [{"text": item["text"], "group": item["group"]} for item in items]
+        index = ck.ItemIndex.build(records, encoder="bundled")
         of = index.groups("group")
+        right = {item.get("query"): of[at] for at, item in enumerate(items)}
+        answers = np.array([right.get(query, -1) for query in queries])
+        exact = best_of(scores, of)
         print(f"{corpus.stem}: {len(queries)} queries, {len(items)} items, {of.max() + 1} groups")
-        for method in METHODS:
-            for budget in BUDGETS:
-                plan = parse_method(method).plan(index, budget, 0)
-                both = [
-                    recall(plan, queries, scores, of, wanted) for wanted in (None, Groups(of, K))
-                ]
-                gain = both[1] - both[0]
-                low, high = bootstrap(gain)
-                print(
-                    f"| {method} | {budget} | {both[0].mean():.1f} | {both[1].mean():.1f} | {gain.mean():+.1f} ({low:+.1f}, {high:+.1f}) |"
-                )
+        if (answers >= 0).all():
+            print(
+                f"right in ten, all scored: {100 * (exact == answers[:, None]).any(1).mean():.1f}"
+            )
+        for method, budget in product(METHODS, BUDGETS):
+            plan = parse_method(method).plan(index, budget, 0)
+            found = [ten(plan, queries, scores, of, wanted) for wanted in (None, Groups(of, K))]
+            both = [100 * (each[:, :, None] == exact[:, None]).any(1).mean(1) for each in found]
+            gain = bootstrap(both[1] - both[0])
+            shares = [100 * (each == answers[:, None]).any(1).mean() for each in found]
+            print(
+                f"| {method} | {budget} | {both[0].mean():.1f} | {both[1].mean():.1f} | "
+                f"{gain.mean:+.1f} ({gain.low:+.1f} to {gain.high:+.1f}) | "
+                + " | ".join(f"{share:.1f}" for share in shares if (answers >= 0).all())
+            )
 
 
-def recall(
-    plan: object, queries: list[str], scores: FloatArray, of: IntArray, groups: Groups | None
-) -> FloatArray:
-    """Return the recall (m,) in percent of the ten best groups."""
+def best_of(scores: FloatArray, of: IntArray) -> IntArray:
+    """Return the ten best groups (m, 10) by exact score."""
     exact = np.full((len(scores), of.max() + 1), -np.inf)
     for row, own in zip(exact, scores, strict=True):
         np.maximum.at(row, of, own)
-    true = np.argsort(-exact, axis=1, kind="stable")[:, :K]
+    return np.argsort(-exact, axis=1, kind="stable")[:, :K]
+
+
+def ten(
+    plan: Plan, queries: list[str], scores: FloatArray, of: IntArray, groups: Groups | None
+) -> IntArray:
+    """Return the ten groups (m, 10) that a search finds."""
     search = simulate(plan, Queries(queries), scores, groups)
-    found, _ = Groups(of, K).best(search.best(search.budget))
-    rows = zip(found.items, true.tolist(), strict=True)
-    return np.array([100 * len({*of[row[row >= 0]].tolist()} & {*best}) / K for row, best in rows])
+    return Groups(of, K).named(Groups(of, K).best(search.best(search.budget))[0].items)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("work", type=Path)
-    parser.add_argument("set", nargs="?", choices=["medquad", "python", "man"])
+    parser.add_argument("set", nargs="?", choices=["medquad", "python", "man", "squad"])
     parser.add_argument("--medquad", type=Path)
     parser.add_argument("--questions", type=Path)
     args = parser.parse_args()

@@ -473,7 +473,7 @@ def test_a_cheap_reranking_passes_on_what_it_scored(index):
 
 
 def test_batches_keep_no_more_than_the_last_search(index, searcher, monkeypatch):
-    monkeypatch.setattr("crossknn.search.run.AT_ONCE", 2 * N)
+    monkeypatch.setattr("crossknn.search.request.AT_ONCE", 2 * N)
     results = searcher.search([f"{query} {i}" for query in QUERIES for i in range(3)], 5, [20, 6])
     assert (results.n_calls, results.cheaper.n_calls) == (54, 180)
     assert results.cheaper.seconds > 0

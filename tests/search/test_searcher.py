@@ -142,7 +142,7 @@ def test_an_answer_of_more_than_the_budget_is_filled_up_with_predictions(index):
 def test_many_queries_are_searched_in_parts_with_the_same_answers(index, monkeypatch):
     queries = [f"item {i}" for i in range(9)]
     whole = ck.Searcher(index, length, "axn(retriever=random)").search(queries, k=5, budget=12)
-    monkeypatch.setattr("crossknn.search.run.AT_ONCE", 2 * index.n)
+    monkeypatch.setattr("crossknn.search.request.AT_ONCE", 2 * index.n)
     parts = ck.Searcher(index, length, "axn(retriever=random)").search(queries, k=5, budget=12)
     assert [[h.id for h in hits] for hits in parts] == [[h.id for h in hits] for hits in whole]
     assert (parts.n_calls, parts.n_scored) == (whole.n_calls, whole.n_scored)

@@ -19,10 +19,11 @@ from crossknn.index.vectors import (
     GivenModel,
     ItemVectors,
     RememberedModel,
+    SparseVectors,
     check_vectors,
 )
 from crossknn.retrievers.lexical import BM25, LSA, LSA_DIMENSIONS
-from crossknn.retrievers.specs import SEARCH
+from crossknn.retrievers.specs import SEARCH, SPARSE
 from crossknn.retrievers.words import Tokenizer
 from crossknn.types import Artifact, FloatArray, Progress, as_count
 
@@ -38,7 +39,8 @@ def parts_of(
     items: Items,
     folder: IndexFolder | None,
     *,
-    encoder: GivenModel | None,
+    encoders: Mapping[str, GivenModel],
+    sparse: Any,
     vectors: Mapping[str, FloatArray],
     lsa: int | None,
     bm25: bool,
@@ -46,26 +48,31 @@ def parts_of(
     progress: Progress | None,
 ) -> dict[str, Any]:
     """Make the vectors and word models of a new index; see `ItemIndex.build`."""
-    n, parts, given = len(items), dict[str, Any](), dict(vectors)
-    encoded: Any = None if encoder is None else given.pop(DUAL_ENCODER, None)
-    for name, values in given.items():
-        check_name(name, "your own vectors")
-        values = check_vectors(values, n, None, f"the vectors {name!r}", half=True)
+    n, parts = len(items), dict[str, Any]()
+    for name in {**vectors, **encoders}:
+        if name not in encoders or name != DUAL_ENCODER:
+            check_name(name, "your own vectors")
+    for name in [name for name in vectors if name not in encoders]:
+        values = check_vectors(vectors[name], n, None, f"the vectors {name!r}", half=True)
         parts[f"vectors/{name}"] = ItemVectors(values=values)
     previous = None if folder is None else _previous(folder)
-    if encoder is not None:
-        model = RememberedModel.of("dual encoder", encoder)
-        if encoded is None:
-            values = _encoded(model, items.texts, folder, previous, progress)
+    for name, given in encoders.items():
+        model = RememberedModel.of("dual encoder", given, name)
+        if name in vectors:
+            values = check_vectors(vectors[name], n, model.dimensions, "the encoder's vectors")
         else:
-            values = check_vectors(encoded, n, model.dimensions, "the encoder's vectors")
-        parts[f"vectors/{DUAL_ENCODER}"] = ItemVectors(values=values, encoder=model)
+            values = _encoded(model, items.texts, folder, previous, progress)
+        parts[f"vectors/{name}"] = ItemVectors(values=values, encoder=model)
     lsa = as_count((0 if parts else LSA_DIMENSIONS) if lsa is None else lsa, "lsa", 0)
     if bm25:
         parts["words/bm25"] = BM25.fit(items.texts, tokenizer)
     if lsa:
         words, values = LSA.fit(items.texts, tokenizer, dimensions=lsa)
         parts |= {f"words/{LSA_NAME}": words, f"vectors/{LSA_NAME}": ItemVectors(values=values)}
+    if sparse is not None:
+        model = RememberedModel.of("sparse encoder", sparse, SPARSE)
+        states = model.encode(items.texts, progress, None if folder is None else folder.path)
+        parts[f"words/{SPARSE}"] = SparseVectors(states, model)
     return parts
 
 
@@ -78,7 +85,9 @@ def parts_over(
 ) -> Parts:
     """Make the parts of an index whose items stay in a database; see `ItemIndex.over`."""
     items = items_in(store, texts)
-    model = None if encoder is None else RememberedModel.of("dual encoder", encoder)
+    model = None
+    if encoder is not None:
+        model = RememberedModel.of("dual encoder", encoder, DUAL_ENCODER)
     d = store.shape[1]
     if model is not None and model.dimensions != d:
         raise InputError(
@@ -150,8 +159,8 @@ def _encoded(
     """Encode the items (n, d), except texts that `previous` has encoded with the same model."""
     path = None if folder is None else folder.path
     old = None
-    if previous is not None and DUAL_ENCODER in previous.names("vectors"):
-        old = previous.open("vectors", DUAL_ENCODER)
+    if previous is not None and model.name in previous.names("vectors"):
+        old = previous.open("vectors", model.name)
     if previous is None or old is None or old.encoder is None or not old.encoder.same_as(model):
         return model.encode(texts, progress, path).values
     rows = {text: row for row, text in enumerate(previous.items.texts)}

@@ -105,9 +105,7 @@ class BM25(AllScores):
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """Return the best allowed items that share a term with the query, perhaps fewer items."""
-        scores = self.of_all(queries)
-        scores[scores <= 0] = -np.inf
-        return top_k(mask(scores, None, allowed), count)
+        return matching(self.of_all(queries), count, allowed)
 
     def rows(self, texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """For added items, return the updated `meta` and the rows to append to the columns."""
@@ -161,6 +159,12 @@ class BM25(AllScores):
         postings = artifact.rows("weights"), artifact.rows("items"), read["starts"]
         added = {key[6:]: read[key] for key in read if key.startswith("added.")}
         return cls(Vocabulary.of(artifact), meta["n"], *postings, meta["mean_length"], added)
+
+
+def matching(scores: FloatArray, count: int, allowed: BoolArray | None) -> Candidates:
+    """Return the best allowed items with scores (m, n) above 0, which are overwritten."""
+    scores[scores <= 0] = -np.inf
+    return top_k(mask(scores, None, allowed), count)
 
 
 def tfidf_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Vocabulary, FloatArray, Any]:

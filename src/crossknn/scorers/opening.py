@@ -19,11 +19,17 @@ from crossknn.models.folder import (
     check_cross_encoder,
     check_dual_encoder,
     check_not_onnx,
+    check_sparse_encoder,
     model_folder,
 )
 from crossknn.scorers.base import Encoder, Scorer
 from crossknn.scorers.http import HttpScorer
-from crossknn.scorers.library import PredictScorer, SentenceTransformerEncoder, open_library
+from crossknn.scorers.library import (
+    PredictScorer,
+    SentenceTransformerEncoder,
+    SparseTextEncoder,
+    open_library,
+)
 from crossknn.scorers.llm import LLMScorer
 from crossknn.scorers.plain import CallableScorer, MatrixScorer
 from crossknn.scorers.token_models import (
@@ -92,6 +98,18 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
         return own
     check_dual_encoder(folder, str(path_or_name))
     return SentenceTransformerEncoder(folder, **options)
+
+
+def as_sparse_encoder(model: Any) -> SparseTextEncoder:
+    """Open a sparse encoder (SPLADE) from its folder, its hub name, or sentence-transformers'
+    loaded `SparseEncoder`."""
+    if isinstance(model, SparseTextEncoder):
+        return model
+    if isinstance(model, str | Path):
+        folder = model_folder(model)
+        check_sparse_encoder(folder, str(model))
+        return SparseTextEncoder(folder)
+    return SparseTextEncoder(model)
 
 
 def LateInteraction(path_or_name: str | Path, **options: Any) -> LateInteractionScorer:  # noqa: N802

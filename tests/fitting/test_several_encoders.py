@@ -81,7 +81,7 @@ def test_the_fit_weighs_them_and_chooses_the_first_batch(world, names, tmp_path)
     stages = stage_names(view, parse(prior.retriever))
     assert (stages[prior.lead], prior.space) == ("good", "good")
     assert compared_vectors(view, prior) == "good"
-    means = dict(zip(stages, prior.trends[-1].means[1:], strict=False))
+    means = dict(zip(stages, prior.trends[-1].mean[1:], strict=False))
     assert means["good"] > 5 * abs(means["noise"])
     plan = Kriging().plan(view, 40, 0)
     for query in world.texts[30:33]:

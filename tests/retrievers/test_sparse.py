@@ -12,8 +12,8 @@ from crossknn.cli.app import app
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.index import vectors as work
 from crossknn.index.item_index import ItemIndex
-from crossknn.index.vectors import SparseVectors
 from crossknn.retrievers.base import Retriever
+from crossknn.retrievers.lexical import SparseVectors
 from crossknn.retrievers.specs import first_stage, open_retriever, stage_names
 from crossknn.scorers.library import SentenceTransformerEncoder
 from crossknn.scorers.opening import as_sparse_encoder
@@ -224,5 +224,5 @@ def test_damaged_rows_are_refused(saved):
     stage = ItemIndex.load(saved.folder).retrievers["sparse"]
     rows = np.array(stage.states.values)
     rows[3, 0] = 1e6
-    with pytest.raises(IndexFormatError, match="words/sparse cannot be read"):
+    with pytest.raises(IndexFormatError, match="its sparse vectors cannot be read"):
         SparseVectors(States(rows, stage.states.starts), stage.encoder).scores(Queries(["oak"]))

@@ -149,7 +149,9 @@ def _of_anchors(
     queries, scores = index.anchors.queries, index.anchors.scores
     cheap = retriever_scores(index, retriever, queries, SEED) if cheap is None else cheap
     names = stage_names(index, retriever)
-    lead = _chosen_lead(index, names, cheap, scores, rows)
+    lead = leading_retriever(index, names)
+    if len(leads := possible_leads(index, names)) > 1:
+        lead = _chosen_lead(leads, cheap, scores, np.arange(len(scores)) if rows is None else rows)
     vectors, space = _space(index, names[lead])
     prior = fit_dense(
         scores,
@@ -190,21 +192,13 @@ def _of_searches(
 
 
 def _chosen_lead(
-    index: Index,
-    names: Sequence[str],
-    cheap: Sequence[FloatArray],
-    exact: FloatArray,
-    rows: IntArray | None,
+    leads: Sequence[int], cheap: Sequence[FloatArray], exact: FloatArray, rows: IntArray
 ) -> int:
-    """Return the position of the leading retriever; of several encoders, that whose scores have the
-    highest mean correlation with the exact scores of the anchors at `rows`."""
-    leads = possible_leads(index, names)
-    if len(leads) == 1:
-        return leads[0]
-    anchors = range(len(exact)) if rows is None else rows.tolist()
-    units = {q: standardised(exact[q]) for q in anchors}
-    found = [sum(float(standardised(cheap[r][q]) @ units[q]) for q in anchors) for r in leads]
-    return leads[int(np.argmax(found))]
+    """Return the position of the retriever, among `leads`, whose scores have the highest mean
+    correlation with the exact scores of the anchors at `rows`."""
+    units = {q: standardised(exact[q]) for q in rows.tolist()}
+    sums = [sum(float(standardised(cheap[r][q]) @ units[q]) for q in units) for r in leads]
+    return leads[int(np.argmax(sums))]
 
 
 def _space(index: Index, lead: str) -> tuple[str, str | None]:

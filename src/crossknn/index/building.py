@@ -19,10 +19,9 @@ from crossknn.index.vectors import (
     GivenModel,
     ItemVectors,
     RememberedModel,
-    SparseVectors,
     check_vectors,
 )
-from crossknn.retrievers.lexical import BM25, LSA, LSA_DIMENSIONS
+from crossknn.retrievers.lexical import BM25, LSA, LSA_DIMENSIONS, SparseVectors
 from crossknn.retrievers.specs import SEARCH, SPARSE
 from crossknn.retrievers.words import Tokenizer
 from crossknn.types import Artifact, FloatArray, Progress, as_count
@@ -49,12 +48,12 @@ def parts_of(
 ) -> dict[str, Any]:
     """Make the vectors and word models of a new index; see `ItemIndex.build`."""
     n, parts = len(items), dict[str, Any]()
-    for name in {**vectors, **encoders}:
-        if name not in encoders or name != DUAL_ENCODER:
+    for name in dict.fromkeys([*vectors, *encoders]):
+        if name != DUAL_ENCODER or name not in encoders:
             check_name(name, "your own vectors")
-    for name in [name for name in vectors if name not in encoders]:
-        values = check_vectors(vectors[name], n, None, f"the vectors {name!r}", half=True)
-        parts[f"vectors/{name}"] = ItemVectors(values=values)
+        if name not in encoders:
+            values = check_vectors(vectors[name], n, None, f"the vectors {name!r}", half=True)
+            parts[f"vectors/{name}"] = ItemVectors(values=values)
     previous = None if folder is None else _previous(folder)
     for name, given in encoders.items():
         model = RememberedModel.of("dual encoder", given, name)
@@ -85,9 +84,7 @@ def parts_over(
 ) -> Parts:
     """Make the parts of an index whose items stay in a database; see `ItemIndex.over`."""
     items = items_in(store, texts)
-    model = None
-    if encoder is not None:
-        model = RememberedModel.of("dual encoder", encoder, DUAL_ENCODER)
+    model = None if encoder is None else RememberedModel.of("dual encoder", encoder)
     d = store.shape[1]
     if model is not None and model.dimensions != d:
         raise InputError(

@@ -22,9 +22,9 @@ from crossknn.errors import IndexFormatError, InputError, nearest
 from crossknn.files import parse_json, text_digest
 from crossknn.index.columns import StoredArray, StoredColumns, StoredRecords, StoredTexts, refusing
 from crossknn.index.storage import IndexFolder, as_json, columns_of
-from crossknn.index.vectors import EncodeQueries, ItemVectors, LateStates, SparseVectors
+from crossknn.index.vectors import EncodeQueries, ItemVectors, LateStates
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.lexical import BM25, LSA
+from crossknn.retrievers.lexical import BM25, LSA, SparseVectors
 from crossknn.retrievers.specs import SPARSE
 from crossknn.retrievers.words import UNICODE
 from crossknn.types import Artifact, Cache, Named, Value
@@ -33,7 +33,11 @@ DUAL_ENCODER, LSA_NAME, GIVEN = "dense", "lsa", "vectors"
 ANCHORS = "anchors"
 """Name of the artifact with the exact scores of anchor (train) queries for every item."""
 
-WORDS: Mapping[str, Any] = {"bm25": BM25, LSA_NAME: LSA, SPARSE: SparseVectors}
+WORDS: Mapping[str, Callable[[Artifact], Any]] = {
+    "bm25": BM25.of,
+    LSA_NAME: LSA.of,
+    SPARSE: lambda part: SparseVectors(*LateStates.of(part, SPARSE)),
+}
 
 ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
 COLUMNS = (f"artifacts/{ANCHORS}",)
@@ -44,7 +48,7 @@ _OF_SCORERS = "artifacts/", "vectors/"
 
 _READERS: Mapping[str, Callable[[Artifact, str], Any]] = {
     "vectors": ItemVectors.of,
-    "words": lambda part, name: WORDS[name].of(part),
+    "words": lambda part, name: WORDS[name](part),
     "late": LateStates.of,
 }
 _DIGEST = re.compile(r"-[0-9a-f]{12}$")

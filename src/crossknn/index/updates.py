@@ -22,15 +22,9 @@ from crossknn.errors import InputError
 from crossknn.index.filters import FEW, field_columns
 from crossknn.index.parts import COLUMNS, ROWS, Parts, new_build, plain
 from crossknn.index.storage import Growth, columns_of
-from crossknn.index.vectors import (
-    ItemVectors,
-    LateStates,
-    RememberedModel,
-    SparseVectors,
-    check_vectors,
-)
+from crossknn.index.vectors import ItemVectors, LateStates, RememberedModel, check_vectors
 from crossknn.index.view import IndexView
-from crossknn.retrievers.lexical import BM25
+from crossknn.retrievers.lexical import BM25, SparseVectors
 from crossknn.retrievers.specs import unfitted
 from crossknn.types import Artifact, FloatArray, IntArray, Named, Progress
 

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -23,23 +22,12 @@ import numpy as np
 
 from crossknn import files
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.index.columns import refusing
 from crossknn.linalg import LARGEST, usable
-from crossknn.retrievers.base import AllScores, LateEncoder
-from crossknn.retrievers.lexical import matching
+from crossknn.retrievers.base import LateEncoder
 from crossknn.retrievers.specs import SPARSE
 from crossknn.scorers.base import Encoder
 from crossknn.scorers.opening import DualEncoder, LateInteraction, as_sparse_encoder
-from crossknn.types import (
-    Artifact,
-    BoolArray,
-    Candidates,
-    FloatArray,
-    Progress,
-    Queries,
-    Scale,
-    States,
-)
+from crossknn.types import Artifact, FloatArray, Progress, Scale, States
 
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
 """A function from texts (m) to vectors (m, d)."""
@@ -71,10 +59,9 @@ class RememberedModel:
 
     @classmethod
     def of(cls, kind: ModelKind, given: GivenModel, name: str | None = None) -> RememberedModel:
-        """Wrap a model; the states of a late-interaction model are named by its kind, if not
-        `name`."""
+        """Wrap a model; its vectors or states are named "dense" or by its kind, if not `name`."""
         source, model = _open(kind, given)
-        name = name or model.kind
+        name = name or ("dense" if kind == "dual encoder" else model.kind)
         return cls(kind, name, source, model.fingerprint, model.dimensions, model)
 
     @property
@@ -276,7 +263,8 @@ class ItemVectors:
 
 
 class LateStates(NamedTuple):
-    """The states of n items in float16, memory-mapped if the index was loaded, with their model."""
+    """The states of n items, memory-mapped if the index was loaded, with their model: float16 of a
+    late-interaction model, float32 of a sparse encoder."""
 
     states: States
     encoder: RememberedModel
@@ -289,55 +277,9 @@ class LateStates(NamedTuple):
     @staticmethod
     def of(artifact: Artifact, name: str) -> LateStates:
         """Read from the artifact that was stored as `name`."""
-        model = RememberedModel("late-interaction model", name, **artifact.meta)
+        kind: ModelKind = "sparse encoder" if name == SPARSE else "late-interaction model"
+        model = RememberedModel(kind, name, **artifact.meta)
         return LateStates(States(artifact.rows("values"), artifact.arrays["starts"]), model)
-
-
-@dataclass(frozen=True, eq=False)
-class SparseVectors(AllScores):
-    """Retrieves items by inner products of sparse vectors: `states` of n items have a row
-    (dimension, weight) for each number that is not 0, and `encoder` makes those of queries."""
-
-    states: States
-    encoder: RememberedModel
-
-    def of_all(self, queries: Queries) -> FloatArray:
-        """Compute inner products (m, n). Queries keep their vectors."""
-        if self not in queries.kept:
-            encoded = self.encoder.get().encode_queries(queries.texts)
-            queries.kept[self] = self._matrix(encoded)
-        products: FloatArray = (queries.kept[self] @ self._by_dimension).toarray()
-        return products
-
-    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return the best allowed items with scores above 0, perhaps fewer items."""
-        return matching(self.of_all(queries), count, allowed)
-
-    @cached_property
-    def _by_dimension(self) -> Any:
-        """The vectors as a matrix (d, n), of which a product reads the query's dimensions only."""
-        with refusing(f"words/{SPARSE}"):
-            vectors = self._matrix(self.states)
-            vectors.check_format(full_check=True)  # a folder may come from a stranger
-            return vectors.T.tocsr()
-
-    def _matrix(self, states: States) -> Any:
-        from scipy.sparse import csr_array
-
-        columns, weights = np.asarray(states.values).T
-        shape = len(states), self.encoder.dimensions
-        return csr_array((weights.copy(), columns.astype(np.int32), states.starts), shape=shape)
-
-    def artifact(self) -> Artifact:
-        """Convert to an artifact, as stored in the index."""
-        values, starts = self.states.values, self.states.starts
-        return Artifact(self.encoder.state(), {"values": values, "starts": starts})
-
-    @staticmethod
-    def of(artifact: Artifact) -> SparseVectors:
-        """Read from a stored artifact."""
-        model = RememberedModel("sparse encoder", SPARSE, **artifact.meta)
-        return SparseVectors(States(artifact.rows("values"), artifact.arrays["starts"]), model)
 
 
 def check_vectors(
@@ -374,18 +316,16 @@ def check_vectors(
 
 def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
     """Return the source of a model, if it has one, and the model."""
-    late = kind == "late-interaction model"
+    openers: dict[str, Any] = {"dual encoder": DualEncoder, "sparse encoder": as_sparse_encoder}
     source, model = None, given
     if isinstance(given, str | Path):
         # Store a folder's full path, so that the index can be used from any directory.
         path = Path(given).expanduser()
         source = str(path.resolve()) if path.is_dir() else str(given)
-        model = source
-    if kind == "sparse encoder":
-        return source, as_sparse_encoder(model)
-    if source is not None:
-        model = LateInteraction(source) if late else DualEncoder(source)
-    if not isinstance(model, LateEncoder if late else Encoder):
+        model = openers.get(kind, LateInteraction)(source)
+    elif kind == "sparse encoder":
+        model = as_sparse_encoder(given)
+    if not isinstance(model, Encoder if kind in openers else LateEncoder):
         raise InputError(
             f"a {type(model).__name__} is not a {kind}: give a model (see Encoder, "
             "LateEncoder), its folder or its name"

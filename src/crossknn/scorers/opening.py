@@ -103,12 +103,9 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
 def as_sparse_encoder(model: Any) -> SparseTextEncoder:
     """Open a sparse encoder (SPLADE) from its folder, its hub name, or sentence-transformers'
     loaded `SparseEncoder`."""
-    if isinstance(model, SparseTextEncoder):
-        return model
     if isinstance(model, str | Path):
-        folder = model_folder(model)
-        check_sparse_encoder(folder, str(model))
-        return SparseTextEncoder(folder)
+        name, model = str(model), model_folder(model)
+        check_sparse_encoder(model, name)
     return SparseTextEncoder(model)
 
 

@@ -62,7 +62,8 @@ def test_without_a_fit_the_first_named_leads_and_each_is_a_trend(world, names, t
         ItemIndex.load(tmp_path / "index", query_vectors=world.given(names)["query_vectors"]),
     ):
         assert (first_stage(of), default_vectors(of)) == (names[0], names[0])
-        assert stage_names(of, parse("hybrid")) == ("bm25", *names)
+        assert stage_names(of, trend_retrievers(of)) == ("bm25", *names)
+        assert stage_names(of, parse("hybrid")) == ("bm25", names[0])
         plan = Kriging().plan(of, 40, 0)
         assert len(plan.predictor.columns) == 3
         queries = Queries(["query 39"])
@@ -130,7 +131,7 @@ def test_several_models_are_kept_by_name(tmp_path):
     loaded = ItemIndex.load(tmp_path / "index", encoder=models)
     for found in (again, loaded):
         assert [*found.vectors] == ["one", "two"]
-        assert stage_names(found, parse("hybrid")) == ("bm25", "one", "two")
+        assert str(trend_retrievers(found)) == "hybrid(bm25, one, two)"
         for name, model in models.items():
             made = found.query_vectors(Queries(["a tea"]), name)
             np.testing.assert_array_equal(made, model.encode_queries(["a tea"]))

@@ -117,7 +117,7 @@ def test_it_is_a_first_stage_a_part_of_hybrids_and_a_trend(saved, library):
         return [float(len(set(q.split()) & set(i.split()))) + len(i) / 99 for q, i in pairs]
 
     assert first_stage(saved) == "sparse"
-    assert stage_names(saved, parse("hybrid")) == ("bm25", "sparse", "lsa")
+    assert stage_names(saved, parse("hybrid")) == ("bm25", "sparse")
     assert (open_retriever(saved, "hybrid(bm25, sparse)").top(Queries(QUERIES), 5).items >= 0).all()
     hits = ck.Searcher(saved, ck.CallableScorer(score), "rerank(retriever=sparse)")
     first = hits.search(QUERIES, k=5, budget=5)

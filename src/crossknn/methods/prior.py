@@ -24,7 +24,15 @@ from crossknn.index.base import Index
 from crossknn.linalg import standardised
 from crossknn.methods.posterior import Trend
 from crossknn.retrievers.base import DenseRetriever, Retriever, VectorStore
-from crossknn.retrievers.specs import AUTO, HYBRID, SEARCH, encoders, first_stage, stage_names
+from crossknn.retrievers.specs import (
+    AUTO,
+    HYBRID,
+    SEARCH,
+    encoders,
+    first_stage,
+    stage_names,
+    unfitted,
+)
 from crossknn.spec import Spec
 from crossknn.types import Artifact, BoolArray, FloatArray, IntArray, Queries
 
@@ -302,18 +310,18 @@ def stored_prior(index: Index) -> Prior | None:
 
 
 def trend_retrievers(index: Index) -> Spec:
-    """The default retrievers of the trends: those of `hybrid` for which queries have vectors; and a
-    search with a cheaper scorer, if there is one."""
+    """The default retrievers of the trends: `hybrid` and all encoders, if queries have vectors for
+    them, and a search with a cheaper scorer, if there is one."""
     after_search = first_stage(index) == SEARCH
     if after_search and not (index.vectors or "bm25" in index.retrievers):
         return Spec(SEARCH)
-    names = stage_names(index, HYBRID)
-    usable = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
+    names, vectors = stage_names(index, HYBRID), unfitted(index)
+    stages = dict.fromkeys((*names, *encoders(index), *(["lsa"] if vectors == "lsa" else ())))
+    usable = [n for n in stages if n not in index.vectors or index.has_query_vectors(n)]
     if after_search:
         return Spec(HYBRID.name, (Spec(SEARCH), *map(Spec, usable)))
-    if len(names) < 3 and len(usable) in (0, len(names)):
+    if tuple(usable) in ((), names):
         return HYBRID
-    # By name: the prior depends on them, and which of several queries can have vectors may change.
     return Spec(usable[0]) if len(usable) == 1 else Spec(HYBRID.name, tuple(map(Spec, usable)))
 
 

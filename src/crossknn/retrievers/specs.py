@@ -93,7 +93,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
 
     `auto` is `fused`, the weighted sum from `fit_fusion`, if a fusion was fitted and there is no
     search with a cheaper scorer; otherwise it is the retriever of `first_stage`. Plain `hybrid`
-    fuses `bm25`, the unfitted vectors and `sparse` by rank.
+    fuses `bm25` and the first of the `encoders` by rank.
 
     Args:
         index: The index; it may offer its own retrievers through a method `offered(spec, seed)`.
@@ -270,12 +270,11 @@ def _stages(index: Searchable, spec: Spec) -> tuple[Spec, ...]:
 
 
 def _rank_fused(index: Searchable) -> tuple[str, ...]:
-    """Return the retrievers of plain `hybrid`: `bm25`, the `encoders`, and LSA if the index has no
-    other vectors."""
-    vectors = unfitted(index)
+    """Return the retrievers of plain `hybrid`: `bm25`, and the first of the `encoders` or else the
+    unfitted vectors."""
+    vectors = next(iter(encoders(index)), unfitted(index))
     words = ("bm25",) if "bm25" in index.retrievers else ()
-    others = () if vectors is None else (vectors,)
-    names = tuple(dict.fromkeys((*words, *encoders(index), *others)))
+    names = words if vectors is None else (*words, vectors)
     if not names:
         raise InputError("hybrid needs an index with bm25 or with item vectors")
     return names

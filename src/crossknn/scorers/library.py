@@ -329,7 +329,7 @@ class SparseTextEncoder(SentenceTransformerEncoder):
         self, texts: Sequence[str], what: str, encode: Any, progress: Progress | None
     ) -> Any:
         rows, squares = [np.empty((0, 2), np.float32)], [np.empty(0)]
-        starts: list[IntArray] = [np.zeros(1, np.int64)]
+        starts = [np.zeros(1, np.int64)]
         for window in self._windows(texts, what, encode, progress):
             vectors = window.cpu().coalesce()
             weight = vectors.values().float().numpy()
@@ -339,6 +339,6 @@ class SparseTextEncoder(SentenceTransformerEncoder):
             if self._model.similarity_fn_name == "cosine":
                 weight = weight / np.sqrt(squares[-1])[text]
             rows.append(np.column_stack([dimension, weight]).astype(np.float32))
-            starts.append(np.bincount(text, minlength=len(vectors)))
+            starts.append(np.bincount(text, minlength=len(vectors)).astype(np.int64))
         check_finite(np.concatenate(squares)[:, None], texts, what, self._name)
         return States(np.concatenate(rows), np.cumsum(np.concatenate(starts)))

@@ -126,8 +126,8 @@ def test_it_is_a_first_stage_a_part_of_hybrids_and_a_trend(saved, library):
     scorer = ck.CallableScorer(score, "words")
     ck.collect_anchors(saved, scorer, TEXTS[:12])  # fits the prior
     prior = saved.for_scorer(scorer.fingerprint).artifacts["kriging"]
-    assert prior.meta["retriever"] == "hybrid(bm25, sparse, lsa)"
-    assert prior.arrays["trend_columns"].shape[1] == 1 + 3 + 1 + 1
+    assert prior.meta["retriever"] == "hybrid"
+    assert prior.arrays["trend_columns"].shape[1] == 1 + 2 + 1 + 1
     loaded = ItemIndex.load(saved.folder)
     for method in ("auto", "kriging(use_anchors=false)", "axn(retriever=hybrid, rounds=3)"):
         found = ck.Searcher(loaded, scorer, method).search(QUERIES, k=3, budget=15)

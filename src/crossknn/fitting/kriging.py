@@ -17,14 +17,7 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import LARGE
 from crossknn.linalg import standardised
 from crossknn.methods.kriging import compared_vectors, points_of
-from crossknn.methods.prior import (
-    NAME,
-    Prior,
-    leading_retriever,
-    possible_leads,
-    stored_prior,
-    trend_retrievers,
-)
+from crossknn.methods.prior import NAME, Prior, possible_leads, stored_prior, trend_retrievers
 from crossknn.retrievers.specs import (
     default_vectors,
     encoders,
@@ -149,9 +142,7 @@ def _of_anchors(
     queries, scores = index.anchors.queries, index.anchors.scores
     cheap = retriever_scores(index, retriever, queries, SEED) if cheap is None else cheap
     names = stage_names(index, retriever)
-    lead = leading_retriever(index, names)
-    if len(leads := possible_leads(index, names)) > 1:
-        lead = _chosen_lead(leads, cheap, scores, np.arange(len(scores)) if rows is None else rows)
+    lead = _chosen_lead(possible_leads(index, names), cheap, scores, rows)
     vectors, space = _space(index, names[lead])
     prior = fit_dense(
         scores,
@@ -171,7 +162,7 @@ def _of_searches(
     queries = Queries([scores.queries[row] for row in scores.scored_queries])
     names = stage_names(index, retriever)
     # The scored items are the best by the leading retriever, so it is not chosen by their scores.
-    lead = leading_retriever(index, names)
+    lead = possible_leads(index, names)[0]
     vectors, space = _space(index, names[lead])
     cheap = [scratch((len(queries), index.n)) for _ in names]
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
@@ -192,20 +183,20 @@ def _of_searches(
 
 
 def _chosen_lead(
-    leads: Sequence[int], cheap: Sequence[FloatArray], exact: FloatArray, rows: IntArray
+    leads: Sequence[int], cheap: Sequence[FloatArray], exact: FloatArray, rows: IntArray | None
 ) -> int:
     """Return the position of the retriever, among `leads`, whose scores have the highest mean
     correlation with the exact scores of the anchors at `rows`."""
-    units = {q: standardised(exact[q]) for q in rows.tolist()}
+    if len(leads) == 1:
+        return leads[0]
+    units = {q: standardised(exact[q]) for q in (range(len(exact)) if rows is None else rows)}
     sums = [sum(float(standardised(cheap[r][q]) @ units[q]) for q in units) for r in leads]
     return leads[int(np.argmax(sums))]
 
 
 def _space(index: Index, lead: str) -> tuple[str, str | None]:
-    """Return the name of the vectors that smooth the factors (those of the leading encoder, or the
-    default), and the name of those that describe queries: the same, or None if queries have no such
-    vectors."""
-    name = unfitted(index) or default_vectors(index)
-    if lead in encoders(index) and lead in index.vectors:
-        name = lead
+    """Return the name of the vectors that smooth the factors, those of the encoder `lead` or the
+    default, and of those that describe queries: the same, or None if queries have no such ones."""
+    is_encoder = lead in index.vectors and lead in encoders(index)
+    name = lead if is_encoder else unfitted(index) or default_vectors(index)
     return name, name if index.has_query_vectors(name) else None

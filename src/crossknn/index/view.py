@@ -162,8 +162,7 @@ class IndexView:
 
     @property
     def retrievers(self) -> Mapping[str, Retriever]:
-        """Retrievers without dense vectors: BM25, a sparse encoder, and the user's own from
-        `add_retriever`."""
+        """BM25, the sparse encoder's vectors, and the user's retrievers from `add_retriever`."""
         added, words = self._parts.added, self._parts.names("words")
         names = dict.fromkeys([*(name for name in words if name != LSA_NAME), *added])
         return Named(names, lambda name: added.get(name) or self._parts.open("words", name))

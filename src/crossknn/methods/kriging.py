@@ -39,14 +39,7 @@ from crossknn.methods.prior import (
     trend_retrievers,
 )
 from crossknn.retrievers.base import ArrayStore, Retriever, VectorStore
-from crossknn.retrievers.specs import (
-    AUTO,
-    SEARCH,
-    default_vectors,
-    open_retriever,
-    stage_names,
-    unfitted,
-)
+from crossknn.retrievers.specs import AUTO, SEARCH, default_vectors, open_retriever, stage_names
 from crossknn.spec import Spec, option, parse
 from crossknn.types import Candidates, FloatArray, IntArray, Mask, Queries
 
@@ -172,9 +165,8 @@ def compared_vectors(index: Index, prior: Prior | None, name: str = "auto") -> s
     """Return the name of the item vectors that the covariance compares: `default_vectors`, but in
     place of the default encoder's those that the prior was fitted with."""
     default = default_vectors(index, name)
-    if prior is None or prior.space is None or name != "auto" or default != unfitted(index):
-        return default
-    return prior.space
+    is_open = name == "auto" and default not in index.fitted
+    return prior.space if is_open and prior and prior.space else default
 
 
 def apart(method: Method) -> Method:

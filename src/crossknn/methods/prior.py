@@ -24,15 +24,7 @@ from crossknn.index.base import Index
 from crossknn.linalg import standardised
 from crossknn.methods.posterior import Trend
 from crossknn.retrievers.base import DenseRetriever, Retriever, VectorStore
-from crossknn.retrievers.specs import (
-    AUTO,
-    HYBRID,
-    SEARCH,
-    encoders,
-    first_stage,
-    stage_names,
-    unfitted,
-)
+from crossknn.retrievers.specs import AUTO, HYBRID, SEARCH, encoders, first_stage, stage_names
 from crossknn.spec import Spec
 from crossknn.types import Artifact, BoolArray, FloatArray, IntArray, Queries
 
@@ -315,8 +307,8 @@ def trend_retrievers(index: Index) -> Spec:
     after_search = first_stage(index) == SEARCH
     if after_search and not (index.vectors or "bm25" in index.retrievers):
         return Spec(SEARCH)
-    names, vectors = stage_names(index, HYBRID), unfitted(index)
-    stages = dict.fromkeys((*names, *encoders(index), *(["lsa"] if vectors == "lsa" else ())))
+    names = stage_names(index, HYBRID)
+    stages = dict.fromkeys((*names, *encoders(index)))
     usable = [n for n in stages if n not in index.vectors or index.has_query_vectors(n)]
     if after_search:
         return Spec(HYBRID.name, (Spec(SEARCH), *map(Spec, usable)))

@@ -279,10 +279,9 @@ def is_bi_encoder(folder: Path) -> bool:
     return any("Pooling" in kind or "StaticEmbedding" in kind for kind in _modules(folder))
 
 
-def _kind(folder: Path) -> str | None:
+def _kind(folder: Path) -> Any:
     """Return the class that sentence-transformers has saved, if the folder says so."""
-    kind: str | None = json_in(folder, "config_sentence_transformers.json", {}).get("model_type")
-    return kind
+    return json_in(folder, "config_sentence_transformers.json", {}).get("model_type")
 
 
 def _architecture(folder: Path, name: str) -> str:

@@ -175,8 +175,7 @@ class SparseVectors(AllScores):
         """Compute inner products (m, n). Queries keep their vectors."""
         if self not in queries.kept:
             queries.kept[self] = self._matrix(self.encoder.get().encode_queries(queries.texts))
-        products: FloatArray = (queries.kept[self] @ self._by_term).toarray()
-        return products
+        return np.asarray((queries.kept[self] @ self._by_term).toarray(), np.float32)
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """Return the best allowed items with scores above 0, perhaps fewer items."""
@@ -190,8 +189,7 @@ class SparseVectors(AllScores):
             vectors.check_format(full_check=True)
         except ValueError as error:  # in a folder from a stranger
             raise IndexFormatError(
-                f"the index is damaged: its sparse vectors cannot be read ({error}); build or copy "
-                "it again"
+                f"the index is damaged: its sparse vectors cannot be read ({error}); build it again"
             ) from error
         return vectors.T.tocsr()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.scorers.token_models import check_finite
 from crossknn.types import FloatArray, IntArray, Progress, States, as_count
 
+LibraryKind: TypeAlias = Literal["SentenceTransformer", "CrossEncoder", "SparseEncoder"]
 _PAIRS_AT_ONCE = 1024
 _TEXTS_AT_ONCE = 4096
 _YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
@@ -35,12 +36,7 @@ _SAME = 1e-2
 them far more."""
 
 
-def open_library(
-    kind: Literal["SentenceTransformer", "CrossEncoder", "SparseEncoder"],
-    source: str,
-    what: str,
-    **options: Any,
-) -> Any:
+def open_library(kind: LibraryKind, source: str, what: str, **options: Any) -> Any:
     """Load the model in a folder with sentence-transformers, running no Python code from it; errors
     call it `what`."""
     with needs_extra(what):
@@ -217,7 +213,7 @@ class SentenceTransformerEncoder:
     replace them ("" for none).
     """
 
-    kind: ClassVar[Literal["SentenceTransformer", "SparseEncoder"]] = "SentenceTransformer"
+    kind: ClassVar[LibraryKind] = "SentenceTransformer"
 
     def __init__(
         self,
@@ -253,9 +249,7 @@ class SentenceTransformerEncoder:
                 "cross-encoder with CrossEncoder"
             )
         if hasattr(model, "max_active_dims"):
-            raise InputError(
-                f"{self._name} is a sparse encoder: give it to ItemIndex.build as sparse="
-            )
+            raise InputError(f"{self._name} is a sparse encoder: give it as sparse=")
 
     @property
     def dimensions(self) -> int:
@@ -328,8 +322,8 @@ class SparseTextEncoder(SentenceTransformerEncoder):
     def _encode(
         self, texts: Sequence[str], what: str, encode: Any, progress: Progress | None
     ) -> Any:
-        rows, squares = [np.empty((0, 2), np.float32)], [np.empty(0)]
-        starts = [np.zeros(1, np.int64)]
+        rows, starts = [np.empty((0, 2), np.float32)], [np.zeros(1, np.int64)]
+        squares: list[FloatArray] = [np.empty(0)]
         for window in self._windows(texts, what, encode, progress):
             vectors = window.cpu().coalesce()
             weight = vectors.values().float().numpy()

@@ -329,7 +329,7 @@ class SparseTextEncoder(SentenceTransformerEncoder):
             weight = vectors.values().float().numpy()
             text, dimension = vectors.indices().numpy()[:, weight != 0]
             weight = weight[weight != 0]
-            squares.append(np.bincount(text, np.square(weight), len(vectors)))
+            squares.append(np.bincount(text, weight**2, len(vectors)).astype(np.float64))
             if self._model.similarity_fn_name == "cosine":
                 weight = weight / np.sqrt(squares[-1])[text]
             rows.append(np.column_stack([dimension, weight]).astype(np.float32))

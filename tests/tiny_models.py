@@ -271,3 +271,16 @@ def write_zeshel(folder, n=8):
         ]
         jsonl(folder / "processed" / f"{split}_worlds" / f"{domain}_mentions.jsonl", mentions)
     return folder
+
+
+def save_sparse(folder, *, seed=0):
+    """A sentence-transformers folder of a SPLADE model."""
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.sentence_transformer.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    bare = save_hf(folder / "bare", "BertForMaskedLM", seed=seed)
+    layers = [Transformer(str(bare), transformer_task="fill-mask"), SpladePooling("max")]
+    model = SparseEncoder(modules=layers, device="cpu")
+    model.save(str(folder / "model"))
+    return folder / "model"

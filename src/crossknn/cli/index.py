@@ -38,6 +38,9 @@ Nearest = Annotated[
 Encoder = Annotated[
     str, Option(help="Dual encoder of the item vectors: 'bundled', a folder, a hub name, or none.")
 ]
+Sparse = Annotated[
+    str | None, Option(help="Sparse encoder (SPLADE), a folder or hub name: the retriever sparse.")
+]
 Lsa = Annotated[
     int | None, Option(min=0, help="LSA dimensions, 0 for none; by default 128 without an encoder.")
 ]
@@ -74,6 +77,7 @@ def build(
     folder: Annotated[Path, Argument(metavar="INDEX", help="Folder to save the index in.")],
     *,
     encoder: Encoder = "bundled",
+    sparse: Sparse = None,
     lsa: Lsa = None,
     tokenizer: Tokenizer = "unicode",
     nearest: Nearest = None,
@@ -100,6 +104,7 @@ def build(
         index = ItemIndex.build(
             read,
             encoder=None if encoder == "none" else encoder,
+            sparse=sparse,
             lsa=lsa,
             tokenizer=tokenizer,
             passages=passages,

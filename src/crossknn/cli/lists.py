@@ -12,7 +12,7 @@ from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import Method
 from crossknn.methods.kriging import FIRST_BATCH, Kriging
-from crossknn.methods.prior import stored_prior
+from crossknn.methods.prior import stored_prior, trend_retrievers
 from crossknn.retrievers.base import CandidateLists
 from crossknn.retrievers.specs import AUTO, HYBRID, first_stage, stage_names
 from crossknn.spec import Spec
@@ -53,6 +53,6 @@ def using_lists(
         method, "use_anchors", True
     )
     if isinstance(method, Kriging) and method.mean is None and without_prior:
-        stages = (*map(Spec, stage_names(index, HYBRID)), lists)
+        stages = (*map(Spec, stage_names(index, trend_retrievers(index))), lists)
         options["mean"] = replace(HYBRID, args=stages)
     return replace(method, **options)

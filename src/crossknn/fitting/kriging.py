@@ -16,9 +16,15 @@ from crossknn.index.base import Index, lacking
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.nearest import LARGE
 from crossknn.linalg import standardised
-from crossknn.methods.kriging import points_of
-from crossknn.methods.prior import NAME, Prior, leading_retriever, stored_prior, trend_retrievers
-from crossknn.retrievers.specs import default_vectors, retriever_scores, stage_names, unfitted
+from crossknn.methods.kriging import compared_vectors, points_of
+from crossknn.methods.prior import NAME, Prior, possible_leads, stored_prior, trend_retrievers
+from crossknn.retrievers.specs import (
+    default_vectors,
+    encoders,
+    retriever_scores,
+    stage_names,
+    unfitted,
+)
 from crossknn.scores.sparse import SparseScores
 from crossknn.spec import Spec, parse
 from crossknn.types import FloatArray, IntArray, Progress, Queries
@@ -119,7 +125,7 @@ def add_points(index: ItemIndex, progress: Progress | None = None) -> None:
     """Build the approximate index of the items' points, if there is a prior, so that the time of a
     search round depends on the pool, not on all items."""
     if (prior := stored_prior(index)) is not None:
-        points = points_of(index, prior, default_vectors(index))
+        points = points_of(index, prior, compared_vectors(index, prior))
         index.add_nearest(NAME, points, progress=progress)
 
 
@@ -133,13 +139,17 @@ def _of_anchors(
     """Fit to the anchor queries at the positions `rows`, by default to all. `cheap` are the
     retrievers' scores (k_q, n) of all anchor queries."""
     assert index.anchors is not None
-    queries, (vectors, space) = index.anchors.queries, _space(index)
+    queries, scores = index.anchors.queries, index.anchors.scores
+    cheap = retriever_scores(index, retriever, queries, SEED) if cheap is None else cheap
+    names = stage_names(index, retriever)
+    lead = _chosen_lead(possible_leads(index, names), cheap, scores, rows)
+    vectors, space = _space(index, names[lead])
     prior = fit_dense(
-        index.anchors.scores,
-        retriever_scores(index, retriever, queries, SEED) if cheap is None else cheap,
+        scores,
+        cheap,
         index.vectors[vectors],
         None if space is None else index.query_vectors(queries, space),
-        lead=leading_retriever(index, stage_names(index, retriever)),
+        lead=lead,
         rows=rows,
         progress=progress,
     )
@@ -150,7 +160,10 @@ def _of_searches(
     index: Index, scores: SparseScores, retriever: Spec, progress: Progress | None
 ) -> Prior:
     queries = Queries([scores.queries[row] for row in scores.scored_queries])
-    names, (vectors, space) = stage_names(index, retriever), _space(index)
+    names = stage_names(index, retriever)
+    # The scored items are the best by the leading retriever, so it is not chosen by their scores.
+    lead = possible_leads(index, names)[0]
+    vectors, space = _space(index, names[lead])
     cheap = [scratch((len(queries), index.n)) for _ in names]
     for start in range(0, len(queries), _QUERIES_AT_ONCE):
         rows = np.arange(start, min(start + _QUERIES_AT_ONCE, len(queries)))
@@ -162,15 +175,28 @@ def _of_searches(
         cheap,
         index.vectors[vectors],
         None if space is None else index.query_vectors(queries, space),
-        lead=leading_retriever(index, names),
+        lead=lead,
         progress=progress,
     )
     prior = replace(prior, space=space, retriever=str(retriever))
     return replace(prior, queries=len(queries), pairs=len(scores))
 
 
-def _space(index: Index) -> tuple[str, str | None]:
-    """Return the name of the vectors that smooth the factors, and the name of those that describe
-    queries: the same, or None if queries have no such vectors."""
-    name = unfitted(index) or default_vectors(index)
+def _chosen_lead(
+    leads: Sequence[int], cheap: Sequence[FloatArray], exact: FloatArray, rows: IntArray | None
+) -> int:
+    """Return the position of the retriever, among `leads`, whose scores have the highest mean
+    correlation with the exact scores of the anchors at `rows`."""
+    if len(leads) == 1:
+        return leads[0]
+    units = {q: standardised(exact[q]) for q in (range(len(exact)) if rows is None else rows)}
+    sums = [sum(float(standardised(cheap[r][q]) @ units[q]) for q in units) for r in leads]
+    return leads[int(np.argmax(sums))]
+
+
+def _space(index: Index, lead: str) -> tuple[str, str | None]:
+    """Return the name of the vectors that smooth the factors, those of the encoder `lead` or the
+    default, and of those that describe queries: the same, or None if queries have no such ones."""
+    is_encoder = lead in index.vectors and lead in encoders(index)
+    name = lead if is_encoder else unfitted(index) or default_vectors(index)
     return name, name if index.has_query_vectors(name) else None

@@ -22,8 +22,8 @@ from crossknn.index.vectors import (
     RememberedModel,
     check_vectors,
 )
-from crossknn.retrievers.lexical import BM25, LSA, LSA_DIMENSIONS
-from crossknn.retrievers.specs import SEARCH
+from crossknn.retrievers.lexical import BM25, LSA, LSA_DIMENSIONS, SparseVectors
+from crossknn.retrievers.specs import SEARCH, SPARSE
 from crossknn.retrievers.words import Tokenizer
 from crossknn.scorers.opening import reading_of
 from crossknn.types import Artifact, FloatArray, Progress, as_count
@@ -40,7 +40,8 @@ def parts_of(
     items: Items,
     folder: IndexFolder | None,
     *,
-    encoder: GivenModel | None,
+    encoders: Mapping[str, GivenModel],
+    sparse: Any,
     vectors: Mapping[str, FloatArray],
     lsa: int | None,
     bm25: bool,
@@ -48,26 +49,31 @@ def parts_of(
     progress: Progress | None,
 ) -> dict[str, Any]:
     """Make the vectors and word models of a new index; see `ItemIndex.build`."""
-    n, parts, given = len(items), dict[str, Any](), dict(vectors)
-    encoded: Any = None if encoder is None else given.pop(DUAL_ENCODER, None)
-    for name, values in given.items():
-        check_name(name, "your own vectors")
-        values = check_vectors(values, n, None, f"the vectors {name!r}", half=True)
-        parts[f"vectors/{name}"] = ItemVectors(values=values)
+    n, parts = len(items), dict[str, Any]()
+    for name in dict.fromkeys([*vectors, *encoders]):
+        if name != DUAL_ENCODER or name not in encoders:
+            check_name(name, "your own vectors")
+        if name not in encoders:
+            values = check_vectors(vectors[name], n, None, f"the vectors {name!r}", half=True)
+            parts[f"vectors/{name}"] = ItemVectors(values=values)
     previous = None if folder is None else _previous(folder)
-    if encoder is not None:
-        model = RememberedModel.of("dual encoder", encoder)
-        if encoded is None:
-            values = _encoded(model, items.texts, folder, previous, progress)
+    for name, given in encoders.items():
+        model = RememberedModel.of("dual encoder", given, name)
+        if name in vectors:
+            values = check_vectors(vectors[name], n, model.dimensions, "the encoder's vectors")
         else:
-            values = check_vectors(encoded, n, model.dimensions, "the encoder's vectors")
-        parts[f"vectors/{DUAL_ENCODER}"] = ItemVectors(values=values, encoder=model)
+            values = _encoded(model, items.texts, folder, previous, progress)
+        parts[f"vectors/{name}"] = ItemVectors(values=values, encoder=model)
     lsa = as_count((0 if parts else LSA_DIMENSIONS) if lsa is None else lsa, "lsa", 0)
     if bm25:
         parts["words/bm25"] = BM25.fit(items.texts, tokenizer)
     if lsa:
         words, values = LSA.fit(items.texts, tokenizer, dimensions=lsa)
         parts |= {f"words/{LSA_NAME}": words, f"vectors/{LSA_NAME}": ItemVectors(values=values)}
+    if sparse is not None:
+        model = RememberedModel.of("sparse encoder", sparse, SPARSE)
+        states = model.encode(items.texts, progress, None if folder is None else folder.path)
+        parts[f"words/{SPARSE}"] = SparseVectors(states, model)
     return parts
 
 
@@ -182,8 +188,8 @@ def _encoded(
     """Encode the items (n, d), except texts that `previous` has encoded with the same model."""
     path = None if folder is None else folder.path
     old = None
-    if previous is not None and DUAL_ENCODER in previous.names("vectors"):
-        old = previous.open("vectors", DUAL_ENCODER)
+    if previous is not None and model.name in previous.names("vectors"):
+        old = previous.open("vectors", model.name)
     if previous is None or old is None or old.encoder is None or not old.encoder.same_as(model):
         return model.encode(texts, progress, path).values
     rows = {text: row for row, text in enumerate(previous.items.texts)}

@@ -69,7 +69,8 @@ class ItemIndex(IndexView):
         cls,
         items: Items | str | Path | Entries,
         *,
-        encoder: GivenModel | None = None,
+        encoder: GivenModel | Mapping[str, GivenModel] | None = None,
+        sparse: Any = None,
         vectors: FloatArray | Mapping[str, FloatArray] | None = None,
         query_vectors: EncodeQueries | Mapping[str, EncodeQueries] | None = None,
         lsa: int | None = None,
@@ -85,10 +86,13 @@ class ItemIndex(IndexView):
 
         Args:
             items: Items, or any source that `read_items` accepts.
-            encoder: A dual encoder, its folder or name, which makes the vectors "dense".
+            encoder: A dual encoder, its folder or name, which makes the vectors "dense", or several
+                by the names of their vectors.
+            sparse: A sparse encoder (SPLADE): its folder or name, or a `SparseEncoder` of
+                sentence-transformers. It becomes the retriever "sparse".
             vectors: Your own vectors (n, d), stored as "vectors", or several arrays by name. An
-                array "dense" is used instead of encoding the items with the encoder.
-            query_vectors: Function from query texts (m) to vectors (m, d).
+                array with an encoder's name ("dense") is used instead of encoding the items.
+            query_vectors: Function from query texts (m) to vectors (m, d), or several by name.
             lsa: Dimensions of latent semantic analysis, 0 for none; by default 128 if the index
                 would have no vectors otherwise.
             bm25: Fit BM25.
@@ -113,7 +117,8 @@ class ItemIndex(IndexView):
         parts = building.parts_of(
             items,
             place,
-            encoder=encoder,
+            encoders=building.by_name(encoder, DUAL_ENCODER),
+            sparse=sparse,
             vectors=building.by_name(vectors, GIVEN),
             lsa=lsa,
             bm25=bm25,

@@ -1,8 +1,8 @@
 """The contents of an index, as one immutable value: items, and parts such as `vectors/dense`
-(`ItemVectors`), `words/bm25` (BM25, LSA), `late/cmc` (`LateStates`), `artifacts/anchors`
-(`Artifact`), each read from the folder when it is first needed. A part that was made with a
-cross-encoder's scores is stored once per cross-encoder, under `kind/name-<digest of the
-fingerprint>`. Axes: n items, d dimensions."""
+(`ItemVectors`), `words/bm25` (BM25, LSA), `words/sparse` (`SparseVectors`), `late/cmc`
+(`LateStates`), `artifacts/anchors` (`Artifact`), each read from the folder when it is first
+needed. A part that was made with a cross-encoder's scores is stored once per cross-encoder, under
+`kind/name-<digest of the fingerprint>`. Axes: n items, d dimensions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from crossknn.index.columns import StoredArray, StoredColumns, StoredRecords, St
 from crossknn.index.storage import IndexFolder, as_json, columns_of
 from crossknn.index.vectors import EncodeQueries, ItemVectors, LateStates
 from crossknn.retrievers.base import Retriever
-from crossknn.retrievers.lexical import BM25, LSA
+from crossknn.retrievers.lexical import BM25, LSA, SparseVectors
+from crossknn.retrievers.specs import SPARSE
 from crossknn.retrievers.words import UNICODE
 from crossknn.types import Artifact, Cache, Named, Value
 
@@ -35,7 +36,11 @@ PASSAGES = "passages/settings"
 ANCHORS = "anchors"
 """Name of the artifact with the exact scores of anchor (train) queries for every item."""
 
-WORDS: Mapping[str, Any] = {"bm25": BM25, LSA_NAME: LSA}
+WORDS: Mapping[str, Callable[[Artifact], Any]] = {
+    "bm25": BM25.of,
+    LSA_NAME: LSA.of,
+    SPARSE: lambda part: SparseVectors(*LateStates.of(part, SPARSE)),
+}
 
 ROWS: Mapping[str, tuple[str, ...]] = {"artifacts/kriging": ("factor", "mean")}
 COLUMNS = (f"artifacts/{ANCHORS}",)
@@ -46,7 +51,7 @@ _OF_SCORERS = "artifacts/", "vectors/"
 
 _READERS: Mapping[str, Callable[[Artifact, str], Any]] = {
     "vectors": ItemVectors.of,
-    "words": lambda part, name: WORDS[name].of(part),
+    "words": lambda part, name: WORDS[name](part),
     "late": LateStates.of,
     "passages": Passages.of,
 }
@@ -199,8 +204,8 @@ class Parts:
     @property
     def tokenizer(self) -> str:
         """Name of the word models' tokenizer."""
-        models = [meta for key, meta in self.metas.items() if key.startswith("words/")]
-        return str(models[0].get("tokenizer")) if models else UNICODE.name
+        models = (f"words/{name}" for name in self.names("words") if name != SPARSE)
+        return next((str(self.metas[key].get("tokenizer")) for key in models), UNICODE.name)
 
     def _check_items(self) -> None:
         items = self.items
@@ -259,6 +264,7 @@ def _full_key(key: str, part: Any) -> str:
 _COLUMNS: Mapping[str, str] = {
     "words": "terms:t idf:t:f weights:p:f items:p:iu starts:s:iu components:td:f "
     "added.counts:c:iu added.terms:q:iu added.weights:q:f",
+    f"words/{SPARSE}": "values:s2:f starts:m:iu",
     "vectors": "values:nd:f",
     "late": "values:sd:f starts:m:iu",
     "passages": "tokenizer:b",
@@ -324,7 +330,7 @@ def check_part(key: str, part: Artifact, n: int) -> None:
     kind, columns = key.partition("/")[0], part.arrays.data
     for name in _REQUIRED.get(key, ()):
         part.meta[name]
-    sizes = {"n": n, "3": 3} | ({} if part.meta.get("added") else {"N": n})
+    sizes = {"n": n, "2": 2, "3": 3} | ({} if part.meta.get("added") else {"N": n})
     for rule in (_COLUMNS.get(key) or _COLUMNS.get(kind) or "").split():
         name, axes, kinds = (*rule.split(":"), "")[:3]
         if name in columns or key == f"artifacts/{ANCHORS}":

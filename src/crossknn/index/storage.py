@@ -200,8 +200,9 @@ class IndexFolder:
         files.write_file(self.path, MANIFEST, json.dumps(manifest, indent=1).encode())
 
     def remove_work(self, name: str = "work-vectors") -> None:
-        """Remove the work files of an encoding that has been committed to the index."""
-        shutil.rmtree(self.path / name, ignore_errors=True)
+        """Remove the work files of encodings that have been committed to the index."""
+        for path in (self.path / name, *self.path.glob(f"{name}-*")):
+            shutil.rmtree(path, ignore_errors=True)
 
     def _open(self, part: Mapping[str, Any], key: str = "") -> Artifact:
         columns, what = dict[str, StoredArray | StoredTexts](), f"the index {self.path}"

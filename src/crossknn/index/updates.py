@@ -25,7 +25,7 @@ from crossknn.index.parts import COLUMNS, ROWS, Parts, new_build, plain
 from crossknn.index.storage import Growth, columns_of
 from crossknn.index.vectors import ItemVectors, LateStates, RememberedModel, check_vectors
 from crossknn.index.view import IndexView
-from crossknn.retrievers.lexical import BM25
+from crossknn.retrievers.lexical import BM25, SparseVectors
 from crossknn.retrievers.specs import unfitted
 from crossknn.types import Artifact, FloatArray, IntArray, Named, Progress
 
@@ -135,7 +135,7 @@ def growth(
             grown[key] = rows
         elif isinstance(part, BM25):
             grown[key] = Growth(*part.rows(new.texts))
-        elif isinstance(part, LateStates):
+        elif isinstance(part, LateStates | SparseVectors):
             states, total = part.encoder.encode(new.texts, progress, None), len(part.states.values)
             rows_of_items = {"values": states.values, "starts": states.starts[1:] + total}
             grown[key] = Growth(part.artifact().meta, rows_of_items)
@@ -211,7 +211,7 @@ def compacted(parts: Parts) -> dict[str, Artifact]:
             meta["added"] = int(alive[n - meta["added"] :].sum())
         if isinstance(part, ItemVectors):
             taken["values"] = partial(getitem, part.values, rows)
-        elif isinstance(part, LateStates):
+        elif isinstance(part, LateStates | SparseVectors):
             counts, values = part.states.counts, part.states.values
             taken["values"] = partial(getitem, values, np.repeat(alive, counts))
             taken["starts"] = partial(np.append, 0, np.cumsum(counts[rows]))

@@ -24,8 +24,9 @@ from crossknn import files
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.linalg import LARGEST, usable
 from crossknn.retrievers.base import LateEncoder
+from crossknn.retrievers.specs import SPARSE
 from crossknn.scorers.base import Encoder
-from crossknn.scorers.opening import DualEncoder, LateInteraction
+from crossknn.scorers.opening import DualEncoder, LateInteraction, as_sparse_encoder
 from crossknn.types import Artifact, FloatArray, Progress, Scale, States
 
 EncodeQueries: TypeAlias = Callable[[Sequence[str]], FloatArray]
@@ -41,7 +42,7 @@ AT_ONCE = 512
 _Counts: TypeAlias = dict[bytes, int]
 """Numbers of rows by digest of the text, in the order of a file."""
 
-ModelKind: TypeAlias = Literal["dual encoder", "late-interaction model"]
+ModelKind: TypeAlias = Literal["dual encoder", "late-interaction model", "sparse encoder"]
 
 
 @dataclass(eq=False)
@@ -66,7 +67,9 @@ class RememberedModel:
     @property
     def work(self) -> str:
         """Name of the folder that keeps finished batches until all items are encoded."""
-        return "work-vectors" if self.kind == "dual encoder" else f"work-late-{self.name}"
+        if self.kind == "late-interaction model":
+            return f"work-late-{self.name}"
+        return "work-vectors" if self.name == "dense" else f"work-vectors-{self.name}"
 
     def state(self) -> dict[str, Any]:
         """The source, fingerprint and dimensions of the model, which the index stores."""
@@ -118,6 +121,8 @@ class RememberedModel:
             values = check_vectors(made, n, d, "the encoder's vectors")
             return States(values, np.arange(n + 1))
         states: States = made
+        if self.kind == "sparse encoder":
+            return states
         values, starts = states.values, states.starts
         if (
             (len(states), values.dtype, values.shape[1:]) != (n, np.dtype(np.float16), (d,))
@@ -258,7 +263,8 @@ class ItemVectors:
 
 
 class LateStates(NamedTuple):
-    """The states of n items in float16, memory-mapped if the index was loaded, with their model."""
+    """The states of n items, memory-mapped if the index was loaded, with their model: float16 of a
+    late-interaction model, float32 of a sparse encoder."""
 
     states: States
     encoder: RememberedModel
@@ -271,7 +277,8 @@ class LateStates(NamedTuple):
     @staticmethod
     def of(artifact: Artifact, name: str) -> LateStates:
         """Read from the artifact that was stored as `name`."""
-        model = RememberedModel("late-interaction model", name, **artifact.meta)
+        kind: ModelKind = "sparse encoder" if name == SPARSE else "late-interaction model"
+        model = RememberedModel(kind, name, **artifact.meta)
         return LateStates(States(artifact.rows("values"), artifact.arrays["starts"]), model)
 
 
@@ -309,14 +316,16 @@ def check_vectors(
 
 def _open(kind: ModelKind, given: GivenModel) -> tuple[str | None, Any]:
     """Return the source of a model, if it has one, and the model."""
-    dual = kind == "dual encoder"
+    openers: dict[str, Any] = {"dual encoder": DualEncoder, "sparse encoder": as_sparse_encoder}
     source, model = None, given
     if isinstance(given, str | Path):
         # Store a folder's full path, so that the index can be used from any directory.
         path = Path(given).expanduser()
         source = str(path.resolve()) if path.is_dir() else str(given)
-        model = DualEncoder(source) if dual else LateInteraction(source)
-    if not isinstance(model, Encoder if dual else LateEncoder):
+        model = openers.get(kind, LateInteraction)(source)
+    elif kind == "sparse encoder":
+        model = as_sparse_encoder(given)
+    if not isinstance(model, Encoder if kind in openers else LateEncoder):
         raise InputError(
             f"a {type(model).__name__} is not a {kind}: give a model (see Encoder, "
             "LateEncoder), its folder or its name"

@@ -24,7 +24,7 @@ from crossknn.index.parts import ANCHORS, DUAL_ENCODER, LSA_NAME, Parts, fingerp
 from crossknn.index.storage import SCORES, damages
 from crossknn.index.vectors import ItemVectors, RememberedModel, check_vectors
 from crossknn.retrievers.base import ArrayStore, Late, Retriever, VectorStore
-from crossknn.retrievers.specs import SEARCH
+from crossknn.retrievers.specs import SEARCH, SPARSE
 from crossknn.scores.store import ScoreStore
 from crossknn.types import (
     Anchors,
@@ -201,7 +201,7 @@ class IndexView:
 
     @property
     def retrievers(self) -> Mapping[str, Retriever]:
-        """Retrievers without vectors: BM25, and the user's own from `add_retriever`."""
+        """BM25, the sparse encoder's vectors, and the user's retrievers from `add_retriever`."""
         added, words = self._parts.added, self._parts.names("words")
         names = dict.fromkeys([*(name for name in words if name != LSA_NAME), *added])
         return Named(names, lambda name: added.get(name) or self._parts.open("words", name))
@@ -209,7 +209,7 @@ class IndexView:
     @property
     def tokenizer(self) -> str | None:
         """Name of the tokenizer that splits texts into words; None without word models."""
-        return self._parts.tokenizer if self._parts.names("words") else None
+        return self._parts.tokenizer if {*self._parts.names("words")} - {SPARSE} else None
 
     @property
     def late(self) -> Mapping[str, Late]:
@@ -255,11 +255,9 @@ class IndexView:
 
     def model_of(self, name: str) -> RememberedModel | None:
         """Return the model that made the vectors or states `name`, if it is known."""
-        kind = "late" if name in self._parts.names("late") else "vectors"
-        if name not in self._parts.names(kind):
-            return None
-        model: RememberedModel | None = self._parts.open(kind, name).encoder
-        return model
+        kinds = ("late", "vectors", *(["words"] if name == SPARSE else ()))
+        kind = next((kind for kind in kinds if name in self._parts.names(kind)), None)
+        return None if kind is None else self._parts.open(kind, name).encoder
 
     def has_query_vectors(self, name: str) -> bool:
         """Whether queries can be encoded into the space of `vectors[name]`."""

@@ -34,6 +34,7 @@ from crossknn.methods.prior import (
     flat_trends,
     leading_retriever,
     of_retriever,
+    possible_leads,
     stored_prior,
     trend_retrievers,
 )
@@ -72,7 +73,8 @@ class Kriging(Method):
     """Score the items with the best predictions, and predict again from all scores so far.
 
     Args:
-        retriever: Picks the first batch.
+        retriever: Picks the first batch; by default, of several encoders, that whose scores agree
+            best with the anchors' exact scores.
         mean: Retrievers in whose scores the trends are linear; by default those of the index's
             prior, or else BM25 and vectors.
         rounds: Maximum number of rounds, each after the first with new predictions; by default
@@ -131,10 +133,12 @@ class Kriging(Method):
         mean = self.mean or (trend_retrievers(index) if prior is None else parse(prior.retriever))
         names = stage_names(index, mean)
         stages = [open_retriever(index, name, seed) for name in names]
-        retriever = open_retriever(index, self.retriever, seed)
         has_vectors = bool(index.vectors) or self.vectors != "auto"
-        vectors = default_vectors(index, self.vectors) if has_vectors else None
-        lead = leading_retriever(index, names, self.retriever)
+        vectors = compared_vectors(index, prior, self.vectors) if has_vectors else None
+        lead, first = leading_retriever(index, names, self.retriever), self.retriever
+        if prior is not None and len(possible_leads(index, names, first)) > 1:
+            lead, first = prior.lead, Spec(names[prior.lead])
+        retriever = open_retriever(index, first, seed)
         predictor = gaussian_process(index, vectors, retriever, stages, prior, lead)
         pool = None  # without vectors all items are predicted, by the trend alone: a few products
         wide = budget if prior is None else 3 * budget  # a smaller pool loses recall of many items
@@ -155,6 +159,14 @@ class Kriging(Method):
         first = min(max(budget // rounds, least), budget)
         left, later = budget - first, min(rounds - 1, budget - first)
         return (first, *(left // later + (r < left % later) for r in range(later)))
+
+
+def compared_vectors(index: Index, prior: Prior | None, name: str = "auto") -> str:
+    """Return the name of the item vectors that the covariance compares: `default_vectors`, but in
+    place of the default encoder's those that the prior was fitted with."""
+    default = default_vectors(index, name)
+    is_open = name == "auto" and default not in index.fitted
+    return prior.space if is_open and prior and prior.space else default
 
 
 def apart(method: Method) -> Method:

@@ -24,7 +24,7 @@ from crossknn.index.base import Index
 from crossknn.linalg import standardised
 from crossknn.methods.posterior import Trend
 from crossknn.retrievers.base import DenseRetriever, Retriever, VectorStore
-from crossknn.retrievers.specs import AUTO, HYBRID, SEARCH, first_stage, stage_names
+from crossknn.retrievers.specs import AUTO, HYBRID, SEARCH, encoders, first_stage, stage_names
 from crossknn.spec import Spec
 from crossknn.types import Artifact, BoolArray, FloatArray, IntArray, Queries
 
@@ -220,6 +220,12 @@ class Prior:
         """Whether the prior was fitted to scores of queries besides the anchors."""
         return self.queries > self.n_anchor_queries
 
+    @property
+    def lead(self) -> int:
+        """Position of the leading retriever, that of the trend with few columns."""
+        few = next(trend.columns for trend in self.trends if trend.columns.sum() > 1)
+        return int(np.flatnonzero(few)[1]) - 1
+
     @cached_property
     def column(self) -> FloatArray:
         """The items' mean scores (n,), standardised by the mean and deviation of the fit's
@@ -296,16 +302,19 @@ def stored_prior(index: Index) -> Prior | None:
 
 
 def trend_retrievers(index: Index) -> Spec:
-    """The default retrievers of the trends: `hybrid`, or its one for which queries have vectors;
-    and a search with a cheaper scorer, if there is one."""
+    """The default retrievers of the trends: `hybrid` and all encoders, if queries have vectors for
+    them, and a search with a cheaper scorer, if there is one."""
     after_search = first_stage(index) == SEARCH
     if after_search and not (index.vectors or "bm25" in index.retrievers):
         return Spec(SEARCH)
     names = stage_names(index, HYBRID)
-    usable = [n for n in names if n not in index.vectors or index.has_query_vectors(n)]
+    stages = dict.fromkeys((*names, *encoders(index)))
+    usable = [n for n in stages if n not in index.vectors or index.has_query_vectors(n)]
     if after_search:
         return Spec(HYBRID.name, (Spec(SEARCH), *map(Spec, usable)))
-    return HYBRID if len(usable) in (0, len(names)) else Spec(usable[0])
+    if tuple(usable) in ((), names):
+        return HYBRID
+    return Spec(usable[0]) if len(usable) == 1 else Spec(HYBRID.name, tuple(map(Spec, usable)))
 
 
 def leading_retriever(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> int:
@@ -314,3 +323,12 @@ def leading_retriever(index: Index, names: Sequence[str], retriever: Spec = AUTO
     of_batch = stage_names(index, retriever)
     leads = [*(of_batch if len(of_batch) == 1 else ()), first_stage(index), *names]
     return next(names.index(lead) for lead in leads if lead in names)
+
+
+def possible_leads(index: Index, names: Sequence[str], retriever: Spec = AUTO) -> list[int]:
+    """Positions in `names` of the retrievers among which scores of anchors choose the leading one:
+    the encoders, if the first batch comes from the default encoder; otherwise one."""
+    default = leading_retriever(index, names, retriever)
+    if retriever != AUTO or stage_names(index, AUTO) != (names[default],):
+        return [default]
+    return [default, *(names.index(n) for n in encoders(index) if n in {*names} - {names[default]})]

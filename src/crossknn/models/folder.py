@@ -238,12 +238,28 @@ def check_cross_encoder(folder: Path, name: str) -> None:
 
 
 def check_dual_encoder(folder: Path, name: str) -> None:
-    """Raise InputError if `folder` holds a cross-encoder or no model."""
+    """Raise InputError if `folder` holds a cross-encoder, a sparse encoder or no model."""
+    if _kind(folder) == "SparseEncoder":
+        raise InputError(
+            f"{name} is a sparse encoder, whose vectors have a dimension for each word: build the "
+            f"index with sparse={name!r} (--sparse), and give a dual encoder here"
+        )
     encodes = (folder / "modules.json").exists() and is_bi_encoder(folder)
     if not encodes and _architecture(folder, name).endswith("ForSequenceClassification"):
         raise InputError(
             f"{name} is a cross-encoder: it scores pairs and cannot encode single texts; open "
             "it with CrossEncoder, and give a dual encoder here"
+        )
+
+
+def check_sparse_encoder(folder: Path, name: str) -> None:
+    """Raise InputError unless `folder` holds a sparse encoder or a masked language model."""
+    kind, architecture = _kind(folder), _architecture(folder, name)
+    masked = kind is None and not is_bi_encoder(folder) and architecture.endswith("ForMaskedLM")
+    if kind != "SparseEncoder" and not masked:
+        raise InputError(
+            f"{name} is not a sparse encoder of sentence-transformers, but {kind or architecture}: "
+            "give a SPLADE model here, and a dual encoder as encoder="
         )
 
 
@@ -258,10 +274,14 @@ def check_outputs(count: int, name: str) -> None:
 
 def is_bi_encoder(folder: Path) -> bool:
     """Whether a folder is a sentence-transformers model that encodes texts one by one."""
-    kind = json_in(folder, "config_sentence_transformers.json", {}).get("model_type")
-    if kind is not None:
+    if (kind := _kind(folder)) is not None:
         return kind in ("SentenceTransformer", "SparseEncoder")
     return any("Pooling" in kind or "StaticEmbedding" in kind for kind in _modules(folder))
+
+
+def _kind(folder: Path) -> Any:
+    """Return the class that sentence-transformers has saved, if the folder says so."""
+    return json_in(folder, "config_sentence_transformers.json", {}).get("model_type")
 
 
 def _architecture(folder: Path, name: str) -> str:

@@ -1,8 +1,9 @@
-"""Word models: BM25, and vectors by latent semantic analysis.
+"""Word models: BM25, sparse vectors, and vectors by latent semantic analysis.
 
 BM25 (Robertson et al., 1994, in Lucene's form, computed by bm25s) is searched exactly in an
 inverted index. LSA (Deerwester et al., 1990) is the truncated singular value decomposition of the
-items' TF-IDF matrix (scikit-learn's weights); queries are mapped to the same vectors.
+items' TF-IDF matrix (scikit-learn's weights); queries are mapped to the same vectors. Sparse
+vectors are those of a trained encoder such as SPLADE (Formal et al., 2021).
 
 Axes: m queries, n items, t terms, d dimensions.
 """
@@ -23,7 +24,7 @@ from crossknn.errors import IndexFormatError, InputError
 from crossknn.linalg import mask, one_thread, top_k
 from crossknn.retrievers.base import AllScores
 from crossknn.retrievers.words import UNICODE, Tokenizer, tokenizer_named
-from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray, Queries
+from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray, Queries, States
 
 K1, B = 1.5, 0.75
 
@@ -105,9 +106,7 @@ class BM25(AllScores):
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """Return the best allowed items that share a term with the query, perhaps fewer items."""
-        scores = self.of_all(queries)
-        scores[scores <= 0] = -np.inf
-        return top_k(mask(scores, None, allowed), count)
+        return matching(self.of_all(queries), count, allowed)
 
     def rows(self, texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """For added items, return the updated `meta` and the rows to append to the columns."""
@@ -161,6 +160,56 @@ class BM25(AllScores):
         postings = artifact.rows("weights"), artifact.rows("items"), read["starts"]
         added = {key[6:]: read[key] for key in read if key.startswith("added.")}
         return cls(Vocabulary.of(artifact), meta["n"], *postings, meta["mean_length"], added)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseVectors(AllScores):
+    """Retrieves items by inner products of sparse vectors (t,). `states` has a row (term, weight)
+    for each number of the n items that is not 0; the model `encoder.get()` makes those of queries.
+    """
+
+    states: States
+    encoder: Any
+
+    def of_all(self, queries: Queries) -> FloatArray:
+        """Compute inner products (m, n). Queries keep their vectors."""
+        if self not in queries.kept:
+            queries.kept[self] = self._matrix(self.encoder.get().encode_queries(queries.texts))
+        return np.asarray((queries.kept[self] @ self._by_term).toarray(), np.float32)
+
+    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
+        """Return the best allowed items with scores above 0, perhaps fewer items."""
+        return matching(self.of_all(queries), count, allowed)
+
+    @cached_property
+    def _by_term(self) -> Any:
+        """The vectors as a matrix (t, n), of which a product reads the query's terms only."""
+        vectors = self._matrix(self.states)
+        try:
+            vectors.check_format(full_check=True)
+        except ValueError as error:  # in a folder from a stranger
+            raise IndexFormatError(
+                f"the index is damaged: its sparse vectors cannot be read ({error}); build it again"
+            ) from error
+        return vectors.T.tocsr()
+
+    def _matrix(self, states: States) -> Any:
+        from scipy.sparse import csr_array
+
+        terms, weights = np.asarray(states.values).T
+        shape = len(states), self.encoder.dimensions
+        return csr_array((weights.copy(), terms.astype(np.int32), states.starts), shape=shape)
+
+    def artifact(self) -> Artifact:
+        """Convert to an artifact, as stored in the index."""
+        arrays = {"values": self.states.values, "starts": self.states.starts}
+        return Artifact(self.encoder.state(), arrays)
+
+
+def matching(scores: FloatArray, count: int, allowed: BoolArray | None) -> Candidates:
+    """Return the best allowed items with scores (m, n) above 0, which are overwritten."""
+    scores[scores <= 0] = -np.inf
+    return top_k(mask(scores, None, allowed), count)
 
 
 def tfidf_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Vocabulary, FloatArray, Any]:

@@ -31,6 +31,8 @@ FUSION, FUSED = "fusion", "fused"
 """Name of a fusion's fitted weights in the index, and of the retriever that uses them."""
 SEARCH = "search"
 """Name of the retriever that searches with a cheaper scorer; it is the default if there is one."""
+SPARSE = "sparse"
+"""Name of the retriever by a sparse encoder's vectors."""
 
 AT_ONCE = 2**25
 """Maximum number of scores (queries times items) that a fit computes at once."""
@@ -91,7 +93,7 @@ def open_retriever(index: Searchable, spec: Spec | str, seed: int = 0) -> Retrie
 
     `auto` is `fused`, the weighted sum from `fit_fusion`, if a fusion was fitted and there is no
     search with a cheaper scorer; otherwise it is the retriever of `first_stage`. Plain `hybrid`
-    fuses `bm25` and the unfitted vectors by rank.
+    fuses `bm25` and the first of the `encoders` by rank.
 
     Args:
         index: The index; it may offer its own retrievers through a method `offered(spec, seed)`.
@@ -139,15 +141,23 @@ def _default(index: Searchable) -> str:
 
 
 def first_stage(index: Searchable) -> str:
-    """Return the default retriever: a search with a cheaper scorer, or else the dual encoder's
-    vectors, or else BM25, or else LSA."""
+    """Return the default retriever: a search with a cheaper scorer, or else the first of the
+    `encoders`, or else BM25, or else LSA."""
     if SEARCH in index.retrievers:
         return SEARCH
-    vectors = unfitted(index)
-    of_model = vectors not in (None, "lsa") and index.has_query_vectors(str(vectors))
-    if not of_model and "bm25" in index.retrievers:
+    if names := encoders(index):
+        return names[0]
+    if "bm25" in index.retrievers:
         return "bm25"
-    return vectors or "hybrid"  # opening it says what is missing
+    return unfitted(index) or "hybrid"  # opening it says what is missing
+
+
+def encoders(index: Searchable) -> list[str]:
+    """Return the names of the retrievers by trained encoders, the default first: `dense`, your own
+    vectors in the order of their naming, if queries have such vectors, and `sparse`."""
+    own = [n for n in index.vectors if n not in index.fitted and n != "lsa"]
+    usable = sorted(filter(index.has_query_vectors, own), key=lambda n: n != "dense")
+    return [*usable, *([SPARSE] if SPARSE in index.retrievers else ())]
 
 
 def open_weighted(index: Searchable, weights: Mapping[str, float] | None, seed: int) -> WeightedSum:
@@ -233,10 +243,11 @@ def default_vectors(index: Searchable, name: str = "auto") -> str:
 
 
 def unfitted(index: Searchable) -> str | None:
-    """Return the name of the dual encoder's vectors, else of your own vectors, else of LSA's."""
+    """Return the name of the dual encoder's vectors, else of your own vectors (the first named),
+    else of LSA's."""
     return min(
-        set(index.vectors) - set(index.fitted),
-        key=lambda n: (not index.has_query_vectors(n), n != "dense", n == "lsa", n),
+        (name for name in index.vectors if name not in index.fitted),
+        key=lambda n: (not index.has_query_vectors(n), n != "dense", n == "lsa"),
         default=None,
     )
 
@@ -259,8 +270,9 @@ def _stages(index: Searchable, spec: Spec) -> tuple[Spec, ...]:
 
 
 def _rank_fused(index: Searchable) -> tuple[str, ...]:
-    """Return the retrievers of plain `hybrid`: `bm25` and the unfitted vectors."""
-    vectors = unfitted(index)
+    """Return the retrievers of plain `hybrid`: `bm25`, and the first of the `encoders` or else the
+    unfitted vectors."""
+    vectors = next(iter(encoders(index)), unfitted(index))
     words = ("bm25",) if "bm25" in index.retrievers else ()
     names = words if vectors is None else (*words, vectors)
     if not names:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from crossknn.errors import InputError, needs_extra
 from crossknn.models.folder import check_outputs, refusing
 from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.scorers.token_models import check_finite
-from crossknn.types import FloatArray, IntArray, Progress, as_count
+from crossknn.types import FloatArray, IntArray, Progress, States, as_count
 
+LibraryKind: TypeAlias = Literal["SentenceTransformer", "CrossEncoder", "SparseEncoder"]
 _PAIRS_AT_ONCE = 1024
 _TEXTS_AT_ONCE = 4096
 _YOURSELF = "load it with sentence-transformers yourself and pass the loaded model"
@@ -36,9 +37,7 @@ _SAME = 1e-2
 them far more."""
 
 
-def open_library(
-    kind: Literal["SentenceTransformer", "CrossEncoder"], source: str, what: str, **options: Any
-) -> Any:
+def open_library(kind: LibraryKind, source: str, what: str, **options: Any) -> Any:
     """Load the model in a folder with sentence-transformers, running no Python code from it; errors
     call it `what`."""
     with needs_extra(what):
@@ -225,6 +224,8 @@ class SentenceTransformerEncoder:
     replace them ("" for none).
     """
 
+    kind: ClassVar[LibraryKind] = "SentenceTransformer"
+
     def __init__(
         self,
         model: Any,
@@ -237,12 +238,8 @@ class SentenceTransformerEncoder:
         self._name = str(model) if isinstance(model, (str, Path)) else type(model).__name__
         if isinstance(model, (str, Path)):
             what = f"the encoder {model}"
-            model = open_library("SentenceTransformer", str(model), what, **options)
-        if not hasattr(model, "encode_query"):
-            raise InputError(
-                f"{self._name} is not a bi-encoder of sentence-transformers: open a "
-                "cross-encoder with CrossEncoder"
-            )
+            model = open_library(self.kind, str(model), what, **options)
+        self._check(model)
         # If vectors are pooled from token vectors, BERT's own pooler, which the library may have
         # initialized at random, is not used.
         self._pools = getattr(model[0], "module_output_name", None) == "token_embeddings"
@@ -255,6 +252,15 @@ class SentenceTransformerEncoder:
         self._model, self._batch, self._turn = model, batch, threading.Lock()
         given, own = (query_prefix, item_prefix), own_prompts(model)
         self._prefixes = [a if a is not None else b for a, b in zip(given, own, strict=True)]
+
+    def _check(self, model: Any) -> None:
+        if not hasattr(model, "encode_query"):
+            raise InputError(
+                f"{self._name} is not a bi-encoder of sentence-transformers: open a "
+                "cross-encoder with CrossEncoder"
+            )
+        if hasattr(model, "max_active_dims"):
+            raise InputError(f"{self._name} is a sparse encoder: give it as sparse=")
 
     @property
     def dimensions(self) -> int:
@@ -281,15 +287,63 @@ class SentenceTransformerEncoder:
     ) -> FloatArray:
         if not len(texts):
             return np.empty((0, self.dimensions), dtype=np.float32)
-        batches: list[FloatArray] = []
+        made = self._windows(texts, what, encode, progress)
+        vectors = np.concatenate([np.asarray(window, np.float32) for window in made])
+        check_finite(vectors, texts, what, self._name)
+        return vectors
+
+    def _windows(
+        self, texts: Sequence[str], what: str, encode: Any, progress: Progress | None
+    ) -> Iterator[Any]:
+        """Yield the model's vectors of a few thousand texts at a time."""
         how = {"batch_size": self._batch, "show_progress_bar": False}
         prompt = self._prefixes[0 if what == "query" else 1]
         for start in range(0, len(texts), _TEXTS_AT_ONCE):
             window = list(texts[start : start + _TEXTS_AT_ONCE])
             with self._turn:
-                batches.append(np.asarray(encode(window, prompt=prompt, **how), dtype=np.float32))
+                made = encode(window, prompt=prompt, **how)
+            yield made
             if progress:
                 progress(start + len(window), len(texts))
-        vectors = np.concatenate(batches)
-        check_finite(vectors, texts, what, self._name)
-        return vectors
+
+
+class SparseTextEncoder(SentenceTransformerEncoder):
+    """Encodes with a `SparseEncoder` of sentence-transformers (SPLADE): states of a text are rows
+    (dimension, weight), one for each number of its vector that is not 0."""
+
+    kind = "SparseEncoder"
+
+    def _check(self, model: Any) -> None:
+        if not hasattr(model, "max_active_dims"):
+            raise InputError(f"{self._name} is not a SparseEncoder of sentence-transformers")
+        if model.similarity_fn_name not in ("dot", "cosine"):
+            raise InputError(
+                f"{self._name} compares vectors by {model.similarity_fn_name}: an index compares "
+                "sparse vectors by dot or cosine"
+            )
+        model.encode_query(["a"])  # the library learns the number of dimensions from a first text
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of weights and tokenizer, and the settings that vectors depend on."""
+        model = self._model
+        about = f"active={model.max_active_dims}|similarity={model.similarity_fn_name}"
+        return f"sparse-{super().fingerprint}|{about}"
+
+    def _encode(
+        self, texts: Sequence[str], what: str, encode: Any, progress: Progress | None
+    ) -> Any:
+        rows, starts = [np.empty((0, 2), np.float32)], [np.zeros(1, np.int64)]
+        squares: list[FloatArray] = [np.empty(0)]
+        for window in self._windows(texts, what, encode, progress):
+            vectors = window.cpu().coalesce()
+            weight = vectors.values().float().numpy()
+            text, dimension = vectors.indices().numpy()[:, weight != 0]
+            weight = weight[weight != 0]
+            squares.append(np.bincount(text, weight**2, len(vectors)).astype(np.float64))
+            if self._model.similarity_fn_name == "cosine":
+                weight = weight / np.sqrt(squares[-1])[text]
+            rows.append(np.column_stack([dimension, weight]).astype(np.float32))
+            starts.append(np.bincount(text, minlength=len(vectors)).astype(np.int64))
+        check_finite(np.concatenate(squares)[:, None], texts, what, self._name)
+        return States(np.concatenate(rows), np.cumsum(np.concatenate(starts)))

@@ -20,6 +20,7 @@ from crossknn.models.folder import (
     check_cross_encoder,
     check_dual_encoder,
     check_not_onnx,
+    check_sparse_encoder,
     model_folder,
     read_manifest,
 )
@@ -29,6 +30,7 @@ from crossknn.scorers.library import (
     LARGEST_WINDOW,
     PredictScorer,
     SentenceTransformerEncoder,
+    SparseTextEncoder,
     open_library,
 )
 from crossknn.scorers.llm import LLMScorer
@@ -101,6 +103,15 @@ def DualEncoder(path_or_name: PathOrName = None, **options: Any) -> Encoder:  # 
         return own
     check_dual_encoder(folder, str(path_or_name))
     return SentenceTransformerEncoder(folder, **options)
+
+
+def as_sparse_encoder(model: Any) -> SparseTextEncoder:
+    """Open a sparse encoder (SPLADE) from its folder, its hub name, or sentence-transformers'
+    loaded `SparseEncoder`."""
+    if isinstance(model, str | Path):
+        name, model = str(model), model_folder(model)
+        check_sparse_encoder(model, name)
+    return SparseTextEncoder(model)
 
 
 def LateInteraction(path_or_name: str | Path, **options: Any) -> LateInteractionScorer:  # noqa: N802

@@ -202,7 +202,9 @@ def test_options_that_a_model_cannot_have_are_refused(tmp_path):
 
 
 def test_a_head_that_reads_the_first_token_leaves_the_others_of_the_last_layer_out(tmp_path):
-    model = CrossEncoderModel.new(save_bert(tmp_path / "bert"), CrossEncoderConfig(head="cls", max_length=60))
+    model = CrossEncoderModel.new(
+        save_bert(tmp_path / "bert"), CrossEncoderConfig(head="cls", max_length=60)
+    )
     model.save_pretrained(tmp_path / "own")
     save_hf(tmp_path / "hf", "XLMRobertaForSequenceClassification", num_labels=1, **ROBERTA)
     for source in ("own", "hf"):
